@@ -1,0 +1,1 @@
+"""Reads run folders and common's tables: tables and plots. Imports no framework and no trainer."""

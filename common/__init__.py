@@ -1,0 +1,1 @@
+"""The experiment itself, in NumPy: imports no framework and no Horovod."""

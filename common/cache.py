@@ -1,0 +1,17 @@
+"""Where this user's cache lies. Standard library only: set-up reads it before anything is installed."""
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Return the cache folder of this user (not created).
+
+    `HOROVOD_TWINS_CACHE` names it; else `$XDG_CACHE_HOME/horovod-twins`; else `~/.cache/horovod-twins`.
+    Data sets lie in `datasets/`, the built Horovod wheels in `wheels/`.
+    """
+    named = os.environ.get("HOROVOD_TWINS_CACHE")
+    if named:
+        return Path(named).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser().absolute() / "horovod-twins"
