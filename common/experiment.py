@@ -1,0 +1,141 @@
+"""One experiment, ready to be trained: what both frameworks are given, and every setting checked against the data."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from common.batches import normalization_table
+from common.config import Config
+from common.datasets import Dataset, load_dataset
+from common.errors import UserError
+from common.initial_weights import Weights, draw_initial_weights
+from common.model_specs import ModelSpec, model_spec
+from common.schedule import learning_rates
+from common.sharding import dropped_samples, epoch_order, split_validation, steps_per_epoch
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The samples, the model and the steps of a run of `size` ranks.
+
+    Attributes:
+        table: (256, channels) of the model's dtype, the float of every pixel value.
+        training_indices, validation_indices: sorted rows of `dataset.train`, disjoint.
+        steps_per_epoch: updates of an epoch; the incomplete last global batch is dropped.
+        total_steps: updates of the whole run, `--max-steps` counted in.
+    """
+
+    config: Config
+    size: int
+    dataset: Dataset
+    spec: ModelSpec
+    table: np.ndarray
+    training_indices: np.ndarray
+    validation_indices: np.ndarray
+    steps_per_epoch: int
+    total_steps: int
+
+    @property
+    def global_batch_size(self) -> int:
+        """Images of one update, over all ranks."""
+        return self.config.training.batch_size * self.size
+
+    @property
+    def dropped_samples(self) -> int:
+        """Training samples that an epoch leaves out (others each epoch, as the order changes)."""
+        return len(self.training_indices) - self.steps_per_epoch * self.global_batch_size
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the run; `--max-steps` may cut the last one short."""
+        return -(-self.total_steps // self.steps_per_epoch)
+
+    def steps_of_epoch(self, epoch: int) -> int:
+        """Return the updates of an epoch, counted from 1."""
+        return min(self.steps_per_epoch, self.total_steps - (epoch - 1) * self.steps_per_epoch)
+
+    @property
+    def learning_rates(self) -> np.ndarray:
+        """(total steps,) float64, the learning rate of every update."""
+        config = self.config
+        planned = config.training.epochs * self.steps_per_epoch
+        return learning_rates(
+            config.schedule,
+            base=config.optimizer.learning_rate,
+            size=self.size,
+            steps=planned,
+            steps_per_epoch=self.steps_per_epoch,
+        )[: self.total_steps]
+
+    @cached_property
+    def first_weights(self) -> Weights:
+        """The first weights of the run, drawn from the seed."""
+        return draw_initial_weights(self.spec, seed=self.config.training.seed, dtype=self.config.model.dtype)
+
+    @property
+    def sample_order_hash(self) -> str:
+        """Hash, in hex, of the samples of the first epoch in their order, the same for every number of ranks."""
+        order = epoch_order(len(self.training_indices), seed=self.config.training.seed, epoch=1)
+        return hashlib.blake2b(self.training_indices[order].astype("<i8").tobytes(), digest_size=16).hexdigest()
+
+
+def prepare_experiment(config: Config, *, size: int, progress: bool) -> Experiment:
+    """Fetch the data if needed and check every setting against it.
+
+    Args:
+        config: the settings.
+        size: number of ranks.
+        progress: show a bar while fetching.
+
+    Raises:
+        UserError: something does not fit together.
+    """
+    dataset = load_dataset(
+        config.data.dataset,
+        source_folder=Path(config.data.data_folder) if config.data.data_folder else None,
+        image_size=config.data.image_size,
+        gray=config.data.gray,
+        progress=progress,
+    )
+    height, width, channels = dataset.image_shape
+    spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=_outputs(config, dataset))
+    training, validation = split_validation(
+        len(dataset.train.labels), share=config.data.validation_share, seed=config.training.seed
+    )
+    steps = _steps(config, samples=len(training), size=size)
+    total = config.training.epochs * steps
+    if config.training.max_steps is not None:
+        total = min(total, config.training.max_steps)
+    table = normalization_table(dataset, normalization=config.data.normalization, dtype=np.dtype(config.model.dtype))
+    return Experiment(config, size, dataset, spec, table, training, validation, steps, total)
+
+
+def _outputs(config: Config, dataset: Dataset) -> int:
+    outputs = config.model.outputs or dataset.class_count
+    if outputs < dataset.class_count:
+        raise UserError(
+            f"the model has fewer outputs than {dataset.name} has classes ({dataset.class_count}). "
+            f"Received: --outputs {outputs}. Leave --outputs out or give {dataset.class_count} or more"
+        )
+    return outputs
+
+
+def _steps(config: Config, *, samples: int, size: int) -> int:
+    batch_size = config.training.batch_size
+    steps = steps_per_epoch(samples, batch_size=batch_size, size=size)
+    if steps == 0:
+        raise UserError(
+            f"the batch is larger than the shard of a rank ({samples // size} of {samples} training samples on {size} "
+            f"ranks). Received: --batch-size {batch_size}. Give {max(1, samples // size)} or less"
+        )
+    wanted = config.training.steps_per_epoch
+    if wanted is not None and wanted > steps:
+        raise UserError(
+            f"an epoch has {steps} whole global batches of {batch_size} x {size} images. "
+            f"Received: --steps-per-epoch {wanted}. Give {steps} or less"
+        )
+    assert steps * batch_size * size + dropped_samples(samples, batch_size=batch_size, size=size) == samples
+    return wanted or steps

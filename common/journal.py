@@ -1,0 +1,372 @@
+"""What happens around the epochs, the same in both frameworks: print, agree, check, record, decide to go on."""
+
+import platform
+import time
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from common.checkpoints import Checkpoint, load_newest_checkpoint, save_checkpoint
+from common.config import Config
+from common.console import Console, readable_seconds
+from common.environment import describe_environment, usable_cores
+from common.errors import UserError
+from common.experiment import Experiment
+from common.initial_weights import Weights, save_weights, weights_hash
+from common.metrics import Sums, images_per_second
+from common.model_specs import layer_table
+from common.ranks import Ranks
+from common.records import (
+    EPOCHS_FILE,
+    SCHEMA_VERSION,
+    WEIGHTS_FILE,
+    DataRecord,
+    EpochRecord,
+    Hashes,
+    ModelRecord,
+    NotRecorded,
+    RunRecord,
+    RunWriter,
+    State,
+    Status,
+    Totals,
+    World,
+    errors_for_people,
+    now,
+    read_run,
+)
+from common.tensorboard_events import write_scalars
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochResult:
+    """What one rank measured in an epoch; NaN where a time cannot be measured."""
+
+    training: Sums
+    training_seconds: float
+    data_wait_seconds: float
+    validation: Sums = Sums()  # noqa: RUF009 - frozen
+    validation_seconds: float = 0.0
+
+
+class Journal:
+    """Keeps the record of a run. Every rank calls every method; rank 0 prints and writes."""
+
+    def __init__(self, *, framework: str, ranks: Ranks, console: Console) -> None:
+        self.framework = framework
+        self.ranks = ranks
+        self.console = console
+        self._writer: RunWriter | None = None
+        self._startup_seconds = 0.0
+        self._initial_test: Sums | None = None
+
+    def start(self, experiment: Experiment, *, device: str, threads: int) -> Checkpoint | None:
+        """Print table and settings, open the run folder; return the checkpoint to go on from, if the run is resumed.
+
+        Raises:
+            UserError: the run folder exists, cannot be written or cannot be resumed; on all ranks.
+        """
+        self.experiment = experiment
+        config = experiment.config
+        # Every rank asks; only rank 0's answer is used.
+        hosts, devices = zip(*self.ranks.allgather((platform.node(), device)), strict=True)
+        cores = usable_cores()
+        world = World(
+            size=self.ranks.size,
+            local_size=self.ranks.local_size,
+            hosts=sorted(set(hosts)),
+            controller=self.ranks.controller,
+            threads_per_rank=threads,
+            cores=cores,
+            oversubscribed=threads * self.ranks.local_size > cores,
+            devices=list(devices),
+        )
+        self._print_start(world)
+        checkpoint = None
+        with self.ranks.together("opening the run folder"):
+            if self.ranks.rank == 0:
+                checkpoint = self._open_folder(config, world)
+        return self.ranks.from_first(checkpoint)
+
+    def training_starts(self) -> None:
+        """End of start-up: what came before is not training time."""
+        self._startup_seconds = time.time() - psutil.Process().create_time()
+
+    def check_weights(self, weights: Weights, *, when: str) -> None:
+        """Stop the run if the ranks do not hold the same weights."""
+        self.ranks.check_same_weights(weights, when=when)
+
+    def evaluated_first(self, sums: Sums) -> None:
+        """Take the sums of this rank over the test samples before training."""
+        self._initial_test = Sums.from_array(self.ranks.sum(sums.as_array()))
+        self.console.line(f"before training: test {_describe(self._initial_test)}")
+
+    def epoch_ended(
+        self, epoch: int, result: EpochResult, *, weights: Weights, optimizer_state: Weights
+    ) -> bool:
+        """Reduce, check, save and print an epoch; return whether the run goes on.
+
+        Args:
+            epoch: its number, from 1.
+            result: of this rank.
+            weights: of this rank, BatchNorm statistics averaged already.
+            optimizer_state: "<parameter>.<slot>" -> array.
+
+        Raises:
+            UserError: the weights differ between ranks, or the checkpoint cannot be written; on all ranks.
+        """
+        started = time.perf_counter()
+        self.ranks.check_same_weights(weights, when=f"after epoch {epoch}")
+        sums = self.ranks.sum(np.stack([result.training.as_array(), result.validation.as_array()]))
+        training, validation = Sums.from_array(sums[0]), Sums.from_array(sums[1])
+        times = (result.training_seconds, result.data_wait_seconds, result.validation_seconds)
+        training_seconds, data_wait, validation_seconds = (float(t) for t in self.ranks.maximum(np.array(times)))
+        step = min(epoch * self.experiment.steps_per_epoch, self.experiment.total_steps)
+        goes_on = step < self.experiment.total_steps
+        with self.ranks.together("writing the checkpoint"):
+            if self._writer:
+                checkpoint = Checkpoint(epoch, step, weights, optimizer_state)
+                save_checkpoint(self._writer.folder, checkpoint, keep=self.experiment.config.record.keep)
+                record = EpochRecord(
+                    epoch=epoch,
+                    steps=self.experiment.steps_of_epoch(epoch),
+                    learning_rate=float(self.experiment.learning_rates[step - 1]),
+                    training_loss=training.mean_loss,
+                    training_accuracy=training.accuracy,
+                    validation_loss=validation.mean_loss,
+                    validation_accuracy=validation.accuracy,
+                    training_seconds=training_seconds,
+                    data_wait_seconds=data_wait if not np.isnan(data_wait) else NotRecorded("read inside the step"),
+                    validation_seconds=validation_seconds,
+                    checkpoint_seconds=time.perf_counter() - started,
+                    images_per_second=images_per_second(training.samples, training_seconds),
+                    weights_hash=weights_hash(weights),
+                )
+                self._writer.add_epoch(record)
+                self._write_events(record)
+                self.console.line(self._epoch_line(record))
+                if goes_on and self._stops_early():
+                    self.console.line("early stop: the validation loss has not improved")
+                    goes_on = False
+        return self.ranks.from_first(goes_on)
+
+    def finish(self, test: Sums, *, test_seconds: float, weights: Weights) -> None:
+        """Reduce the test, write final weights, totals and status, print the end.
+
+        Raises:
+            UserError: the weights cannot be written; on all ranks.
+        """
+        test = Sums.from_array(self.ranks.sum(test.as_array()))
+        slowest = float(self.ranks.maximum(np.array([test_seconds]))[0])
+        with self.ranks.together("writing the final weights"):
+            if self._writer:
+                save_weights(self._writer.folder / WEIGHTS_FILE, weights)
+                totals = self._totals(test, slowest)
+                assert isinstance(self._writer.record.hashes, Hashes)
+                hashes = replace(self._writer.record.hashes, final_weights=weights_hash(weights))
+                self._writer.end("finished", totals=totals, hashes=hashes)
+                self.console.line(self._end_lines(totals, test))
+
+    def end(self, state: State, *, message: str) -> None:
+        """Write the status of a run that did not finish, if it has begun."""
+        if self._writer:
+            self._writer.end(state, message=message)
+
+    def _print_start(self, world: World) -> None:
+        experiment, config = self.experiment, self.experiment.config
+        line = self.console.line
+        line(layer_table(experiment.spec))
+        for subject, values in config.as_dict().items():
+            line(f"{subject}: " + ", ".join(f"{name} {value}" for name, value in values.items()))
+        samples = len(experiment.training_indices)
+        line(
+            f"data: {experiment.dataset.name}, {samples:,} training, {len(experiment.validation_indices):,} validation, "
+            f"{len(experiment.dataset.test.labels):,} test samples"
+        )
+        line(
+            f"batch: {config.training.batch_size} x {self.ranks.size} ranks = {experiment.global_batch_size} images an "
+            f"update, {experiment.steps_per_epoch} updates an epoch, the last {experiment.dropped_samples} samples of "
+            f"each epoch's order left out; {experiment.total_steps} updates in all"
+        )
+        line(
+            f"ranks: {world.size} on {', '.join(world.hosts)}, controller {world.controller}, device {world.devices[0]}, "
+            f"{world.threads_per_rank} threads a rank, {world.cores} cores"
+        )
+        if world.oversubscribed:
+            line(
+                f"note: {world.local_size} ranks x {world.threads_per_rank} threads on {world.cores} cores: more threads "
+                "than cores. The run is right but slow; its record is marked as functional, not timed"
+            )
+
+    def _open_folder(self, config: Config, world: World) -> Checkpoint | None:
+        record = self._new_record(config, world)
+        if config.record.resume is None:
+            self._writer = RunWriter.create(self._new_folder(config), record)
+            return None
+        folder = Path(config.record.resume)
+        run = read_run(folder)
+        old = run.record
+        if old.framework != self.framework:
+            raise UserError(
+                f"a run is resumed by the framework that began it. Received: {folder} of {old.framework}. "
+                f"Use {old.framework}_impl/train.py"
+            )
+        if run.state == "running":
+            raise UserError(f"the run is still running. Received: --resume {folder}. Wait for it, or stop it first")
+        if not isinstance(old.world, World) or old.world.size != world.size:
+            size = old.world.size if isinstance(old.world, World) else "unknown"
+            raise UserError(f"the run has {size} ranks. Received: {world.size} ranks. Start it with -np {size}")
+        checkpoint = load_newest_checkpoint(folder, spec=self.experiment.spec)
+        if checkpoint.step >= self.experiment.total_steps:
+            raise UserError(
+                f"nothing is left to do: {checkpoint.epoch} epochs are done. Received: --resume {folder}. "
+                f"Give --epochs {checkpoint.epoch + 1} or more"
+            )
+        if checkpoint.step != checkpoint.epoch * self.experiment.steps_per_epoch:
+            raise UserError(
+                f"the last epoch was cut short by --max-steps and cannot be resumed. Received: --resume {folder}. "
+                "Start a new run"
+            )
+        if len(run.epochs) < checkpoint.epoch:
+            raise UserError(
+                f"the record of epochs ends before the checkpoint. Received: {len(run.epochs)} lines in "
+                f"{folder / EPOCHS_FILE}, checkpoint {checkpoint.epoch}. Start a new run"
+            )
+        assert isinstance(record.status, Status)
+        before = old.status.resumed_after_epochs if isinstance(old.status, Status) else []
+        status = replace(record.status, resumed_after_epochs=[*before, checkpoint.epoch])
+        (folder / WEIGHTS_FILE).unlink(missing_ok=True)
+        if old.totals and isinstance(old.totals, Totals) and isinstance(old.totals.initial_test_loss, float):
+            count = len(self.experiment.dataset.test.labels)
+            assert isinstance(old.totals.initial_test_accuracy, float)
+            self._initial_test = Sums(
+                old.totals.initial_test_loss * count, round(old.totals.initial_test_accuracy * count), count
+            )
+        # A crash may have come between an epoch's checkpoint and its line, never the other way round.
+        self._writer = RunWriter(folder, replace(record, status=status), epochs=run.epochs[: checkpoint.epoch])
+        self.console.line(f"resuming {folder} after epoch {checkpoint.epoch}")
+        return checkpoint
+
+    def _new_folder(self, config: Config) -> Path:
+        dataset = config.data.dataset.split(":")[0]
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        name = config.record.name or f"{self.framework}-{config.model.model}-{dataset}-np{self.ranks.size}-{stamp}"
+        return Path(config.record.runs_folder).expanduser() / name
+
+    def _new_record(self, config: Config, world: World) -> RunRecord:
+        experiment = self.experiment
+        environment = describe_environment()
+        return RunRecord(
+            schema_version=SCHEMA_VERSION,
+            origin="measured",
+            framework=self.framework,
+            config=config,
+            environment=environment,
+            site="local",
+            world=world,
+            data=DataRecord(
+                name=experiment.dataset.name,
+                training_samples=len(experiment.training_indices),
+                validation_samples=len(experiment.validation_indices),
+                test_samples=len(experiment.dataset.test.labels),
+                dropped_samples_per_epoch=experiment.dropped_samples,
+                global_batch_size=experiment.global_batch_size,
+                steps_per_epoch=experiment.steps_per_epoch,
+                image_shape=experiment.dataset.image_shape,
+                class_names=list(experiment.dataset.class_names),
+                mean=list(experiment.dataset.mean),
+                standard_deviation=list(experiment.dataset.standard_deviation),
+            ),
+            model=ModelRecord(
+                name=experiment.spec.name,
+                outputs=experiment.spec.outputs,
+                parameters=experiment.spec.parameters,
+                multiply_adds_per_image=experiment.spec.multiply_adds,
+            ),
+            hashes=Hashes(
+                initial_weights=weights_hash(experiment.first_weights),
+                sample_order=experiment.sample_order_hash,
+            ),
+            status=Status(
+                state="running", host=environment.host, process=psutil.Process().pid, started_at=now(), heartbeat_at=now()
+            ),
+        )
+
+    def _stops_early(self) -> bool:
+        patience = self.experiment.config.training.early_stop
+        assert self._writer
+        losses = [e.validation_loss for e in self._writer.epochs if isinstance(e.validation_loss, float)]
+        return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
+
+    def _totals(self, test: Sums, test_seconds: float) -> Totals:
+        assert self._writer
+        epochs = self._writer.epochs
+        training_seconds = sum(_number(epoch.training_seconds) for epoch in epochs)
+        images = sum(epoch.steps for epoch in epochs) * self.experiment.global_batch_size
+        first = self._initial_test
+        return Totals(
+            epochs=len(epochs),
+            steps=sum(epoch.steps for epoch in epochs),
+            startup_seconds=self._startup_seconds,
+            training_seconds=training_seconds,
+            validation_seconds=sum(_number(epoch.validation_seconds) for epoch in epochs),
+            test_seconds=test_seconds,
+            images_per_second=images_per_second(images, training_seconds),
+            test_loss=test.mean_loss,
+            test_accuracy=test.accuracy,
+            initial_test_loss=first.mean_loss if first else None,
+            initial_test_accuracy=first.accuracy if first else None,
+        )
+
+    def _epoch_line(self, record: EpochRecord) -> str:
+        assert self._writer
+        epochs = self._writer.epochs
+        spent = sum(_number(e.training_seconds) + _number(e.validation_seconds) for e in epochs)
+        left = spent / len(epochs) * (self.experiment.epochs - record.epoch)
+        width = len(str(self.experiment.epochs))
+        parts = [
+            f"epoch {record.epoch:{width}}/{self.experiment.epochs}",
+            f"{_number(record.images_per_second):8,.0f} images/s",
+            f"loss {_number(record.training_loss):.4f}",
+            f"accuracy {100 * _number(record.training_accuracy):5.2f} %",
+        ]
+        if record.validation_loss is not None:
+            parts += [
+                f"validation loss {_number(record.validation_loss):.4f}",
+                f"accuracy {100 * _number(record.validation_accuracy):5.2f} %",
+            ]
+        parts += [readable_seconds(_number(record.training_seconds) + _number(record.validation_seconds))]
+        parts += [f"left {readable_seconds(left)}"] if left else []
+        return "  ".join(parts)
+
+    def _end_lines(self, totals: Totals, test: Sums) -> str:
+        assert self._writer
+        return (
+            f"trained {totals.epochs} epochs in {readable_seconds(_number(totals.training_seconds))}, "
+            f"{_number(totals.images_per_second):,.0f} images/s "
+            f"(start-up {readable_seconds(_number(totals.startup_seconds))}, "
+            f"validation {readable_seconds(_number(totals.validation_seconds))}, "
+            f"test {readable_seconds(_number(totals.test_seconds))}: not counted in)\n"
+            f"test {_describe(test)}\n"
+            f"run folder: {self._writer.folder}"
+        )
+
+    def _write_events(self, record: EpochRecord) -> None:
+        assert self._writer
+        if self.experiment.config.record.tensorboard:
+            with errors_for_people("writing TensorBoard events"):
+                write_scalars(self._writer.folder, record)
+
+
+def _number(value: float | NotRecorded | None) -> float:
+    return value if isinstance(value, int | float) else 0.0
+
+
+def _describe(sums: Sums) -> str:
+    return (
+        f"loss {_number(sums.mean_loss):.4f}, accuracy {100 * _number(sums.accuracy):.2f} % "
+        f"({sums.correct:.0f}/{sums.samples:.0f})"
+    )

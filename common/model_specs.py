@@ -1,0 +1,347 @@
+"""The models as plain numbers, and what follows from them: layer table, weights, parameter count, FLOPs.
+
+Both `models.py` are written natively from these numbers. Images are (channels, height, width) here, weights have
+PyTorch's names and layout: convolution (out, in, height, width), dense (out, in), flatten in channel-height-width order.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from common.errors import UserError
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer. `source` names the layer it reads, "" for the one before it in the table."""
+
+    name: str
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convolution(Layer):
+    """2-d convolution with a square kernel, `padding` zeros on each side."""
+
+    filters: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    bias: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxPooling(Layer):
+    """Maximum over squares; `padding` on each side never wins."""
+
+    kernel: int
+    stride: int
+    padding: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchNorm(Layer):
+    """Batch normalisation over a channel; running = decay x running + (1 - decay) x batch, variance unbiased."""
+
+    decay: float = 0.9
+    epsilon: float = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activation(Layer):
+    """relu or sigmoid."""
+
+    function: Literal["relu", "sigmoid"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout(Layer):
+    """Set to zero with probability `rate` in training, the rest scaled by 1 / (1 - rate)."""
+
+    rate: float
+    whole_channels: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalMean(Layer):
+    """Mean over height and width."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flatten(Layer):
+    """All values of a sample in a row, in channel-height-width order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense(Layer):
+    """Fully connected layer with bias."""
+
+    units: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Add(Layer):
+    """Sum of this layer's source and the `shortcut` layer."""
+
+    shortcut: str
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """One array of a model: its name in the weights file, its shape, and how its first values are drawn."""
+
+    name: str
+    shape: Shape
+    initializer: Literal["uniform_fan_in", "normal_fan_out", "zeros", "ones"]
+    fan: int
+    trainable: bool = True
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """A layer with the shapes that follow from the input: one row of the layer table."""
+
+    layer: Layer
+    input_shape: Shape
+    output_shape: Shape
+    weights: tuple[WeightSpec, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Number of trainable values."""
+        return sum(math.prod(weight.shape) for weight in self.weights if weight.trainable)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-accumulate operations of the forward pass of one image (convolution and dense layers only)."""
+        if isinstance(self.layer, Convolution):
+            positions = math.prod(self.output_shape[1:])
+            return positions * math.prod(self.weights[0].shape)
+        return math.prod(self.weights[0].shape) if isinstance(self.layer, Dense) else 0
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model for one input shape and number of outputs."""
+
+    name: str
+    input_shape: Shape  # (channels, height, width)
+    outputs: int
+    rows: tuple[LayerRow, ...]
+
+    def __getitem__(self, name: str) -> Layer:
+        return next(row.layer for row in self.rows if row.layer.name == name)
+
+    @property
+    def weights(self) -> tuple[WeightSpec, ...]:
+        """All arrays, trainable or not, in the order of the layers."""
+        return tuple(weight for row in self.rows for weight in row.weights)
+
+    @property
+    def parameters(self) -> int:
+        """Number of trainable values."""
+        return sum(row.parameters for row in self.rows)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-accumulate operations of one image, forward; a training step costs about three times that."""
+        return sum(row.multiply_adds for row in self.rows)
+
+    @property
+    def has_batch_norm(self) -> bool:
+        """Whether running statistics must be averaged over ranks."""
+        return any(isinstance(row.layer, BatchNorm) for row in self.rows)
+
+
+def _mlp(outputs: int) -> Iterator[Layer]:
+    """Thesis (003), table 3.1: 784 - 192 sigmoid - 10."""
+    yield Flatten(name="flatten")
+    yield Dense(name="fc1", units=192)
+    yield Activation(name="sigmoid1", function="sigmoid")
+    yield Dense(name="fc2", units=outputs)
+
+
+def _cnn(outputs: int) -> Iterator[Layer]:
+    """The notebook's network (002), that of PyTorch's MNIST example of 2017."""
+    yield Convolution(name="conv1", filters=10, kernel=5)
+    yield MaxPooling(name="pool1", kernel=2, stride=2)
+    yield Activation(name="relu1", function="relu")
+    yield Convolution(name="conv2", filters=20, kernel=5)
+    yield Dropout(name="dropout2", rate=0.5, whole_channels=True)
+    yield MaxPooling(name="pool2", kernel=2, stride=2)
+    yield Activation(name="relu2", function="relu")
+    yield Flatten(name="flatten")
+    yield Dense(name="fc1", units=50)
+    yield Activation(name="relu3", function="relu")
+    yield Dropout(name="dropout3", rate=0.5)
+    yield Dense(name="fc2", units=outputs)
+
+
+def _simplecnn(outputs: int) -> Iterator[Layer]:
+    """PyDTNN's simplecnn (004)."""
+    yield Convolution(name="conv1", filters=4, kernel=3)
+    yield Activation(name="relu1", function="relu")
+    yield Convolution(name="conv2", filters=8, kernel=3)
+    yield Activation(name="relu2", function="relu")
+    yield MaxPooling(name="pool1", kernel=2, stride=2)
+    yield Flatten(name="flatten")
+    yield Dense(name="fc1", units=128)
+    yield Activation(name="relu3", function="relu")
+    yield Dense(name="fc2", units=outputs)
+
+
+RESNET34_BLOCKS = (3, 4, 6, 3)
+RESNET34_FILTERS = (64, 128, 256, 512)
+
+
+def _resnet34(outputs: int) -> Iterator[Layer]:
+    """ResNet-34 (He et al., 2015) as in torchvision; thesis (003) with one grey channel."""
+    yield Convolution(name="conv1", filters=64, kernel=7, stride=2, padding=3, bias=False)
+    yield BatchNorm(name="bn1")
+    yield Activation(name="relu", function="relu")
+    yield MaxPooling(name="maxpool", kernel=3, stride=2, padding=1)
+    source, channels = "maxpool", RESNET34_FILTERS[0]
+    for stage, (blocks, filters) in enumerate(zip(RESNET34_BLOCKS, RESNET34_FILTERS, strict=True), start=1):
+        for block in range(blocks):
+            name = f"layer{stage}.{block}"
+            stride = 2 if stage > 1 and block == 0 else 1
+            yield Convolution(
+                name=f"{name}.conv1", source=source, filters=filters, kernel=3, stride=stride, padding=1, bias=False
+            )
+            yield BatchNorm(name=f"{name}.bn1")
+            yield Activation(name=f"{name}.relu1", function="relu")
+            yield Convolution(name=f"{name}.conv2", filters=filters, kernel=3, padding=1, bias=False)
+            yield BatchNorm(name=f"{name}.bn2")
+            shortcut = source
+            if stride != 1 or channels != filters:
+                shortcut = f"{name}.downsample.1"
+                yield Convolution(
+                    name=f"{name}.downsample.0", source=source, filters=filters, kernel=1, stride=stride, bias=False
+                )
+                yield BatchNorm(name=shortcut)
+            yield Add(name=f"{name}.add", source=f"{name}.bn2", shortcut=shortcut)
+            source, channels = f"{name}.relu2", filters
+            yield Activation(name=source, function="relu")
+    yield GlobalMean(name="avgpool")
+    yield Dense(name="fc", units=outputs)
+
+
+def _dense500(outputs: int) -> Iterator[Layer]:
+    """Document 000: 500 inputs - 256 hidden units; the output layer is left open there."""
+    yield Flatten(name="flatten")
+    yield Dense(name="fc1", units=256)
+    yield Activation(name="relu1", function="relu")
+    yield Dense(name="fc2", units=outputs)
+
+
+_MODELS: dict[str, Callable[[int], Iterator[Layer]]] = {
+    "mlp": _mlp,
+    "cnn": _cnn,
+    "simplecnn": _simplecnn,
+    "resnet34": _resnet34,
+    "dense500": _dense500,
+}
+MODEL_NAMES = tuple(_MODELS)
+
+
+def model_spec(name: str, *, input_shape: Shape, outputs: int) -> ModelSpec:
+    """Return a model with all shapes worked out.
+
+    Args:
+        name: one of MODEL_NAMES.
+        input_shape: (channels, height, width) of an image.
+        outputs: units of the last layer.
+
+    Raises:
+        UserError: the images are too small for the layers.
+    """
+    rows: list[LayerRow] = []
+    shapes: dict[str, Shape] = {"": input_shape}
+    for layer in _MODELS[name](outputs):
+        source_shape = shapes[layer.source]
+        output_shape = _output_shape(layer, source_shape)
+        if min(output_shape) < 1:
+            channels, height, width = input_shape
+            raise UserError(
+                f"the images are too small for {name}: nothing is left after its layer {layer.name}. "
+                f"Received: {height} x {width} pixels, {channels} channels. Use larger images or another model"
+            )
+        rows.append(LayerRow(layer, source_shape, output_shape, _weights(layer, source_shape)))
+        shapes[layer.name] = shapes[""] = output_shape
+    return ModelSpec(name, input_shape, outputs, tuple(rows))
+
+
+def _output_shape(layer: Layer, shape: Shape) -> Shape:
+    if isinstance(layer, Convolution | MaxPooling):
+        channels = layer.filters if isinstance(layer, Convolution) else shape[0]
+        sides = ((side + 2 * layer.padding - layer.kernel) // layer.stride + 1 for side in shape[1:])
+        return (channels, *sides)
+    if isinstance(layer, GlobalMean):
+        return (shape[0],)
+    if isinstance(layer, Flatten):
+        return (math.prod(shape),)
+    return (layer.units,) if isinstance(layer, Dense) else shape
+
+
+def _weights(layer: Layer, shape: Shape) -> tuple[WeightSpec, ...]:
+    """First weights follow torchvision for ResNet and torch.nn's defaults (uniform within 1 / sqrt(fan-in)) elsewhere."""
+    name = layer.name
+    if isinstance(layer, Convolution):
+        kernel_shape = (layer.filters, shape[0], layer.kernel, layer.kernel)
+        if not layer.bias:
+            fan_out = layer.filters * layer.kernel**2
+            return (WeightSpec(f"{name}.weight", kernel_shape, "normal_fan_out", fan_out),)
+        fan_in = shape[0] * layer.kernel**2
+        return (
+            WeightSpec(f"{name}.weight", kernel_shape, "uniform_fan_in", fan_in),
+            WeightSpec(f"{name}.bias", (layer.filters,), "uniform_fan_in", fan_in),
+        )
+    if isinstance(layer, Dense):
+        return (
+            WeightSpec(f"{name}.weight", (layer.units, shape[0]), "uniform_fan_in", shape[0]),
+            WeightSpec(f"{name}.bias", (layer.units,), "uniform_fan_in", shape[0]),
+        )
+    if isinstance(layer, BatchNorm):
+        return (
+            WeightSpec(f"{name}.weight", shape[:1], "ones", 1),
+            WeightSpec(f"{name}.bias", shape[:1], "zeros", 1),
+            WeightSpec(f"{name}.running_mean", shape[:1], "zeros", 1, trainable=False),
+            WeightSpec(f"{name}.running_var", shape[:1], "ones", 1, trainable=False),
+        )
+    return ()
+
+
+def layer_table(spec: ModelSpec) -> str:
+    """Return the layer table as text: layer, type, parameters, output shape, weights shape, padding, stride."""
+    head = ("layer", "type", "parameters", "output shape", "weights shape", "padding", "stride")
+    body = [("input", "Input", "0", _text(spec.input_shape), "", "", "")]
+    for row in spec.rows:
+        layer = row.layer
+        sliding = isinstance(layer, Convolution | MaxPooling)
+        body.append(
+            (
+                layer.name,
+                _type_name(layer),
+                f"{row.parameters:,}",
+                _text(row.output_shape),
+                _text(row.weights[0].shape) if row.weights else "",
+                str(layer.padding) if isinstance(layer, Convolution | MaxPooling) else "",
+                str(layer.stride) if sliding and isinstance(layer, Convolution | MaxPooling) else "",
+            )
+        )
+    widths = [max(len(row[column]) for row in (head, *body)) for column in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+             for row in (head, *body)]  # fmt: skip
+    total = f"{spec.name}: {spec.parameters:,} parameters, {spec.multiply_adds / 1e6:,.3f} M multiply-adds an image"
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], total])
+
+
+def _type_name(layer: Layer) -> str:
+    return layer.function if isinstance(layer, Activation) else type(layer).__name__
+
+
+def _text(shape: Shape) -> str:
+    return " x ".join(str(side) for side in shape)

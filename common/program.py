@@ -1,0 +1,123 @@
+"""The frame of both trainers: settings in, one line and exit code 2 for what the user can mend, a status for the rest."""
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from common.config import Config, parse_command_line, requested_resume
+from common.console import Console
+from common.errors import EXIT_CODE_USER_ERROR, UserError
+from common.journal import Journal
+from common.ranks import Ranks
+from common.records import NotRecorded, read_run
+
+# What may be given anew when a run is resumed: nothing that its weights depend on, but for how long it goes on.
+_MAY_CHANGE = {
+    "training": {"epochs", "max_steps"},
+    "record": {"keep", "resume", "progress", "tensorboard", "runs_folder"},
+    "data": {"data_folder"},
+}
+
+
+def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | UserError:
+    """Return the settings of the command line; an error is returned, not raised, until all ranks can hear of it."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        folder = requested_resume(arguments)
+        if folder is None:
+            return parse_command_line(arguments, program=program)
+        return _resumed_settings(arguments, folder=folder, program=program)
+    except UserError as error:
+        return error
+
+
+def _resumed_settings(arguments: Sequence[str], *, folder: str, program: str) -> Config:
+    """Return the settings of the run that is resumed, with the few changes that its weights allow."""
+    old = read_run(folder).record.config
+    if isinstance(old, NotRecorded):
+        raise UserError(f"this run was not measured here and cannot be resumed. Received: --resume {folder}. Start a new run")
+    config = parse_command_line(arguments, program=program, base=old)
+    old_values, values = old.as_dict(), config.as_dict()
+    for subject, fields in values.items():
+        for name, value in fields.items():
+            if value != old_values[subject][name] and name not in _MAY_CHANGE.get(subject, set()):
+                raise UserError(
+                    f"a resumed run keeps its settings ({name} is {old_values[subject][name]}). Received: "
+                    f"--{name.replace('_', '-')} {value}. Leave it out, or start a new run"
+                )
+    if config.schedule.decay == "cosine" and config.training.epochs != old.training.epochs:
+        raise UserError(
+            f"the cosine decay was laid out for {old.training.epochs} epochs. Received: --epochs "
+            f"{config.training.epochs}. Leave --epochs out, or start a new run"
+        )
+    return config
+
+
+def run_program(
+    train: Callable[[Config, Ranks, Journal], None],
+    settings: Config | UserError,
+    *,
+    ranks: Ranks,
+    framework: str,
+    program: str,
+) -> int:
+    """Train, and return the exit code: 0, or 2 on every rank for an error that the user can mend."""
+    progress = settings.record.progress if isinstance(settings, Config) else "lines"
+    console = Console(ranks, progress=progress)
+    journal = Journal(framework=framework, ranks=ranks, console=console)
+    _watch_signals(journal, console)
+    try:
+        with ranks.together("reading the settings"):
+            if isinstance(settings, UserError):
+                raise settings
+        assert isinstance(settings, Config)
+        train(settings, ranks, journal)
+    except UserError as error:
+        journal.end("failed", message=str(error))
+        console.error(f"{program}: error: {error}")
+        return EXIT_CODE_USER_ERROR
+    except BaseException:
+        journal.end("failed", message=traceback.format_exc(limit=-1).strip().splitlines()[-1])
+        raise
+    return 0
+
+
+def leave(code: int) -> None:
+    """End this rank now: a launcher kills the ranks that are still leaving when the first has left with an error."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code:
+        os._exit(code)
+
+
+def _watch_signals(journal: Journal, console: Console) -> None:
+    """On SIGINT or SIGTERM write the status and leave, at once.
+
+    A Python signal handler runs between two byte codes of the main thread, which may sit in a collective that waits for
+    a rank already killed; a thread that reads the wake-up pipe does not have to wait for it.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(writer)
+
+    def watch() -> None:
+        number = signal.Signals(os.read(reader, 1)[0])
+        try:
+            journal.end("interrupted", message=f"received {number.name}")
+            console.error(f"interrupted by {number.name}; finished epochs are kept, go on with --resume")
+        finally:
+            os._exit(128 + number)
+
+    threading.Thread(target=watch, name="signals", daemon=True).start()
+
+
+def program_name(file: str) -> str:
+    """Return `torch_impl/train.py` for the path of that file."""
+    path = Path(file)
+    return f"{path.parent.name}/{path.name}"

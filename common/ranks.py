@@ -1,0 +1,77 @@
+"""The processes of a run and what they must agree on. Built on one collective, which each framework hands in."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from common.errors import UserError, from_os_error
+from common.initial_weights import Weights, tensor_hashes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This process among all processes of the run.
+
+    `allgather` returns the objects of all ranks in the order of ranks; every rank must call it.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    controller: str  # mpi, gloo or none
+    allgather: Callable[[Any], list[Any]]
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Return the sum over ranks, added in the order of ranks so that it is always the same."""
+        return np.sum(self.allgather(values), axis=0)
+
+    def maximum(self, values: np.ndarray) -> np.ndarray:
+        """Return the maximum over ranks (of times: the slowest rank's)."""
+        return np.max(self.allgather(values), axis=0)
+
+    def from_first(self, value: Any) -> Any:
+        """Return rank 0's value on every rank."""
+        return self.allgather(value if self.rank == 0 else None)[0]
+
+    @contextmanager
+    def together(self, doing: str) -> Iterator[None]:
+        """What one rank cannot do, none does: an error of one becomes the same UserError on all, and none is left hanging.
+
+        Args:
+            doing: what is tried, for the message of a full disk, a missing permission and the like.
+        """
+        error: UserError | None = None
+        try:
+            yield
+        except UserError as caught:
+            error = caught
+        except OSError as caught:
+            error = from_os_error(caught, doing=doing)
+        messages = self.allgather(str(error) if error else None)
+        for rank, message in enumerate(messages):
+            if message is not None:
+                alone = sum(other is not None for other in messages) < self.size
+                raise UserError(f"{message} (rank {rank})" if alone and rank else message) from error
+
+    def check_same_weights(self, weights: Weights, *, when: str) -> None:
+        """Raise UserError on all ranks if their weights are not the same, bit for bit; names the first that differs."""
+        hashes = np.stack(self.allgather(tensor_hashes(weights)))
+        differs = (hashes != hashes[0]).any(axis=0)
+        if differs.any():
+            name = sorted(weights)[int(differs.argmax())]
+            others = [rank for rank in range(self.size) if (hashes[rank] != hashes[0]).any()]
+            raise UserError(
+                f"the ranks do not hold the same weights {when}: {int(differs.sum())} of {len(weights)} tensors differ, "
+                f"the first is {name}. Received: rank {others[0]} differs from rank 0. "
+                "Gradients or weights were not averaged: do not use this run, and report it"
+            )
+
+
+def threads_per_rank(wanted: int | None, *, cores: int, local_size: int) -> int:
+    """Return the compute threads of a rank: as asked, else cores of the host / ranks on the host, at least 1."""
+    return wanted or max(1, math.floor(cores / local_size))

@@ -1,0 +1,341 @@
+"""The run folder: written atomically by rank 0, validated on reading.
+
+    runs/<name>/run.json             everything about the run that is not a series (`RunRecord` is the schema)
+                epochs.jsonl         a line an epoch (`EpochRecord`)
+                weights.safetensors  final weights, framework-neutral
+                checkpoints/         resume from here (`common.checkpoints`)
+
+Fields end in their unit; times are the slowest rank's, losses and accuracies sums over all ranks divided by counts.
+A field that could not be measured holds `{"not_recorded": "the reason"}`.
+"""
+
+import json
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from common.config import Config
+from common.environment import Environment
+from common.errors import UserError, from_os_error, one_line
+
+SCHEMA_VERSION = 1
+RUN_FILE = "run.json"
+EPOCHS_FILE = "epochs.jsonl"
+WEIGHTS_FILE = "weights.safetensors"
+HEARTBEAT_SECONDS = 5.0
+STALE_HEARTBEAT_SECONDS = 60.0
+
+State = Literal["running", "finished", "failed", "interrupted", "killed"]
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class NotRecorded:
+    """Stands in the place of a value that the origin of the run does not have."""
+
+    __pydantic_config__ = _STRICT
+    not_recorded: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """How many processes ran, where, and how they were joined."""
+
+    __pydantic_config__ = _STRICT
+    size: int
+    local_size: int
+    hosts: list[str]
+    controller: str  # mpi, gloo or none
+    threads_per_rank: int
+    cores: int
+    oversubscribed: bool  # more threads than cores: the run is functional, its times are not to be compared
+    devices: list[str]  # of each rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRecord:
+    """The samples as they were used."""
+
+    __pydantic_config__ = _STRICT
+    name: str
+    training_samples: int
+    validation_samples: int
+    test_samples: int
+    dropped_samples_per_epoch: int
+    global_batch_size: int
+    steps_per_epoch: int
+    image_shape: tuple[int, int, int]  # height, width, channels
+    class_names: list[str]
+    mean: list[float]
+    standard_deviation: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRecord:
+    """The model as it was built."""
+
+    __pydantic_config__ = _STRICT
+    name: str
+    outputs: int
+    parameters: int
+    multiply_adds_per_image: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hashes:
+    """Equal hashes of first weights and order: two runs were the same experiment."""
+
+    __pydantic_config__ = _STRICT
+    initial_weights: str | NotRecorded
+    sample_order: str | NotRecorded
+    final_weights: str | NotRecorded | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """How the run stands. Times are UTC, ISO 8601."""
+
+    __pydantic_config__ = _STRICT
+    state: State
+    host: str
+    process: int
+    started_at: str
+    heartbeat_at: str
+    ended_at: str | None = None
+    message: str | None = None
+    resumed_after_epochs: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Sums over the whole run, resumed parts included; start-up is not training time."""
+
+    __pydantic_config__ = _STRICT
+    epochs: int
+    steps: int
+    startup_seconds: float | NotRecorded
+    training_seconds: float | NotRecorded
+    validation_seconds: float | NotRecorded
+    test_seconds: float | NotRecorded
+    images_per_second: float | NotRecorded | None  # training images of all epochs / training_seconds
+    test_loss: float | NotRecorded | None
+    test_accuracy: float | NotRecorded | None
+    initial_test_loss: float | NotRecorded | None = None
+    initial_test_accuracy: float | NotRecorded | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """`run.json`."""
+
+    __pydantic_config__ = _STRICT
+    schema_version: int
+    origin: Literal["measured", "imported", "published"]
+    framework: str
+    config: Config | NotRecorded
+    environment: Environment | NotRecorded
+    site: str
+    world: World | NotRecorded
+    data: DataRecord | NotRecorded
+    model: ModelRecord | NotRecorded
+    hashes: Hashes | NotRecorded
+    status: Status | NotRecorded
+    totals: Totals | NotRecorded | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRecord:
+    """A line of `epochs.jsonl`. Epochs count from 1."""
+
+    __pydantic_config__ = _STRICT
+    epoch: int
+    steps: int
+    learning_rate: float | NotRecorded  # of the last step
+    training_loss: float | NotRecorded | None
+    training_accuracy: float | NotRecorded | None
+    validation_loss: float | NotRecorded | None
+    validation_accuracy: float | NotRecorded | None
+    training_seconds: float | NotRecorded  # waiting for data included
+    data_wait_seconds: float | NotRecorded
+    validation_seconds: float | NotRecorded
+    checkpoint_seconds: float | NotRecorded
+    images_per_second: float | NotRecorded | None  # images of all ranks / training_seconds
+    weights_hash: str | NotRecorded
+
+
+_RUN = TypeAdapter(RunRecord)
+_EPOCH = TypeAdapter(EpochRecord)
+
+
+def now() -> str:
+    """Return the time as UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def seconds_since(moment: str) -> float:
+    """Return the seconds from an ISO 8601 time until now."""
+    return (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader, even after a crash, sees the old text or the new one and never a part."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).chmod(0o644)
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def errors_for_people(doing: str) -> Iterator[None]:
+    """Turn a full disk, a missing permission and the like into one line that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise from_os_error(error, doing=doing) from error
+
+
+class RunWriter:
+    """Rank 0's hand on a run folder. A thread keeps the heartbeat; every write is atomic."""
+
+    def __init__(self, folder: Path, record: RunRecord, *, epochs: list[EpochRecord]) -> None:
+        self.folder = folder
+        self._record = record
+        self._epochs = epochs
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        with errors_for_people("writing the run folder"):
+            self._write_run()
+            self._write_epochs()
+        threading.Thread(target=self._keep_heartbeat, name="heartbeat", daemon=True).start()
+
+    @classmethod
+    def create(cls, folder: Path, record: RunRecord) -> "RunWriter":
+        """Make a new run folder.
+
+        Raises:
+            UserError: it exists already, or cannot be made.
+        """
+        with errors_for_people("making the run folder"):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                raise UserError(
+                    f"the run folder exists already and is not overwritten. Received: {folder}. "
+                    "Give another --name, or --resume it"
+                ) from None
+        return cls(folder, record, epochs=[])
+
+    @property
+    def record(self) -> RunRecord:
+        """What `run.json` holds."""
+        return self._record
+
+    @property
+    def epochs(self) -> list[EpochRecord]:
+        """What `epochs.jsonl` holds."""
+        return list(self._epochs)
+
+    def add_epoch(self, epoch: EpochRecord) -> None:
+        """Append a line to `epochs.jsonl`."""
+        self._epochs.append(epoch)
+        with errors_for_people("writing the epoch's record"):
+            self._write_epochs()
+
+    def end(self, state: State, *, message: str | None = None, **changes: Any) -> None:
+        """Write the final status; the first call wins. `changes` replace fields of the record."""
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._ended.set()
+            status = replace(self._status(), state=state, ended_at=now(), heartbeat_at=now(), message=message)
+            self._record = replace(self._record, status=status, **changes)
+            self._write_run()
+
+    def _status(self) -> Status:
+        assert isinstance(self._record.status, Status), "a measured run has a status"
+        return self._record.status
+
+    def _keep_heartbeat(self) -> None:
+        while not self._ended.wait(HEARTBEAT_SECONDS):
+            with self._lock:
+                if self._ended.is_set():
+                    return
+                self._record = replace(self._record, status=replace(self._status(), heartbeat_at=now()))
+                try:
+                    self._write_run()
+                except OSError:
+                    continue  # a full disk ends the run where the next checkpoint is written, with a message
+
+    def _write_run(self) -> None:
+        write_atomically(self.folder / RUN_FILE, json.dumps(asdict(self._record), indent=1) + "\n")
+
+    def _write_epochs(self) -> None:
+        lines = [json.dumps(asdict(epoch)) + "\n" for epoch in self._epochs]
+        write_atomically(self.folder / EPOCHS_FILE, "".join(lines))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder as it was read. `state` calls a running one with a stale heartbeat killed."""
+
+    folder: Path
+    record: RunRecord
+    epochs: list[EpochRecord]
+    state: State
+
+
+def read_run(folder: Path | str) -> Run:
+    """Read and validate a run folder.
+
+    Raises:
+        UserError: no run folder, or one that does not follow the schema.
+    """
+    folder = Path(folder)
+    try:
+        text = (folder / RUN_FILE).read_text()
+        lines = (folder / EPOCHS_FILE).read_text().splitlines()
+    except OSError as error:
+        raise UserError(f"no run folder: {error.strerror}. Received: {error.filename}. Name a folder with run.json") from None
+    try:
+        version = json.loads(text).get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise UserError(f"unknown schema version. Received: {version} in {folder}. This program reads {SCHEMA_VERSION}")
+        record = _RUN.validate_json(text, strict=True)
+        epochs = [_EPOCH.validate_json(line, strict=True) for line in lines]
+    except ValidationError as error:
+        raise UserError(f"{folder} is no valid run folder: {one_line(error)}. Restore the file") from None
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise UserError(f"{folder} is no valid run folder. Received: {error} in {RUN_FILE}. Restore the file") from None
+    if [epoch.epoch for epoch in epochs] != list(range(1, len(epochs) + 1)):
+        raise UserError(
+            f"{folder} is no valid run folder: epochs are missing or doubled. "
+            f"Received: {[epoch.epoch for epoch in epochs]} in {EPOCHS_FILE}. Restore the file"
+        )
+    return Run(folder, record, epochs, _state(record.status))
+
+
+def _state(status: Status | NotRecorded) -> State:
+    """Tell a run that still runs from one whose process is gone without a word."""
+    if isinstance(status, NotRecorded):
+        return "finished"
+    if status.state != "running":
+        return status.state
+    here = status.host == socket.gethostname()
+    process_is_gone = here and not Path(f"/proc/{status.process}").exists() and Path("/proc/self").exists()
+    return "killed" if process_is_gone or seconds_since(status.heartbeat_at) > STALE_HEARTBEAT_SECONDS else "running"

@@ -1,0 +1,54 @@
+"""Batches of `common.batches` as tensors on the device."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.batches import evaluation_batches, prefetch, training_batches
+from common.datasets import Split
+from common.experiment import Experiment
+from common.ranks import Ranks
+
+
+def training_data(
+    experiment: Experiment, *, epoch: int, ranks: Ranks, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches of one epoch of this rank: images (batch, channels, height, width), labels (batch,) int64."""
+    batches = training_batches(
+        experiment.dataset.train,
+        experiment.training_indices,
+        seed=experiment.config.training.seed,
+        epoch=epoch,
+        batch_size=experiment.config.training.batch_size,
+        rank=ranks.rank,
+        size=ranks.size,
+        table=experiment.table,
+        steps=experiment.steps_of_epoch(epoch),
+    )
+    return _on_device(prefetch(batches), device)
+
+
+def evaluation_data(
+    experiment: Experiment, split: Split, indices: np.ndarray, *, rank: int, size: int, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield this rank's part of some samples, each sample once over all ranks."""
+    batches = evaluation_batches(
+        split,
+        indices,
+        batch_size=experiment.config.training.eval_batch_size,
+        rank=rank,
+        size=size,
+        table=experiment.table,
+    )
+    return _on_device(batches, device)
+
+
+def _on_device(
+    batches: Iterable[tuple[np.ndarray, np.ndarray]], device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    for images, labels in batches:
+        # The channels lie last in memory, which PyTorch calls channels_last: no copy is made.
+        tensor = torch.from_numpy(images).permute(0, 3, 1, 2)
+        yield tensor.to(device, non_blocking=True), torch.from_numpy(labels).to(device, non_blocking=True)

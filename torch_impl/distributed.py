@@ -1,0 +1,82 @@
+"""The Horovod steps in PyTorch: init, pin, wrap, broadcast; sums over ranks; averaged BatchNorm statistics."""
+
+import os
+
+import horovod.torch as hvd
+import torch
+from torch import nn
+
+from common.config import DeviceConfig
+from common.environment import usable_cores
+from common.errors import UserError
+from common.pinning import choose_gpu
+from common.ranks import Ranks, threads_per_rank
+
+
+def init() -> Ranks:
+    """Join the other processes of this run; one process alone is a run of one rank."""
+    # MPI spins while it waits; on a CPU it would take the cores from the ranks that still compute.
+    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    hvd.init()
+    controller = "none" if hvd.size() == 1 else "mpi" if hvd.mpi_enabled() else "gloo"
+    return Ranks(
+        rank=hvd.rank(),
+        size=hvd.size(),
+        local_rank=hvd.local_rank(),
+        local_size=hvd.local_size(),
+        controller=controller,
+        allgather=hvd.allgather_object if hvd.size() > 1 else lambda value: [value],
+    )
+
+
+def pin_device(config: DeviceConfig, ranks: Ranks) -> tuple[torch.device, int]:
+    """Give this rank its own GPU, or its share of the cores; return the device and the number of threads.
+
+    Raises:
+        UserError: a GPU is asked for and there is none for every rank of a host; on all ranks.
+    """
+    threads = threads_per_rank(config.threads, cores=usable_cores(), local_size=ranks.local_size)
+    with ranks.together("pinning the device"):
+        torch.set_num_threads(threads)
+        gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+        gpu = choose_gpu(gpus, wanted=config.device, local_rank=ranks.local_rank, local_size=ranks.local_size)
+        if gpu is None and config.mixed_precision:
+            raise UserError("mixed precision needs a GPU. Received: --mixed-precision. Leave it out on a CPU")
+        if gpu is not None:
+            torch.cuda.set_device(torch.device(gpu))
+    return torch.device(gpu or "cpu"), threads
+
+
+def wrap_optimizer(
+    optimizer: torch.optim.Optimizer, *, model: nn.Module, config: DeviceConfig, ranks: Ranks
+) -> torch.optim.Optimizer:
+    """Return the optimizer with gradients averaged over ranks before each update; itself where there is one rank."""
+    if ranks.size == 1:
+        return optimizer
+    return hvd.DistributedOptimizer(
+        optimizer,
+        named_parameters=model.named_parameters(),
+        compression=hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none,
+        op=hvd.Average,
+        groups=1 if config.gradient_groups == "one" else None,
+    )
+
+
+def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, ranks: Ranks) -> None:
+    """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0."""
+    if ranks.size > 1:
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+
+def average_batch_norm(model: nn.Module, *, ranks: Ranks) -> None:
+    """Average the running means and variances over ranks, in one grouped allreduce."""
+    statistics = [buffer for name, buffer in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
+    if ranks.size > 1 and statistics:
+        hvd.grouped_allreduce_(statistics, op=hvd.Average, name="batch_norm")
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all its work, before a clock is read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

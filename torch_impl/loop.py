@@ -1,0 +1,113 @@
+"""The explicit loop of PyTorch: train an epoch, evaluate, checkpoint."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from common.config import Config
+from common.metrics import Sums
+from torch_impl.distributed import synchronize
+from torch_impl.optimizers import loss_per_sample
+
+Batches = Iterator[tuple[Tensor, Tensor]]
+
+
+class Trainer:
+    """Holds what a step needs: model, optimizer, settings, device."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, *, config: Config, device: torch.device
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.config = config
+        self.device = device
+        self.scaler = torch.amp.GradScaler(device.type, enabled=config.device.mixed_precision)
+
+    def train_epoch(
+        self, batches: Batches, *, learning_rates: np.ndarray, advance: Callable[[int], object]
+    ) -> tuple[Sums, float, float]:
+        """Train on the batches of one epoch.
+
+        Args:
+            batches: images (batch, channels, height, width), labels (batch,) int64, on the device.
+            learning_rates: (steps,), one for each batch.
+            advance: told of every step, for a bar.
+
+        Returns:
+            Sums of this rank over the epoch (as the weights were at each step), seconds of training, and the part of
+            them spent waiting for data.
+        """
+        self.model.train()
+        # Sums stay on the device: reading them at every step would make it wait for each.
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        samples, waiting = 0, 0.0
+        synchronize(self.device)
+        started = time.perf_counter()
+        for learning_rate in learning_rates:
+            asked = time.perf_counter()
+            images, labels = next(batches)
+            waiting += time.perf_counter() - asked
+            outputs, losses = self._step(images, labels, float(learning_rate))
+            loss_sum += losses.sum(dtype=torch.float64)
+            correct += (outputs.argmax(dim=1) == labels).sum()
+            samples += len(labels)
+            advance(1)
+        synchronize(self.device)
+        seconds = time.perf_counter() - started
+        return Sums(float(loss_sum), float(correct), samples), seconds, waiting
+
+    def _step(self, images: Tensor, labels: Tensor, learning_rate: float) -> tuple[Tensor, Tensor]:
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.zero_grad()
+        with torch.autocast(self.device.type, dtype=torch.float16, enabled=self.config.device.mixed_precision):
+            outputs = self.model(images)
+            losses = self._losses(outputs, labels)
+        if self.config.device.mixed_precision:
+            self.scaler.scale(losses.mean()).backward()
+            self._scaled_update()
+        else:
+            losses.mean().backward()
+            self.optimizer.step()
+        return outputs.detach(), losses.detach()
+
+    def _scaled_update(self) -> None:
+        """Average the gradients first, so that an overflow on one rank makes all ranks leave out the same step."""
+        distributed = hasattr(self.optimizer, "skip_synchronize")
+        if not distributed:
+            self.scaler.step(self.optimizer)
+        else:
+            self.optimizer.synchronize()
+            with self.optimizer.skip_synchronize():
+                self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    @torch.inference_mode()
+    def evaluate(self, batches: Batches) -> tuple[Sums, float]:
+        """Return the sums of this rank over the batches, in inference mode, and the seconds it took."""
+        self.model.eval()
+        synchronize(self.device)
+        started = time.perf_counter()
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        correct = torch.zeros((), dtype=torch.int64, device=self.device)
+        samples = 0
+        for images, labels in batches:
+            outputs = self.model(images)
+            loss_sum += self._losses(outputs, labels).sum(dtype=torch.float64)
+            correct += (outputs.argmax(dim=1) == labels).sum()
+            samples += len(labels)
+        sums = Sums(float(loss_sum), float(correct), samples)
+        return sums, time.perf_counter() - started
+
+    def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return loss_per_sample(outputs, labels, config=self.config.optimizer, model_config=self.config.model)
+
+
+def seed_dropout(*, seed: int, epoch: int, rank: int) -> None:
+    """Give every epoch and rank dropout masks of their own that do not depend on what ran before."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1)))

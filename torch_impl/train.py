@@ -1,0 +1,113 @@
+"""Train a model with PyTorch on Horovod.
+
+    horovodrun -np 4 python torch_impl/train.py            four ranks on this host
+    python torch_impl/train.py --help                      all settings
+    python torch_impl/train.py --model mlp --epochs 2      one process
+
+`keras_impl/train.py` is its twin: the same settings, weights, samples and record.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from common.config import Config
+from common.experiment import prepare_experiment
+from common.journal import EpochResult, Journal
+from common.metrics import Sums
+from common.program import leave, program_name, read_settings, run_program
+from common.ranks import Ranks
+from torch_impl import distributed
+from torch_impl.data import evaluation_data, training_data
+from torch_impl.loop import Trainer, seed_dropout
+from torch_impl.models import build_model, get_weights, load_weights
+from torch_impl.optimizers import build_optimizer, export_state, import_state
+
+PROGRAM = program_name(__file__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code."""
+    settings = read_settings(arguments, program=PROGRAM)
+    # Horovod 1/7 - init: the processes that the launcher started find each other.
+    ranks = distributed.init()
+    return run_program(train, settings, ranks=ranks, framework="torch", program=PROGRAM)
+
+
+def train(config: Config, ranks: Ranks, journal: Journal) -> None:
+    """Train, validate and test as the settings say."""
+    # Horovod 2/7 - pin: one GPU per local rank, or a share of the cores, so that ranks do not fight over one device.
+    device, threads = distributed.pin_device(config.device, ranks)
+
+    # Horovod 3/7 - shard: each rank takes its part of every global batch; data.py asks for it by rank and size.
+    with ranks.together("preparing the data"):
+        experiment = prepare_experiment(config, size=ranks.size, progress=journal.console.bars)
+    checkpoint = journal.start(experiment, device=str(device), threads=threads)
+
+    model = build_model(experiment.spec, config.model)
+    load_weights(model, checkpoint.weights if checkpoint else experiment.first_weights)
+    model.to(device)
+
+    # Horovod 4/7 - scale: more ranks make larger batches, which bear larger steps; a warm-up leads there.
+    learning_rates = experiment.learning_rates
+    optimizer = build_optimizer(model, config.optimizer, learning_rate=config.optimizer.learning_rate)
+    if checkpoint:
+        import_state(model, optimizer, checkpoint.optimizer_state)
+
+    # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update.
+    optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config.device, ranks=ranks)
+
+    # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they prove it.
+    distributed.broadcast_state(model, optimizer, ranks=ranks)
+    journal.check_weights(get_weights(model), when="after the broadcast")
+
+    # Horovod 7/7 - rank 0 only: the journal prints and writes on rank 0; every rank calls it, for the sums over ranks.
+    trainer = Trainer(model, optimizer, config=config, device=device)
+
+    def evaluate(split_name: str, *, replicated: bool = False) -> tuple[Sums, float]:
+        split = experiment.dataset.train if split_name == "validation" else experiment.dataset.test
+        indices = experiment.validation_indices if split_name == "validation" else np.arange(len(split))
+        rank, size = (0, 1) if replicated else (ranks.rank, ranks.size)
+        return trainer.evaluate(evaluation_data(experiment, split, indices, rank=rank, size=size, device=device))
+
+    if config.training.evaluate_first and not checkpoint:
+        journal.evaluated_first(evaluate("test")[0])
+    journal.training_starts()
+    epoch, goes_on = checkpoint.epoch if checkpoint else 0, experiment.total_steps > 0
+    while goes_on:
+        epoch += 1
+        seed_dropout(seed=config.training.seed, epoch=epoch, rank=ranks.rank)
+        steps = experiment.steps_of_epoch(epoch)
+        first = (epoch - 1) * experiment.steps_per_epoch
+        training, seconds, waiting = trainer.train_epoch(
+            training_data(experiment, epoch=epoch, ranks=ranks, device=device),
+            learning_rates=learning_rates[first : first + steps],
+            advance=journal.console.steps(steps, title=f"epoch {epoch}/{experiment.epochs}"),
+        )
+        distributed.average_batch_norm(model, ranks=ranks)
+        validation, validation_seconds = Sums(), 0.0
+        if len(experiment.validation_indices) and epoch % config.training.validate_every == 0:
+            validation, validation_seconds = evaluate(
+                "validation", replicated=config.training.validation == "replicated"
+            )
+        goes_on = journal.epoch_ended(
+            epoch,
+            EpochResult(
+                training=training,
+                training_seconds=seconds,
+                data_wait_seconds=waiting,
+                validation=validation,
+                validation_seconds=validation_seconds,
+            ),
+            weights=get_weights(model),
+            optimizer_state=export_state(model, optimizer),
+        )
+    test, test_seconds = evaluate("test")
+    journal.finish(test, test_seconds=test_seconds, weights=get_weights(model))
+
+
+if __name__ == "__main__":
+    code = main()
+    leave(code)
+    sys.exit(code)
