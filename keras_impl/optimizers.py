@@ -3,15 +3,16 @@
 Keras ships optimizers of the same names with other formulas: momentum that remembers old learning rates, epsilon on
 the other side of the root or of the bias correction, weight decay beside the gradient instead of in it. These classes
 compute what `torch.optim` computes (single-tensor form, `maximize=False`, no dampening), with the argument names of
-Keras and the default values of PyTorch. They are ordinary Keras optimizers otherwise: learning-rate schedules, clipping,
-EMA, gradient accumulation, `get_config`, `.keras` files, `tf.function`.
+Keras and the default values of PyTorch. They are ordinary Keras optimizers otherwise: learning-rate schedules,
+clipping, EMA, gradient accumulation, `get_config`, `.keras` files, `tf.function`.
 
 Sources: https://pytorch.org/docs/stable/optim.html (the algorithm box of each class), `torch/optim/sgd.py`, `adam.py`,
 `rmsprop.py`.
 
-Letters: w parameter, g gradient, lr learning rate, t number of this update counted from 1. Two things are worth knowing:
-clipping sees the gradient before weight decay is added to it, as with `torch.nn.utils.clip_grad_*`; the learning rate is
-stored in `keras.config.floatx()`, so that float64 proofs need `keras.config.set_floatx("float64")` first.
+Letters: w parameter, g gradient, lr learning rate, t number of this update counted from 1. Two things are worth
+knowing: clipping sees the gradient before weight decay is added to it, as with `torch.nn.utils.clip_grad_*`; the
+learning rate is stored in `keras.config.floatx()`, so that float64 proofs need `keras.config.set_floatx("float64")`
+first.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,0 +1,120 @@
+"""How a list of gradients becomes a list of averaged gradients: the Horovod calls behind `distributed_optimizer.py`.
+
+Grouping by dtype, float16 on the wire, sparse gradients, variables that stay local, process sets. Knows TensorFlow and
+Horovod, not Keras' optimizers; a custom training loop may call `GradientExchange` itself.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util  # no public way to see a surrounding jit_compile=True
+
+NO_XLA = "Horovod's operations cannot run under XLA. Pass `jit_compile=False` to `compile` or `tf.function`."
+
+_COMPRESSION = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GradientExchange:
+    """One optimizer's way of exchanging gradients; for the fields see `DistributedOptimizer`, whose arguments they are.
+
+    `name` must be the same on all ranks and belong to one optimizer only.
+
+    Raises:
+        ValueError: for fields out of range.
+    """
+
+    name: str
+    op: Any = hvd.Average
+    compression: str = "none"
+    groups: int | None = 1
+    sparse_as_dense: bool = True
+    local_variables: tuple[Any, ...] = ()
+    process_set: hvd.ProcessSet = hvd.global_process_set
+
+    def __post_init__(self) -> None:
+        if self.op not in (hvd.Average, hvd.Sum):
+            raise ValueError(f"`op` must be hvd.Average or hvd.Sum. Received: op={self.op}")
+        if self.compression not in _COMPRESSION:
+            raise ValueError(f"`compression` must be one of {list(_COMPRESSION)}. Received: {self.compression!r}")
+        if self.groups is not None and self.groups < 1:
+            raise ValueError(f"`groups` must be at least 1, or None. Received: groups={self.groups}")
+
+    def active(self) -> bool:
+        """Whether this rank has another to exchange gradients with. Asked while tracing: one rank pays nothing."""
+        return bool(self.process_set.included()) and self.process_set.size() > 1
+
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Averages (or sums) gradients over the ranks.
+
+        Args:
+            gradients: tensors, `IndexedSlices` or None, in the same order on all ranks.
+            variables: the variable of each gradient, to tell the local ones.
+
+        Returns:
+            The gradients in the same order; None stays None.
+
+        Raises:
+            ValueError: inside a function compiled for XLA.
+        """
+        gradients = list(gradients)
+        if not self.active():
+            return gradients
+        if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise ValueError(NO_XLA)
+        local = {id(variable) for variable in self.local_variables}
+        indices_of_kind: dict[str, list[int]] = {}
+        for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+            if gradient is None:
+                continue
+            if id(variable) in local:
+                if self.op == hvd.Average:
+                    gradients[index] = tf.convert_to_tensor(gradient) / self.process_set.size()
+                continue
+            kind = gradient.dtype.name
+            if isinstance(gradient, tf.IndexedSlices):
+                if self.sparse_as_dense:
+                    gradients[index] = tf.convert_to_tensor(gradient)
+                else:  # apart: Horovod confuses shapes in a group of both sorts
+                    kind += "_sparse"
+            indices_of_kind.setdefault(kind, []).append(index)
+        for kind, indices in indices_of_kind.items():
+            for number, part in enumerate(self._parts(indices)):
+                reduced = self._reduce([gradients[index] for index in part], name=f"{self.name}_{kind}_{number}")
+                for index, gradient in zip(part, reduced, strict=True):
+                    gradients[index] = gradient
+        return gradients
+
+    def _parts(self, indices: list[int]) -> list[list[int]]:
+        """Cuts the list into at most `groups` runs of nearly equal length; None: into single entries."""
+        count = len(indices) if self.groups is None else min(self.groups, len(indices))
+        cuts = [len(indices) * part // count for part in range(count + 1)]
+        return [indices[start:end] for start, end in itertools.pairwise(cuts)]
+
+    def _reduce(self, gradients: list[Any], *, name: str) -> list[Any]:
+        # ignore_name_scope: the ranks match operations by this name alone, not by the scopes TensorFlow puts before it,
+        # which change from trace to trace.
+        options = {
+            "op": self.op,
+            "compression": _COMPRESSION[self.compression],
+            "process_set": self.process_set,
+            "name": name,
+            "ignore_name_scope": True,
+        }
+        reduced = (
+            [hvd.allreduce(gradients[0], **options)]
+            if self.groups is None
+            else hvd.grouped_allreduce(gradients, **options)
+        )
+        return [_sum_repeated_rows(g) if isinstance(g, tf.IndexedSlices) else g for g in reduced]
+
+
+def _sum_repeated_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Adds up the rows that several ranks, or one batch, sent for the same index; Keras' optimizers do not."""
+    indices, positions = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(indices))
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)
