@@ -1,0 +1,31 @@
+"""What is common to both trainers, as commands.
+
+python -m common datasets list | fetch NAME... | verify [NAME...]
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from common import datasets_command
+from common.errors import EXIT_CODE_USER_ERROR, UserError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, or 2 for an error that the user can mend."""
+    parser = argparse.ArgumentParser(prog="python -m common", description="Commands that need no framework.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    datasets_command.add_parser(commands)
+    options = parser.parse_args(arguments)
+    try:
+        options.run(options)
+    except UserError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return EXIT_CODE_USER_ERROR
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""From samples to batches: gather, normalise, prefetch. In NumPy, so both frameworks read the same floats.
+
+Pixels stay uint8 until a batch is made. A pixel has only 256 values, so normalisation is a lookup in a table of 256
+floats per channel, computed once in float64: exact, the same for both frameworks, and faster than the arithmetic.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from common.dataset_types import Dataset, Split
+from common.sharding import epoch_order, evaluation_range, rank_slice, steps_per_epoch
+
+Item = TypeVar("Item")
+Batch = tuple[np.ndarray, np.ndarray]
+Normalization = Literal["standard", "unit"]
+
+
+def normalization_table(
+    dataset: Dataset, *, normalization: Normalization = "standard", dtype: DTypeLike = np.float32
+) -> np.ndarray:
+    """Return the float for each pixel value and channel.
+
+    `standard`: (pixel / 255 - mean) / standard deviation, per channel, of the training images.
+    `unit`: pixel / 255. Both are computed in float64 and then rounded to `dtype`.
+
+    Returns:
+        (256, channels) of `dtype`.
+    """
+    channels = dataset.image_shape[2]
+    table = np.repeat(np.arange(256, dtype=np.float64)[:, None] / 255, channels, axis=1)
+    if normalization == "standard":
+        # A channel that is constant over all training images has deviation 0 and carries nothing: it becomes 0.
+        deviation = np.array(dataset.standard_deviation, np.float64)
+        table = (table - np.array(dataset.mean, np.float64)) / np.where(deviation > 0, deviation, 1)
+    elif normalization != "unit":
+        raise ValueError(f"Unknown normalization. Received: {normalization!r}; known: standard, unit.")
+    return table.astype(dtype)
+
+
+def normalize(images: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Replace each pixel by its float.
+
+    Args:
+        images: (batch, height, width, channels) uint8, C-contiguous.
+        table: (256, channels) from `normalization_table`.
+
+    Returns:
+        (batch, height, width, channels) of the table's dtype, C-contiguous, newly allocated.
+    """
+    channels = images.shape[3]
+    if channels == 1:
+        # mode: a uint8 is never out of range, and any mode but "raise" spares NumPy the check.
+        return np.take(np.ascontiguousarray(table[:, 0]), images, mode="wrap")
+    # All channels in one lookup: channel c reads row c of the transposed table. The offsets are repeated for a whole
+    # image, because NumPy adds long rows several times faster than rows of 3.
+    rows = images.reshape(len(images), -1)
+    offsets = np.tile(np.arange(channels, dtype=np.uint16) * np.uint16(256), rows.shape[1] // channels)
+    return np.take(np.ascontiguousarray(table.T).ravel(), rows + offsets, mode="clip").reshape(images.shape)
+
+
+def gather(split: Split, samples: np.ndarray, table: np.ndarray) -> Batch:
+    """Return the given samples: images (batch, height, width, channels) of the table's dtype, labels (batch,) int64."""
+    # asarray: plain views of the memory maps, without the subclass's cost for each slice.
+    return normalize(np.asarray(split.images)[samples], table), np.asarray(split.labels)[samples]
+
+
+def training_batches(
+    split: Split,
+    sample_indices: np.ndarray,
+    *,
+    seed: int,
+    epoch: int,
+    batch_size: int,
+    rank: int,
+    size: int,
+    table: np.ndarray,
+    first_step: int = 0,
+    steps: int | None = None,
+) -> Iterator[Batch]:
+    """Yield one rank's batches of one epoch, in the order of `common.sharding`.
+
+    Args:
+        split: the training split.
+        sample_indices: (samples,) the samples to train on, e.g. without those for validation.
+        seed: of the run.
+        epoch: any whole number >= 0; each has its own order.
+        batch_size: samples a step on this rank.
+        rank: of this process, 0 <= rank < size.
+        size: number of ranks.
+        table: from `normalization_table`.
+        first_step: where to begin, counted from 0, to go on within an epoch.
+        steps: how many steps the epoch has at most; None for all full global batches.
+
+    Yields:
+        Images (batch_size, height, width, channels) of the table's dtype, C-contiguous; labels (batch_size,) int64.
+
+    """
+    last_step = steps_per_epoch(len(sample_indices), batch_size=batch_size, size=size)
+    if steps is not None:
+        last_step = min(last_step, steps)
+    order = sample_indices[epoch_order(len(sample_indices), seed=seed, epoch=epoch)]
+    for step in range(first_step, last_step):
+        yield gather(split, order[rank_slice(step, batch_size=batch_size, rank=rank, size=size)], table)
+
+
+def evaluation_batches(
+    split: Split, sample_indices: np.ndarray, *, batch_size: int, rank: int, size: int, table: np.ndarray
+) -> Iterator[Batch]:
+    """Yield one rank's part of the given samples, in their order; over the ranks each sample comes exactly once.
+
+    Yields:
+        Images (batch, height, width, channels) of the table's dtype, labels (batch,) int64. All batches have
+        `batch_size` samples but the last, which may be shorter; a rank may have no batch at all.
+    """
+    mine = evaluation_range(len(sample_indices), rank=rank, size=size)
+    for start in range(mine.start, mine.stop, batch_size):
+        yield gather(split, sample_indices[start : min(start + batch_size, mine.stop)], table)
+
+
+def prefetch(iterator: Iterator[Item], *, depth: int = 2) -> Iterator[Item]:
+    """Yield the iterator's items, made by a thread up to `depth` items ahead.
+
+    The thread gathers and normalises (NumPy lets go of the interpreter lock there) while the framework computes.
+    An exception in the iterator is raised here, at its place. Closing this generator, or dropping it, ends the thread.
+    """
+    if depth < 1:
+        raise ValueError(f"The prefetch depth must be at least 1. Received: {depth}.")
+    items: deque[Item] = deque()
+    free = threading.Semaphore(depth)
+    filled = threading.Semaphore(0)
+    stop = threading.Event()
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while free.acquire() and not stop.is_set():
+                items.append(next(iterator))
+                filled.release()
+        except StopIteration:
+            pass
+        except BaseException as error:
+            failure.append(error)
+        filled.release()  # without an item: the end
+
+    thread = threading.Thread(target=work, name="prefetch", daemon=True)
+    thread.start()
+    try:
+        while filled.acquire() and items:
+            item = items.popleft()
+            free.release()
+            yield item
+        if failure:
+            raise failure[0]
+    finally:
+        stop.set()
+        free.release()
+        thread.join()

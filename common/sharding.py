@@ -1,0 +1,109 @@
+"""Which sample is used when, and by which rank: pure functions of seed, epoch, step, rank and number of ranks.
+
+The rules, which both trainers share:
+
+1. The validation split is cut from the training samples by the seed, before any sharding.
+2. Each epoch has one order of all training samples, from (seed, epoch) alone. It does not depend on the ranks.
+3. Global batch `step` is the next `batch_size * size` samples of that order; rank r takes its r-th `batch_size`
+   samples. So 4 ranks of 64 and 1 process of 256 see the same 256 samples in the same step, in the same order.
+4. The incomplete last global batch is dropped: every rank makes the same number of steps with full batches, so that
+   no rank waits in a collective call for one that has already finished.
+5. Evaluation gives each sample to exactly one rank.
+
+`size` is the number of ranks and `batch_size` the number of samples in a step of one rank, throughout.
+"""
+
+import numpy as np
+
+from common.errors import UserError
+
+# Separate streams for separate purposes: epoch 0's order must not repeat the order that cut the validation split.
+_VALIDATION_STREAM = 0
+_EPOCH_STREAM = 1
+
+
+def stable_permutation(sample_count: int, *, seed: int, stream: tuple[int, ...]) -> np.ndarray:
+    """Return a random permutation of `range(sample_count)` that no NumPy version changes.
+
+    NumPy may change `Generator.permutation` between versions; it guarantees the raw output of a bit generator and of
+    `SeedSequence`. Sorting raw 64-bit draws needs only these two.
+
+    Args:
+        sample_count: length of the permutation.
+        seed: any whole number >= 0.
+        stream: distinguishes the uses of one seed.
+
+    Returns:
+        (sample_count,) int64.
+    """
+    seed_sequence = np.random.SeedSequence(entropy=seed, spawn_key=stream)
+    draws = np.random.PCG64(seed_sequence).random_raw(sample_count)
+    return np.argsort(draws, kind="stable").astype(np.int64, copy=False)
+
+
+def split_validation(sample_count: int, *, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut the validation split from the training samples.
+
+    Args:
+        sample_count: number of training samples before the cut.
+        share: part of them for validation, 0 <= share < 1; rounded to the nearest whole number of samples.
+        seed: any whole number >= 0.
+
+    Returns:
+        Training indices and validation indices, each sorted, int64; together every sample exactly once.
+
+    Raises:
+        UserError: the share is not in [0, 1), or leaves no training or no validation sample.
+    """
+    if not 0 <= share < 1:
+        raise UserError(
+            f"the share of validation samples must be at least 0 and less than 1. Received: {share}. "
+            "Give 0 for none, or for example 0.1"
+        )
+    validation_count = int(share * sample_count + 0.5)
+    if share > 0 and not 0 < validation_count < sample_count:
+        raise UserError(
+            f"this share leaves {validation_count} validation and {sample_count - validation_count} training samples. "
+            f"Received: {share} of {sample_count} samples. Give one that leaves some of both"
+        )
+    order = stable_permutation(sample_count, seed=seed, stream=(_VALIDATION_STREAM,))
+    return np.sort(order[validation_count:]), np.sort(order[:validation_count])
+
+
+def epoch_order(sample_count: int, *, seed: int, epoch: int) -> np.ndarray:
+    """Return the order in which an epoch uses its samples: a permutation, (sample_count,) int64.
+
+    It depends on (sample_count, seed, epoch) only, so it is the same in both frameworks and for every number of ranks.
+    """
+    return stable_permutation(sample_count, seed=seed, stream=(_EPOCH_STREAM, epoch))
+
+
+def steps_per_epoch(sample_count: int, *, batch_size: int, size: int) -> int:
+    """Return the number of full global batches in an epoch, floor(sample_count / (batch_size * size)).
+
+    It is 0 where one global batch is larger than the training set; the caller refuses that.
+    """
+    return sample_count // (batch_size * size)
+
+
+def dropped_samples(sample_count: int, *, batch_size: int, size: int) -> int:
+    """Return the size of the incomplete last global batch, which an epoch leaves out (others in each epoch)."""
+    return sample_count % (batch_size * size)
+
+
+def rank_slice(step: int, *, batch_size: int, rank: int, size: int) -> slice:
+    """Return the part of the epoch's order that `rank` uses in `step` (counted from 0).
+
+    Global batch `step` is `order[step * batch_size * size : (step + 1) * batch_size * size]`; rank r takes its r-th
+    `batch_size` samples.
+    """
+    start = (step * size + rank) * batch_size
+    return slice(start, start + batch_size)
+
+
+def evaluation_range(sample_count: int, *, rank: int, size: int) -> range:
+    """Return the samples that `rank` evaluates: contiguous, and each sample on exactly one rank.
+
+    The ranges of two ranks differ in length by at most one; with fewer samples than ranks some are empty.
+    """
+    return range(sample_count * rank // size, sample_count * (rank + 1) // size)
