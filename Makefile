@@ -1,0 +1,68 @@
+# Set-up, training, tests. `make help` lists the targets.
+
+PYTHON ?= python3
+FRAMEWORK ?= torch
+NP ?= 4
+ARGS ?=
+# Which frameworks are installed: "torch", "keras" or both. Empty: as in the last set-up, at first both.
+FRAMEWORKS ?=
+# A folder of wheels to install from without any network.
+WHEELS ?=
+# 1: set up for an NVIDIA GPU, 0: leave it unused. Empty: look.
+GPU ?=
+
+# TensorFlow's start-up lines stay out of sight, also in the probe that horovodrun makes before it starts a rank.
+export TF_CPP_MIN_LOG_LEVEL := 3
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") \
+	$(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-all lint types bench wheels lock clean
+
+help: ## list the targets
+	@echo "Targets:"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "Variables, with their defaults:"
+	@echo "  FRAMEWORK=torch|keras  NP=4  ARGS=\"...\"      for train; ARGS for test and bench too (make train ARGS=--help)"
+	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  PYTHON=python3      for set-up"
+
+setup: ## set up .venv: packages, MPI, Horovod (4 minutes the first time)
+	@$(SETUP) --frameworks "$(or $(FRAMEWORKS),torch keras)"
+
+train: ## set up if needed, then train MNIST on NP Horovod processes
+	@$(SETUP) --frameworks "$(FRAMEWORKS)" --need "$(FRAMEWORK)"
+	@.venv/bin/python -m launch train --framework $(FRAMEWORK) --np $(NP) -- $(ARGS)
+
+test: ## set up if needed, then run the tests (ARGS go to pytest)
+	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
+	@.venv/bin/python -m pytest -m "not long" $(ARGS)
+
+test-all: ## the same with the longer tests
+	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
+	@.venv/bin/python -m pytest $(ARGS)
+
+lint: ## check style and format (ruff)
+	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+
+types: ## check types (mypy)
+	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
+	@.venv/bin/mypy
+
+bench: ## set up if needed, then measure speed and scaling
+	@$(SETUP) --frameworks "$(FRAMEWORKS)"
+	@.venv/bin/python -m launch bench $(ARGS)
+
+wheels: ## fill WHEELS=DIR for `make setup WHEELS=DIR` on a machine without network
+	@test -n "$(WHEELS)" || { echo "make wheels: name the folder: make wheels WHEELS=DIR" >&2; exit 2; }
+	@$(PYTHON) launch/setup.py --frameworks "$(or $(FRAMEWORKS),torch keras)" --fill-wheels "$(WHEELS)"
+
+lock: ## write launch/requirements/ anew from what is installed in .venv
+	@.venv/bin/python launch/lock.py
+
+clean: ## remove .venv and what tools left (runs/ and the user's cache stay)
+	@rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
