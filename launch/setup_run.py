@@ -79,11 +79,13 @@ def only_builder(machine: Machine) -> Iterator[None]:
 
 def look_at_machine(request: Request) -> Machine:
     """Return what the plan needs to know of this machine."""
+    capabilities = compute_capabilities() if request.gpu else ()
     key = horovod_wheel.cache_key(
         pins=setup_plan.pins(request.lock_files),
         frameworks=request.frameworks,
         gpu=request.gpu,
         compiler=horovod_wheel.compiler_version(),
+        compute_capabilities=capabilities,
     )
     wheel = horovod_wheel.find_wheel(horovod_wheel.wheel_cache(), key)
     if wheel is None and request.wheels:
@@ -92,7 +94,7 @@ def look_at_machine(request: Request) -> Machine:
         wheel=wheel,
         key=key,
         jobs=horovod_wheel.parallel_compilers(),
-        compute_capabilities=compute_capabilities() if request.gpu else (),
+        compute_capabilities=capabilities,
         has_venv=State(request.root).usable(request),
     )
 
@@ -122,7 +124,7 @@ def check_build_tools(request: Request) -> None:
     cuda = os.environ.get("HOROVOD_CUDA_HOME", "/usr/local/cuda")
     if request.gpu and shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:{cuda}/bin") is None:
         raise UserError(
-            "building Horovod for the GPU needs the CUDA toolkit (nvcc). Install it or name it in HOROVOD_CUDA_HOME, "
+            "building Horovod for the GPU needs CUDA 12 with nvcc. Install it or name it in HOROVOD_CUDA_HOME, "
             "or leave the GPU unused: make setup GPU=0"
         )
 
