@@ -206,7 +206,7 @@ def _client_commands(package: Package, work_folder: Path) -> list[list[str]]:
     if package.client == "npm":
         cache = ["--cache", str(work_folder / "npm-cache")]
         retries = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000", f"--fetch-timeout={READ_SECONDS * 1000}"]
-        quiet = ["--ignore-scripts", "--loglevel=error"]
+        quiet = ["--ignore-scripts", "--loglevel=error", "--logs-max=0"]
         return [[_require_program("npm"), "pack", *quiet, *cache, *retries, package.requirement]]
     if package.client == "pip":
         pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else [_require_program("pip3")]
@@ -217,6 +217,8 @@ def _client_commands(package: Package, work_folder: Path) -> list[list[str]]:
     limits = ["-qq", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=10", "-o", "APT::Sandbox::User="]
     download = ["download", package.requirement]
     # Where the system's package lists are missing or out of date: lists of our own, which need no root.
+    for folder in ("apt-state/lists/partial", "apt-cache/archives/partial"):
+        (work_folder / folder).mkdir(parents=True, exist_ok=True)
     own = ["-o", f"Dir::State={work_folder / 'apt-state'}", "-o", f"Dir::Cache={work_folder / 'apt-cache'}"]
     own += ["-o", "Dir::State::status=/var/lib/dpkg/status"]
     return [[apt, *limits, *download], [apt, *limits, *own, "update"], [apt, *limits, *own, *download]]
@@ -233,7 +235,7 @@ def _run_client(command: list[str], work_folder: Path, bar_megabytes: float | No
     """Run a client in the work folder; the bar follows the folder's size, as the clients do not tell how far they are.
 
     Raises:
-        SourceError: it fails; with its last line.
+        SourceError: it fails; with its reason.
     """
     log = work_folder / "client.log"
     deadline = time.monotonic() + CLIENT_SECONDS
@@ -255,9 +257,10 @@ def _run_client(command: list[str], work_folder: Path, bar_megabytes: float | No
             process.kill()
             raise
     if process.returncode != 0:
-        lines = log.read_text(errors="replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "no message")
-        raise SourceError(f"exit code {process.returncode}: {last[:160]}")
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] or ["no message"]
+        # The first error has the reason; npm's last line is about its log.
+        reason = next((line for line in lines if line.lower().startswith(("error", "npm error", "e:"))), lines[-1])
+        raise SourceError(f"exit code {process.returncode}: {reason[:160]}")
 
 
 def _folder_megabytes(folder: Path) -> float:
