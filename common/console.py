@@ -7,14 +7,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from common.ranks import Ranks
-
-_LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "HOROVOD_RANK")
-
-
-def under_launcher() -> bool:
-    """Return whether this process was started by horovodrun, mpirun or srun."""
-    return any(name in os.environ for name in _LAUNCHER_VARIABLES)
+from common.ranks import Ranks, under_launcher
 
 
 class Console:
@@ -23,7 +16,7 @@ class Console:
     def __init__(self, ranks: Ranks, *, progress: str = "auto") -> None:
         self._speaks = ranks.rank == 0
         # mpirun gives every rank a terminal, even where its own output is a file.
-        automatic = progress == "auto" and not under_launcher() and sys.stderr.isatty()
+        automatic = progress == "auto" and not under_launcher(os.environ) and sys.stderr.isatty()
         self.bars = self._speaks and (progress == "bars" or automatic)
 
     def line(self, text: str) -> None:

@@ -135,6 +135,10 @@ class ModelSpec:
     def __getitem__(self, name: str) -> Layer:
         return next(row.layer for row in self.rows if row.layer.name == name)
 
+    def has_layer(self, name: str) -> bool:
+        """Return whether the model has a layer of this name."""
+        return any(row.layer.name == name for row in self.rows)
+
     @property
     def weights(self) -> tuple[WeightSpec, ...]:
         """All arrays, trainable or not, in the order of the layers."""

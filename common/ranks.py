@@ -1,7 +1,7 @@
 """The processes of a run and what they must agree on. Built on one collective, which each framework hands in."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +70,23 @@ class Ranks:
                 f"the first is {name}. Received: rank {others[0]} differs from rank 0. "
                 "Gradients or weights were not averaged: do not use this run, and report it"
             )
+
+
+LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "HOROVOD_RANK")
+
+
+def under_launcher(variables: Mapping[str, str]) -> bool:
+    """Return whether a process with these environment variables was started by horovodrun, mpirun or srun."""
+    return any(name in variables for name in LAUNCHER_VARIABLES)
+
+
+def controller_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return what to add to the environment before Horovod is started; both MPI and Horovod read it only then."""
+    if not under_launcher(variables):
+        # One process needs no MPI, which would ask for its daemon.
+        return {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+    # MPI spins while it waits; on a CPU it would take the cores from the ranks that still compute.
+    return {} if "OMPI_MCA_mpi_yield_when_idle" in variables else {"OMPI_MCA_mpi_yield_when_idle": "1"}
 
 
 def threads_per_rank(wanted: int | None, *, cores: int, local_size: int) -> int:

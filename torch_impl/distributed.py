@@ -1,6 +1,7 @@
 """The Horovod steps in PyTorch: init, pin, wrap, broadcast; sums over ranks; averaged BatchNorm statistics."""
 
 import os
+from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -10,13 +11,12 @@ from common.config import DeviceConfig
 from common.environment import usable_cores
 from common.errors import UserError
 from common.pinning import choose_gpu
-from common.ranks import Ranks, threads_per_rank
+from common.ranks import Ranks, controller_variables, threads_per_rank
 
 
 def init() -> Ranks:
     """Join the other processes of this run; one process alone is a run of one rank."""
-    # MPI spins while it waits; on a CPU it would take the cores from the ranks that still compute.
-    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    os.environ.update(controller_variables(os.environ))
     hvd.init()
     controller = "none" if hvd.size() == 1 else "mpi" if hvd.mpi_enabled() else "gloo"
     return Ranks(
@@ -25,8 +25,13 @@ def init() -> Ranks:
         local_rank=hvd.local_rank(),
         local_size=hvd.local_size(),
         controller=controller,
-        allgather=hvd.allgather_object if hvd.size() > 1 else lambda value: [value],
+        allgather=_allgather if hvd.size() > 1 else lambda value: [value],
     )
+
+
+def _allgather(value: Any) -> list[Any]:
+    # Named, for Horovod's own name holds the type of the value, which may differ between ranks.
+    return hvd.allgather_object(value, name="objects")
 
 
 def pin_device(config: DeviceConfig, ranks: Ranks) -> tuple[torch.device, int]:

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from common import model_specs
 from common.config import ModelConfig
-from common.initial_weights import Weights
 from common.model_specs import ModelSpec
 from torch_impl.vision import torchvision_models
 
@@ -16,7 +15,7 @@ LayerType = TypeVar("LayerType", bound=model_specs.Layer)
 
 
 def build_model(spec: ModelSpec, config: ModelConfig) -> nn.Module:
-    """Return the model with PyTorch's own first weights (`load_weights` puts ours in their place)."""
+    """Return the model with PyTorch's own first weights (`torch_impl.weights.load_weights` puts ours in their place)."""
     model = {"mlp": Mlp, "cnn": Cnn, "simplecnn": SimpleCnn, "resnet34": resnet34, "dense500": Dense500}[spec.name](spec)
     if not config.dropout:
         for module in model.modules():
@@ -98,23 +97,6 @@ def resnet34(spec: ModelSpec) -> nn.Module:
     if spec.input_shape[0] != 3:
         model.conv1 = _convolution(spec, "conv1")
     return model
-
-
-def load_weights(model: nn.Module, weights: Weights) -> None:
-    """Put arrays of the weights file into the model."""
-    state = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    # BatchNorm's count of batches is no weight: nothing reads it when the decay is given.
-    assert not unexpected and all(name.endswith("num_batches_tracked") for name in missing), (missing, unexpected)
-
-
-def get_weights(model: nn.Module) -> Weights:
-    """Return the arrays of the model under the names of the weights file; copies, on the host."""
-    return {
-        name: tensor.detach().cpu().contiguous().numpy().copy()
-        for name, tensor in model.state_dict().items()
-        if not name.endswith("num_batches_tracked")
-    }
 
 
 def _layer(spec: ModelSpec, name: str, kind: type[LayerType]) -> LayerType:

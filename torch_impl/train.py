@@ -21,8 +21,9 @@ from common.ranks import Ranks
 from torch_impl import distributed
 from torch_impl.data import evaluation_data, training_data
 from torch_impl.loop import Trainer, seed_dropout
-from torch_impl.models import build_model, get_weights, load_weights
+from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer, export_state, import_state
+from torch_impl.weights import get_weights, load_weights
 
 PROGRAM = program_name(__file__)
 
@@ -46,7 +47,7 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     checkpoint = journal.start(experiment, device=str(device), threads=threads)
 
     model = build_model(experiment.spec, config.model)
-    load_weights(model, checkpoint.weights if checkpoint else experiment.first_weights)
+    load_weights(model, checkpoint.weights if checkpoint else experiment.first_weights, spec=experiment.spec)
     model.to(device)
 
     # Horovod 4/7 - scale: more ranks make larger batches, which bear larger steps; a warm-up leads there.
@@ -60,7 +61,7 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
 
     # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they prove it.
     distributed.broadcast_state(model, optimizer, ranks=ranks)
-    journal.check_weights(get_weights(model), when="after the broadcast")
+    journal.check_weights(get_weights(model, spec=experiment.spec), when="after the broadcast")
 
     # Horovod 7/7 - rank 0 only: the journal prints and writes on rank 0; every rank calls it, for the sums over ranks.
     trainer = Trainer(model, optimizer, config=config, device=device)
@@ -100,11 +101,11 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
                 validation=validation,
                 validation_seconds=validation_seconds,
             ),
-            weights=get_weights(model),
+            weights=get_weights(model, spec=experiment.spec),
             optimizer_state=export_state(model, optimizer),
         )
     test, test_seconds = evaluate("test")
-    journal.finish(test, test_seconds=test_seconds, weights=get_weights(model))
+    journal.finish(test, test_seconds=test_seconds, weights=get_weights(model, spec=experiment.spec))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,91 @@
+"""The Horovod steps in tf.keras: init, pin, wrap, broadcast; sums over ranks; averaged BatchNorm statistics."""
+
+import os
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import tensorflow as tf
+
+from common.config import DeviceConfig
+from common.environment import usable_cores
+from common.errors import UserError
+from common.model_specs import ModelSpec
+from common.pinning import choose_gpu
+from common.ranks import Ranks, controller_variables, threads_per_rank
+from keras_impl.distributed_optimizer import DistributedOptimizer
+from keras_impl.weights import weight_maps
+
+
+def init() -> Ranks:
+    """Join the other processes of this run; one process alone is a run of one rank."""
+    os.environ.update(controller_variables(os.environ))
+    hvd.init()
+    controller = "none" if hvd.size() == 1 else "mpi" if hvd.mpi_enabled() else "gloo"
+    return Ranks(
+        rank=hvd.rank(),
+        size=hvd.size(),
+        local_rank=hvd.local_rank(),
+        local_size=hvd.local_size(),
+        controller=controller,
+        allgather=_allgather if hvd.size() > 1 else lambda value: [value],
+    )
+
+
+def _allgather(value: Any) -> list[Any]:
+    # Named, for Horovod's own name holds the type of the value, which may differ between ranks.
+    return hvd.allgather_object(value, name="objects")
+
+
+def pin_device(config: DeviceConfig, ranks: Ranks) -> tuple[str, int]:
+    """Give this rank its own GPU, or its share of the cores; return the device and the number of threads.
+
+    Raises:
+        UserError: a GPU is asked for and there is none for every rank of a host; on all ranks.
+    """
+    threads = threads_per_rank(config.threads, cores=usable_cores(), local_size=ranks.local_size)
+    # TensorFlow reads all of this only once, before its first operation: also before the first sum over ranks.
+    with ranks.together("pinning the device"):
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+        gpus = tf.config.list_physical_devices("GPU")
+        gpu = choose_gpu(gpus, wanted=config.device, local_rank=ranks.local_rank, local_size=ranks.local_size)
+        if gpu is None and config.mixed_precision:
+            raise UserError("mixed precision needs a GPU. Received: --mixed-precision. Leave it out on a CPU")
+        if gpu is not None:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        tf.config.set_visible_devices([gpu] if gpu is not None else [], "GPU")
+    return "cpu" if gpu is None else gpu.name.removeprefix("/physical_device:"), threads
+
+
+def wrap_optimizer(
+    optimizer: keras.optimizers.Optimizer, *, model: keras.Model, config: DeviceConfig, ranks: Ranks
+) -> keras.optimizers.Optimizer:
+    """Return the optimizer with gradients averaged over ranks before each update; itself where there is one rank."""
+    if ranks.size == 1:
+        return optimizer
+    return DistributedOptimizer(
+        optimizer, compression=config.compression, groups=1 if config.gradient_groups == "one" else None
+    )
+
+
+def broadcast_state(
+    model: keras.Model, optimizer: keras.optimizers.Optimizer, *, spec: ModelSpec, ranks: Ranks
+) -> None:
+    """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0.
+
+    Not the seeds of the dropout layers, which are variables of the model too: all ranks would draw the same masks.
+    """
+    if ranks.size > 1:
+        weights = [weight.variable for weight in weight_maps(model, spec).values()]
+        hvd.broadcast_variables([variable.value for variable in [*weights, *optimizer.variables]], root_rank=0)
+
+
+def average_batch_norm(model: keras.Model, *, spec: ModelSpec, ranks: Ranks) -> None:
+    """Average the running means and variances over ranks, in one grouped allreduce."""
+    maps = weight_maps(model, spec)
+    statistics = [maps[weight.name].variable for weight in spec.weights if not weight.trainable]
+    if ranks.size > 1 and statistics:
+        averages = hvd.grouped_allreduce([variable.value for variable in statistics], op=hvd.Average, name="batch_norm")
+        for variable, average in zip(statistics, averages, strict=True):
+            variable.assign(average)

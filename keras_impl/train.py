@@ -1,0 +1,122 @@
+"""Train a model with tf.keras on Horovod.
+
+    horovodrun -np 4 python keras_impl/train.py            four ranks on this host
+    python keras_impl/train.py --help                      all settings
+    python keras_impl/train.py --model mlp --epochs 2      one process
+
+`torch_impl/train.py` is its twin: the same settings, weights, samples and record.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines, read when it is imported
+
+import keras
+import numpy as np
+
+from common.config import Config
+from common.experiment import prepare_experiment
+from common.journal import EpochResult, Journal
+from common.metrics import Sums
+from common.program import leave, program_name, read_settings, run_program
+from common.ranks import Ranks
+from common.sharding import evaluation_range
+from keras_impl import distributed
+from keras_impl.data import evaluation_data, training_data
+from keras_impl.loop import Trainer, seed_dropout
+from keras_impl.models import build_model
+from keras_impl.optim import build_optimizer, export_state, import_state
+from keras_impl.weights import get_weights, load_weights
+
+PROGRAM = program_name(__file__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code."""
+    settings = read_settings(arguments, program=PROGRAM)
+    # Horovod 1/7 - init: the processes that the launcher started find each other.
+    ranks = distributed.init()
+    return run_program(train, settings, ranks=ranks, framework="keras", program=PROGRAM)
+
+
+def train(config: Config, ranks: Ranks, journal: Journal) -> None:
+    """Train, validate and test as the settings say."""
+    # Horovod 2/7 - pin: one GPU per local rank, or a share of the cores, so that ranks do not fight over one device.
+    device, threads = distributed.pin_device(config.device, ranks)
+
+    # Horovod 3/7 - shard: each rank takes its part of every global batch; data.py asks for it by rank and size.
+    with ranks.together("preparing the data"):
+        experiment = prepare_experiment(config, size=ranks.size, progress=journal.console.bars)
+    checkpoint = journal.start(experiment, device=device, threads=threads)
+    spec = experiment.spec
+
+    keras.config.set_floatx(config.model.dtype)
+    if config.device.mixed_precision:
+        keras.mixed_precision.set_global_policy("mixed_float16")
+    model = build_model(spec, config.model)
+    load_weights(model, checkpoint.weights if checkpoint else experiment.first_weights, spec=spec)
+
+    # Horovod 4/7 - scale: more ranks make larger batches, which bear larger steps; a warm-up leads there.
+    learning_rates = experiment.learning_rates
+    optimizer = build_optimizer(model, config.optimizer, learning_rates=learning_rates, device=config.device)
+    if checkpoint:
+        import_state(model, optimizer, checkpoint.optimizer_state, spec=spec)
+
+    # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update.
+    optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config.device, ranks=ranks)
+
+    # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they prove it.
+    distributed.broadcast_state(model, optimizer, spec=spec, ranks=ranks)
+    journal.check_weights(get_weights(model, spec=spec), when="after the broadcast")
+
+    # Horovod 7/7 - rank 0 only: the journal prints and writes on rank 0; every rank calls it, for the sums over ranks.
+    trainer = Trainer(model, optimizer, config=config, distributed=ranks.size > 1)
+
+    def evaluate(split_name: str, *, replicated: bool = False) -> tuple[Sums, float]:
+        split = experiment.dataset.train if split_name == "validation" else experiment.dataset.test
+        indices = experiment.validation_indices if split_name == "validation" else np.arange(len(split))
+        rank, size = (0, 1) if replicated else (ranks.rank, ranks.size)
+        samples = len(evaluation_range(len(indices), rank=rank, size=size))
+        return trainer.evaluate(evaluation_data(experiment, split, indices, rank=rank, size=size), samples=samples)
+
+    if config.training.evaluate_first and not checkpoint:
+        journal.evaluated_first(evaluate("test")[0])
+    journal.training_starts()
+    epoch, goes_on = checkpoint.epoch if checkpoint else 0, experiment.total_steps > 0
+    while goes_on:
+        epoch += 1
+        seed_dropout(model, seed=config.training.seed, epoch=epoch, rank=ranks.rank)
+        steps = experiment.steps_of_epoch(epoch)
+        training, seconds, waiting = trainer.train_epoch(
+            training_data(experiment, epoch=epoch, ranks=ranks),
+            epoch=epoch,
+            advance=journal.console.steps(steps, title=f"epoch {epoch}/{experiment.epochs}"),
+        )
+        distributed.average_batch_norm(model, spec=spec, ranks=ranks)
+        validation, validation_seconds = Sums(), 0.0
+        if len(experiment.validation_indices) and epoch % config.training.validate_every == 0:
+            validation, validation_seconds = evaluate(
+                "validation", replicated=config.training.validation == "replicated"
+            )
+        goes_on = journal.epoch_ended(
+            epoch,
+            EpochResult(
+                training=training,
+                training_seconds=seconds,
+                data_wait_seconds=waiting,
+                validation=validation,
+                validation_seconds=validation_seconds,
+            ),
+            weights=get_weights(model, spec=spec),
+            optimizer_state=export_state(model, optimizer, spec=spec),
+        )
+    test, test_seconds = evaluate("test")
+    journal.finish(test, test_seconds=test_seconds, weights=get_weights(model, spec=spec))
+
+
+if __name__ == "__main__":
+    code = main()
+    leave(code)
+    sys.exit(code)

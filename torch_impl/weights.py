@@ -1,0 +1,20 @@
+"""Between PyTorch's tensors and the weights file, which has their names and layout."""
+
+import torch
+from torch import nn
+
+from common.initial_weights import Weights
+from common.model_specs import ModelSpec
+
+
+def load_weights(model: nn.Module, weights: Weights, *, spec: ModelSpec) -> None:
+    """Put arrays of the weights file into the model."""
+    # strict=False for BatchNorm's count of batches, which is no weight: nothing reads it when the decay is given.
+    model.load_state_dict({weight.name: torch.from_numpy(weights[weight.name].copy()) for weight in spec.weights},
+                          strict=False)  # fmt: skip
+
+
+def get_weights(model: nn.Module, *, spec: ModelSpec) -> Weights:
+    """Return the arrays of the model under the names of the weights file; copies, on the host."""
+    state = model.state_dict()
+    return {weight.name: state[weight.name].detach().cpu().contiguous().numpy().copy() for weight in spec.weights}
