@@ -4,7 +4,8 @@
     PATH/train/cat/*.png ... PATH/test/cat/*.png    split as the folders say
 
 The images are decoded once, into the cache of data sets. The entry is keyed by all file names, sizes and times of
-change and by the options, so a changed folder is decoded again.
+change and by the options, so a changed folder is decoded again. Pixels are taken as stored: a rotation noted in a
+photo's EXIF data is not applied.
 """
 
 import functools
@@ -12,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -253,9 +253,7 @@ def _read_image(sample: Sample, *, shape: tuple[int, int, int], resize: bool) ->
 
 
 def _open(path: Path) -> Image.Image:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the size of an image, which is the user's choice
-        return Image.open(path, formats=FORMATS)
+    return Image.open(path, formats=FORMATS)
 
 
 def _reason(error: Exception) -> str:

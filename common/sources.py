@@ -257,7 +257,9 @@ def _run_client(command: list[str], work_folder: Path, bar_megabytes: float | No
             process.kill()
             raise
     if process.returncode != 0:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] or ["no message"]
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] or [
+            "no message"
+        ]
         # The first error has the reason; npm's last line is about its log.
         reason = next((line for line in lines if line.lower().startswith(("error", "npm error", "e:"))), lines[-1])
         raise SourceError(f"exit code {process.returncode}: {reason[:160]}")
