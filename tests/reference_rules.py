@@ -1,0 +1,149 @@
+"""PyTorch's update rules and batch normalisation once more, in NumPy float64: the judge of both frameworks.
+
+Written from the algorithm boxes of https://pytorch.org/docs/stable/optim.html and from
+https://pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html, with nothing in common with the code under test.
+
+Every optimizer rule takes a parameter, its gradient (float64 arrays of one shape) and its state, and returns the new
+parameter and the new state; state is a dict of arrays under torch's names, empty before the first update.
+"""
+
+from typing import Any
+
+import numpy as np
+
+State = dict[str, Any]
+
+
+def sgd(
+    parameter: np.ndarray,
+    gradient: np.ndarray,
+    state: State,
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+) -> tuple[np.ndarray, State]:
+    """`torch.optim.SGD` without dampening: the first buffer is the first gradient."""
+    gradient = gradient + weight_decay * parameter
+    if momentum == 0.0:
+        return parameter - lr * gradient, {}
+    buffer = momentum * state["momentum_buffer"] + gradient if state else gradient
+    direction = gradient + momentum * buffer if nesterov else buffer
+    return parameter - lr * direction, {"momentum_buffer": buffer}
+
+
+def adam(
+    parameter: np.ndarray,
+    gradient: np.ndarray,
+    state: State,
+    *,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> tuple[np.ndarray, State]:
+    """`torch.optim.Adam`: corrected moments, epsilon after the root."""
+    gradient = gradient + weight_decay * parameter
+    beta1, beta2 = betas
+    t = state.get("step", 0) + 1
+    first = beta1 * state.get("exp_avg", 0.0) + (1 - beta1) * gradient
+    second = beta2 * state.get("exp_avg_sq", 0.0) + (1 - beta2) * gradient**2
+    first_corrected = first / (1 - beta1**t)
+    second_corrected = second / (1 - beta2**t)
+    parameter = parameter - lr * first_corrected / (np.sqrt(second_corrected) + eps)
+    return parameter, {"step": t, "exp_avg": first, "exp_avg_sq": second}
+
+
+def adamw(
+    parameter: np.ndarray, gradient: np.ndarray, state: State, *, lr: float, weight_decay: float = 1e-2, **rest: Any
+) -> tuple[np.ndarray, State]:
+    """`torch.optim.AdamW`: the parameter shrinks first, then moves as under Adam without decay."""
+    return adam(parameter * (1 - lr * weight_decay), gradient, state, lr=lr, **rest)
+
+
+def rmsprop(
+    parameter: np.ndarray,
+    gradient: np.ndarray,
+    state: State,
+    *,
+    lr: float,
+    alpha: float = 0.99,
+    eps: float = 1e-8,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+) -> tuple[np.ndarray, State]:
+    """`torch.optim.RMSprop`, not centered: epsilon after the root."""
+    gradient = gradient + weight_decay * parameter
+    square = alpha * state.get("square_avg", 0.0) + (1 - alpha) * gradient**2
+    direction = gradient / (np.sqrt(square) + eps)
+    if momentum == 0.0:
+        return parameter - lr * direction, {"square_avg": square}
+    buffer = momentum * state.get("momentum_buffer", 0.0) + direction
+    return parameter - lr * buffer, {"square_avg": square, "momentum_buffer": buffer}
+
+
+def batch_norm_training(
+    x: np.ndarray,
+    *,
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    running_mean: np.ndarray,
+    running_variance: np.ndarray,
+    decay: float,
+    eps: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Training mode over all axes but the last.
+
+    Args:
+        x: (..., channels).
+        gamma, beta, running_mean, running_variance: (channels,).
+        decay: what stays of the running statistics; 1 - torch's momentum.
+        eps: added to the biased batch variance.
+
+    Returns:
+        Output (..., channels), new running mean (channels,), new running variance (channels,) from unbiased ones.
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    n = len(rows)
+    mean = rows.sum(axis=0) / n
+    squares = ((rows - mean) ** 2).sum(axis=0)
+    y = (x - mean) / np.sqrt(squares / n + eps) * gamma + beta
+    return (
+        y,
+        decay * running_mean + (1 - decay) * mean,
+        decay * running_variance + (1 - decay) * squares / (n - 1),
+    )
+
+
+def batch_norm_input_gradient(
+    x: np.ndarray, output_gradient: np.ndarray, *, gamma: np.ndarray, eps: float
+) -> np.ndarray:
+    """Gradient of a scalar loss with respect to the input, training mode (Ioffe and Szegedy 2015, section 3, simplified).
+
+    Args:
+        x, output_gradient: (..., channels).
+        gamma: (channels,).
+        eps: added to the biased batch variance.
+
+    Returns:
+        Array of the shape of x.
+    """
+    axes = tuple(range(x.ndim - 1))
+    scale = 1 / np.sqrt(x.var(axis=axes) + eps)
+    normalised = (x - x.mean(axis=axes)) * scale
+    centred = output_gradient - output_gradient.mean(axis=axes)
+    return gamma * scale * (centred - normalised * (output_gradient * normalised).mean(axis=axes))
+
+
+def batch_norm_inference(
+    x: np.ndarray,
+    *,
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    running_mean: np.ndarray,
+    running_variance: np.ndarray,
+    eps: float,
+) -> np.ndarray:
+    """Inference mode: x (..., channels) normalised by the running statistics (channels,)."""
+    return (x - running_mean) / np.sqrt(running_variance + eps) * gamma + beta

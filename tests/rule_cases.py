@@ -1,0 +1,126 @@
+"""The cases on which update rules and batch normalisation are compared: settings and data, in NumPy."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+STEPS = 50
+HALF = 25
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerCase:
+    """One optimizer with settings.
+
+    Attributes:
+        rule: its name in `reference_rules`.
+        base_lr: learning rate after warm-up.
+        settings: keyword arguments of the torch optimizer (and of the reference) beside the learning rate.
+    """
+
+    rule: str
+    base_lr: float
+    settings: dict[str, Any]
+
+    def keras_settings(self) -> dict[str, Any]:
+        """`settings` under Keras' names."""
+        settings = {{"alpha": "rho", "eps": "epsilon"}.get(name, name): value for name, value in self.settings.items()}
+        if "betas" in settings:
+            settings["beta_1"], settings["beta_2"] = settings.pop("betas")
+        return settings
+
+    def learning_rates(self) -> list[float]:
+        """One rate a step: ten steps of warm-up, then a slow decay with one sharp drop."""
+        warm_up = [self.base_lr * (step + 1) / 10 for step in range(10)]
+        decay = [self.base_lr * 0.97**step * (0.1 if step >= 25 else 1.0) for step in range(STEPS - 10)]
+        return warm_up + decay
+
+
+OPTIMIZER_CASES = {
+    "sgd": OptimizerCase(rule="sgd", base_lr=0.1, settings={}),
+    "sgd_decay": OptimizerCase(rule="sgd", base_lr=0.1, settings={"weight_decay": 0.3}),
+    "momentum": OptimizerCase(rule="sgd", base_lr=0.1, settings={"momentum": 0.9}),
+    "momentum_decay": OptimizerCase(rule="sgd", base_lr=0.1, settings={"momentum": 0.9, "weight_decay": 0.3}),
+    "nesterov": OptimizerCase(rule="sgd", base_lr=0.1, settings={"momentum": 0.9, "nesterov": True}),
+    "nesterov_decay": OptimizerCase(
+        rule="sgd", base_lr=0.1, settings={"momentum": 0.8, "nesterov": True, "weight_decay": 0.3}
+    ),
+    "adam": OptimizerCase(rule="adam", base_lr=0.1, settings={}),
+    # An epsilon of the size of the gradients shows on which side of the root and of the correction it stands.
+    "adam_settings": OptimizerCase(
+        rule="adam", base_lr=0.1, settings={"betas": (0.8, 0.95), "eps": 0.1, "weight_decay": 0.3}
+    ),
+    "adamw": OptimizerCase(rule="adamw", base_lr=0.1, settings={}),
+    "adamw_settings": OptimizerCase(rule="adamw", base_lr=0.1, settings={"eps": 0.1, "weight_decay": 0.3}),
+    "rmsprop": OptimizerCase(rule="rmsprop", base_lr=0.02, settings={}),
+    "rmsprop_settings": OptimizerCase(
+        rule="rmsprop",
+        base_lr=0.02,
+        settings={"alpha": 0.9, "eps": 0.1, "momentum": 0.9, "weight_decay": 0.3},
+    ),
+}
+DTYPES = ("float64", "float32")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Minimise the sum of `curvature / 2 * w^2 - push * w`, where `push` changes from step to step.
+
+    Attributes:
+        start: first values of each parameter.
+        curvature: of each parameter, same shapes.
+        push: of each parameter, (STEPS, *shape).
+    """
+
+    start: list[np.ndarray]
+    curvature: list[np.ndarray]
+    push: list[np.ndarray]
+
+    def gradients(self, parameters: list[Any], step: int) -> list[Any]:
+        """Gradients at `parameters`, in whatever arrays those are; so that every error grows into the next step."""
+        return [c * w - p[step] for c, w, p in zip(self.curvature, parameters, self.push, strict=True)]
+
+
+def problem(dtype: str) -> Problem:
+    """The same problem for everybody: one matrix, one vector."""
+    draw = np.random.default_rng(2024)
+    shapes = [(3, 4), (5,)]
+    return Problem(
+        start=[draw.normal(size=shape).astype(dtype) for shape in shapes],
+        curvature=[draw.uniform(0.1, 2.0, size=shape).astype(dtype) for shape in shapes],
+        push=[draw.normal(size=(STEPS, *shape)).astype(dtype) for shape in shapes],
+    )
+
+
+BATCH_NORM_SHAPES = {"dense": (8, 5), "image": (4, 3, 2, 6), "one_dimensional": (6, 7, 3)}
+BATCH_NORM_STEPS = 4
+BATCH_NORM_SETTINGS = {"default": (0.9, 1e-5), "changed": (0.6, 1e-2)}
+"""Decay of the running statistics and epsilon."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchNormData:
+    """Inputs x and weights of the outputs in the loss (BATCH_NORM_STEPS, *shape); the rest (channels,)."""
+
+    x: np.ndarray
+    output_gradient: np.ndarray
+    gamma: np.ndarray
+    beta: np.ndarray
+    running_mean: np.ndarray
+    running_variance: np.ndarray
+
+
+def batch_norm_data(kind: str, dtype: str) -> BatchNormData:
+    """Data with channels last, far from mean 0 and variance 1, scales and shifts included."""
+    draw = np.random.default_rng(7)
+    shape = BATCH_NORM_SHAPES[kind]
+    channels = shape[-1]
+    return BatchNormData(
+        x=draw.normal(1.5, 2.0, size=(BATCH_NORM_STEPS, *shape)).astype(dtype),
+        output_gradient=draw.normal(size=(BATCH_NORM_STEPS, *shape)).astype(dtype),
+        gamma=draw.uniform(0.5, 2.0, size=channels).astype(dtype),
+        beta=draw.normal(size=channels).astype(dtype),
+        running_mean=draw.normal(size=channels).astype(dtype),
+        running_variance=draw.uniform(0.5, 2.0, size=channels).astype(dtype),
+    )
