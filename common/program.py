@@ -71,10 +71,11 @@ def run_program(
     journal = Journal(framework=framework, ranks=ranks, console=console)
     _watch_signals(journal, console)
     try:
-        with ranks.together("reading the settings"):
-            if isinstance(settings, UserError):
+        if isinstance(settings, UserError):
+            # Ranks without the error hear of it where they first ask each other, when they pin their device; asking
+            # here would be too early for TensorFlow, which takes the number of threads only before it has done a thing.
+            with ranks.together("reading the settings"):
                 raise settings
-        assert isinstance(settings, Config)
         train(settings, ranks, journal)
     except UserError as error:
         journal.end("failed", message=str(error))

@@ -1,0 +1,34 @@
+"""Start trainers and measure them.
+
+    python -m launch train --framework keras --np 4 -- --epochs 3     check the settings, then horovodrun
+    python -m launch bench                                            how fast, against bare loops and DDP
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from common.errors import EXIT_CODE_USER_ERROR, UserError
+from launch import bench, train
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    # What follows "--" belongs to the trainer: argparse would take its flags for ours.
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    parser = argparse.ArgumentParser(prog="python -m launch", description="Start trainers and measure them.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in (train, bench):
+        module.add_command(commands)
+    options = parser.parse_args(arguments[:cut])
+    options.trainer_arguments = arguments[cut + 1 :]
+    try:
+        return int(options.run(options))
+    except UserError as error:
+        print(f"{parser.prog} {options.command}: error: {error}", file=sys.stderr)
+        return EXIT_CODE_USER_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())

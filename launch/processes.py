@@ -1,0 +1,69 @@
+"""Start a program and pass on what it prints, less the noise of libraries."""
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, TextIO
+
+# What libraries print at every start and no setting turns off.
+_NOISE = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog\(\)"
+    r"|oneDNN custom operations are on"
+    r"|This TensorFlow binary is optimized to use available CPU instructions"
+    r"|To enable the following instructions"
+    r"|Forwarding signal \d+ to job"
+)
+_FIRST_RANK = re.compile(r"^\[(?:\d+,)?0\]<(?:stdout|stderr)>:")
+
+
+def run_filtered(command: Sequence[str], *, environment: Mapping[str, str]) -> int:
+    """Run a program and print its lines without noise and without rank 0's tag; return its exit code.
+
+    Ctrl-C and SIGTERM go to the program, which ends its ranks; this process ends after it.
+    """
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
+    assert process.stdout and process.stderr
+    with _signals_left_to(process):
+        readers = [
+            threading.Thread(target=_pass_on, args=(process.stdout, sys.stdout)),
+            threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr)),
+        ]
+        for reader in readers:
+            reader.start()
+        code = process.wait()
+        for reader in readers:
+            reader.join()
+    return code if code >= 0 else 128 - code
+
+
+def clean_line(line: str) -> str | None:
+    """Return a line as it is shown, None for noise."""
+    return None if _NOISE.search(line) else _FIRST_RANK.sub("", line)
+
+
+def _pass_on(source: IO[str], target: TextIO) -> None:
+    for line in source:
+        shown = clean_line(line)
+        if shown is not None:
+            target.write(shown)
+            target.flush()
+
+
+@contextmanager
+def _signals_left_to(process: subprocess.Popen[str]) -> Iterator[None]:
+    """A terminal sends Ctrl-C to both processes: this one waits. SIGTERM comes to this one alone: it is passed on."""
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number)),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
