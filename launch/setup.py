@@ -90,12 +90,13 @@ def set_up(options: argparse.Namespace) -> None:
     if options.dry_run:
         print(setup_plan.describe(setup_plan.plan(request, machine=setup_run.look_at_machine(request))))
         return
-    if not state.satisfies(request):
-        with state.locked():  # another set-up may have done it while this one waited
-            if not state.satisfies(request):
-                setup_run.carry_out(request, state)
-    if options.fill_wheels:
-        setup_run.fill_wheels(request, state, Path(options.fill_wheels).expanduser().absolute())
+    if state.satisfies(request) and not options.fill_wheels:
+        return
+    with state.locked():
+        if not state.satisfies(request):  # another set-up may have done it while this one waited
+            setup_run.carry_out(request, state)
+        if options.fill_wheels:
+            setup_run.fill_wheels(request, state, Path(options.fill_wheels).expanduser().absolute())
 
 
 if __name__ == "__main__":
