@@ -6,13 +6,13 @@ floats per channel, computed once in float64: exact, the same for both framework
 
 import threading
 from collections import deque
-from collections.abc import Iterator
-from typing import Literal, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from common.dataset_types import Dataset, Split
+from common.dataset_types import Split
 from common.sharding import epoch_order, evaluation_range, rank_slice, steps_per_epoch
 
 Item = TypeVar("Item")
@@ -20,8 +20,24 @@ Batch = tuple[np.ndarray, np.ndarray]
 Normalization = Literal["standard", "unit"]
 
 
+class PixelScale(Protocol):
+    """What normalisation needs to know of a data set: the data set itself, or its record in a run folder."""
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(height, width, channels)."""
+
+    @property
+    def mean(self) -> Sequence[float]:
+        """Per channel, of pixel / 255."""
+
+    @property
+    def standard_deviation(self) -> Sequence[float]:
+        """Per channel, of pixel / 255."""
+
+
 def normalization_table(
-    dataset: Dataset, *, normalization: Normalization = "standard", dtype: DTypeLike = np.float32
+    dataset: PixelScale, *, normalization: Normalization = "standard", dtype: DTypeLike = np.float32
 ) -> np.ndarray:
     """Return the float for each pixel value and channel.
 

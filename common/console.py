@@ -16,8 +16,12 @@ class Console:
     def __init__(self, ranks: Ranks, *, progress: str = "auto") -> None:
         self._speaks = ranks.rank == 0
         # mpirun gives every rank a terminal, even where its own output is a file.
-        automatic = progress == "auto" and not under_launcher(os.environ) and sys.stderr.isatty()
-        self.bars = self._speaks and (progress == "bars" or automatic)
+        self.bars = self._speaks and (progress == "bars" or (progress == "auto" and self.automatic_bars()))
+
+    @staticmethod
+    def automatic_bars() -> bool:
+        """Return whether bars suit where this process prints."""
+        return not under_launcher(os.environ) and sys.stderr.isatty()
 
     def line(self, text: str) -> None:
         """Print whole lines in one write: launchers tag every write with the rank."""

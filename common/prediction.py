@@ -1,0 +1,174 @@
+"""What both `predict.py` programs share: read a run, evaluate it or classify files with it, print what came out."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from common.batches import normalization_table, normalize
+from common.checkpoints import load_newest_checkpoint
+from common.config import Config
+from common.console import Console
+from common.dataset_types import check_labels
+from common.datasets import load_dataset
+from common.errors import EXIT_CODE_USER_ERROR, UserError
+from common.initial_weights import Weights, load_weights
+from common.model_specs import ModelSpec, model_spec
+from common.records import WEIGHTS_FILE, DataRecord, ModelRecord, read_run
+
+# (batch, height, width, channels) floats -> (batch, outputs) linear outputs, in inference mode
+Classifier = Callable[[np.ndarray], np.ndarray]
+BATCH_SIZE = 500
+TOP_CLASSES = 3
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A run's model and what its numbers mean."""
+
+    config: Config
+    data: DataRecord
+    spec: ModelSpec
+    weights: Weights
+
+    @property
+    def table(self) -> np.ndarray:
+        """(256, channels), the float of every pixel value."""
+        dtype = np.dtype(self.config.model.dtype)
+        return normalization_table(self.data, normalization=self.config.data.normalization, dtype=dtype)
+
+
+def run_prediction(
+    build_classifier: Callable[[TrainedModel], Classifier], arguments: Sequence[str] | None, *, program: str
+) -> int:
+    """Run the program; return its exit code."""
+    options = _parse(arguments, program=program)
+    try:
+        model = read_trained_model(options.run)
+        classifier = build_classifier(model)
+        if options.images:
+            _classify_files(classifier, model, options.images, invert=options.invert)
+        else:
+            _evaluate(classifier, model, data_folder=options.data_folder)
+    except UserError as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        return EXIT_CODE_USER_ERROR
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None, *, program: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Evaluate a run on its test samples, or classify images with it. The run may be of either framework.",
+    )
+    parser.add_argument("run", type=Path, help="run folder; its final weights, or else its newest checkpoint, are used")
+    parser.add_argument("images", nargs="*", type=Path, help="image files (none: the test samples of the run's data set)")
+    parser.add_argument("--invert", action="store_true", help="swap light and dark, for dark digits on white paper")
+    parser.add_argument("--data-folder", type=Path, help="folder that already holds the files of the data set")
+    return parser.parse_args(arguments)
+
+
+def read_trained_model(folder: Path) -> TrainedModel:
+    """Return the model of a run.
+
+    Raises:
+        UserError: no run folder, no weights in it, or weights of another model.
+    """
+    record = read_run(folder).record
+    config, data, model = record.config, record.data, record.model
+    if not (isinstance(config, Config) and isinstance(data, DataRecord) and isinstance(model, ModelRecord)):
+        raise UserError(f"this run was not measured here and has no model. Received: {folder}. Name another run")
+    height, width, channels = data.image_shape
+    spec = model_spec(model.name, input_shape=(channels, height, width), outputs=model.outputs)
+    file = folder / WEIGHTS_FILE
+    weights = load_weights(file, spec=spec) if file.exists() else load_newest_checkpoint(folder, spec=spec).weights
+    return TrainedModel(config, data, spec, weights)
+
+
+def _evaluate(classifier: Classifier, model: TrainedModel, *, data_folder: Path | None) -> None:
+    data = model.config.data
+    dataset = load_dataset(
+        data.dataset, source_folder=data_folder or (Path(data.data_folder) if data.data_folder else None),
+        image_size=data.image_size, gray=data.gray, progress=Console.automatic_bars(),
+    )  # fmt: skip
+    if dataset.image_shape != model.data.image_shape or dataset.class_names != tuple(model.data.class_names):
+        raise UserError(
+            f"the data set is not the one of the run any more. Received: {dataset.name} with images "
+            f"{dataset.image_shape} and {dataset.class_count} classes. Restore the data, or classify files"
+        )
+    images, labels = dataset.test.images, np.asarray(dataset.test.labels)
+    outputs = np.concatenate(
+        [
+            classifier(normalize(np.ascontiguousarray(images[start : start + BATCH_SIZE]), model.table))
+            for start in range(0, len(labels), BATCH_SIZE)
+        ]
+    ).astype(np.float64)
+    check_labels(labels, class_count=outputs.shape[1], where=dataset.name)
+    correct = int((outputs.argmax(axis=1) == labels).sum())
+    loss = losses(outputs, labels, config=model.config).mean()
+    print(f"{dataset.name}: test loss {loss:.4f}, accuracy {100 * correct / len(labels):.2f} % ({correct}/{len(labels)})")
+    print(confusion_table(labels, outputs.argmax(axis=1), names=model.data.class_names))
+
+
+def _classify_files(classifier: Classifier, model: TrainedModel, files: Sequence[Path], *, invert: bool) -> None:
+    pixels = np.stack([read_image(file, shape=model.data.image_shape, invert=invert) for file in files])
+    outputs = classifier(normalize(pixels, model.table)).astype(np.float64)
+    names = [*model.data.class_names, *(f"output {n}" for n in range(len(model.data.class_names), outputs.shape[1]))]
+    width = max(len(str(file)) for file in files)
+    for file, row in zip(files, scores(outputs, config=model.config), strict=True):
+        best = np.argsort(-row)[:TOP_CLASSES]
+        print(f"{file!s:{width}}  " + "  ".join(f"{names[index]} {100 * row[index]:.1f} %" for index in best))
+    if all(file.absolute().parent.name in model.data.class_names for file in files):
+        labels = np.array([model.data.class_names.index(file.absolute().parent.name) for file in files])
+        print(confusion_table(labels, outputs.argmax(axis=1), names=model.data.class_names))
+
+
+def read_image(file: Path, *, shape: tuple[int, int, int], invert: bool = False) -> np.ndarray:
+    """Return an image file as (height, width, channels) uint8, resized and converted to what the model takes.
+
+    Raises:
+        UserError: the file cannot be read or is no image.
+    """
+    height, width, channels = shape
+    try:
+        with Image.open(file) as image:
+            converted = image.convert("L" if channels == 1 else "RGB").resize((width, height))
+    except (OSError, UnidentifiedImageError) as error:
+        raise UserError(f"cannot read the image. Received: {file} ({error}). Give PNG or JPEG files") from None
+    pixels = np.asarray(converted, dtype=np.uint8).reshape(height, width, channels)
+    return 255 - pixels if invert else pixels
+
+
+def scores(outputs: np.ndarray, *, config: Config) -> np.ndarray:
+    """Return (samples, outputs): probabilities, or for mse without softmax what the loss compares with 0 and 1."""
+    activation = "softmax" if config.optimizer.loss == "cross_entropy" else config.model.output_activation
+    if activation == "softmax":
+        exponentials = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+        return exponentials / exponentials.sum(axis=1, keepdims=True)
+    return 1 / (1 + np.exp(-outputs)) if activation == "sigmoid" else outputs
+
+
+def losses(outputs: np.ndarray, labels: np.ndarray, *, config: Config) -> np.ndarray:
+    """Return (samples,) float64: -log p(label), or the mean over outputs of (score - one-hot label) squared."""
+    if config.optimizer.loss == "mse":
+        return ((scores(outputs, config=config) - np.eye(outputs.shape[1])[labels]) ** 2).mean(axis=1)
+    highest = outputs.max(axis=1, keepdims=True)
+    log_sum = np.log(np.exp(outputs - highest).sum(axis=1)) + highest[:, 0]
+    return log_sum - outputs[np.arange(len(labels)), labels]
+
+
+def confusion_table(labels: np.ndarray, predictions: np.ndarray, *, names: Sequence[str]) -> str:
+    """Return the confusion matrix as text: a row a true class, a column a predicted one."""
+    columns = [*names, *(f"output {n}" for n in range(len(names), int(predictions.max()) + 1))]
+    matrix = np.zeros((len(names), len(columns)), dtype=np.int64)
+    np.add.at(matrix, (labels, predictions), 1)
+    cells = [["true \\ predicted", *columns], *([name, *map(str, row)] for name, row in zip(names, matrix, strict=True))]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        for row in cells
+    )

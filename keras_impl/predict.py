@@ -1,0 +1,40 @@
+"""Evaluate a run, or classify images with it, in tf.keras. The run may have been trained by either framework.
+
+    python keras_impl/predict.py runs/NAME                      test loss, accuracy, confusion matrix
+    python keras_impl/predict.py runs/NAME a.png b.png          classes and probabilities of images
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines, read when it is imported
+
+import keras
+import numpy as np
+
+from common.prediction import Classifier, TrainedModel, run_prediction
+from common.program import program_name
+from keras_impl.models import build_model
+from keras_impl.weights import load_weights
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code."""
+    return run_prediction(build_classifier, arguments, program=program_name(__file__))
+
+
+def build_classifier(trained: TrainedModel) -> Classifier:
+    """Return a function from images (batch, height, width, channels) to linear outputs (batch, outputs)."""
+    keras.config.set_floatx(trained.config.model.dtype)
+    model = build_model(trained.spec, trained.config.model)
+    load_weights(model, trained.weights, spec=trained.spec)
+
+    def classify(images: np.ndarray) -> np.ndarray:
+        return np.asarray(model.predict_on_batch(images))
+
+    return classify
+
+
+if __name__ == "__main__":
+    sys.exit(main())

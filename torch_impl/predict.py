@@ -1,0 +1,38 @@
+"""Evaluate a run, or classify images with it, in PyTorch. The run may have been trained by either framework.
+
+    python torch_impl/predict.py runs/NAME                      test loss, accuracy, confusion matrix
+    python torch_impl/predict.py runs/NAME a.png b.png          classes and probabilities of images
+"""
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from common.prediction import Classifier, TrainedModel, run_prediction
+from common.program import program_name
+from torch_impl.models import build_model
+from torch_impl.weights import load_weights
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code."""
+    return run_prediction(build_classifier, arguments, program=program_name(__file__))
+
+
+def build_classifier(trained: TrainedModel) -> Classifier:
+    """Return a function from images (batch, height, width, channels) to linear outputs (batch, outputs)."""
+    model = build_model(trained.spec, trained.config.model)
+    load_weights(model, trained.weights, spec=trained.spec)
+    model.eval()
+
+    @torch.inference_mode()
+    def classify(images: np.ndarray) -> np.ndarray:
+        return model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
+
+    return classify
+
+
+if __name__ == "__main__":
+    sys.exit(main())
