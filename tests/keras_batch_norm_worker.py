@@ -27,7 +27,7 @@ def make(data: BatchNormData, dtype: str, **settings: Any) -> Any:
 
 
 def cases(results: dict[str, np.ndarray]) -> None:
-    """Training steps and an inference batch for each case: eagerly (known shapes) and in a graph (unknown batch size)."""
+    """Training steps and an inference batch for each case: eagerly, and in a graph that knows no batch size."""
     for dtype in DTYPES:
         for kind, shape in BATCH_NORM_SHAPES.items():
             for setting, (decay, eps) in BATCH_NORM_SETTINGS.items():

@@ -119,7 +119,7 @@ def batch_norm_training(
 def batch_norm_input_gradient(
     x: np.ndarray, output_gradient: np.ndarray, *, gamma: np.ndarray, eps: float
 ) -> np.ndarray:
-    """Gradient of a scalar loss with respect to the input, training mode (Ioffe and Szegedy 2015, section 3, simplified).
+    """Gradient of a scalar loss with respect to the input, in training mode (Ioffe and Szegedy 2015, section 3).
 
     Args:
         x, output_gradient: (..., channels).
