@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED_PYTHON = (3, 11)
-EXIT_CODE_USER_ERROR = 2
+EXIT_CODE_USER_ERROR = 2  # as in common.errors, which is not imported before the Python is known to be right
 EXIT_CODE_INTERRUPTED = 130
 
 

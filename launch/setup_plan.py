@@ -67,7 +67,7 @@ class Command:
     Args:
         installs: it leaves the environment half changed when it is interrupted
         folder: where it runs, if not in the clone
-        mend: what to do if it fails, if its output does not tell
+        mend: what to do if it fails; without it, what its output suggests
     """
 
     args: tuple[str, ...]
@@ -191,10 +191,7 @@ def horovod_step(request: Request, machine: Machine) -> Step:
         title, expect = "installing Horovod, built earlier", "a few seconds"
     else:
         actions = (*build_horovod(request, machine),)
-        title, expect = (
-            "building Horovod",
-            f"about 4 minutes on 2 cores, first time only; {machine.jobs} compilers at once",
-        )
+        title, expect = "building Horovod", "about 4 min on 2 cores, first time only"
     return Step(
         title, expect, (*actions, Call("install_horovod", "pip install --force-reinstall --no-deps that wheel"))
     )
@@ -245,7 +242,7 @@ def trial(request: Request, machine: Machine, framework: str) -> Command:
     """Return the command that loads Horovod's library for one framework and asks it what it can do."""
     module = {"torch": "horovod.torch", "keras": "horovod.tensorflow"}[framework]
     built = "hvd.mpi_built() and hvd.gloo_built()" + (" and hvd.nccl_built()" if request.gpu else "")
-    mend = f"remove {machine.wheel}, so that Horovod is built anew" if machine.wheel else ""
+    mend = f"Remove {machine.wheel}, so that Horovod is built anew" if machine.wheel else ""
     return Command((request.python, "-c", f"import {module} as hvd; assert {built}"), mend=mend)
 
 
@@ -271,7 +268,7 @@ def wheels_step(request: Request, folder: Path, *, cpu_index: bool) -> Step:
             wanted.append(["--no-deps", "--index-url", CPU_INDEX, *builds])
     actions: list[Command | Call] = [pip(request, *into, *arguments) for arguments in wanted]
     actions += [download_horovod(request, folder), Call("copy_wheel", f"copy the built wheel to {folder / 'horovod'}")]
-    return Step(f"filling {folder}", "about 700 MB; several gigabytes with a GPU", tuple(actions))
+    return Step(f"filling {folder.name}", "about 650 MB; several gigabytes with a GPU", tuple(actions))
 
 
 def lock_names(request: Request) -> list[str]:

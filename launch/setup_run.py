@@ -20,25 +20,29 @@ from launch.setup_state import State, wait_for_lock
 
 # What pip, venv, CMake or the compiler say (a regular expression), what that means, how to mend it. First match counts.
 FAILURES = (
-    (r"No space left on device|Disk quota exceeded", "the disk is full", "free some space"),
+    (
+        r"No space left on device|Disk quota exceeded",
+        "the disk is full",
+        "Free some space there, in the home folder's cache or in the folder for temporary files (TMPDIR)",
+    ),
     (
         r"ensurepip is not|No module named '?(venv|ensurepip)",
         "this Python has no venv module",
-        "install it (Debian, Ubuntu: apt-get install python3-venv), or name another Python: make setup PYTHON=PATH",
+        "Install it (Debian, Ubuntu: apt-get install python3-venv), or name another Python: make setup PYTHON=PATH",
     ),
-    (r"[Kk]illed signal|cannot allocate memory|MemoryError", "the memory did not suffice", "close other programs"),
+    (r"[Kk]illed signal|cannot allocate memory|MemoryError", "the memory did not suffice", "Close other programs"),
     (
         r"Temporary failure in name resolution|NewConnectionError|ConnectionError|Connection refused|"
         r"Network is unreachable|Read timed out|ProxyError|SSLError|NameResolutionError",
         "a package index could not be reached",
-        "mend the network or pip's settings (proxy, index), or set up without: make setup WHEELS=DIR",
+        "Mend the network or pip's settings (proxy, index), or set up without: make setup WHEELS=DIR",
     ),
     (
         r"No matching distribution found for ([^\s]+)",
         "pip finds no {0} for this machine",
-        "see `pip config list` for a wrong index, and with WHEELS fill the folder on a machine of the same kind",
+        "See `pip config list` for a wrong index, and with WHEELS fill the folder on a machine of the same kind",
     ),
-    (r"DO NOT MATCH THE HASHES", "a download was damaged", "try again"),
+    (r"DO NOT MATCH THE HASHES", "a download was damaged", "Try again"),
 )
 
 
@@ -227,7 +231,7 @@ class Runner:
         with self.state.log.open(encoding="utf-8", errors="replace") as log:
             log.seek(start_of_output)
             what, usual = explain(log.read())
-        raise UserError(f"{what}. To mend it: {mend or usual}; then run the same again. All output: {self.state.log}")
+        raise UserError(f"{what}. {mend or usual}, then run the same again. All output: {self.state.log}")
 
     def ask(self, args: list[str]) -> str:
         """Return what a program of the environment prints; raise UserError if it fails."""
@@ -237,7 +241,7 @@ class Runner:
             print(f"\n$ {' '.join(args)}\n{done.stdout}{done.stderr}", file=log)
             if done.returncode != 0:
                 what, mend = explain(done.stderr)
-                raise UserError(f"{what}. To mend it: {mend}. All output: {self.state.log}")
+                raise UserError(f"{what}. {mend}, then run the same again. All output: {self.state.log}")
         return done.stdout
 
     # The calls of the plan.
@@ -308,7 +312,7 @@ def explain(output: str) -> tuple[str, str]:
     lines = output.strip().splitlines() or ["nothing"]
     errors = [line for line in lines if re.search(r"\berror\b[: ]", line, flags=re.IGNORECASE)]
     said = lines[-1] if "Traceback" in output else (errors or lines)[0]
-    return f"a command failed and said: {said.strip()[:200]}", "see the log"
+    return f"a command failed and said: {said.strip()[:200]}", "See the log"
 
 
 @contextmanager

@@ -10,10 +10,26 @@ import pytest
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn a skip into a failure that names the reason, if the environment says so."""
+    """Turn a skipped test into a failure that names the reason."""
     report = yield
-    if report.skipped and os.environ.get("TWINS_NO_SKIP") == "1" and not hasattr(report, "wasxfail"):
+    if not hasattr(report, "wasxfail"):
+        refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole file that skips itself."""
+    report = yield
+    refuse_skip(report)
+    return report
+
+
+def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Make a failure of a skip where nothing may be missing."""
+    if report.skipped and os.environ.get("TWINS_NO_SKIP") == "1":
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
-        report.longrepr = f"{item.nodeid} was skipped where nothing may be missing: {reason}"
-    return report
+        report.longrepr = f"{report.nodeid} was skipped where nothing may be missing: {reason}"

@@ -260,6 +260,20 @@ def test_a_second_set_up_starts_no_program(
     assert capsys.readouterr().out == ""
 
 
+def test_a_set_up_waits_for_another_one_in_the_same_clone(clone: Path) -> None:
+    state, request = setup_state.State(clone), Request(root=clone)
+    with state.locked():
+        state.begin(request)
+        fake_environment(clone)
+        command = [BASE_PYTHON, str(ROOT / "launch" / "setup.py"), "--root", str(clone), "--no-gpu"]
+        second = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert second.stdout is not None
+        assert "another set-up works in this clone" in second.stdout.readline()
+        state.finish(request)
+    rest, _ = second.communicate(timeout=20)
+    assert (second.returncode, rest) == (0, "")
+
+
 # Interruption
 
 
