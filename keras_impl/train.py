@@ -61,11 +61,11 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     # Horovod 4/7 - scale: more ranks make larger batches, which bear larger steps; a warm-up leads there.
     learning_rates = experiment.learning_rates
     optimizer = build_optimizer(model, config.optimizer, learning_rates=learning_rates, device=config.device)
-    if checkpoint:
-        import_state(model, optimizer, checkpoint.optimizer_state, spec=spec)
 
     # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update.
     optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config.device, ranks=ranks)
+    if checkpoint:
+        import_state(model, optimizer, checkpoint.optimizer_state, spec=spec)
 
     # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they prove it.
     distributed.broadcast_state(model, optimizer, spec=spec, ranks=ranks)

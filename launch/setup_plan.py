@@ -20,7 +20,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CUDA_BUILD = "cu126"
 CUDA_INDEX = f"https://download.pytorch.org/whl/{CUDA_BUILD}"
 CUDA_PACKAGES = ("nvidia-", "cuda-", "triton")
-GIGABYTES = {"base": 0.6, "torch": 1.5, "keras": 2.4, "dev": 0.2, "build": 1.0, "cuda": 12.0}
+GIGABYTES = {"base": 0.5, "torch": 1.2, "keras": 2.0, "dev": 0.2, "build": 0.8, "cuda": 12.0}
 
 
 @dataclass(frozen=True, kw_only=True)
