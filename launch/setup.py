@@ -11,8 +11,6 @@ done in `setup_run.py`, remembered in `setup_state.py`; `horovod_wheel.py` knows
 The GPU variant could be tried on no machine so far: its commands are tested, their result is not.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil
@@ -20,12 +18,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NEEDED_PYTHON = (3, 11)
+NEEDED_PYTHON = (3, 11)  # older ones can read this file too (hence the quoted types), to say what is missing
 EXIT_CODE_USER_ERROR = 2  # as in common.errors, which is not imported before the Python is known to be right
 EXIT_CODE_INTERRUPTED = 130
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: "list[str] | None" = None) -> int:
     """Set up and return the exit code. Another Python than the needed one hands over to it, or says so."""
     if sys.version_info[:2] != NEEDED_PYTHON:
         return hand_over_to_needed_python()
@@ -59,7 +57,7 @@ def hand_over_to_needed_python() -> int:
     return EXIT_CODE_USER_ERROR
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def parse(arguments: "list[str] | None") -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="setup.py", description="Set up .venv: packages, MPI, Horovod, the project.")
     parser.add_argument("--frameworks", default="", help='"torch", "keras" or both; empty: as last time, at first both')
