@@ -11,6 +11,7 @@ import dataclasses
 import io
 import json
 import math
+import os
 import re
 import tomllib
 from collections.abc import Sequence
@@ -363,6 +364,7 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
                     "flags win over the recipe. Lengths are pixels, times seconds, unless said otherwise."
                 ),
                 config=(tyro.conf.OmitArgPrefixes,),
+                console_outputs=os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("HOROVOD_RANK", "0")) == "0",
             )
     except SystemExit as stop:
         if stop.code != EXIT_CODE_USER_ERROR:

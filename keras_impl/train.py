@@ -71,7 +71,6 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     distributed.broadcast_state(model, optimizer, spec=spec, ranks=ranks)
     journal.check_weights(get_weights(model, spec=spec), when="after the broadcast")
 
-    # Horovod 7/7 - rank 0 only: the journal prints and writes on rank 0; every rank calls it, for the sums over ranks.
     trainer = Trainer(model, optimizer, config=config, distributed=ranks.size > 1)
 
     def evaluate(split_name: str, *, replicated: bool = False) -> tuple[Sums, float]:
@@ -83,6 +82,7 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
 
     if config.training.evaluate_first and not checkpoint:
         journal.evaluated_first(evaluate("test")[0])
+    # Horovod 7/7 - rank 0 only: the journal prints and writes on rank 0; every rank calls it, for the sums over ranks.
     journal.training_starts()
     epoch, goes_on = checkpoint.epoch if checkpoint else 0, experiment.total_steps > 0
     while goes_on:

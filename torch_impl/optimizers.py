@@ -1,5 +1,6 @@
 """The optimizers and losses in PyTorch: torch.optim's own, with every default that matters given from the settings."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -45,9 +46,15 @@ def loss_per_sample(outputs: Tensor, labels: Tensor, *, config: OptimizerConfig,
     return ((outputs - target) ** 2).mean(dim=1)
 
 
-def export_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Weights:
-    """Return the optimizer's state as "<parameter>.<slot>" -> array, and "step", the number of updates done."""
+def export_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, scaler: torch.amp.GradScaler) -> Weights:
+    """Return the optimizer's state as "<parameter>.<slot>" -> array, and "step", the number of updates done.
+
+    Where precision is mixed, "loss_scale" and "loss_scale_growth_step" too.
+    """
     arrays: Weights = {}
+    if scaler.is_enabled():
+        arrays["loss_scale"] = np.array([scaler.get_scale()], dtype=np.float32)
+        arrays["loss_scale_growth_step"] = np.array([scaler.state_dict()["_growth_tracker"]], dtype=np.int64)
     for name, parameter in model.named_parameters():
         state = optimizer.state.get(parameter, {})
         for slot in SLOTS:
@@ -58,8 +65,13 @@ def export_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Weights:
     return arrays
 
 
-def import_state(model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Weights) -> None:
+def import_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, arrays: Weights, *, scaler: torch.amp.GradScaler
+) -> None:
     """Put back what `export_state` returned."""
+    if scaler.is_enabled() and "loss_scale" in arrays:
+        scale, growth = float(arrays["loss_scale"][0]), int(arrays["loss_scale_growth_step"][0])
+        scaler.load_state_dict({**scaler.state_dict(), "scale": scale, "_growth_tracker": growth})
     for name, parameter in model.named_parameters():
         state = {
             slot: torch.from_numpy(arrays[f"{name}.{slot}"].copy()).to(parameter.device)

@@ -56,15 +56,13 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
 
     # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update.
     optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config.device, ranks=ranks)
+    trainer = Trainer(model, optimizer, config=config, device=device)
     if checkpoint:
-        import_state(model, optimizer, checkpoint.optimizer_state)
+        import_state(model, optimizer, checkpoint.optimizer_state, scaler=trainer.scaler)
 
     # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they prove it.
     distributed.broadcast_state(model, optimizer, ranks=ranks)
     journal.check_weights(get_weights(model, spec=experiment.spec), when="after the broadcast")
-
-    # Horovod 7/7 - rank 0 only: the journal prints and writes on rank 0; every rank calls it, for the sums over ranks.
-    trainer = Trainer(model, optimizer, config=config, device=device)
 
     def evaluate(split_name: str, *, replicated: bool = False) -> tuple[Sums, float]:
         split = experiment.dataset.train if split_name == "validation" else experiment.dataset.test
@@ -74,6 +72,7 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
 
     if config.training.evaluate_first and not checkpoint:
         journal.evaluated_first(evaluate("test")[0])
+    # Horovod 7/7 - rank 0 only: the journal prints and writes on rank 0; every rank calls it, for the sums over ranks.
     journal.training_starts()
     epoch, goes_on = checkpoint.epoch if checkpoint else 0, experiment.total_steps > 0
     while goes_on:
@@ -102,7 +101,7 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
                 validation_seconds=validation_seconds,
             ),
             weights=get_weights(model, spec=experiment.spec),
-            optimizer_state=export_state(model, optimizer),
+            optimizer_state=export_state(model, optimizer, scaler=trainer.scaler),
         )
     test, test_seconds = evaluate("test")
     journal.finish(test, test_seconds=test_seconds, weights=get_weights(model, spec=experiment.spec))
