@@ -4,7 +4,7 @@
     python -m launch bench --models cnn --frameworks torch     some of it
     python -m launch bench --quick --starts bare               whether it runs; the figures mean nothing
 
-Every figure is the median of ratios of pairs: the two sides take turns within one start of ranks (`common.bench_turns`).
+Every figure is the median of ratios of pairs: both sides take turns within one start of ranks (`common.bench_turns`).
 """
 
 import argparse
@@ -42,7 +42,7 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "bench",
         help="measure the trainers against bare loops, 2 ranks against 1",
-        description="Measure speed in pairs of turns, A B A B, and print the median of the pairs' ratios with its range.",
+        description="Measure speed in pairs of turns, A B A B; print the median of the pairs' ratios with its range.",
     )
     names = [start.name for start in STARTS]
     # Names are checked by `run`, where an error is one line.
