@@ -86,8 +86,15 @@ def start(controller: str, folder: Path) -> Run | str:
     worker = [sys.executable, str(TESTS / "distributed_optimizer_worker.py"), str(folder)]
     launcher = [str(Path(sys.executable).parent / "horovodrun"), "-np", "2", f"--{controller}"]
     command = [*worker, "alone"] if controller == "none" else [*launcher, *worker]
+    # Without a launcher nobody tells MPI where it is installed.
+    alone = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"} if controller == "none" else {}
     with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        env=environment() | alone,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             output, _ = process.communicate(timeout=150)
@@ -239,6 +246,7 @@ def test_messages(run: Run, name: str, words: str) -> None:
         assert words in str(rank[f"message/{name}"])
 
 
+@pytest.mark.parametrize("run", ["gloo"], indirect=True)
 def test_saved_models_load_without_horovod(run: Run) -> None:
     command = [sys.executable, str(TESTS / "load_without_horovod_worker.py"), str(run.folder)]
     output = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
