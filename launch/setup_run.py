@@ -107,6 +107,8 @@ def check_needs(request: Request, machine: Machine, *, installed: tuple[str, ...
     """Raise UserError for what can be known to be missing before minutes are spent."""
     if sys.platform != "linux":
         raise UserError(f"Horovod and MPI are set up on Linux only. Received: {sys.platform}. Use a container or WSL")
+    if re.search(r"\s", str(request.root)):
+        raise UserError(f"MPI and Horovod's build take no blanks in a path. Received: {request.root}. Move this clone")
     if request.wheels and not request.wheels.is_dir():
         raise UserError(f"WHEELS names no folder. Received: {request.wheels}. Fill one: make wheels WHEELS=DIR")
     if machine.wheel is None:

@@ -319,6 +319,11 @@ def test_an_empty_folder_of_wheels_is_one_line_and_never_half_used(clone: Path, 
     assert not setup_state.State(clone).satisfies(Request(root=clone))
 
 
+def test_a_path_with_blanks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no blanks in a path"):
+        setup_run.check_needs(Request(root=tmp_path / "my clone"), Machine(), installed=())
+
+
 def test_a_failed_command_names_the_log(clone: Path, state: setup_state.State) -> None:
     runner = setup_run.Runner(Request(root=clone), state, Machine())
     with pytest.raises(UserError, match=r"a command failed and said: x.cc:1: error: no such thing.*setup\.log"):
@@ -452,9 +457,10 @@ def test_help_lists_every_target() -> None:
 @pytest.mark.long
 def test_a_second_clone_uses_its_own_mpi(tmp_path: Path) -> None:
     """A clone set up from the kept wheel loads its own MPI library, and two ranks compute together."""
-    clone = tmp_path / "second clone"
+    clone = tmp_path / "second-clone"
+    frameworks = " ".join(setup_state.State(ROOT).chosen())
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
-    subprocess.run([BASE_PYTHON, "launch/setup.py", "--no-gpu", "--frameworks", "torch"], cwd=clone, check=True)
+    subprocess.run([BASE_PYTHON, "launch/setup.py", "--no-gpu", "--frameworks", frameworks], cwd=clone, check=True)
     program = (
         "import horovod.torch as hvd, torch; hvd.init(); s = hvd.allreduce(torch.ones(3), op=hvd.Sum);"
         "m = [line.split(maxsplit=5)[5] for line in open('/proc/self/maps') if 'libmpi.so' in line];"
