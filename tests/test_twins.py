@@ -1,0 +1,289 @@
+"""The two trainers are twins: the same files, names and parameters, the same steps, the same models to the last digits.
+
+Sources are compared as text. Each framework then builds all models in one process of its own (`twins_worker.py`), with
+every weight random, BatchNorm's scales and statistics too, and their float64 results are laid side by side.
+"""
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rule_workers import TESTS, environment, relative_difference
+from twins_worker import CASES, LOSSES, loss_name, make_spec
+
+from common.initial_weights import draw_initial_weights, weights_hash
+from common.model_specs import BatchNorm, Convolution, Dense, MaxPooling, ModelSpec, model_spec
+
+ROOT = TESTS.parent
+FRAMEWORKS = ("torch", "keras")
+TOLERANCE = 1e-10
+# facts: exact counts of trainable values
+PARAMETERS = {
+    "mlp": 152_650,
+    "cnn": 21_840,
+    "simplecnn": 149_210,
+    "resnet34": 21_283_017,
+    "dense500": 128_256 + 256 * 10 + 10,  # up to the hidden layer, then as many outputs as asked for
+}
+
+# Files that one side alone has, and why.
+EXTRA_FILES = {
+    "torch": {
+        "vision.py": "torchvision's wheel beside a PyTorch without CUDA",
+    },
+    "keras": {
+        "batch_norm.py": "PyTorch's running variance; Keras keeps the biased one",
+        "distributed_optimizer.py": "Horovod's DistributedOptimizer, which averages nothing under Keras 3",
+        "gradient_exchange.py": "the Horovod calls behind it",
+        "optimizers.py": "PyTorch's update rules; its twin by content is optim.py",
+        "optim.py": "the twin of torch_impl/optimizers.py",
+    },
+}
+# Files of the same content under two names: torch's -> Keras'.
+FILE_TWINS = {"optimizers.py": "optim.py"}
+
+# Public names that one side alone has, and why. A model is a class in PyTorch and a function of tensors in Keras.
+EXTRA_NAMES = {
+    "torch": {
+        "distributed.py": {"synchronize": "Keras' fit returns when the device has done its work"},
+        "bench_worker.py": {"ddp_ranks": "PyTorch's DistributedDataParallel"},
+    },
+    "keras": {
+        "weights.py": {
+            "WeightMap": "Keras' layouts differ from the file's, PyTorch's are the file's",
+            "weight_maps": "the same",
+        },
+        "optimizers.py": {
+            "LearningRates": "Keras asks a schedule, PyTorch is given the rate of each step",
+            "LearningRates.__init__": "the same",
+            "LearningRates.get_config": "the same",
+        },
+    },
+}
+# Parameters that one side alone has (torch's, Keras'), and why.
+EXTRA_PARAMETERS = {
+    # PyTorch moves tensors to the device by hand, TensorFlow puts them there itself.
+    ("data.py", "training_data"): ({"device"}, set()),
+    ("data.py", "evaluation_data"): ({"device"}, set()),
+    ("bench_worker.py", "bare_loop"): ({"device"}, set()),
+    ("bench_worker.py", "trainer_epochs"): ({"device"}, set()),
+    # PyTorch's parameters carry the names of the weights file, Keras' variables get them from the spec.
+    ("distributed.py", "broadcast_state"): (set(), {"spec"}),
+    ("distributed.py", "average_batch_norm"): (set(), {"spec"}),
+    # Keras' loss scale is part of the optimizer, PyTorch's is an object of its own.
+    ("optimizers.py", "export_state"): ({"scaler"}, {"spec"}),
+    ("optimizers.py", "import_state"): ({"scaler"}, {"spec"}),
+    # PyTorch is given the rate of each step, Keras looks it up; its optimizer scales the loss itself.
+    ("optimizers.py", "build_optimizer"): ({"learning_rate"}, {"learning_rates", "device"}),
+    ("loop.py", "Trainer.train_epoch"): ({"learning_rates"}, {"epoch"}),
+    ("loop.py", "Trainer.__init__"): ({"device"}, {"distributed"}),
+    # Keras hands back means, which become sums again.
+    ("loop.py", "Trainer.evaluate"): (set(), {"samples"}),
+    # PyTorch has one random generator, in Keras each dropout layer has its own.
+    ("loop.py", "seed_dropout"): (set(), {"model"}),
+}
+# The loss is a function of PyTorch tensors on one side, an object for `compile` on the other.
+LOSS_TWINS = {"torch": "loss_per_sample", "keras": "build_loss"}
+
+
+def public_api(file: Path) -> dict[str, set[str] | None]:
+    """Return the public functions and methods of a file with their parameters, and its classes (None)."""
+    names: dict[str, set[str] | None] = {}
+
+    def collect(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.FunctionDef) and (not node.name.startswith("_") or node.name == "__init__"):
+                arguments = node.args
+                names[prefix + node.name] = {
+                    argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+                }
+            elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                names[prefix + node.name] = None
+                collect(node.body, f"{prefix}{node.name}.")
+
+    collect(ast.parse(file.read_text()).body, "")
+    return names
+
+
+def twin_files() -> list[tuple[str, Path, Path]]:
+    """Return (torch's name, path, Keras' path) of the files that both sides have."""
+    torch_names = sorted({file.name for file in (ROOT / "torch_impl").glob("*.py")} - set(EXTRA_FILES["torch"]))
+    return [
+        (name, ROOT / "torch_impl" / name, ROOT / "keras_impl" / FILE_TWINS.get(name, name)) for name in torch_names
+    ]
+
+
+def test_same_files() -> None:
+    names = {
+        side: {file.name for file in (ROOT / f"{side}_impl").glob("*.py")} - set(EXTRA_FILES[side])
+        for side in FRAMEWORKS
+    }
+    assert names["torch"] - set(FILE_TWINS) == names["keras"]
+    for side, extra in EXTRA_FILES.items():
+        assert all((ROOT / f"{side}_impl" / name).exists() for name in extra), "an exception that is none any more"
+
+
+@pytest.mark.parametrize(
+    ("name", "torch_file", "keras_file"), twin_files(), ids=lambda value: getattr(value, "name", value)
+)
+def test_same_public_names_and_parameters(name: str, torch_file: Path, keras_file: Path) -> None:
+    torch_api, keras_api = public_api(torch_file), public_api(keras_file)
+    if name == "models.py":
+        torch_models = {key for key in torch_api if "." not in key} - {"build_model"}
+        keras_models = set(keras_api) - {"build_model"}
+        assert {model.lower() for model in torch_models} == keras_models == set(CASES)
+        assert torch_api["build_model"] == keras_api["build_model"]
+        return
+    if name == "optimizers.py":
+        assert torch_api.pop(LOSS_TWINS["torch"]) == {"outputs", "labels", "config", "model_config"}
+        assert keras_api.pop(LOSS_TWINS["keras"]) == {"config", "model_config"}
+    torch_extra = set(EXTRA_NAMES["torch"].get(name, {}))
+    keras_extra = set(EXTRA_NAMES["keras"].get(name, {}))
+    assert set(torch_api) - torch_extra == set(keras_api) - keras_extra
+    assert torch_extra <= set(torch_api) and keras_extra <= set(keras_api), "an exception that is none any more"
+    for function in set(torch_api) & set(keras_api):
+        ours, theirs = torch_api[function] or set(), keras_api[function] or set()
+        assert (ours - theirs, theirs - ours) == EXTRA_PARAMETERS.get((name, function), (set(), set())), function
+
+
+def test_the_seven_steps_have_the_same_words_in_the_same_order() -> None:
+    steps = {
+        side: re.findall(r"^ *# (Horovod \d/7 - .*)$", (ROOT / f"{side}_impl/train.py").read_text(), re.MULTILINE)
+        for side in FRAMEWORKS
+    }
+    assert steps["torch"] == steps["keras"]
+    names = [re.match(r"Horovod (\d)/7 - ([^:]+): \S", step) for step in steps["torch"]]
+    assert [(match[1], match[2]) for match in names if match] == [
+        ("1", "init"),
+        ("2", "pin"),
+        ("3", "shard"),
+        ("4", "scale"),
+        ("5", "wrap"),
+        ("6", "broadcast"),
+        ("7", "rank 0 only"),
+    ]
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one framework's worker wrote."""
+
+    facts: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+@cache
+def _side(framework: str, folder: Path) -> Side | str:
+    folder.mkdir()
+    command = [sys.executable, str(TESTS / "twins_worker.py"), framework, str(folder)]
+    process = subprocess.run(
+        command, env=environment() | {"COLUMNS": "120"}, capture_output=True, text=True, timeout=300, check=False
+    )
+    if process.returncode:
+        return f"{framework} ended with {process.returncode}\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
+    with np.load(folder / "arrays.npz") as arrays:
+        return Side(json.loads((folder / "facts.json").read_text()), dict(arrays))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("twins")
+
+
+def side_of(framework: str, results: Path) -> Side:
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    side = _side(framework, results / framework)
+    assert isinstance(side, Side), side
+    return side
+
+
+@pytest.fixture(scope="module")
+def torch_side(results: Path) -> Side:
+    return side_of("torch", results)
+
+
+@pytest.fixture(scope="module")
+def keras_side(results: Path) -> Side:
+    return side_of("keras", results)
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def side(request: pytest.FixtureRequest) -> Side:
+    return request.getfixturevalue(f"{request.param}_side")
+
+
+def test_same_help(torch_side: Side, keras_side: Side) -> None:
+    for program in ("train", "predict"):
+        texts = [torch_side.facts["help"][program], keras_side.facts["help"][program]]
+        assert len(texts[0]) > 500
+        assert texts[0].replace("torch_impl", "keras_impl") == texts[1]
+    assert all(f"--{flag}" in torch_side.facts["help"]["train"] for flag in ("recipe", "max-steps", "lr-scaling"))
+
+
+@pytest.mark.parametrize("model", CASES)
+def test_names_shapes_and_counts_are_those_of_the_numbers(side: Side, model: str) -> None:
+    spec, built = make_spec(model), side.facts["models"][model]
+    assert built["parameters"] == spec.parameters == PARAMETERS[model]
+    assert built["shapes"] == {weight.name: list(weight.shape) for weight in spec.weights}
+    assert sorted(built["trainable"]) == sorted(weight.name for weight in spec.weights if weight.trainable)
+    assert built.get("all_variables_mapped", True)
+
+
+def test_published_sizes_of_resnet34() -> None:
+    thesis = model_spec("resnet34", input_shape=(1, 148, 197), outputs=9)
+    assert (thesis.parameters, round(thesis.multiply_adds / 1e9, 3)) == (21_283_017, 2.306)
+    assert sum(np.prod(weight.shape) for weight in thesis.weights if not weight.trainable) == 17_024
+    assert model_spec("resnet34", input_shape=(3, 224, 224), outputs=1000).parameters == 21_797_672
+
+
+@pytest.mark.parametrize("model", CASES)
+def test_first_weights_arrive_bit_for_bit(side: Side, model: str) -> None:
+    assert side.facts["models"][model]["first_weights"] == weights_hash(draw_initial_weights(make_spec(model), seed=1))
+
+
+@pytest.mark.parametrize("model", CASES)
+def test_same_outputs_losses_and_gradients(torch_side: Side, keras_side: Side, model: str) -> None:
+    keys = [key for key in torch_side.arrays if key.startswith(f"{model}/")]
+    assert sorted(keys) == sorted(key for key in keras_side.arrays if key.startswith(f"{model}/"))
+    trainable = sum(weight.trainable for weight in make_spec(model).weights)
+    assert len(keys) == 1 + len(LOSSES) + trainable
+    assert f"{model}/{loss_name(*LOSSES[0])}" in keys
+    differences = {key: relative_difference(keras_side.arrays[key], torch_side.arrays[key]) for key in keys}
+    worst = max(differences, key=lambda key: differences[key])
+    assert differences[worst] <= TOLERANCE, (worst, differences[worst])
+    assert all(np.any(torch_side.arrays[key]) for key in keys), "zeros prove nothing"
+
+
+def test_torchvision_has_our_resnet34(torch_side: Side) -> None:
+    spec = model_spec("resnet34", input_shape=(3, 224, 224), outputs=1000)
+    theirs = torch_side.facts["torchvision"]
+    assert theirs["parameters"] == spec.parameters
+    assert theirs["shapes"] == {weight.name: list(weight.shape) for weight in spec.weights}
+    assert theirs["layers"] == layer_attributes(spec)
+
+
+def layer_attributes(spec: ModelSpec) -> dict[str, list[Any]]:
+    """Return name -> type and attributes of the layers that have any, as `twins_worker.py` reads them."""
+    layers: dict[str, list[Any]] = {}
+    for row in spec.rows:
+        layer = row.layer
+        if isinstance(layer, Convolution):
+            pairs = [[number, number] for number in (layer.kernel, layer.stride, layer.padding)]
+            layers[layer.name] = ["Convolution", layer.filters, *pairs, layer.bias]
+        elif isinstance(layer, MaxPooling):
+            layers[layer.name] = ["MaxPooling", layer.kernel, layer.stride, layer.padding]
+        elif isinstance(layer, BatchNorm):
+            layers[layer.name] = ["BatchNorm", layer.decay, layer.epsilon]
+        elif isinstance(layer, Dense):
+            layers[layer.name] = ["Dense", layer.units]
+    return layers
