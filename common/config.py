@@ -36,9 +36,9 @@ def _require_at_least(least: float, **values: float | None) -> None:
         flag = f"--{name.replace('_', '-')}"
         _require(
             value is None or (value >= least and math.isfinite(value)),
-            problem=f"{flag} is too small",
+            problem=f"{flag} is out of range",
             received=f"{flag} {value}",
-            remedy=f"Give {least:g} or more",
+            remedy=f"Give a number of {least:g} or more",
         )
 
 
@@ -47,8 +47,8 @@ class DataConfig:
     """which samples, and how a pixel becomes a number"""
 
     dataset: str = "mnist"
-    """mnist, fashion_mnist, cifar10, synthetic, synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES or images:PATH (a folder
-    of class folders)"""
+    """mnist, fashion_mnist, cifar10, synthetic, synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES or images:PATH (a
+    folder of class folders)"""
     data_folder: str | None = None
     """folder that already holds the files of the data set; searched after the cache and before the network"""
     image_size: tuple[int, int] | None = None
@@ -136,7 +136,7 @@ class OptimizerConfig:
                 remedy="Give a number from 0 to below 1",
             )
         _require(
-            self.epsilon > 0, problem="--epsilon is not positive", received=f"--epsilon {self.epsilon}",
+            0 < self.epsilon < math.inf, problem="--epsilon is out of range", received=f"--epsilon {self.epsilon}",
             remedy="Give a small positive number such as 1e-8",
         )  # fmt: skip
         _require(
@@ -165,7 +165,7 @@ class ScheduleConfig:
     def __post_init__(self) -> None:
         _require_at_least(0, warmup_epochs=self.warmup_epochs, decay_factor=self.decay_factor)
         _require(
-            self.decay_epochs > 0, problem="--decay-epochs is not positive",
+            0 < self.decay_epochs < math.inf, problem="--decay-epochs is out of range",
             received=f"--decay-epochs {self.decay_epochs}", remedy="Give a number above 0",
         )  # fmt: skip
 
@@ -253,11 +253,15 @@ class RecordConfig:
     def __post_init__(self) -> None:
         _require_at_least(0, keep=self.keep)
         _require(
-            self.name is None or re.fullmatch(r"[\w.+-]+", self.name) is not None and not self.name.startswith("."),
+            self.name is None or re.fullmatch(r"(?!\.)[\w.+-]+", self.name) is not None,
             problem="--name is no folder name",
             received=f"--name {self.name!r}",
             remedy="Use letters, digits, '.', '_', '+' and '-' only",
         )
+
+    def folder(self, name: str) -> Path:
+        """Return the run folder of a new run of this name."""
+        return Path(self.runs_folder).expanduser() / name
 
 
 @dataclass(frozen=True)
@@ -309,7 +313,8 @@ def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, so
         unknown = set(values) - set(merged[subject])
         if unknown:
             raise UserError(
-                f"unknown setting in {source}. Received: {min(unknown)} in [{subject}]. Use {', '.join(merged[subject])}"
+                f"unknown setting in {source}. Received: {min(unknown)} in [{subject}]. "
+                f"Use {', '.join(merged[subject])}"
             )
         merged[subject] |= values
     try:
@@ -323,7 +328,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
     """Return the settings of a recipe, a TOML file; its table [about] (title, source, deviations) is for people.
 
     Raises:
-        UserError: the file is missing or is not TOML.
+        UserError: the file is missing, is not TOML, or asks for what only a flag can.
     """
     try:
         with path.open("rb") as file:
@@ -333,6 +338,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"the recipe is not TOML. Received: --recipe {path} ({error}). Mend the file") from None
     recipe.pop("about", None)
+    if isinstance(recipe.get("record"), dict) and "resume" in recipe["record"]:
+        raise UserError(f"a recipe cannot resume a run. Received: resume in {path}. Give --resume RUN as a flag")
     return recipe
 
 
@@ -342,14 +349,14 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
     Args:
         arguments: the flags, program name left out.
         program: its name, for help and errors.
-        base: what holds where nothing is said; the defaults if None. A recipe takes its place.
+        base: what holds where nothing is said; the defaults if None.
 
     Raises:
         UserError: an unknown flag or an impossible value, in one line.
     """
     recipe, flags = _split_option(arguments, "--recipe")
-    if recipe:
-        base = config_from_dict(read_recipe(Path(recipe)), source=f"--recipe {recipe}")
+    if recipe is not None:
+        base = config_from_dict(read_recipe(Path(recipe)), base=base, source=f"--recipe {recipe}")
     messages = io.StringIO()
     try:
         # tyro explains a bad flag in a box of several lines; what is promised is one line.
@@ -373,7 +380,11 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
 
 
 def _split_option(arguments: Sequence[str], option: str) -> tuple[str | None, list[str]]:
-    """Return the value of `option` (the last one given) and the other arguments."""
+    """Return the value of `option` (the last one given) and the other arguments.
+
+    Raises:
+        UserError: nothing follows the option.
+    """
     value, others = None, []
     remaining = iter(arguments)
     for argument in remaining:
@@ -383,6 +394,8 @@ def _split_option(arguments: Sequence[str], option: str) -> tuple[str | None, li
             value = argument.removeprefix(f"{option}=")
         else:
             others.append(argument)
+    if value == "":
+        raise UserError(f"{option} needs a value. Received: nothing after {option}. Give a path, or leave it out")
     return value, others
 
 
