@@ -1,7 +1,9 @@
 """What happens around the epochs, the same in both frameworks: print, agree, check, record, decide to go on."""
 
+import math
 import platform
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -9,18 +11,16 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from common.checkpoints import Checkpoint, load_newest_checkpoint, save_checkpoint
+from common.checkpoints import Checkpoint, save_checkpoint
 from common.config import Config
 from common.console import Console, readable_seconds
 from common.environment import describe_environment, usable_cores
-from common.errors import UserError
 from common.experiment import Experiment
 from common.initial_weights import Weights, save_weights, weights_hash
 from common.metrics import Sums, images_per_second
 from common.model_specs import layer_table
 from common.ranks import Ranks
 from common.records import (
-    EPOCHS_FILE,
     SCHEMA_VERSION,
     WEIGHTS_FILE,
     DataRecord,
@@ -36,8 +36,8 @@ from common.records import (
     World,
     errors_for_people,
     now,
-    read_run,
 )
+from common.resume import read_resumable_run
 from common.tensorboard_events import write_scalars
 
 
@@ -104,9 +104,7 @@ class Journal:
         self._initial_test = Sums.from_array(self.ranks.sum(sums.as_array()))
         self.console.line(f"before training: test {_describe(self._initial_test)}")
 
-    def epoch_ended(
-        self, epoch: int, result: EpochResult, *, weights: Weights, optimizer_state: Weights
-    ) -> bool:
+    def epoch_ended(self, epoch: int, result: EpochResult, *, weights: Weights, optimizer_state: Weights) -> bool:
         """Reduce, check, save and print an epoch; return whether the run goes on.
 
         Args:
@@ -171,9 +169,11 @@ class Journal:
                 self.console.line(self._end_lines(totals, test))
 
     def end(self, state: State, *, message: str) -> None:
-        """Write the status of a run that did not finish, if it has begun."""
+        """Write the status of a run that did not finish, if it has begun and if that can be written."""
         if self._writer:
-            self._writer.end(state, message=message)
+            # On a full disk the reason for the end must reach the terminal; a reader will call the run killed.
+            with suppress(OSError):
+                self._writer.end(state, message=message)
 
     def _print_start(self, world: World) -> None:
         experiment, config = self.experiment, self.experiment.config
@@ -183,8 +183,8 @@ class Journal:
             line(f"{subject}: " + ", ".join(f"{name} {value}" for name, value in values.items()))
         samples = len(experiment.training_indices)
         line(
-            f"data: {experiment.dataset.name}, {samples:,} training, {len(experiment.validation_indices):,} validation, "
-            f"{len(experiment.dataset.test.labels):,} test samples"
+            f"data: {experiment.dataset.name}, {samples:,} training, {len(experiment.validation_indices):,} "
+            f"validation, {len(experiment.dataset.test.labels):,} test samples"
         )
         line(
             f"batch: {config.training.batch_size} x {self.ranks.size} ranks = {experiment.global_batch_size} images an "
@@ -192,13 +192,13 @@ class Journal:
             f"each epoch's order left out; {experiment.total_steps} updates in all"
         )
         line(
-            f"ranks: {world.size} on {', '.join(world.hosts)}, controller {world.controller}, device {world.devices[0]}, "
-            f"{world.threads_per_rank} threads a rank, {world.cores} cores"
+            f"ranks: {world.size} on {', '.join(world.hosts)}, controller {world.controller}, "
+            f"device {world.devices[0]}, {world.threads_per_rank} threads a rank, {world.cores} cores"
         )
         if world.oversubscribed:
             line(
-                f"note: {world.local_size} ranks x {world.threads_per_rank} threads on {world.cores} cores: more threads "
-                "than cores. The run is right but slow; its record is marked as functional, not timed"
+                f"note: {world.local_size} ranks x {world.threads_per_rank} threads on {world.cores} cores: more "
+                "threads than cores. The run is right but slow; its record is marked as functional, not timed"
             )
 
     def _open_folder(self, config: Config, world: World) -> Checkpoint | None:
@@ -207,39 +207,13 @@ class Journal:
             self._writer = RunWriter.create(self._new_folder(config), record)
             return None
         folder = Path(config.record.resume)
-        run = read_run(folder)
+        run, checkpoint = read_resumable_run(folder, framework=self.framework, experiment=self.experiment)
         old = run.record
-        if old.framework != self.framework:
-            raise UserError(
-                f"a run is resumed by the framework that began it. Received: {folder} of {old.framework}. "
-                f"Use {old.framework}_impl/train.py"
-            )
-        if run.state == "running":
-            raise UserError(f"the run is still running. Received: --resume {folder}. Wait for it, or stop it first")
-        if not isinstance(old.world, World) or old.world.size != world.size:
-            size = old.world.size if isinstance(old.world, World) else "unknown"
-            raise UserError(f"the run has {size} ranks. Received: {world.size} ranks. Start it with -np {size}")
-        checkpoint = load_newest_checkpoint(folder, spec=self.experiment.spec)
-        if checkpoint.step >= self.experiment.total_steps:
-            raise UserError(
-                f"nothing is left to do: {checkpoint.epoch} epochs are done. Received: --resume {folder}. "
-                f"Give --epochs {checkpoint.epoch + 1} or more"
-            )
-        if checkpoint.step != checkpoint.epoch * self.experiment.steps_per_epoch:
-            raise UserError(
-                f"the last epoch was cut short by --max-steps and cannot be resumed. Received: --resume {folder}. "
-                "Start a new run"
-            )
-        if len(run.epochs) < checkpoint.epoch:
-            raise UserError(
-                f"the record of epochs ends before the checkpoint. Received: {len(run.epochs)} lines in "
-                f"{folder / EPOCHS_FILE}, checkpoint {checkpoint.epoch}. Start a new run"
-            )
         assert isinstance(record.status, Status)
         before = old.status.resumed_after_epochs if isinstance(old.status, Status) else []
         status = replace(record.status, resumed_after_epochs=[*before, checkpoint.epoch])
         (folder / WEIGHTS_FILE).unlink(missing_ok=True)
-        if old.totals and isinstance(old.totals, Totals) and isinstance(old.totals.initial_test_loss, float):
+        if isinstance(old.totals, Totals) and isinstance(old.totals.initial_test_loss, float):
             count = len(self.experiment.dataset.test.labels)
             assert isinstance(old.totals.initial_test_accuracy, float)
             self._initial_test = Sums(
@@ -254,7 +228,7 @@ class Journal:
         dataset = config.data.dataset.split(":")[0]
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         name = config.record.name or f"{self.framework}-{config.model.model}-{dataset}-np{self.ranks.size}-{stamp}"
-        return Path(config.record.runs_folder).expanduser() / name
+        return config.record.folder(name)
 
     def _new_record(self, config: Config, world: World) -> RunRecord:
         experiment = self.experiment
@@ -291,14 +265,22 @@ class Journal:
                 sample_order=experiment.sample_order_hash,
             ),
             status=Status(
-                state="running", host=environment.host, process=psutil.Process().pid, started_at=now(), heartbeat_at=now()
+                state="running",
+                host=environment.host,
+                process=psutil.Process().pid,
+                started_at=now(),
+                heartbeat_at=now(),
             ),
         )
 
     def _stops_early(self) -> bool:
         patience = self.experiment.config.training.early_stop
         assert self._writer
-        losses = [e.validation_loss for e in self._writer.epochs if isinstance(e.validation_loss, float)]
+        losses = [
+            math.inf if math.isnan(epoch.validation_loss) else epoch.validation_loss
+            for epoch in self._writer.epochs
+            if isinstance(epoch.validation_loss, float)
+        ]
         return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
 
     def _totals(self, test: Sums, test_seconds: float) -> Totals:

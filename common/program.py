@@ -1,4 +1,4 @@
-"""The frame of both trainers: settings in, one line and exit code 2 for what the user can mend, a status for the rest."""
+"""The frame of both trainers: one line and exit code 2 for what the user can mend, else a status in the record."""
 
 import os
 import signal
@@ -13,14 +13,7 @@ from common.console import Console
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.journal import Journal
 from common.ranks import Ranks
-from common.records import NotRecorded, read_run
-
-# What may be given anew when a run is resumed: nothing that its weights depend on, but for how long it goes on.
-_MAY_CHANGE = {
-    "training": {"epochs", "max_steps"},
-    "record": {"keep", "resume", "progress", "tensorboard", "runs_folder"},
-    "data": {"data_folder"},
-}
+from common.resume import resumed_settings
 
 
 def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | UserError:
@@ -30,31 +23,9 @@ def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | 
         folder = requested_resume(arguments)
         if folder is None:
             return parse_command_line(arguments, program=program)
-        return _resumed_settings(arguments, folder=folder, program=program)
+        return resumed_settings(arguments, folder=folder, program=program)
     except UserError as error:
         return error
-
-
-def _resumed_settings(arguments: Sequence[str], *, folder: str, program: str) -> Config:
-    """Return the settings of the run that is resumed, with the few changes that its weights allow."""
-    old = read_run(folder).record.config
-    if isinstance(old, NotRecorded):
-        raise UserError(f"this run was not measured here and cannot be resumed. Received: --resume {folder}. Start a new run")
-    config = parse_command_line(arguments, program=program, base=old)
-    old_values, values = old.as_dict(), config.as_dict()
-    for subject, fields in values.items():
-        for name, value in fields.items():
-            if value != old_values[subject][name] and name not in _MAY_CHANGE.get(subject, set()):
-                raise UserError(
-                    f"a resumed run keeps its settings ({name} is {old_values[subject][name]}). Received: "
-                    f"--{name.replace('_', '-')} {value}. Leave it out, or start a new run"
-                )
-    if config.schedule.decay == "cosine" and config.training.epochs != old.training.epochs:
-        raise UserError(
-            f"the cosine decay was laid out for {old.training.epochs} epochs. Received: --epochs "
-            f"{config.training.epochs}. Leave --epochs out, or start a new run"
-        )
-    return config
 
 
 def run_program(

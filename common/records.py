@@ -4,9 +4,12 @@
                 epochs.jsonl         a line an epoch (`EpochRecord`)
                 weights.safetensors  final weights, framework-neutral
                 checkpoints/         resume from here (`common.checkpoints`)
+                events.out.tfevents.run   the numbers of epochs.jsonl for TensorBoard (`--tensorboard`)
 
 Fields end in their unit; times are the slowest rank's, losses and accuracies sums over all ranks divided by counts.
-A field that could not be measured holds `{"not_recorded": "the reason"}`.
+A field that could not be measured holds `{"not_recorded": "the reason"}`; a loss that diverged is NaN, as Python writes
+it. `python -m common schema` prints the JSON Schema. Unknown fields are refused, a setting that is missing in `config`
+had its default.
 """
 
 import json
@@ -15,13 +18,13 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from common.config import Config
 from common.environment import Environment
@@ -36,6 +39,15 @@ STALE_HEARTBEAT_SECONDS = 60.0
 
 State = Literal["running", "finished", "failed", "interrupted", "killed"]
 _STRICT = ConfigDict(extra="forbid")
+
+
+def _check_moment(moment: str) -> str:
+    if datetime.fromisoformat(moment).tzinfo is None:
+        raise ValueError("a time needs its zone, such as 2026-01-31T12:00:00.000+00:00")
+    return moment
+
+
+Moment = Annotated[str, AfterValidator(_check_moment)]  # UTC, ISO 8601
 
 
 @dataclass(frozen=True)
@@ -102,15 +114,15 @@ class Hashes:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """How the run stands. Times are UTC, ISO 8601."""
+    """How the run stands."""
 
     __pydantic_config__ = _STRICT
     state: State
     host: str
     process: int
-    started_at: str
-    heartbeat_at: str
-    ended_at: str | None = None
+    started_at: Moment
+    heartbeat_at: Moment
+    ended_at: Moment | None = None
     message: str | None = None
     resumed_after_epochs: list[int] = field(default_factory=list)
 
@@ -176,6 +188,11 @@ _RUN = TypeAdapter(RunRecord)
 _EPOCH = TypeAdapter(EpochRecord)
 
 
+def run_folder_schema() -> dict[str, Any]:
+    """Return file name -> JSON Schema of the file (of a line of it for `epochs.jsonl`)."""
+    return {RUN_FILE: _RUN.json_schema(), EPOCHS_FILE: _EPOCH.json_schema()}
+
+
 def now() -> str:
     """Return the time as UTC, ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -188,7 +205,9 @@ def seconds_since(moment: str) -> float:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that a reader, even after a crash, sees the old text or the new one and never a part."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
+    ) as file:
         try:
             file.write(text)
             file.flush()
@@ -209,6 +228,13 @@ def errors_for_people(doing: str) -> Iterator[None]:
         raise from_os_error(error, doing=doing) from error
 
 
+def folder_exists(folder: Path) -> UserError:
+    """Return the error for a new run that would have to overwrite something."""
+    return UserError(
+        f"the run folder exists already and is not overwritten. Received: {folder}. Give another --name, or --resume it"
+    )
+
+
 class RunWriter:
     """Rank 0's hand on a run folder. A thread keeps the heartbeat; every write is atomic."""
 
@@ -219,7 +245,7 @@ class RunWriter:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         with errors_for_people("writing the run folder"):
-            self._write_run()
+            self._write_run(record)
             self._write_epochs()
         threading.Thread(target=self._keep_heartbeat, name="heartbeat", daemon=True).start()
 
@@ -235,10 +261,7 @@ class RunWriter:
             try:
                 folder.mkdir()
             except FileExistsError:
-                raise UserError(
-                    f"the run folder exists already and is not overwritten. Received: {folder}. "
-                    "Give another --name, or --resume it"
-                ) from None
+                raise folder_exists(folder) from None
         return cls(folder, record, epochs=[])
 
     @property
@@ -258,14 +281,17 @@ class RunWriter:
             self._write_epochs()
 
     def end(self, state: State, *, message: str | None = None, **changes: Any) -> None:
-        """Write the final status; the first call wins. `changes` replace fields of the record."""
+        """Write the final status; the first that can be written stays. `changes` replace fields of the record.
+
+        Raises:
+            OSError: full disk, missing permission.
+        """
         with self._lock:
             if self._ended.is_set():
                 return
-            self._ended.set()
             status = replace(self._status(), state=state, ended_at=now(), heartbeat_at=now(), message=message)
-            self._record = replace(self._record, status=status, **changes)
-            self._write_run()
+            self._write_run(replace(self._record, status=status, **changes))
+            self._ended.set()
 
     def _status(self) -> Status:
         assert isinstance(self._record.status, Status), "a measured run has a status"
@@ -276,14 +302,13 @@ class RunWriter:
             with self._lock:
                 if self._ended.is_set():
                     return
-                self._record = replace(self._record, status=replace(self._status(), heartbeat_at=now()))
-                try:
-                    self._write_run()
-                except OSError:
-                    continue  # a full disk ends the run where the next checkpoint is written, with a message
+                # A full disk ends the run where the next checkpoint is written, with a message.
+                with suppress(OSError):
+                    self._write_run(replace(self._record, status=replace(self._status(), heartbeat_at=now())))
 
-    def _write_run(self) -> None:
-        write_atomically(self.folder / RUN_FILE, json.dumps(asdict(self._record), indent=1) + "\n")
+    def _write_run(self, record: RunRecord) -> None:
+        write_atomically(self.folder / RUN_FILE, json.dumps(asdict(record), indent=1) + "\n")
+        self._record = record
 
     def _write_epochs(self) -> None:
         lines = [json.dumps(asdict(epoch)) + "\n" for epoch in self._epochs]
@@ -308,14 +333,20 @@ def read_run(folder: Path | str) -> Run:
     """
     folder = Path(folder)
     try:
-        text = (folder / RUN_FILE).read_text()
-        lines = (folder / EPOCHS_FILE).read_text().splitlines()
+        text = (folder / RUN_FILE).read_text(encoding="utf-8")
+        lines = (folder / EPOCHS_FILE).read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise UserError(f"no run folder: {error.strerror}. Received: {error.filename}. Name a folder with run.json") from None
+        raise UserError(
+            f"no run folder: {error.strerror}. Received: {error.filename}. Name a folder with run.json"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{folder} is no valid run folder. Received: {error}. Restore its files") from None
     try:
         version = json.loads(text).get("schema_version")
         if version != SCHEMA_VERSION:
-            raise UserError(f"unknown schema version. Received: {version} in {folder}. This program reads {SCHEMA_VERSION}")
+            raise UserError(
+                f"unknown schema version. Received: {version} in {folder}. This program reads {SCHEMA_VERSION}"
+            )
         record = _RUN.validate_json(text, strict=True)
         epochs = [_EPOCH.validate_json(line, strict=True) for line in lines]
     except ValidationError as error:

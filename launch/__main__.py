@@ -1,7 +1,7 @@
 """Start trainers and measure them.
 
-    python -m launch train --framework keras --np 4 -- --epochs 3     check the settings, then horovodrun
-    python -m launch bench                                            how fast, against bare loops and DDP
+python -m launch train --framework keras --np 4 -- --epochs 3     check the settings, then horovodrun
+python -m launch bench                                            how fast, against bare loops and DDP
 """
 
 import argparse

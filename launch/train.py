@@ -17,6 +17,8 @@ from common.config import Config
 from common.errors import UserError
 from common.experiment import prepare_experiment
 from common.program import read_settings
+from common.records import folder_exists
+from common.resume import read_resumable_run
 from launch.processes import run_filtered
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,18 +44,18 @@ def run(options: argparse.Namespace) -> int:
     if options.np < 1:
         raise UserError(f"there is no run without ranks. Received: --np {options.np}. Give 1 or more")
     program = PROGRAMS[options.framework]
-    command = train_command(
-        program, np=options.np, controller=options.controller, arguments=options.trainer_arguments
-    )
+    command = train_command(program, np=options.np, controller=options.controller, arguments=options.trainer_arguments)
     settings = read_settings(options.trainer_arguments, program=program)
     if isinstance(settings, UserError):
         raise settings
-    check_settings(settings, size=options.np)
+    check_settings(settings, framework=options.framework, size=options.np)
     print(shlex.join(command), flush=True)
     if options.dry_run:
         return 0
     if shutil.which(command[0], path=trainer_environment()["PATH"]) is None:
-        raise UserError(f"{command[0]} is not installed. Received: {sys.executable}. Run `make setup` and use its .venv")
+        raise UserError(
+            f"{command[0]} is not installed. Received: {sys.executable}. Run `make setup` and use its .venv"
+        )
     return run_filtered(command, environment=trainer_environment())
 
 
@@ -64,20 +66,18 @@ def train_command(program: str, *, np: int, controller: str | None, arguments: S
     return ["horovodrun", "-np", str(np), *chosen, "python", path, *arguments]
 
 
-def check_settings(settings: Config, *, size: int) -> None:
+def check_settings(settings: Config, *, framework: str, size: int) -> None:
     """Fetch the data if needed and check all that can be checked before ranks are started.
 
     Raises:
         UserError: something does not fit together.
     """
-    prepare_experiment(settings, size=size, progress=sys.stderr.isatty())
-    if settings.record.name and not settings.record.resume:
-        folder = Path(settings.record.runs_folder).expanduser() / settings.record.name
-        if folder.exists():
-            raise UserError(
-                f"the run folder exists already and is not overwritten. Received: {folder}. "
-                "Give another --name, or --resume it"
-            )
+    experiment = prepare_experiment(settings, size=size, progress=sys.stderr.isatty())
+    record = settings.record
+    if record.resume:
+        read_resumable_run(Path(record.resume), framework=framework, experiment=experiment)
+    elif record.name and record.folder(record.name).exists():
+        raise folder_exists(record.folder(record.name))
 
 
 def trainer_environment() -> dict[str, str]:
