@@ -1,14 +1,17 @@
 """What is common to both trainers, as commands.
 
 python -m common datasets list | fetch NAME... | verify [NAME...]
+python -m common schema                                               of the run folder, as JSON Schema
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 
 from common import datasets_command
 from common.errors import EXIT_CODE_USER_ERROR, UserError
+from common.records import run_folder_schema
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m common", description="Commands that need no framework.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     datasets_command.add_parser(commands)
+    schema = commands.add_parser("schema", help="print the JSON Schema of run.json and of a line of epochs.jsonl")
+    schema.set_defaults(run=lambda options: print(json.dumps(run_folder_schema(), indent=1)))
     options = parser.parse_args(arguments)
     try:
         options.run(options)

@@ -15,6 +15,7 @@ from common.initial_weights import Weights, draw_initial_weights
 from common.model_specs import ModelSpec, model_spec
 from common.schedule import learning_rates
 from common.sharding import dropped_samples, epoch_order, split_validation, steps_per_epoch
+from common.tensorboard_events import require_tensorboard
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ def prepare_experiment(config: Config, *, size: int, progress: bool) -> Experime
     Raises:
         UserError: something does not fit together.
     """
+    if config.record.tensorboard:
+        require_tensorboard()
     dataset = load_dataset(
         config.data.dataset,
         source_folder=Path(config.data.data_folder) if config.data.data_folder else None,
