@@ -180,7 +180,7 @@ def _decode_listing(
     bar = shows_bar(progress)
     if not bar:
         say(f"decoding {len(samples)} images of {folder}")
-    read = functools.partial(_read_image, shape=(height, width, channels), resize=image_size is not None)
+    read = functools.partial(_read_sample, shape=(height, width, channels))
 
     def split(part: tuple[Sample, ...], title: str) -> SplitContent:
         labels = np.array([sample.label for sample in part], np.int64)
@@ -232,31 +232,45 @@ def _header(sample: Sample) -> tuple[int, int, int] | str:
     """Return (height, width, channels), or why the file is unreadable."""
     try:
         with _open(sample.path) as image:
-            if image.mode not in CHANNELS:
-                return f"pixel format {image.mode}, not 8 bits a channel"
             return image.height, image.width, CHANNELS[image.mode]
-    except Exception as error:  # a damaged image can raise almost anything
+    except Exception as error:
         return _reason(error)
 
 
-def _read_image(sample: Sample, *, shape: tuple[int, int, int], resize: bool) -> np.ndarray | str:
+def _read_sample(sample: Sample, *, shape: tuple[int, int, int]) -> np.ndarray | str:
     """Return (1, height, width, channels) uint8, or why the file is unreadable."""
+    pixels = read_image(sample.path, shape=shape)
+    return f"{sample.path} ({pixels})" if isinstance(pixels, str) else pixels[None]
+
+
+def read_image(path: Path, *, shape: tuple[int, int, int]) -> np.ndarray | str:
+    """Return an image file, resized and converted to 1 or 3 channels, or why it is unreadable.
+
+    Returns:
+        (height, width, channels) uint8.
+    """
     height, width, channels = shape
     try:
-        with _open(sample.path) as image:
+        with _open(path) as image:
             pixels = image.convert("L" if channels == 1 else "RGB")
-        if resize:
+        if pixels.size != (width, height):
             pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
-    except Exception as error:
-        return f"{sample.path} ({_reason(error)})"
-    return np.asarray(pixels).reshape(1, height, width, channels)
+    except Exception as error:  # a damaged image can raise almost anything
+        return _reason(error)
+    return np.asarray(pixels).reshape(height, width, channels)
 
 
 def _open(path: Path) -> Image.Image:
-    return Image.open(path, formats=FORMATS)
+    image = Image.open(path, formats=FORMATS)
+    if image.mode not in CHANNELS:
+        image.close()
+        raise ValueError(f"pixel format {image.mode}, not 8 bits a channel")
+    return image
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return "no PNG or JPEG image" if isinstance(error, Image.UnidentifiedImageError) else str(error) or "unreadable"
 
 

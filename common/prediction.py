@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
+from common import images
 from common.batches import normalization_table, normalize
 from common.checkpoints import load_newest_checkpoint
 from common.config import Config
@@ -63,13 +63,15 @@ def run_prediction(
 def _parse(arguments: Sequence[str] | None, *, program: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=program,
-        description="Evaluate a run on its test samples, or classify images with it. The run may be of either framework.",
+        description="Evaluate a run, of either framework, on its test samples, or classify images with it.",
     )
     parser.add_argument("run", type=Path, help="run folder; its final weights, or else its newest checkpoint, are used")
-    parser.add_argument("images", nargs="*", type=Path, help="image files (none: the test samples of the run's data set)")
+    parser.add_argument(
+        "images", nargs="*", type=Path, help="image files (none: the test samples of the run's data set)"
+    )
     parser.add_argument("--invert", action="store_true", help="swap light and dark, for dark digits on white paper")
     parser.add_argument("--data-folder", type=Path, help="folder that already holds the files of the data set")
-    return parser.parse_args(arguments)
+    return parser.parse_intermixed_args(arguments)
 
 
 def read_trained_model(folder: Path) -> TrainedModel:
@@ -100,17 +102,19 @@ def _evaluate(classifier: Classifier, model: TrainedModel, *, data_folder: Path 
             f"the data set is not the one of the run any more. Received: {dataset.name} with images "
             f"{dataset.image_shape} and {dataset.class_count} classes. Restore the data, or classify files"
         )
-    images, labels = dataset.test.images, np.asarray(dataset.test.labels)
+    pixels, labels = dataset.test.images, np.asarray(dataset.test.labels)
     outputs = np.concatenate(
         [
-            classifier(normalize(np.ascontiguousarray(images[start : start + BATCH_SIZE]), model.table))
+            classifier(normalize(np.ascontiguousarray(pixels[start : start + BATCH_SIZE]), model.table))
             for start in range(0, len(labels), BATCH_SIZE)
         ]
     ).astype(np.float64)
     check_labels(labels, class_count=outputs.shape[1], where=dataset.name)
     correct = int((outputs.argmax(axis=1) == labels).sum())
     loss = losses(outputs, labels, config=model.config).mean()
-    print(f"{dataset.name}: test loss {loss:.4f}, accuracy {100 * correct / len(labels):.2f} % ({correct}/{len(labels)})")
+    print(
+        f"{dataset.name}: test loss {loss:.4f}, accuracy {100 * correct / len(labels):.2f} % ({correct}/{len(labels)})"
+    )
     print(confusion_table(labels, outputs.argmax(axis=1), names=model.data.class_names))
 
 
@@ -128,18 +132,18 @@ def _classify_files(classifier: Classifier, model: TrainedModel, files: Sequence
 
 
 def read_image(file: Path, *, shape: tuple[int, int, int], invert: bool = False) -> np.ndarray:
-    """Return an image file as (height, width, channels) uint8, resized and converted to what the model takes.
+    """Return an image file as (height, width, channels) uint8, read as the training images were.
 
     Raises:
         UserError: the file cannot be read or is no image.
     """
-    height, width, channels = shape
-    try:
-        with Image.open(file) as image:
-            converted = image.convert("L" if channels == 1 else "RGB").resize((width, height))
-    except (OSError, UnidentifiedImageError) as error:
-        raise UserError(f"cannot read the image. Received: {file} ({error}). Give PNG or JPEG files") from None
-    pixels = np.asarray(converted, dtype=np.uint8).reshape(height, width, channels)
+    if shape[2] not in (1, 3):
+        raise UserError(
+            f"the run's images have {shape[2]} channels, image files 1 or 3. Received: {file}. Name no files"
+        )
+    pixels = images.read_image(file, shape=shape)
+    if isinstance(pixels, str):
+        raise UserError(f"cannot read the image. Received: {file} ({pixels}). Give PNG or JPEG files")
     return 255 - pixels if invert else pixels
 
 
@@ -149,7 +153,8 @@ def scores(outputs: np.ndarray, *, config: Config) -> np.ndarray:
     if activation == "softmax":
         exponentials = np.exp(outputs - outputs.max(axis=1, keepdims=True))
         return exponentials / exponentials.sum(axis=1, keepdims=True)
-    return 1 / (1 + np.exp(-outputs)) if activation == "sigmoid" else outputs
+    # The logistic function; by tanh, so that large outputs do not overflow.
+    return (1 + np.tanh(outputs / 2)) / 2 if activation == "sigmoid" else outputs
 
 
 def losses(outputs: np.ndarray, labels: np.ndarray, *, config: Config) -> np.ndarray:
@@ -166,7 +171,10 @@ def confusion_table(labels: np.ndarray, predictions: np.ndarray, *, names: Seque
     columns = [*names, *(f"output {n}" for n in range(len(names), int(predictions.max()) + 1))]
     matrix = np.zeros((len(names), len(columns)), dtype=np.int64)
     np.add.at(matrix, (labels, predictions), 1)
-    cells = [["true \\ predicted", *columns], *([name, *map(str, row)] for name, row in zip(names, matrix, strict=True))]
+    cells = [
+        ["true \\ predicted", *columns],
+        *([name, *map(str, row)] for name, row in zip(names, matrix, strict=True)),
+    ]
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     return "\n".join(
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])

@@ -81,13 +81,13 @@ def test_images_are_decoded_once_and_again_when_the_folder_changes(
     folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded = []
-    read_image = images._read_image
+    read_image = images.read_image
 
     def counted(*arguments: object, **settings: object) -> object:
         decoded.append(arguments)
         return read_image(*arguments, **settings)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(images, "_read_image", counted)
+    monkeypatch.setattr(images, "read_image", counted)
     name = f"images:{folder}"
     load_dataset(name)
     load_dataset(name)
