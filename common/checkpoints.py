@@ -1,8 +1,8 @@
 """Checkpoints of a run: each is a folder, complete on disk before it gets its name.
 
-    checkpoints/epoch-0003/weights.safetensors     weights, framework-neutral
-                           optimizer.safetensors   optimizer state, "<parameter>.<slot>" with PyTorch's slot names
-                           state.json              epoch, steps done
+checkpoints/epoch-0003/weights.safetensors     weights, framework-neutral
+                       optimizer.safetensors   optimizer state, "<parameter>.<slot>" with PyTorch's slot names
+                       state.json              epoch, steps done
 """
 
 import json
@@ -59,7 +59,9 @@ def save_checkpoint(run_folder: Path, checkpoint: Checkpoint, *, keep: int) -> N
 
 def checkpoint_folders(run_folder: Path) -> list[Path]:
     """Return the finished checkpoints of a run, oldest first."""
-    return sorted((run_folder / CHECKPOINTS_FOLDER).glob("epoch-*"))
+    found = (run_folder / CHECKPOINTS_FOLDER).glob("epoch-*")
+    epochs = {int(folder.name[6:]): folder for folder in found if folder.name[6:].isdecimal()}
+    return [epochs[epoch] for epoch in sorted(epochs)]
 
 
 def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec) -> Checkpoint:
@@ -70,7 +72,9 @@ def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec) -> Checkpoint:
     """
     folders = checkpoint_folders(run_folder)
     if not folders:
-        raise UserError(f"no checkpoint to resume from. Received: {run_folder}. Start the run anew under another --name")
+        raise UserError(
+            f"no checkpoint to resume from. Received: {run_folder}. Start the run anew under another --name"
+        )
     newest = folders[-1]
     try:
         state = json.loads((newest / "state.json").read_text())

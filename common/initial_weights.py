@@ -3,8 +3,10 @@
 The file has PyTorch's names and layout (see `common.model_specs`); hashes are of what stands in the file.
 """
 
+import errno
 import hashlib
 import os
+import re
 import tempfile
 import zlib
 from pathlib import Path
@@ -22,8 +24,8 @@ Weights = dict[str, np.ndarray]
 def draw_initial_weights(spec: ModelSpec, *, seed: int, dtype: str = "float32") -> Weights:
     """Return the first weights of a model: the same for both frameworks, every rank and every number of ranks.
 
-    Each array has a generator of its own, keyed by the seed and the array's name, and is drawn in float64 and then cast,
-    so that a float32 and a float64 run start from the same point.
+    Each array has a generator of its own, keyed by the seed and the array's name, and is drawn in float64 and then
+    cast, so that a float32 and a float64 run start from the same point.
     """
     return {weight.name: _draw(weight, seed).astype(dtype) for weight in spec.weights}
 
@@ -48,8 +50,10 @@ def save_weights(path: Path, weights: Weights) -> None:
         with Path(temporary.name).open("rb") as file:
             os.fsync(file.fileno())
         Path(temporary.name).replace(path)
-    except SafetensorError as error:  # how safetensors reports a full disk
-        raise OSError(str(error)) from error
+    except SafetensorError as error:  # how safetensors reports a full disk: "... (os error 28)"
+        number = re.search(r"os error (\d+)", str(error))
+        code = int(number[1]) if number else errno.EIO
+        raise OSError(code, os.strerror(code) if number else str(error), str(path)) from error
     finally:
         Path(temporary.name).unlink(missing_ok=True)
 
@@ -85,8 +89,8 @@ def check_weights(weights: Weights, spec: ModelSpec, *, source: str) -> None:
 
 def tensor_hashes(weights: Weights) -> np.ndarray:
     """Return (arrays,) int64: a hash of name, dtype, shape and bytes of each array, in the order of sorted names."""
-    return np.array([int.from_bytes(_digest(name, weights[name])[:8], "little", signed=True) for name in sorted(weights)],
-                    dtype=np.int64)  # fmt: skip
+    digests = [_digest(name, weights[name])[:8] for name in sorted(weights)]
+    return np.array([int.from_bytes(digest, "little", signed=True) for digest in digests], dtype=np.int64)
 
 
 def weights_hash(weights: Weights) -> str:

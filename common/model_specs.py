@@ -1,7 +1,8 @@
 """The models as plain numbers, and what follows from them: layer table, weights, parameter count, FLOPs.
 
 Both `models.py` are written natively from these numbers. Images are (channels, height, width) here, weights have
-PyTorch's names and layout: convolution (out, in, height, width), dense (out, in), flatten in channel-height-width order.
+PyTorch's names and layout: convolution (out, in, height, width), dense (out, in), flatten in channel-height-width
+order.
 """
 
 import math
@@ -154,11 +155,6 @@ class ModelSpec:
         """Multiply-accumulate operations of one image, forward; a training step costs about three times that."""
         return sum(row.multiply_adds for row in self.rows)
 
-    @property
-    def has_batch_norm(self) -> bool:
-        """Whether running statistics must be averaged over ranks."""
-        return any(isinstance(row.layer, BatchNorm) for row in self.rows)
-
 
 def _mlp(outputs: int) -> Iterator[Layer]:
     """Thesis (003), table 3.1: 784 - 192 sigmoid - 10."""
@@ -291,7 +287,7 @@ def _output_shape(layer: Layer, shape: Shape) -> Shape:
 
 
 def _weights(layer: Layer, shape: Shape) -> tuple[WeightSpec, ...]:
-    """First weights follow torchvision for ResNet and torch.nn's defaults (uniform within 1 / sqrt(fan-in)) elsewhere."""
+    """First weights follow torchvision for ResNet, elsewhere torch.nn's defaults: uniform within 1 / sqrt(fan-in)."""
     name = layer.name
     if isinstance(layer, Convolution):
         kernel_shape = (layer.filters, shape[0], layer.kernel, layer.kernel)
@@ -324,7 +320,6 @@ def layer_table(spec: ModelSpec) -> str:
     body = [("input", "Input", "0", _text(spec.input_shape), "", "", "")]
     for row in spec.rows:
         layer = row.layer
-        sliding = isinstance(layer, Convolution | MaxPooling)
         body.append(
             (
                 layer.name,
@@ -333,7 +328,7 @@ def layer_table(spec: ModelSpec) -> str:
                 _text(row.output_shape),
                 _text(row.weights[0].shape) if row.weights else "",
                 str(layer.padding) if isinstance(layer, Convolution | MaxPooling) else "",
-                str(layer.stride) if sliding and isinstance(layer, Convolution | MaxPooling) else "",
+                str(layer.stride) if isinstance(layer, Convolution | MaxPooling) else "",
             )
         )
     widths = [max(len(row[column]) for row in (head, *body)) for column in range(len(head))]

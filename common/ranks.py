@@ -40,7 +40,7 @@ class Ranks:
 
     @contextmanager
     def together(self, doing: str) -> Iterator[None]:
-        """What one rank cannot do, none does: an error of one becomes the same UserError on all, and none is left hanging.
+        """What one rank cannot do, none does: an error of one becomes the same UserError on all, and none hangs.
 
         Args:
             doing: what is tried, for the message of a full disk, a missing permission and the like.
@@ -66,8 +66,8 @@ class Ranks:
             name = sorted(weights)[int(differs.argmax())]
             others = [rank for rank in range(self.size) if (hashes[rank] != hashes[0]).any()]
             raise UserError(
-                f"the ranks do not hold the same weights {when}: {int(differs.sum())} of {len(weights)} tensors differ, "
-                f"the first is {name}. Received: rank {others[0]} differs from rank 0. "
+                f"the ranks do not hold the same weights {when}: {int(differs.sum())} of {len(weights)} tensors "
+                f"differ, the first is {name}. Received: rank {others[0]} differs from rank 0. "
                 "Gradients or weights were not averaged: do not use this run, and report it"
             )
 

@@ -10,14 +10,13 @@ from common.config import ScheduleConfig
 def scale_factor(lr_scaling: str, *, size: int) -> float:
     """Return by how much the learning rate of one rank is multiplied for `size` ranks.
 
-    linear: size (Goyal et al. 2017, arXiv 1706.02677); sqrt: its square root (Krizhevsky 2014, arXiv 1404.5997); none: 1.
+    linear: size (Goyal et al. 2017, arXiv 1706.02677); sqrt: its square root (Krizhevsky 2014, arXiv 1404.5997);
+    none: 1.
     """
     return {"linear": float(size), "sqrt": math.sqrt(size), "none": 1.0}[lr_scaling]
 
 
-def learning_rates(
-    schedule: ScheduleConfig, *, base: float, size: int, steps: int, steps_per_epoch: int
-) -> np.ndarray:
+def learning_rates(schedule: ScheduleConfig, *, base: float, size: int, steps: int, steps_per_epoch: int) -> np.ndarray:
     """Return (steps,) float64, the learning rate of every step of a run.
 
     Warm-up (Goyal et al. 2017, section 2.2): from `base` in a straight line to base x scale over `warmup_epochs`.
