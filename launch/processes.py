@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TextIO
 
 # What libraries print at every start and no setting turns off.
@@ -48,11 +48,13 @@ def clean_line(line: str) -> str | None:
 
 
 def _pass_on(source: IO[str], target: TextIO) -> None:
-    for line in source:
-        shown = clean_line(line)
-        if shown is not None:
-            target.write(shown)
-            target.flush()
+    # Where nobody reads any more (`| head`), the program must hear of it too: an unread pipe would stop it for ever.
+    with source, suppress(BrokenPipeError):
+        for line in source:
+            shown = clean_line(line)
+            if shown is not None:
+                target.write(shown)
+                target.flush()
 
 
 @contextmanager
