@@ -97,10 +97,10 @@ def start(controller: str, folder: Path) -> Run | str:
         start_new_session=True,
     ) as process:
         try:
-            output, _ = process.communicate(timeout=150)
+            output, _ = process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # ranks that wait for each other would stay for ever
-            return f"{controller}: not finished after 150 s\n{process.communicate()[0][-6000:]}"
+            return f"{controller}: not finished after 300 s\n{process.communicate()[0][-6000:]}"
     if process.returncode != 0:
         return f"{controller}: ended with {process.returncode}\n{output[-6000:]}"
     ranks = []
