@@ -462,9 +462,9 @@ def test_a_second_clone_uses_its_own_mpi(tmp_path: Path) -> None:
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
     subprocess.run([BASE_PYTHON, "launch/setup.py", "--no-gpu", "--frameworks", frameworks], cwd=clone, check=True)
     program = (
-        "import horovod.torch as hvd, torch; hvd.init(); s = hvd.allreduce(torch.ones(3), op=hvd.Sum);"
+        "import horovod.torch as hvd, sys, torch; hvd.init(); s = hvd.allreduce(torch.ones(3), op=hvd.Sum);"
         "m = [line.split(maxsplit=5)[5] for line in open('/proc/self/maps') if 'libmpi.so' in line];"
-        "print('sum', s.tolist(), 'from', m[0].strip())"
+        "sys.stdout.write(f'sum {s.tolist()} from {m[0]}')"  # one write: mpirun tags each
     )
     command = ["horovodrun", "-np", "2", "--mpi", "python", "-c", program]
     done = subprocess.run(
