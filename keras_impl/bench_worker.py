@@ -25,7 +25,7 @@ from keras_impl import distributed
 from keras_impl.data import training_data
 from keras_impl.loop import Trainer
 from keras_impl.models import build_model
-from keras_impl.optim import build_loss, build_optimizer
+from keras_impl.optimizers import build_loss, build_optimizer
 from keras_impl.weights import load_weights
 
 LEARNING_RATE_STEPS = 100_000  # updates for which a learning rate is laid out; more than any bench makes

@@ -12,7 +12,7 @@ import tensorflow as tf
 from common.config import Config
 from common.metrics import Sums
 from keras_impl.distributed_optimizer import check_compiled_model
-from keras_impl.optim import build_loss
+from keras_impl.optimizers import build_loss
 
 STEPS_PER_EXECUTION = 16  # updates that Keras runs in one call of TensorFlow
 

@@ -27,7 +27,7 @@ from keras_impl import distributed
 from keras_impl.data import evaluation_data, training_data
 from keras_impl.loop import Trainer, seed_dropout
 from keras_impl.models import build_model
-from keras_impl.optim import build_optimizer, export_state, import_state
+from keras_impl.optimizers import build_optimizer, export_state, import_state
 from keras_impl.weights import get_weights, load_weights
 
 PROGRAM = program_name(__file__)

@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_impl import optimizers as ours
+from keras_impl import update_rules as ours
 from keras_impl.distributed_optimizer import DistributedOptimizer, check_compiled_model
 
 FOLDER = Path(sys.argv[1])

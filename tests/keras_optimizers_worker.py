@@ -1,4 +1,4 @@
-"""Runs the cases of `rule_cases` with `keras_impl.optimizers` and writes the results to the file named."""
+"""Runs the cases of `rule_cases` with `keras_impl.update_rules` and writes the results to the file named."""
 
 import sys
 import tempfile
@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 from rule_cases import DTYPES, HALF, OPTIMIZER_CASES, STEPS, OptimizerCase, Problem, problem
 
-from keras_impl import optimizers
-from keras_impl.optimizers import export_state, import_state
+from keras_impl import update_rules
+from keras_impl.update_rules import export_state, import_state
 
 CLASSES = {"sgd": optimizers.SGD, "adam": optimizers.Adam, "adamw": optimizers.AdamW, "rmsprop": optimizers.RMSprop}
 NAMES = ["0", "1"]

@@ -12,7 +12,7 @@ sys.modules["horovod"] = None  # any import of it now raises ImportError
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 
-import keras_impl.optimizers  # noqa: E402, F401 - registers the classes of ours that a file may name
+import keras_impl.update_rules  # noqa: E402, F401 - registers the classes of ours that a file may name
 
 for file in sorted(Path(sys.argv[1]).glob("*.keras")):
     model = keras.saving.load_model(file)

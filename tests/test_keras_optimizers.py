@@ -1,4 +1,4 @@
-"""`keras_impl.optimizers` against PyTorch's rules: the NumPy reference, and torch itself in another process.
+"""`keras_impl.update_rules` against PyTorch's rules: the NumPy reference, and torch itself in another process.
 
 Fifty steps on a problem whose gradients depend on the weights, under warm-up and decay of the learning rate; compared
 after every step. In float64 the three agree to rounding.

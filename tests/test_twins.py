@@ -44,12 +44,11 @@ EXTRA_FILES = {
         "batch_norm.py": "PyTorch's running variance; Keras keeps the biased one",
         "distributed_optimizer.py": "Horovod's DistributedOptimizer, which averages nothing under Keras 3",
         "gradient_exchange.py": "the Horovod calls behind it",
-        "optimizers.py": "PyTorch's update rules; its twin by content is optim.py",
-        "optim.py": "the twin of torch_impl/optimizers.py",
+        "update_rules.py": "PyTorch's update rules; its twin by content is optim.py",
     },
 }
 # Files of the same content under two names: torch's -> Keras'.
-FILE_TWINS = {"optimizers.py": "optim.py"}
+FILE_TWINS = {"update_rules.py": "optim.py"}
 
 # Public names that one side alone has, and why. A model is a class in PyTorch and a function of tensors in Keras.
 EXTRA_NAMES = {

@@ -99,7 +99,7 @@ def _keras(spec: ModelSpec, weights: Weights) -> Answer:
     import tensorflow as tf
 
     from keras_impl.models import build_model
-    from keras_impl.optim import build_loss
+    from keras_impl.optimizers import build_loss
     from keras_impl.weights import load_weights, weight_maps
 
     keras.utils.clear_session()  # forgets the dtype of the model before
