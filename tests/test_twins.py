@@ -44,12 +44,9 @@ EXTRA_FILES = {
         "batch_norm.py": "PyTorch's running variance; Keras keeps the biased one",
         "distributed_optimizer.py": "Horovod's DistributedOptimizer, which averages nothing under Keras 3",
         "gradient_exchange.py": "the Horovod calls behind it",
-        "update_rules.py": "PyTorch's update rules; its twin by content is optim.py",
+        "update_rules.py": "PyTorch's update rules",
     },
 }
-# Files of the same content under two names: torch's -> Keras'.
-FILE_TWINS = {"update_rules.py": "optim.py"}
-
 # Public names that one side alone has, and why. A model is a class in PyTorch and a function of tensors in Keras.
 EXTRA_NAMES = {
     "torch": {
@@ -116,9 +113,7 @@ def public_api(file: Path) -> dict[str, set[str] | None]:
 def twin_files() -> list[tuple[str, Path, Path]]:
     """Return (torch's name, path, Keras' path) of the files that both sides have."""
     torch_names = sorted({file.name for file in (ROOT / "torch_impl").glob("*.py")} - set(EXTRA_FILES["torch"]))
-    return [
-        (name, ROOT / "torch_impl" / name, ROOT / "keras_impl" / FILE_TWINS.get(name, name)) for name in torch_names
-    ]
+    return [(name, ROOT / "torch_impl" / name, ROOT / "keras_impl" / name) for name in torch_names]
 
 
 def test_same_files() -> None:
@@ -126,7 +121,7 @@ def test_same_files() -> None:
         side: {file.name for file in (ROOT / f"{side}_impl").glob("*.py")} - set(EXTRA_FILES[side])
         for side in FRAMEWORKS
     }
-    assert names["torch"] - set(FILE_TWINS) == names["keras"]
+    assert names["torch"] == names["keras"]
     for side, extra in EXTRA_FILES.items():
         assert all((ROOT / f"{side}_impl" / name).exists() for name in extra), "an exception that is none any more"
 
