@@ -35,16 +35,12 @@ def build_optimizer(
     rates = LearningRates(learning_rates)
     decay = config.weight_decay
     if config.optimizer == "sgd":
-        optimizer: Any = update_rules.SGD(
-            rates, momentum=config.momentum, nesterov=config.nesterov, weight_decay=decay
-        )
+        optimizer: Any = update_rules.SGD(rates, momentum=config.momentum, nesterov=config.nesterov, weight_decay=decay)
     elif config.optimizer == "rmsprop":
         optimizer = update_rules.RMSprop(rates, rho=config.alpha, epsilon=config.epsilon, weight_decay=decay)
     else:
         rule = update_rules.Adam if config.optimizer == "adam" else update_rules.AdamW
-        optimizer = rule(
-            rates, beta_1=config.beta1, beta_2=config.beta2, epsilon=config.epsilon, weight_decay=decay
-        )
+        optimizer = rule(rates, beta_1=config.beta1, beta_2=config.beta2, epsilon=config.epsilon, weight_decay=decay)
     if device.mixed_precision:
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
     optimizer.build(model.trainable_variables)

@@ -1,7 +1,7 @@
 """Evaluate a run, or classify images with it, in tf.keras. The run may have been trained by either framework.
 
-    python keras_impl/predict.py runs/NAME                      test loss, accuracy, confusion matrix
-    python keras_impl/predict.py runs/NAME a.png b.png          classes and probabilities of images
+python keras_impl/predict.py runs/NAME                      test loss, accuracy, confusion matrix
+python keras_impl/predict.py runs/NAME a.png b.png          classes and probabilities of images
 """
 
 import os

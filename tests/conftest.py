@@ -3,7 +3,11 @@
 import os
 from collections.abc import Generator
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("twins", deadline=None)  # the machine may be busy
+hypothesis.settings.load_profile("twins")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -70,8 +70,8 @@ def wrap_optimizer(
 def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, ranks: Ranks) -> None:
     """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0.
 
-    Not by `hvd.broadcast_optimizer_state`: where there is no state yet it makes some by a step with zero gradients, which
-    counts as Adam's first and lets AdamW shrink the weights. Without state (it is all zeros then) nothing is to be sent.
+    Not by `hvd.broadcast_optimizer_state`: where there is no state yet it makes some by a step with zero gradients,
+    which counts as Adam's first and lets AdamW shrink the weights. No state means all zeros: nothing is to be sent.
     """
     if ranks.size > 1:
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)

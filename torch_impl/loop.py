@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,13 +79,13 @@ class Trainer:
 
     def _scaled_update(self) -> None:
         """Average the gradients first, so that an overflow on one rank makes all ranks leave out the same step."""
-        distributed = hasattr(self.optimizer, "skip_synchronize")
-        if not distributed:
-            self.scaler.step(self.optimizer)
+        optimizer: Any = self.optimizer
+        if hasattr(optimizer, "skip_synchronize"):  # Horovod's
+            optimizer.synchronize()
+            with optimizer.skip_synchronize():
+                self.scaler.step(optimizer)
         else:
-            self.optimizer.synchronize()
-            with self.optimizer.skip_synchronize():
-                self.scaler.step(self.optimizer)
+            self.scaler.step(optimizer)
         self.scaler.update()
 
     @torch.inference_mode()

@@ -15,8 +15,10 @@ LayerType = TypeVar("LayerType", bound=model_specs.Layer)
 
 
 def build_model(spec: ModelSpec, config: ModelConfig) -> nn.Module:
-    """Return the model with PyTorch's own first weights (`torch_impl.weights.load_weights` puts ours in their place)."""
-    model = {"mlp": Mlp, "cnn": Cnn, "simplecnn": SimpleCnn, "resnet34": resnet34, "dense500": Dense500}[spec.name](spec)
+    """Return the model with PyTorch's own first weights; `torch_impl.weights.load_weights` puts ours in their place."""
+    model = {"mlp": Mlp, "cnn": Cnn, "simplecnn": SimpleCnn, "resnet34": resnet34, "dense500": Dense500}[spec.name](
+        spec
+    )
     if not config.dropout:
         for module in model.modules():
             if isinstance(module, nn.Dropout | nn.Dropout2d):
@@ -112,7 +114,12 @@ def _input_size(spec: ModelSpec, name: str) -> int:
 def _convolution(spec: ModelSpec, name: str) -> nn.Conv2d:
     layer = _layer(spec, name, model_specs.Convolution)
     return nn.Conv2d(
-        _input_size(spec, name), layer.filters, layer.kernel, stride=layer.stride, padding=layer.padding, bias=layer.bias
+        _input_size(spec, name),
+        layer.filters,
+        layer.kernel,
+        stride=layer.stride,
+        padding=layer.padding,
+        bias=layer.bias,
     )
 
 

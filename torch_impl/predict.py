@@ -1,7 +1,7 @@
 """Evaluate a run, or classify images with it, in PyTorch. The run may have been trained by either framework.
 
-    python torch_impl/predict.py runs/NAME                      test loss, accuracy, confusion matrix
-    python torch_impl/predict.py runs/NAME a.png b.png          classes and probabilities of images
+python torch_impl/predict.py runs/NAME                      test loss, accuracy, confusion matrix
+python torch_impl/predict.py runs/NAME a.png b.png          classes and probabilities of images
 """
 
 import sys
