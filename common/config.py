@@ -400,13 +400,17 @@ def _split_option(arguments: Sequence[str], option: str) -> tuple[str | None, li
 
 
 def _first_sentence(box: str) -> str:
-    """Return the text of tyro's error box above its first rule, as one line."""
-    lines = []
+    """Return the text of tyro's error box below its title and above its next rule, as one line.
+
+    Where the terminal does not take UTF-8 the box has no sides, and a rule of hyphens below its title.
+    """
+    lines: list[str] = []
     for line in box.splitlines()[1:]:
         text = line.strip("│╭╰╮╯ ")
-        if not text.strip("─"):
+        if text.strip("─-"):
+            lines.append(text)
+        elif lines:
             break
-        lines.append(text)
     text = " ".join(lines).rstrip(".") or "the command line cannot be read"
     return re.sub(r"^Error parsing \w+: ", "", text)
 
