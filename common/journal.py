@@ -195,6 +195,8 @@ class Journal:
             f"ranks: {world.size} on {', '.join(world.hosts)}, controller {world.controller}, "
             f"device {world.devices[0]}, {world.threads_per_rank} threads a rank, {world.cores} cores"
         )
+        if config.device.device == "auto" and set(world.devices) == {"cpu"}:
+            line("no GPU was found: the CPU computes")
         if world.oversubscribed:
             line(
                 f"note: {world.local_size} ranks x {world.threads_per_rank} threads on {world.cores} cores: more "
