@@ -1,0 +1,335 @@
+"""Settings: defaults, flags, recipes, and one line for each that is impossible."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.config import Config, config_from_dict, parse_command_line, requested_resume
+from common.errors import UserError
+
+PROGRAM = "torch_impl/train.py"
+SUBJECTS = {field.name: getattr(Config(), field.name) for field in dataclasses.fields(Config)}
+FIELDS = [(subject, field.name) for subject, part in SUBJECTS.items() for field in dataclasses.fields(part)]
+# For the fields where the value made from the type would be impossible.
+SPECIAL = {
+    "image_size": (14, 20),
+    "model": "mlp",
+    "validation_share": 0.25,
+    "name": "run-1",
+    "output_activation": "softmax",
+}
+# What some values need beside them.
+COMPANIONS = {"early_stop": {"data": {"validation_share": 0.1}}, "output_activation": {"optimizer": {"loss": "mse"}}}
+
+
+def parse(*arguments: str, base: Config | None = None) -> Config:
+    return parse_command_line(arguments, program=PROGRAM, base=base)
+
+
+def other_value(subject: str, name: str) -> Any:
+    """Return a legal value of a field that is not its default."""
+    default, hint = getattr(SUBJECTS[subject], name), get_type_hints(type(SUBJECTS[subject]))[name]
+    if name in SPECIAL:
+        return SPECIAL[name]
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, float):
+        return default / 2 + 0.125
+    if isinstance(default, int) or int in get_args(hint):
+        return (default or 0) + 7
+    choices = get_args(hint)
+    return choices[-1] if choices and isinstance(choices[0], str) else f"{name}-value"
+
+
+def as_flags(name: str, value: Any) -> list[str]:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+
+
+def write_recipe(folder: Path, text: str) -> str:
+    path = folder / "recipe.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def assert_one_line(error: pytest.ExceptionInfo[UserError], *parts: str) -> None:
+    message = str(error.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message, message
+
+
+def test_defaults_are_the_run_that_readme_promises() -> None:
+    config = parse()
+    assert config == Config()
+    assert (config.model.model, config.data.dataset) == ("cnn", "mnist")
+    assert (config.training.batch_size, config.optimizer.optimizer) == (64, "sgd")
+    assert (config.optimizer.momentum, config.optimizer.learning_rate) == (0.9, 0.01)
+    assert config.schedule.lr_scaling == "linear" and config.schedule.warmup_epochs > 0
+
+
+def test_no_subject_has_more_than_a_dozen_fields_and_no_name_stands_twice() -> None:
+    for part in SUBJECTS.values():
+        assert len(dataclasses.fields(part)) <= 12
+    names = [name for _, name in FIELDS]
+    assert len(names) == len(set(names))
+
+
+def changed(subject: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return another value for every field of a subject, and what these need in other subjects."""
+    values = {field.name: other_value(subject, field.name) for field in dataclasses.fields(SUBJECTS[subject])}
+    needed = [COMPANIONS[name] for name in values if name in COMPANIONS]
+    return values, {part: settings for companion in needed for part, settings in companion.items()}
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_every_flag_reaches_its_field_and_no_other(subject: str) -> None:
+    values, needed = changed(subject)
+    assert not any(value == getattr(SUBJECTS[subject], name) for name, value in values.items())
+    settings = {subject: values, **needed}
+    config = parse(
+        *(flag for part in settings.values() for name, value in part.items() for flag in as_flags(name, value))
+    )
+    expected = {part: dataclasses.replace(SUBJECTS[part], **fields) for part, fields in settings.items()}
+    assert config == Config(**expected)
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_every_setting_can_stand_in_a_recipe(subject: str, tmp_path: Path) -> None:
+    values, needed = changed(subject)
+    values.pop("resume", None)
+    settings = {subject: values, **needed}
+    lines = []
+    for part, fields in settings.items():
+        # JSON's numbers, strings, booleans and lists are TOML's.
+        lines += [f"[{part}]", *(f"{name} = {json.dumps(value)}" for name, value in fields.items())]
+    expected = {part: dataclasses.replace(SUBJECTS[part], **fields) for part, fields in settings.items()}
+    assert parse("--recipe", write_recipe(tmp_path, "\n".join(lines))) == Config(**expected)
+
+
+def test_flags_win_over_the_recipe_and_the_recipe_over_the_base(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, '[about]\ntitle = "x"\n[training]\nepochs = 5\nseed = 8\n[model]\nmodel = "mlp"\n')
+    base = config_from_dict({"training": {"epochs": 3, "batch_size": 7}})
+    config = parse(f"--recipe={recipe}", "--epochs", "9", base=base)
+    assert (config.training.epochs, config.training.seed, config.training.batch_size) == (9, 8, 7)
+    assert config.model.model == "mlp"
+
+
+def test_the_last_of_a_flag_wins(tmp_path: Path) -> None:
+    assert parse("--epochs", "3", "--epochs", "4").training.epochs == 4
+    recipe = write_recipe(tmp_path, "[training]\nepochs = 5\n")
+    assert parse("--recipe", "missing.toml", "--recipe", recipe).training.epochs == 5
+
+
+def test_a_whole_number_passes_for_a_float_in_a_recipe(tmp_path: Path) -> None:
+    config = parse("--recipe", write_recipe(tmp_path, "[optimizer]\nlearning_rate = 1\n"))
+    assert config.optimizer.learning_rate == 1.0 and isinstance(config.optimizer.learning_rate, float)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[trainin]\nepochs = 3\n", ["trainin", "training"]),
+        ("epochs = 3\n", ["epochs", "training"]),
+        ("[training]\nepoch = 3\n", ["epoch in [training]", "batch_size"]),
+        ('[training]\nepochs = "3"\n', ["training.epochs", "'3'"]),
+        ("[training]\nepochs = 3.5\n", ["training.epochs", "3.5"]),
+        ("[training]\nepochs = true\n", ["training.epochs", "True"]),
+        ("[training]\nepochs = -1\n", ["--epochs -1"]),
+        ("[data]\nimage_size = [3]\n", ["image_size"]),
+        ('[optimizer]\nloss = "hinge"\n', ["optimizer.loss", "hinge"]),
+        ("[optimizer]\nlearning_rate = nan\n", ["--learning-rate nan"]),
+        ("[training]\nseed = 2026-01-31\n", ["training.seed", "2026-01-31"]),
+        ("[training\nepochs = 3\n", ["not TOML", "line 1"]),
+        ('[record]\nresume = "runs/a"\n', ["resume", "flag"]),
+    ],
+)
+def test_a_wrong_recipe_is_one_line(text: str, parts: list[str], tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, text)
+    with pytest.raises(UserError) as error:
+        parse("--recipe", recipe)
+    assert_one_line(error, "recipe.toml", *parts)
+
+
+def test_a_recipe_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    for arguments, part in [
+        (["--recipe", str(tmp_path / "none.toml")], "No such file"),
+        (["--recipe", str(tmp_path)], "directory"),
+        (["--recipe", str(tmp_path / "binary.toml")], "not TOML"),
+        (["--recipe"], "nothing after --recipe"),
+        (["--recipe="], "nothing after --recipe"),
+    ]:
+        with pytest.raises(UserError) as error:
+            parse(*arguments)
+        assert_one_line(error, "--recipe", part)
+
+
+IMPOSSIBLE = [
+    ("--model resnet99", ["resnet99", "resnet34"]),
+    ("--outputs 1", ["--outputs 1", "2 or more"]),
+    ("--output-activation relu", ["relu", "softmax"]),
+    ("--dtype float16", ["float16", "float64"]),
+    ("--validation-share 1", ["--validation-share 1", "below 1"]),
+    ("--validation-share -0.1", ["-0.1"]),
+    ("--validation-share nan", ["nan"]),
+    ("--image-size 0 5", ["(0, 5)"]),
+    ("--image-size 5", ["--image-size"]),
+    ("--normalization other", ["other", "unit"]),
+    ("--optimizer lion", ["lion", "adamw"]),
+    ("--loss hinge", ["hinge", "mse"]),
+    ("--learning-rate -1", ["--learning-rate -1", "0 or more"]),
+    ("--learning-rate nan", ["--learning-rate nan"]),
+    ("--learning-rate inf", ["--learning-rate inf"]),
+    ("--momentum 1", ["--momentum 1"]),
+    ("--momentum -0.5", ["--momentum -0.5"]),
+    ("--nesterov --momentum 0", ["--momentum 0", "--nesterov"]),
+    ("--weight-decay -1", ["--weight-decay -1"]),
+    ("--beta1 1", ["--beta1 1"]),
+    ("--beta2 -0.1", ["--beta2 -0.1"]),
+    ("--alpha 1.5", ["--alpha 1.5"]),
+    ("--epsilon 0", ["--epsilon 0"]),
+    ("--epsilon inf", ["--epsilon inf"]),
+    ("--lr-scaling cubic", ["cubic", "sqrt"]),
+    ("--warmup-epochs -1", ["--warmup-epochs -1"]),
+    ("--decay exponential", ["exponential", "cosine"]),
+    ("--decay-epochs 0", ["--decay-epochs 0"]),
+    ("--decay-factor -2", ["--decay-factor -2"]),
+    ("--epochs -1", ["--epochs -1"]),
+    ("--epochs many", ["many"]),
+    ("--epochs 1.5", ["1.5"]),
+    ("--batch-size 0", ["--batch-size 0", "1 or more"]),
+    ("--eval-batch-size 0", ["--eval-batch-size 0"]),
+    ("--seed -1", ["--seed -1"]),
+    ("--steps-per-epoch 0", ["--steps-per-epoch 0"]),
+    ("--max-steps 0", ["--max-steps 0"]),
+    ("--validate-every 0", ["--validate-every 0"]),
+    ("--validation half", ["half", "replicated"]),
+    ("--early-stop 0 --validation-share .1", ["--early-stop 0"]),
+    ("--early-stop 3", ["--early-stop 3", "--validation-share 0"]),
+    ("--device tpu", ["tpu", "gpu"]),
+    ("--mixed-precision --device cpu", ["--mixed-precision --device cpu"]),
+    ("--threads 0", ["--threads 0"]),
+    ("--compression zip", ["zip", "fp16"]),
+    ("--gradient-groups two", ["two", "each"]),
+    ("--name a/b", ["a/b"]),
+    ("--name .hidden", [".hidden"]),
+    ("--name ..", [".."]),
+    ("--keep -1", ["--keep -1"]),
+    ("--progress dots", ["dots", "lines"]),
+    ("--loss cross_entropy --output-activation softmax", ["--output-activation softmax"]),
+    ("--modle cnn", ["--modle"]),
+    ("stray", ["stray"]),
+    ("--epochs", ["--epochs"]),
+]
+
+
+@pytest.mark.parametrize(("line", "parts"), IMPOSSIBLE, ids=[line for line, _ in IMPOSSIBLE])
+def test_an_impossible_value_is_one_line_that_names_it(
+    line: str, parts: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError) as error:
+        parse(*line.split())
+    assert_one_line(error, *parts)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_every_setting_with_a_limit_is_in_the_table_above() -> None:
+    """All but paths, free text and switches."""
+    free = {"dataset", "data_folder", "gray", "dropout", "evaluate_first", "runs_folder", "resume", "tensorboard"}
+    named = {word[2:].replace("-", "_") for line, _ in IMPOSSIBLE for word in line.split() if word.startswith("--")}
+    assert {name for _, name in FIELDS} - free - named == set()
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+def test_the_message_does_not_depend_on_the_width_of_the_terminal(
+    columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    with pytest.raises(UserError) as error:
+        parse("--validation-share", "1.5")
+    assert_one_line(error, "--validation-share is no share. Received: --validation-share 1.5. Give a number from 0")
+
+
+def test_help_shows_groups_defaults_and_units(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse("--help")
+    shown = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert PROGRAM in shown and "--recipe FILE" in shown
+    for subject, part in SUBJECTS.items():
+        assert f"{subject} options" in shown.lower() or subject in shown
+        for field in dataclasses.fields(part):
+            assert f"--{field.name.replace('_', '-')}" in shown
+    text = " ".join(shown.replace("│", " ").split())
+    for default in ("default: 64", "default: 0.01", "default: mnist", "default: linear", "default: None"):
+        assert default in text
+    assert "images a step of one rank" in text and "in pixels" in text
+
+
+def test_help_of_a_recipe_shows_its_values_as_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--recipe", write_recipe(tmp_path, "[training]\nbatch_size = 137\n"), "--help")
+    assert "default: 137" in capsys.readouterr().out
+
+
+def test_both_programs_have_one_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for program in ("torch_impl/train.py", "keras_impl/train.py"):
+        with pytest.raises(SystemExit):
+            parse_command_line(["--help"], program=program)
+        shown.append(capsys.readouterr().out.replace(program, "PROGRAM"))
+    assert shown[0] == shown[1]
+    flags = ["--model", "mlp", "--seed", "3"]
+    assert parse_command_line(flags, program="keras_impl/train.py") == parse(*flags)
+
+
+@given(
+    epochs=st.integers(0, 10**6),
+    seed=st.integers(0, 2**63),
+    learning_rate=st.floats(0, 1e6),
+    share=st.floats(0, 1, exclude_max=True),
+    image_size=st.none() | st.tuples(st.integers(1, 999), st.integers(1, 999)),
+    gray=st.booleans(),
+    outputs=st.none() | st.integers(2, 999),
+)
+def test_settings_survive_dictionary_and_json(
+    epochs: int,
+    seed: int,
+    learning_rate: float,
+    share: float,
+    image_size: tuple[int, int] | None,
+    gray: bool,
+    outputs: int | None,
+) -> None:
+    changes = {
+        "training": {"epochs": epochs, "seed": seed},
+        "optimizer": {"learning_rate": learning_rate},
+        "data": {"validation_share": share, "image_size": image_size, "gray": gray},
+        "model": {"outputs": outputs},
+    }
+    config = config_from_dict(changes)
+    assert config.data.image_size == image_size and config.training.seed == seed
+    assert config_from_dict(config.as_dict()) == config
+    assert config_from_dict(json.loads(json.dumps(config.as_dict()))) == config
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    for part in (Config(), *SUBJECTS.values()):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            part.anything = 1
+
+
+def test_resume_is_found_on_the_command_line() -> None:
+    assert requested_resume(["--epochs", "3"]) is None
+    assert requested_resume(["--resume", "runs/a", "--epochs", "3"]) == "runs/a"
+    assert requested_resume(["--resume=runs/a"]) == "runs/a"
+    with pytest.raises(UserError, match="nothing after --resume"):
+        requested_resume(["--resume"])

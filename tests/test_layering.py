@@ -1,0 +1,125 @@
+"""The direction of the arrows: who may import whom, and that every package in use is declared."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = ("common", "torch_impl", "keras_impl", "launch", "analysis")
+FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "horovod"}
+# Importable name -> package, where they differ; what comes along with a declared package.
+PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "keras": "tensorflow-cpu", "tensorflow": "tensorflow-cpu"}
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the names (first part) that a file imports, anywhere in it, with their lines."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name.split(".")[0], node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            assert node.module
+            yield node.module.split(".")[0], node.lineno
+
+
+def files(folder: str) -> list[Path]:
+    found = sorted((ROOT / folder).rglob("*.py"))
+    assert found, folder
+    return found
+
+
+FORBIDDEN = {
+    "common": FRAMEWORKS | {"torch_impl", "keras_impl", "launch", "analysis"},
+    "launch": FRAMEWORKS | {"torch_impl", "keras_impl"},
+    "analysis": FRAMEWORKS | {"torch_impl", "keras_impl", "launch"},
+    "torch_impl": {"tensorflow", "keras", "keras_impl", "launch", "analysis"},
+    "keras_impl": {"torch", "torchvision", "torch_impl", "launch", "analysis"},
+}
+
+
+@pytest.mark.parametrize("folder", OURS)
+def test_no_arrow_goes_the_wrong_way(folder: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in files(folder)
+        for name, line in imports(path)
+        if name in FORBIDDEN[folder]
+    ]
+    assert wrong == []
+
+
+BLOCKED = """
+import importlib, pkgutil, sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {forbidden!r}:
+            raise ModuleNotFoundError(f"{{name}} is blocked")
+
+sys.meta_path.insert(0, Block())
+for blocked in {forbidden!r}:
+    try:
+        importlib.import_module(blocked)
+    except ModuleNotFoundError as error:
+        assert str(error).endswith("is blocked"), error
+    else:
+        raise AssertionError("nothing is blocked")
+import {package}
+for module in pkgutil.iter_modules({package}.__path__):
+    if module.name not in ("__main__", "setup"):
+        importlib.import_module("{package}." + module.name)
+        print(module.name)
+assert not {forbidden!r} & {{name.split(".")[0] for name in sys.modules}}
+"""
+
+
+@pytest.mark.parametrize("package", ["common", "launch", "analysis"])
+def test_every_module_can_be_imported_without_frameworks_and_horovod(package: str) -> None:
+    code = BLOCKED.format(package=package, forbidden=FORBIDDEN[package] & (FRAMEWORKS | {"torch_impl", "keras_impl"}))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    expected = {path.stem for path in (ROOT / package).glob("*.py")} - {"__init__", "__main__", "setup"}
+    assert set(done.stdout.split()) == expected
+
+
+def test_no_file_is_named_after_a_library() -> None:
+    """Python puts a program's own folder first on its path."""
+    libraries = {name for folder in OURS for path in files(folder) for name, _ in imports(path)} - set(OURS)
+    assert {"torch", "numpy"} < libraries
+    for folder in OURS:
+        assert not libraries & {path.stem for path in files(folder)}, folder
+
+
+def test_every_package_in_use_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    needs = project["dependencies"] + [need for part in extras.values() for need in part]
+    declared = {re.split(r"[\s<>=\[!~;]", need, maxsplit=1)[0].lower() for need in needs} | {"horovod"}
+    used = {
+        PACKAGES.get(name, name): f"{path.relative_to(ROOT)}:{line}"
+        for folder in OURS
+        for path in files(folder)
+        for name, line in imports(path)
+        if name not in sys.stdlib_module_names and name not in OURS
+    }
+    assert {name: place for name, place in used.items() if name not in declared} == {}
+    # Without any framework, common must have what it needs.
+    base = {re.split(r"[\s<>=\[!~;]", need, maxsplit=1)[0].lower() for need in project["dependencies"]}
+    needed = {PACKAGES.get(name, name) for path in files("common") for name, _ in imports(path)}
+    needed -= {*sys.stdlib_module_names, *OURS, "tensorboard"}
+    assert needed <= base
+
+
+def test_every_declared_package_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name, extra in [("base", None), ("torch", "torch"), ("tensorflow", "tensorflow"), ("dev", "dev")]:
+        lines = (ROOT / "launch" / "requirements" / f"{name}.txt").read_text().splitlines()
+        pinned = {line.split("==")[0] for line in lines if "==" in line}
+        needs = project["optional-dependencies"][extra] if extra else project["dependencies"]
+        assert {re.split(r"[\s<>=\[!~;]", need, maxsplit=1)[0].lower() for need in needs} <= pinned, name
