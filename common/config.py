@@ -174,7 +174,7 @@ class ScheduleConfig:
 class TrainingConfig:
     """how long, how often, from which seed"""
 
-    epochs: int = 10
+    epochs: int = 12
     """times through the training samples; 0 only evaluates"""
     batch_size: int = 64
     """images a step of one rank; the global batch is this times the number of ranks"""
