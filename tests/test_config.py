@@ -280,6 +280,17 @@ def test_help_of_a_recipe_shows_its_values_as_defaults(tmp_path: Path, capsys: p
     assert "default: 137" in capsys.readouterr().out
 
 
+def test_help_comes_from_the_first_rank_only(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for rank in ("0", "1"):
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
+        with pytest.raises(SystemExit):
+            parse("--help")
+        shown = capfd.readouterr().out
+        assert ("--batch-size" in shown) == (rank == "0")
+
+
 def test_both_programs_have_one_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     shown = []
     for program in ("torch_impl/train.py", "keras_impl/train.py"):

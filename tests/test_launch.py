@@ -194,6 +194,7 @@ def test_the_exit_code_is_the_programs(ending: str, code: int) -> None:
     assert run_python(f"import os, sys\n{ending}") == code
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_closed_pipe_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     class Closed:
         def write(self, text: str) -> None:

@@ -94,6 +94,8 @@ def test_an_image_is_resized_and_converted(tmp_path: Path) -> None:
     pixels = read_image(file, shape=(5, 7, 1))
     assert pixels.shape == (5, 7, 1) and pixels.dtype == np.uint8
     assert np.abs(pixels.astype(int) - 90).max() <= 1
+    halves = save_image(tmp_path / "halves.png", np.array([[0, 200]], np.uint8))
+    assert read_image(halves, shape=(1, 1, 1)).item() == 100, "pixels are averaged"
 
 
 def test_an_image_is_read_as_the_training_images_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
