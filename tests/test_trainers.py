@@ -38,7 +38,6 @@ from trainer_runs import (
 from common.datasets import load_dataset
 from common.initial_weights import load_weights, weights_hash
 from common.records import EPOCHS_FILE, Hashes, NotRecorded, Run, Status, Totals, World, read_run
-from common.synthetic import example_name
 
 FRAMEWORKS = ("torch", "keras")
 OTHER = {"torch": "keras", "keras": "torch"}
@@ -85,7 +84,8 @@ def two_rank_jobs(framework: str) -> list[Job]:
         train("outputs", *MLP, "--outputs", "3"),
         train("gpu", *MLP, "--device", "gpu"),
         train("folder", *MLP, *steps, "--runs-folder", "file/runs"),
-        train("disk", *MLP, *steps, "--runs-folder", "disk", patch="full_disk"),
+        train("full", *MLP, *steps, "--runs-folder", "disk", patch="full_disk"),
+        train("nearly_full", *MLP, *steps, "--runs-folder", "disk", patch="nearly_full_disk"),
     ]  # fmt: skip
 
 
@@ -102,7 +102,8 @@ BAD_INPUT = {
     "outputs": r"the model has fewer outputs .* classes \(10\)\. Received: --outputs 3\.",
     "gpu": r"no GPU was found\. Received: --device gpu\. Use --device cpu",
     "folder": r"making the run folder failed: Not a directory\. Received: file/runs\. Name a folder",
-    "disk": r"writing the checkpoint failed: .*(No space left on device|File too large).*",
+    "full": r"writing the checkpoint failed: (No space left on device|File too large)\. Received: ",
+    "nearly_full": r"writing the checkpoint failed: (No space left on device|File too large)\. Received: ",
     "unaveraged": r"the ranks do not hold the same weights after epoch 1: 4 of 4 tensors differ, the first is "
     r"fc1\.bias\. Received: rank 1 differs from rank 0\.",
     "one_differs": r"the ranks do not hold the same weights after the broadcast: 1 of 4 tensors differ, the first is "
@@ -491,14 +492,13 @@ def test_bad_input_is_one_line_and_code_2_of_every_rank(starts: Starts, framewor
         assert not run.exists()
 
 
-def test_full_disk_leaves_no_half_files(starts: Starts, framework: str) -> None:
+@pytest.mark.parametrize(("job", "states"), [("nearly_full", {"failed"}), ("full", {"running", "killed"})])
+def test_full_disk_leaves_no_half_files(starts: Starts, framework: str, job: str, states: set[str]) -> None:
     starts.ranks(framework, 2)
-    run = starts.folder / f"disk/{framework}2-disk"
-    assert read_run(run).epochs == []
-    assert [file.name for file in run.rglob("*") if file.is_file()] in (
-        [EPOCHS_FILE, "run.json"],
-        ["run.json", EPOCHS_FILE],
-    )
+    run = read_run(starts.folder / f"disk/{framework}2-{job}")
+    assert run.state in states and run.epochs == []  # where nothing can be written, not even that it failed
+    files = sorted(str(file.relative_to(run.folder)) for file in run.folder.rglob("*"))
+    assert files == ["checkpoints", EPOCHS_FILE, "run.json"]
 
 
 @pytest.mark.parametrize("job", BAD_RESUME)
@@ -579,10 +579,17 @@ def test_predict_reads_runs_of_the_other_framework(starts: Starts, framework: st
 def test_predict_classifies_image_files(starts: Starts, framework: str) -> None:
     outcomes = starts.ranks(framework, 1)
     lines = first(outcomes, "classify").stdout.splitlines()
+    outputs = np.array(first(outcomes, "outputs").value)[:IMAGE_COUNT]
+    probabilities = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
     assert len(lines) == IMAGE_COUNT + 1 + 10  # then the confusion matrix, as the folders are named after the classes
-    for line, file in zip(lines, image_files(), strict=False):
-        assert re.match(rf"{file} +class \d \d+\.\d %  class \d \d+\.\d %  class \d \d+\.\d %$", line)
-    assert sum(int(cell) for line in lines[IMAGE_COUNT + 1 :] for cell in line.split()[2:]) == IMAGE_COUNT
+    for line, file, row in zip(lines, image_files(), probabilities, strict=False):
+        assert line.startswith(str(file))
+        shown = [(int(name), float(share)) for name, share in re.findall(r" class (\d) (\d+\.\d) %", line)]
+        assert [share for _, share in shown] == pytest.approx(sorted(100 * row)[:-4:-1], abs=0.06)
+        assert [100 * row[name] for name, _ in shown] == pytest.approx([share for _, share in shown], abs=0.06)
+    rows = [[int(cell) for cell in line.split()[2:]] for line in lines[IMAGE_COUNT + 1 :]]
+    correct = [int(file.parent.name.split()[1]) for file in image_files()] == outputs.argmax(axis=1)
+    assert np.sum(rows) == IMAGE_COUNT and np.trace(np.array(rows)) == correct.sum()
 
 
 # What only rank 0 finds out under MPI (the run folder), what every rank does under Gloo (the batch).
@@ -672,7 +679,3 @@ def test_interrupted_under_a_launcher(starts: Starts, framework: str, launcher: 
     finished = run_command([*LAUNCHERS[launcher], *train_command(framework, resume)], folder=tmp_path)
     assert finished.code == 0 and "run folder: runs/interrupted" in finished.stdout, finished
     assert read_run(tmp_path / "runs/interrupted").state == "finished"
-
-
-def test_the_example_of_a_synthetic_data_set_is_one() -> None:
-    assert load_dataset(example_name()).class_count == 10

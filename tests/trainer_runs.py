@@ -36,7 +36,7 @@ class Job:
     Attributes:
         name: of the job; results are found by it.
         arguments: of the program.
-        program: train or predict, or "outputs" for the linear outputs of a run on random images.
+        program: train or predict, or "outputs" for the linear outputs of a run for the first test images.
         patch: what `trainer_worker.py` breaks before.
         watch: folder whose files are hashed before and after.
     """

@@ -5,6 +5,7 @@ FOLDER/<job>.rank<rank>.json with the exit code and all that was printed.
 """
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import io
@@ -21,9 +22,12 @@ from unittest import mock
 import numpy as np
 
 from common import journal
+from common.batches import normalize
+from common.datasets import load_dataset
 from common.prediction import read_trained_model
 
 FILLER = "filler"
+OUTPUTS = 20
 
 
 def folder_hash(folder: Path) -> str:
@@ -53,13 +57,6 @@ def unaveraged(framework: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unwrapped(framework: str) -> Iterator[None]:
-    """Forget to wrap the optimizer."""
-    with mock.patch.object(_module(framework, "distributed"), "wrap_optimizer", lambda optimizer, **_: optimizer):
-        yield
-
-
-@contextlib.contextmanager
 def one_differs(framework: str) -> Iterator[None]:
     """Change the last bit of one value on the last rank where weights are read for the check."""
     train = _module(framework, "train")
@@ -76,10 +73,10 @@ def one_differs(framework: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def full_disk(framework: str) -> Iterator[None]:
+def full_disk(framework: str, *, room_bytes: int) -> Iterator[None]:
     """Let the disk be full when the first checkpoint is to be written: really full where it is a small one of its own.
 
-    Elsewhere no file may grow: the system's limit on the size of files fails every write.
+    Elsewhere no file may grow beyond the room that is left, by the system's limit on the size of files.
     """
     save = journal.save_checkpoint
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -89,11 +86,13 @@ def full_disk(framework: str) -> Iterator[None]:
         disk = run_folder.parent
         if disk.is_mount():
             fillers.append(disk / FILLER)
-            with contextlib.suppress(OSError), (disk / FILLER).open("wb", buffering=0) as file:
-                while file.write(bytes(4096)):
-                    pass
+            with fillers[0].open("wb", buffering=0) as file:
+                with contextlib.suppress(OSError):
+                    while file.write(bytes(4096)):
+                        pass
+                file.truncate(file.tell() - room_bytes)
         else:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, limits[1]))
         save(run_folder, *arguments, **options)
 
     try:
@@ -108,17 +107,17 @@ def full_disk(framework: str) -> Iterator[None]:
 PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "": lambda framework: contextlib.nullcontext(),
     "unaveraged": unaveraged,
-    "unwrapped": unwrapped,
     "one_differs": one_differs,
-    "full_disk": full_disk,
+    "full_disk": functools.partial(full_disk, room_bytes=0),
+    "nearly_full_disk": functools.partial(full_disk, room_bytes=2**17),
 }
 
 
 def outputs_of(framework: str, run: str) -> list[list[float]]:
-    """Return the linear outputs of a run's model for random images, as this framework computes them."""
+    """Return the linear outputs of a run's model for the first test images, as this framework computes them."""
     model = read_trained_model(Path(run))
-    images = np.random.default_rng(7).normal(size=(20, *model.data.image_shape)).astype(model.config.model.dtype)
-    return _module(framework, "predict").build_classifier(model)(images).tolist()
+    images = load_dataset(model.config.data.dataset).test.images[:OUTPUTS]
+    return _module(framework, "predict").build_classifier(model)(normalize(images, model.table)).tolist()
 
 
 def _rank() -> int:
