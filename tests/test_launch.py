@@ -1,5 +1,6 @@
 """`python -m launch train`: settings first, then the command, its lines without noise, its exit code, signals."""
 
+import contextlib
 import os
 import re
 import signal
@@ -234,13 +235,17 @@ def test_signals_reach_the_program_which_ends_first(number: signal.Signals) -> N
     process = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, CHILD], cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
     )  # fmt: skip
-    assert process.stdout
-    assert process.stdout.readline() == "ready\n"
-    if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # a terminal sends Ctrl-C to all processes
-    else:
-        process.send_signal(number)
-    rest = process.communicate(timeout=30)[0]
+    try:
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # a terminal sends Ctrl-C to all processes
+        else:
+            process.send_signal(number)
+        rest = process.communicate(timeout=30)[0]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     assert rest == f"told {int(number)}\n" and process.returncode == 5
 
 

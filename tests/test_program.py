@@ -140,10 +140,13 @@ def test_a_signal_ends_the_run_at_once_with_its_status(number: signal.Signals, t
     environment = {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}"}
     command = [sys.executable, "-c", textwrap.dedent(SIGNALLED), str(tmp_path)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout
-    assert any(line == "started\n" for line in process.stdout)
-    process.send_signal(number)
-    error = process.communicate(timeout=30)[1]  # the run itself would sleep for a minute
+    try:
+        assert process.stdout
+        assert any(line == "started\n" for line in process.stdout)
+        process.send_signal(number)
+        error = process.communicate(timeout=30)[1]  # the run itself would sleep for a minute
+    finally:
+        process.kill()
     assert process.returncode == 128 + number
     assert error == f"interrupted by {number.name}; finished epochs are kept, go on with --resume\n"
     status = status_of(tmp_path / "run")
