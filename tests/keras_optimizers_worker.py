@@ -14,7 +14,12 @@ from rule_cases import DTYPES, HALF, OPTIMIZER_CASES, STEPS, OptimizerCase, Prob
 from keras_impl import update_rules
 from keras_impl.update_rules import export_state, import_state
 
-CLASSES = {"sgd": optimizers.SGD, "adam": optimizers.Adam, "adamw": optimizers.AdamW, "rmsprop": optimizers.RMSprop}
+CLASSES = {
+    "sgd": update_rules.SGD,
+    "adam": update_rules.Adam,
+    "adamw": update_rules.AdamW,
+    "rmsprop": update_rules.RMSprop,
+}
 NAMES = ["0", "1"]
 
 
@@ -144,28 +149,29 @@ def features(results: dict[str, np.ndarray]) -> None:
             optimizer.apply([gradient], [variable])
         return variable.numpy()
 
-    sgd = optimizers.SGD
+    sgd = update_rules.SGD
     results["clipvalue"] = updated(sgd(0.5, weight_decay=0.1, clipvalue=1.0), tf.constant(8.0, tf.float64))
     results["accumulation"] = updated(
-        optimizers.Adam(0.5, gradient_accumulation_steps=2), *[tf.constant(g, tf.float64) for g in (1.0, 3.0, 2.0, 4.0)]
+        update_rules.Adam(0.5, gradient_accumulation_steps=2),
+        *[tf.constant(g, tf.float64) for g in (1.0, 3.0, 2.0, 4.0)],
     )
-    results["accumulation_as_one"] = updated(optimizers.Adam(0.5), *[tf.constant(g, tf.float64) for g in (2.0, 3.0)])
+    results["accumulation_as_one"] = updated(update_rules.Adam(0.5), *[tf.constant(g, tf.float64) for g in (2.0, 3.0)])
     excluded = sgd(0.5, weight_decay=0.1)
     excluded.exclude_from_weight_decay(var_names=["kernel"])
     results["excluded"] = updated(excluded, tf.constant(1.0, tf.float64))
     rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]], tf.float64), tf.constant([2, 0, 2]), tf.constant([4, 1]))
     dense = tf.constant([[2.0], [0.0], [5.0], [0.0]], tf.float64)
     for name, make_optimizer in {
-        "adam": lambda: optimizers.Adam(0.1, weight_decay=0.1),
+        "adam": lambda: update_rules.Adam(0.1, weight_decay=0.1),
         "clipped": lambda: sgd(0.1, momentum=0.9, global_clipnorm=1.0),
     }.items():
         results[f"sparse_{name}"] = updated(make_optimizer(), rows, rows, start=np.ones((4, 1)))
         results[f"dense_{name}"] = updated(make_optimizer(), dense, dense, start=np.ones((4, 1)))
-    scaled = keras.optimizers.LossScaleOptimizer(optimizers.Adam(0.5), initial_scale=4.0)
+    scaled = keras.optimizers.LossScaleOptimizer(update_rules.Adam(0.5), initial_scale=4.0)
     results["loss_scale"] = updated(scaled, tf.constant(4.0, tf.float64), tf.constant(float("inf"), tf.float64))
     scalars, slots = export_state(scaled, names=["kernel"])
     results["loss_scale_exp_avg"] = slots["kernel"]["exp_avg"]
-    copy = keras.optimizers.LossScaleOptimizer(optimizers.Adam(0.5), initial_scale=4.0)
+    copy = keras.optimizers.LossScaleOptimizer(update_rules.Adam(0.5), initial_scale=4.0)
     copy.build([keras.Variable(0.0, dtype="float64", name="kernel")])
     import_state(copy, names=["kernel"], scalars=scalars, slots=slots)
     results["loss_scale_scalars"] = np.array(
@@ -175,18 +181,18 @@ def features(results: dict[str, np.ndarray]) -> None:
 
 def errors(results: dict[str, np.ndarray]) -> None:
     """Messages of what must be refused."""
-    built, half = optimizers.Adam(0.1), optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    built, half = update_rules.Adam(0.1), update_rules.SGD(0.1, gradient_accumulation_steps=2)
     built.build([keras.Variable(np.zeros(3), name="kernel")])
     variable = keras.Variable(0.0, dtype="float64", name="kernel")
     half.build([variable])
     half.apply([tf.constant(1.0, tf.float64)], [variable])
     slots = {"kernel": {"exp_avg": np.zeros(3), "exp_avg_sq": np.zeros(2)}}
     refused = {
-        "beta": lambda: optimizers.Adam(0.1, beta_1=1.0),
-        "decay": lambda: optimizers.SGD(0.1, weight_decay=-1.0),
-        "nesterov": lambda: optimizers.SGD(0.1, nesterov=True),
-        "rho": lambda: optimizers.RMSprop(0.1, rho=1.5),
-        "unbuilt": lambda: export_state(optimizers.Adam(0.1), names=["kernel"]),
+        "beta": lambda: update_rules.Adam(0.1, beta_1=1.0),
+        "decay": lambda: update_rules.SGD(0.1, weight_decay=-1.0),
+        "nesterov": lambda: update_rules.SGD(0.1, nesterov=True),
+        "rho": lambda: update_rules.RMSprop(0.1, rho=1.5),
+        "unbuilt": lambda: export_state(update_rules.Adam(0.1), names=["kernel"]),
         "count": lambda: export_state(built, names=["kernel", "bias"]),
         "half": lambda: export_state(half, names=["kernel"]),
         "foreign": lambda: export_state(keras.optimizers.Adam(0.1), names=["kernel"]),
