@@ -124,8 +124,8 @@ def measure(settings: BenchSettings, *, ranks: Ranks, build: BuildContestant) ->
     Args:
         settings: of this start.
         ranks: of this start.
-        build: called as build(contestant, experiment, ranks) on the ranks that train, which are rank 0 alone for a
-            contestant of one rank.
+        build: called as build(contestant, experiment, ranks) on every rank; for a contestant of one rank, `ranks` is
+            this process alone.
     """
     if ranks.rank == 0:
         environment = asdict(describe_environment()) | {"controller": ranks.controller, "threads": settings.threads}
@@ -179,11 +179,9 @@ class _Player:
         self.size = stage.ranks.size if name.startswith("np2") else 1
         self._epoch = 0
         self._steps = 0
-        self._train: Train | None = None
-        if self.size > 1:
-            self._train = build(name, stage.experiment, stage.ranks)
-        else:
-            self._train = stage.one_rank(lambda: build(name, stage.experiment, alone(stage.ranks)))
+        # Every rank builds every contestant, though rank 0 alone trains those of one rank: Keras numbers what is built,
+        # and Horovod's ranks find each other by these names.
+        self._train = build(name, stage.experiment, stage.ranks if self.size > 1 else alone(stage.ranks))
 
     def warm_up(self) -> None:
         """Compile and allocate, then find how many steps fill a turn; nothing of it is counted."""
@@ -220,7 +218,6 @@ class _Player:
         epoch = self._epoch
 
         def train() -> float:
-            assert self._train is not None
             return self._train(epoch, steps)
 
         if self.size > 1:

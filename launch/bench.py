@@ -10,6 +10,7 @@ Every figure is the median of ratios of pairs: both sides take turns within one 
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,8 @@ SCHEMA_VERSION = 1
 SIZE = 2  # ranks of all starts but the bare one
 START_SECONDS = 15.0  # rough cost of a start of ranks and of building a model; only to tell the time left
 POLL_SECONDS = 0.5
+STUCK_SECONDS = 300.0  # without a new turn, and 50 turns' time more: the ranks wait for each other
+EXIT_CODE_INTERRUPTED = 130  # 128 + SIGINT, as shells say it
 QUICK_ROUNDS, QUICK_SECONDS = 2, 0.02
 
 
@@ -90,16 +93,28 @@ def run(options: argparse.Namespace) -> int:
         print("warning: the machine is busy with something else, take the figures as provisional")
     rows: list[Row] = []
     progress = _Progress(len(plan), models=len(options.models), turns=2 * (options.rounds + 2), seconds=options.seconds)
-    for framework, start in plan:
-        rows += _measure(framework, start, options=options, threads=threads, record=record, progress=progress)
-    record["finished"] = datetime.now().astimezone().isoformat(timespec="seconds")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
+    code = 0
+    try:
+        for framework, start in plan:
+            rows += _measure(framework, start, options=options, threads=threads, record=record, progress=progress)
+    except KeyboardInterrupt:
+        print("interrupted; what follows was measured before")
+        code = EXIT_CODE_INTERRUPTED
+    finally:
+        record["finished"] = datetime.now().astimezone().isoformat(timespec="seconds")
+        if rows:
+            _report(rows, record=record, output=output)
+    return code
+
+
+def _report(rows: Sequence[Row], *, record: dict[str, Any], output: Path) -> None:
+    print("\n" + format_table(rows) + "\n")
     try:
         output.write_text(json.dumps(record, indent=1) + "\n")
     except OSError as error:
         raise from_os_error(error, doing="writing the figures") from None
-    print("\n" + format_table(rows))
-    print("\n".join(["", *controller_lines(rows), f"raw data in {output}"]).rstrip())
-    return 0
+    print("\n".join([*controller_lines(rows), f"raw data in {output}"]))
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -166,10 +181,16 @@ def _measure(
             *("--rounds", str(options.rounds), "--seconds", str(options.seconds), "--threads", str(threads)),
             *("--results", str(results)),
         ]
+        turns: list[Turn] = []
+        stuck = False
         with _started(command, variables=dict(start.variables), log=log) as process:
-            while True:
+            last_turn = time.monotonic()
+            while not stuck:
                 ended = process.poll() is not None
-                turns = _read_turns(results)
+                known, turns = len(turns), _read_turns(results)
+                if len(turns) > known:
+                    last_turn = time.monotonic()
+                stuck = time.monotonic() - last_turn > STUCK_SECONDS + 50 * options.seconds
                 for model in options.models[len(rows) :]:
                     of_model = [turn for turn in turns if turn.model == model]
                     if len(of_model) < 2 * options.rounds:
@@ -183,8 +204,8 @@ def _measure(
             lines = (clean_line(line) for line in log.read_text(errors="replace").splitlines()[-30:])
             print("\n".join(line for line in lines if line), file=sys.stderr)
             raise UserError(
-                f"the ranks ended with code {process.returncode}, their last lines are above. Received: --starts "
-                f"{start.name} --frameworks {framework}. Mend it, or leave it out"
+                f"ranks {'stood still' if stuck else f'ended with code {process.returncode}'}; their last lines are "
+                f"above. Received: --starts {start.name} --frameworks {framework}. Mend it, or leave it out"
             )
         record["starts"].append(
             {
