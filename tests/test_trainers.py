@@ -6,6 +6,7 @@ the ends of ranks under a launcher, are tested on the programs as people start t
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 import signal
@@ -670,7 +671,7 @@ def test_interrupted_under_a_launcher(starts: Starts, framework: str, launcher: 
     process = start_command([*LAUNCHERS[launcher], *train_command(framework, arguments)], folder=tmp_path)
     epochs = tmp_path / "runs/interrupted" / EPOCHS_FILE
     wait_until(lambda: epochs.exists() and epochs.stat().st_size > 0, process=process)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal does
     finished = finish(process, within_seconds=END_SECONDS)
     assert finished.code not in (0, 124), finished
     run = read_run(tmp_path / "runs/interrupted")
