@@ -514,6 +514,8 @@ def test_an_interrupted_fetch_leaves_nothing_that_is_used(
         return Content(class_names=("a", "b"), train=half, test=half, origin="a test")
 
     def fetch() -> None:
+        # A shell that starts the tests in the background has SIGINT ignored, and children inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
             dataset_cache.load_or_build("mnist", build, name="mnist")
 
