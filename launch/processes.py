@@ -1,5 +1,6 @@
 """Start a program and pass on what it prints, less the noise of libraries."""
 
+import os
 import re
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, TextIO
+
+import psutil
 
 # What libraries print at every start and no setting turns off.
 _NOISE = re.compile(
@@ -62,10 +65,24 @@ def _signals_left_to(process: subprocess.Popen[str]) -> Iterator[None]:
     """A terminal sends Ctrl-C to both processes: this one waits. SIGTERM comes to this one alone: it is passed on."""
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number)),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: _terminate(process)),
     }
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _terminate(process: subprocess.Popen[str]) -> None:
+    """Send SIGTERM to the program and to what it has started in its process group.
+
+    For MPI horovodrun turns into a shell that waits for mpirun: told alone, the shell would end and mpirun go on.
+    """
+    group = os.getpgrp()
+    with suppress(psutil.NoSuchProcess):
+        program = psutil.Process(process.pid)
+        for member in [program, *program.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getpgid(member.pid) == group:
+                    member.send_signal(signal.SIGTERM)
