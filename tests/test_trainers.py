@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from trainer_runs import (
     wait_until,
 )
 
+from common.checkpoints import checkpoint_folders
 from common.datasets import load_dataset
 from common.initial_weights import load_weights, weights_hash
 from common.records import EPOCHS_FILE, Hashes, NotRecorded, Run, Status, Totals, World, read_run
@@ -112,14 +114,14 @@ BAD_INPUT = {
 }
 
 
-def one_process_jobs(framework: str, killed_epochs: int | None) -> list[Job]:
+def one_process_jobs(framework: str, killed_epochs: int) -> list[Job]:
     """Return the jobs of one process, after those of two ranks of both frameworks and after the signals.
 
     Args:
         framework: torch or keras.
         killed_epochs: finished epochs of the killed run.
     """
-    own = f"runs/{framework}2-whole"
+    own, epochs = f"runs/{framework}2-whole", ["--epochs", str(killed_epochs + 1)]
     jobs = [
         Job("whole", [*WHOLE, "--epochs", "2", "--steps-per-epoch", "3", "--name", f"{framework}1-whole"]),
         Job("double", [*DOUBLE, "--batch-size", "64", "--name", f"{framework}1-double"]),
@@ -135,13 +137,9 @@ def one_process_jobs(framework: str, killed_epochs: int | None) -> list[Job]:
         Job("no_run", ["runs/none"], program="predict"),
         Job("no_image", [own, "file"], program="predict"),
         Job("outputs", [own], program="outputs"),
+        Job("after_kill", ["--resume", f"runs/{framework}-SIGKILL", *epochs]),
+        Job("never_killed", [*SIGNALLED, *epochs, "--name", f"{framework}1-never-killed"]),
     ]
-    if killed_epochs is not None:
-        epochs = ["--epochs", str(killed_epochs + 1)]
-        jobs += [
-            Job("after_kill", ["--resume", f"runs/{framework}-SIGKILL", *epochs]),
-            Job("never_killed", [*SIGNALLED, *epochs, "--name", f"{framework}1-never-killed"]),
-        ]
     theirs = f"runs/{OTHER[framework]}2-whole"
     if importlib.util.find_spec(OTHER[framework]):
         jobs += [
@@ -172,6 +170,11 @@ def image_files() -> list[Path]:
     """Return the files that `Starts.make_files` writes: test images in folders named as their classes."""
     labels = load_dataset(DATASET).test.labels[:IMAGE_COUNT]
     return [Path(f"images/class {label}/{number}.png") for number, label in enumerate(labels)]
+
+
+def finished_epochs(run_folder: Path) -> int:
+    """Return the epoch of the newest checkpoint; an ended run may not have written its line yet."""
+    return int(checkpoint_folders(run_folder)[-1].name.removeprefix("epoch-"))
 
 
 class Starts:
@@ -213,7 +216,7 @@ class Starts:
                 self.ranks(side, 2)
             self.signalled(framework, "SIGKILL")
             self._make_foreign(framework)
-        killed = len(self.run(f"{framework}-SIGKILL").epochs)
+        killed = finished_epochs(self.folder / f"runs/{framework}-SIGKILL")
         return self._jobs(framework, one_process_jobs(framework, killed), launcher="none")
 
     def long(self, framework: str, launcher: str, jobs: list[Job]) -> Outcomes:
@@ -666,17 +669,23 @@ def test_resume_over_gloo(starts: Starts, framework: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("launcher", ["mpi", "gloo"])
-def test_interrupted_under_a_launcher(starts: Starts, framework: str, launcher: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["Ctrl-C", "launch and SIGTERM"])
+def test_interrupted_under_a_launcher(framework: str, launcher: str, way: str, tmp_path: Path) -> None:
     arguments = [*SIGNALLED, "--epochs", "100000", "--name", "interrupted"]
-    process = start_command([*LAUNCHERS[launcher], *train_command(framework, arguments)], folder=tmp_path)
+    launch = [sys.executable, "-m", "launch", "train", "--framework", framework, "--np", "2", "--controller", launcher]
+    start = [*LAUNCHERS[launcher], *train_command(framework, [])] if way == "Ctrl-C" else [*launch, "--"]
+    process = start_command([*start, *arguments], folder=tmp_path)
     epochs = tmp_path / "runs/interrupted" / EPOCHS_FILE
     wait_until(lambda: epochs.exists() and epochs.stat().st_size > 0, process=process)
-    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C in a terminal does
+    if way == "Ctrl-C":
+        os.killpg(process.pid, signal.SIGINT)  # a terminal tells all processes
+    else:
+        process.send_signal(signal.SIGTERM)  # `kill` and batch systems tell one
     finished = finish(process, within_seconds=END_SECONDS)
     assert finished.code not in (0, 124), finished
     run = read_run(tmp_path / "runs/interrupted")
     assert run.state == "interrupted" and run.epochs
-    resume = ["--resume", "runs/interrupted", "--epochs", str(len(run.epochs) + 1)]
-    finished = run_command([*LAUNCHERS[launcher], *train_command(framework, resume)], folder=tmp_path)
+    resume = ["--resume", "runs/interrupted", "--epochs", str(finished_epochs(run.folder) + 1)]
+    finished = run_command([*start, *resume], folder=tmp_path)
     assert finished.code == 0 and "run folder: runs/interrupted" in finished.stdout, finished
     assert read_run(tmp_path / "runs/interrupted").state == "finished"
