@@ -14,7 +14,7 @@ from pathlib import Path
 from common.errors import UserError
 from common.initial_weights import Weights, load_weights, save_weights
 from common.model_specs import ModelSpec
-from common.records import write_atomically
+from common.records import EPOCHS_FILE, write_atomically
 
 CHECKPOINTS_FOLDER = "checkpoints"
 
@@ -29,7 +29,7 @@ class Checkpoint:
     optimizer_state: Weights
 
 
-def save_checkpoint(run_folder: Path, checkpoint: Checkpoint, *, keep: int) -> None:
+def save_checkpoint(run_folder: Path, checkpoint: Checkpoint, *, keep: int = 0) -> None:
     """Write a checkpoint, then remove all but the `keep` newest (0 keeps all).
 
     Raises:
@@ -52,6 +52,15 @@ def save_checkpoint(run_folder: Path, checkpoint: Checkpoint, *, keep: int) -> N
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+    remove_old_checkpoints(run_folder, keep=keep)
+
+
+def remove_old_checkpoints(run_folder: Path, *, keep: int) -> None:
+    """Remove all but the `keep` newest checkpoints (0 keeps all).
+
+    Raises:
+        OSError: missing permission.
+    """
     if keep:
         for old in checkpoint_folders(run_folder)[:-keep]:
             shutil.rmtree(old)
@@ -64,13 +73,22 @@ def checkpoint_folders(run_folder: Path) -> list[Path]:
     return [epochs[epoch] for epoch in sorted(epochs)]
 
 
-def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec) -> Checkpoint:
-    """Return the newest checkpoint of a run.
+def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs: int | None = None) -> Checkpoint:
+    """Return the newest checkpoint of a run; of those whose epoch is on record, where `recorded_epochs` are given.
 
     Raises:
         UserError: there is none, it is damaged, or it is of another model.
     """
     folders = checkpoint_folders(run_folder)
+    if folders and recorded_epochs is not None:
+        oldest = folders[0]
+        # A run that was ended between a checkpoint and its line in the record has the checkpoint before, too.
+        folders = [folder for folder in folders if int(folder.name.removeprefix("epoch-")) <= recorded_epochs]
+        if not folders:
+            raise UserError(
+                f"the record of epochs ends before the checkpoint. Received: {recorded_epochs} lines in "
+                f"{run_folder / EPOCHS_FILE}, checkpoint {oldest.name}. Start a new run"
+            )
     if not folders:
         raise UserError(
             f"no checkpoint to resume from. Received: {run_folder}. Start the run anew under another --name"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from common.checkpoints import Checkpoint, save_checkpoint
+from common.checkpoints import Checkpoint, remove_old_checkpoints, save_checkpoint
 from common.config import Config
 from common.console import Console, readable_seconds
 from common.environment import describe_environment, usable_cores
@@ -127,7 +127,7 @@ class Journal:
         with self.ranks.together("writing the checkpoint"):
             if self._writer:
                 checkpoint = Checkpoint(epoch, step, weights, optimizer_state)
-                save_checkpoint(self._writer.folder, checkpoint, keep=self.experiment.config.record.keep)
+                save_checkpoint(self._writer.folder, checkpoint)
                 record = EpochRecord(
                     epoch=epoch,
                     steps=self.experiment.steps_of_epoch(epoch),
@@ -144,6 +144,8 @@ class Journal:
                     weights_hash=weights_hash(weights),
                 )
                 self._writer.add_epoch(record)
+                # Not before: a run that is ended between checkpoint and record goes on from the checkpoint before.
+                remove_old_checkpoints(self._writer.folder, keep=self.experiment.config.record.keep)
                 self._write_events(record)
                 self.console.line(self._epoch_line(record))
                 if goes_on and self._stops_early():
@@ -221,7 +223,7 @@ class Journal:
             self._initial_test = Sums(
                 old.totals.initial_test_loss * count, round(old.totals.initial_test_accuracy * count), count
             )
-        # A crash may have come between an epoch's checkpoint and its line, never the other way round.
+        # Lines after the checkpoint are written anew, as the epochs are trained anew.
         self._writer = RunWriter(folder, replace(record, status=status), epochs=run.epochs[: checkpoint.epoch])
         self.console.line(f"resuming {folder} after epoch {checkpoint.epoch}")
         return checkpoint

@@ -7,7 +7,7 @@ from common.checkpoints import Checkpoint, load_newest_checkpoint
 from common.config import Config, parse_command_line
 from common.errors import UserError
 from common.experiment import Experiment
-from common.records import EPOCHS_FILE, NotRecorded, Run, World, read_run
+from common.records import NotRecorded, Run, World, read_run
 
 # What may be given anew when a run is resumed: nothing that its weights depend on, but for how long it goes on.
 MAY_CHANGE = {
@@ -63,7 +63,7 @@ def read_resumable_run(folder: Path, *, framework: str, experiment: Experiment) 
     if not isinstance(old.world, World) or old.world.size != experiment.size:
         size = old.world.size if isinstance(old.world, World) else "unknown"
         raise UserError(f"the run has {size} ranks. Received: {experiment.size} ranks. Start it with -np {size}")
-    checkpoint = load_newest_checkpoint(folder, spec=experiment.spec)
+    checkpoint = load_newest_checkpoint(folder, spec=experiment.spec, recorded_epochs=len(run.epochs))
     if checkpoint.step >= experiment.total_steps:
         raise UserError(
             f"nothing is left to do: {checkpoint.epoch} epochs are done. Received: --resume {folder}. "
@@ -73,10 +73,5 @@ def read_resumable_run(folder: Path, *, framework: str, experiment: Experiment) 
         raise UserError(
             f"the last epoch was cut short by --max-steps and cannot be resumed. Received: --resume {folder}. "
             "Start a new run"
-        )
-    if len(run.epochs) < checkpoint.epoch:
-        raise UserError(
-            f"the record of epochs ends before the checkpoint. Received: {len(run.epochs)} lines in "
-            f"{folder / EPOCHS_FILE}, checkpoint {checkpoint.epoch}. Start a new run"
         )
     return run, checkpoint

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from example_runs import make_config, make_experiment, random_weights
 from fake_ranks import alone, run_ranks
 
 from common import journal as journal_module
+from common.checkpoints import checkpoint_folders
 from common.config import Config, config_from_dict
 from common.console import Console, readable_seconds
 from common.errors import UserError
@@ -19,7 +21,7 @@ from common.initial_weights import load_weights, weights_hash
 from common.journal import EpochResult, Journal
 from common.metrics import Sums
 from common.ranks import Ranks
-from common.records import NotRecorded, Run, Totals, World, read_run
+from common.records import NotRecorded, Run, RunWriter, Totals, World, read_run
 
 Script = Callable[[Journal, int], Any]
 
@@ -322,6 +324,32 @@ def test_only_the_same_framework_ranks_and_more_epochs_go_on(tmp_path: Path, mon
     lines = (tmp_path / "run" / "epochs.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "run" / "epochs.jsonl").write_text("".join(lines[:2]))
     assert "ends before the checkpoint" in refused(resumed(config, epochs=9))
+
+
+def test_a_run_ended_between_a_checkpoint_and_its_line_goes_on_from_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(tmp_path)
+
+    def end(journal: Journal, _: int) -> None:
+        end_epoch(journal, 1)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(RunWriter, "add_epoch", Mock(side_effect=KeyboardInterrupt))
+            end_epoch(journal, 2)
+        journal.end("interrupted", message="by the test")
+
+    play(config, end)
+    assert len(read_run(tmp_path / "run").epochs) == 1
+    assert [folder.name for folder in checkpoint_folders(tmp_path / "run")] == ["epoch-0001", "epoch-0002"]
+
+    def go_on(journal: Journal, done: int) -> int:
+        end_epoch(journal, done + 1)
+        journal.end("interrupted", message="by the test")
+        return done
+
+    assert play(resumed(config), go_on) == [1]
+    assert [epoch.epoch for epoch in read_run(tmp_path / "run").epochs] == [1, 2]
+    assert [folder.name for folder in checkpoint_folders(tmp_path / "run")] == ["epoch-0002"]
 
 
 def test_a_run_cut_within_an_epoch_is_not_resumed(tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ from trainer_runs import (
     wait_until,
 )
 
-from common.checkpoints import checkpoint_folders
 from common.datasets import load_dataset
 from common.initial_weights import load_weights, weights_hash
 from common.records import EPOCHS_FILE, Hashes, NotRecorded, Run, Status, Totals, World, read_run
@@ -172,11 +171,6 @@ def image_files() -> list[Path]:
     return [Path(f"images/class {label}/{number}.png") for number, label in enumerate(labels)]
 
 
-def finished_epochs(run_folder: Path) -> int:
-    """Return the epoch of the newest checkpoint; an ended run may not have written its line yet."""
-    return int(checkpoint_folders(run_folder)[-1].name.removeprefix("epoch-"))
-
-
 class Starts:
     """Starts what a test asks for, once, and what that needs before it. All runs lie in one folder."""
 
@@ -216,7 +210,7 @@ class Starts:
                 self.ranks(side, 2)
             self.signalled(framework, "SIGKILL")
             self._make_foreign(framework)
-        killed = finished_epochs(self.folder / f"runs/{framework}-SIGKILL")
+        killed = len(self.run(f"{framework}-SIGKILL").epochs)
         return self._jobs(framework, one_process_jobs(framework, killed), launcher="none")
 
     def long(self, framework: str, launcher: str, jobs: list[Job]) -> Outcomes:
@@ -685,7 +679,7 @@ def test_interrupted_under_a_launcher(framework: str, launcher: str, way: str, t
     assert finished.code not in (0, 124), finished
     run = read_run(tmp_path / "runs/interrupted")
     assert run.state == "interrupted" and run.epochs
-    resume = ["--resume", "runs/interrupted", "--epochs", str(finished_epochs(run.folder) + 1)]
+    resume = ["--resume", "runs/interrupted", "--epochs", str(len(run.epochs) + 1)]
     finished = run_command([*start, *resume], folder=tmp_path)
     assert finished.code == 0 and "run folder: runs/interrupted" in finished.stdout, finished
     assert read_run(tmp_path / "runs/interrupted").state == "finished"
