@@ -16,11 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from common.bench_turns import TASKS, Turn
 from common.console import readable_seconds
@@ -37,6 +39,7 @@ START_SECONDS = 15.0  # rough cost of a start of ranks and of building a model; 
 POLL_SECONDS = 0.5
 STUCK_SECONDS = 300.0  # without a new turn, and 50 turns' time more: the ranks wait for each other
 EXIT_CODE_INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+PATIENCE_SECONDS = 10.0  # between SIGTERM and SIGKILL
 QUICK_ROUNDS, QUICK_SECONDS = 2, 0.02
 
 
@@ -245,9 +248,21 @@ def _started(command: Sequence[str], *, variables: dict[str, str], log: Path) ->
         try:
             yield process
         finally:
-            if process.poll() is None:
-                process.terminate()
-            process.wait()
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the ranks and what started them, all at once: mpirun outlives a horovodrun that is told alone."""
+    with suppress(psutil.NoSuchProcess):
+        started = psutil.Process(process.pid)
+        members = [started, *started.children(recursive=True)]
+        for member in members:
+            with suppress(psutil.NoSuchProcess):
+                member.terminate()
+        for member in psutil.wait_procs(members, timeout=PATIENCE_SECONDS)[1]:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+    process.wait()
 
 
 def _read_turns(results: Path) -> list[Turn]:
