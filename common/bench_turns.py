@@ -20,13 +20,14 @@ from common.ranks import Ranks
 
 # model -> data set and images a step of one rank. Data made from a seed: the same everywhere, and nothing to fetch.
 TASKS = {
-    "cnn": ("synthetic:20000x28x28x1x10", 64),
-    "simplecnn": ("synthetic:20000x28x28x1x10", 64),
+    "cnn": ("synthetic:40000x28x28x1x10", 64),
+    "simplecnn": ("synthetic:40000x28x28x1x10", 64),
     "resnet34": ("synthetic:2000x32x32x1x10", 16),
 }
 CONTESTANTS = ("bare", "np1", "np2", "np2_each", "np2_ddp")
 MEMORY_BATCHES = 32  # batches that a bare loop holds in memory and goes round
 TRACE_STEPS = 2  # steps of the first turn of all, which compiles and allocates and is not counted
+MOST_GROWTH = 8.0  # of the steps of a turn, from one attempt to find their number to the next
 POLL_SECONDS = 0.005
 
 # Trains an epoch (number, steps) on this rank and returns the seconds it took.
@@ -134,11 +135,12 @@ def measure(settings: BenchSettings, *, ranks: Ranks, build: BuildContestant) ->
         experiment = prepare_experiment(task_config(model, threads=settings.threads), size=ranks.size, progress=False)
         stage = _Stage(settings, experiment=experiment, ranks=ranks)
         players = [_Player(name, build, stage=stage) for name in settings.contestants]
-        for player in players:
-            player.warm_up()
+        # The same steps for all, so that what an epoch costs once weighs alike.
+        most = min(player.most_steps for player in players)
+        steps = min(most, max(player.warm_up(most) for player in players))
         for number in range(settings.rounds):
             for player in players:
-                player.play(number)
+                player.play(number, steps=steps)
 
 
 class _Stage:
@@ -178,25 +180,30 @@ class _Player:
         self.stage = stage
         self.size = stage.ranks.size if name.startswith("np2") else 1
         self._epoch = 0
-        self._steps = 0
         # Every rank builds every contestant, though rank 0 alone trains those of one rank: Keras numbers what is built,
         # and Horovod's ranks find each other by these names.
         self._train = build(name, stage.experiment, stage.ranks if self.size > 1 else alone(stage.ranks))
 
-    def warm_up(self) -> None:
-        """Compile and allocate, then find how many steps fill a turn; nothing of it is counted."""
-        experiment, wanted = self.stage.experiment, self.stage.settings.seconds
-        most = len(experiment.training_indices) // (experiment.config.training.batch_size * self.size)
+    @property
+    def most_steps(self) -> int:
+        """Steps of an epoch that uses all samples."""
+        experiment = self.stage.experiment
+        return len(experiment.training_indices) // (experiment.config.training.batch_size * self.size)
+
+    def warm_up(self, most: int) -> int:
+        """Compile and allocate, then return how many steps, at most `most`, fill a turn; nothing of it is counted."""
+        wanted = self.stage.settings.seconds
         steps = min(TRACE_STEPS, most)
         self._turn(steps)
-        while (seconds := self._turn(steps)) < wanted / 4 and steps < most:
-            steps = min(2 * steps, most)
-        self._steps = min(most, max(steps, round(steps * wanted / seconds)))
+        # The last of these turns has the length wanted: a slow beginning is no measure of what follows.
+        while (seconds := self._turn(steps)) < 0.7 * wanted and steps < most:
+            steps = min(most, max(steps + 1, round(steps * min(MOST_GROWTH, wanted / seconds))))
+        return steps
 
-    def play(self, number: int) -> None:
+    def play(self, number: int, *, steps: int) -> None:
         """Take one turn and write it down."""
         cpu_before = time.process_time()
-        seconds = self._turn(self._steps)
+        seconds = self._turn(steps)
         cpu_seconds = time.process_time() - cpu_before
         if self.stage.ranks.rank == 0:
             experiment = self.stage.experiment
@@ -205,8 +212,8 @@ class _Player:
                 contestant=self.name,
                 round=number,
                 ranks=self.size,
-                steps=self._steps,
-                images=self._steps * experiment.config.training.batch_size * self.size,
+                steps=steps,
+                images=steps * experiment.config.training.batch_size * self.size,
                 seconds=seconds,
                 cpu_seconds=cpu_seconds,
             )

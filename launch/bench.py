@@ -1,6 +1,6 @@
 """`python -m launch bench`: how fast the trainers are, against bare loops, other numbers of ranks and PyTorch DDP.
 
-    python -m launch bench                                     everything, about 10 minutes on 2 cores
+    python -m launch bench                                     everything, about 12 minutes on 2 cores
     python -m launch bench --models cnn --frameworks torch     some of it
     python -m launch bench --quick --starts bare               whether it runs; the figures mean nothing
 
@@ -56,7 +56,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--frameworks", nargs="+", default=list(FRAMEWORKS), help="torch, keras (default: both)")
     parser.add_argument("--starts", nargs="+", default=names, help=f"some of {', '.join(names)} (default: all)")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of turns (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.2, help="length of a turn (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn (default: %(default)s)")
     parser.add_argument("--output", help="file of the raw data (default: runs/bench-<time>.json)")
     parser.add_argument("--quick", action="store_true", help="a few steps, to see that it runs")
     parser.set_defaults(run=run)
@@ -132,7 +132,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.rounds < 1:
         raise UserError(f"there is no figure without a round. Received: --rounds {options.rounds}. Give 1 or more")
     if not 0 < options.seconds < 3600:
-        raise UserError(f"a turn takes some time. Received: --seconds {options.seconds}. Give for example 1.2")
+        raise UserError(f"a turn takes some time. Received: --seconds {options.seconds}. Give for example 1")
 
 
 def _make_folder(output: Path) -> None:
