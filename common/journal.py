@@ -25,6 +25,7 @@ from common.records import (
     WEIGHTS_FILE,
     DataRecord,
     EpochRecord,
+    Evaluation,
     Hashes,
     ModelRecord,
     NotRecorded,
@@ -61,7 +62,6 @@ class Journal:
         self.console = console
         self._writer: RunWriter | None = None
         self._startup_seconds = 0.0
-        self._initial_test: Sums | None = None
 
     def start(self, experiment: Experiment, *, device: str, threads: int) -> Checkpoint | None:
         """Print table and settings, open the run folder; return the checkpoint to go on from, if the run is resumed.
@@ -101,8 +101,11 @@ class Journal:
 
     def evaluated_first(self, sums: Sums) -> None:
         """Take the sums of this rank over the test samples before training."""
-        self._initial_test = Sums.from_array(self.ranks.sum(sums.as_array()))
-        self.console.line(f"before training: test {_describe(self._initial_test)}")
+        sums = Sums.from_array(self.ranks.sum(sums.as_array()))
+        with self.ranks.together("writing the run folder"):
+            if self._writer:
+                self._writer.update(initial_test=Evaluation(loss=sums.mean_loss, accuracy=sums.accuracy))
+                self.console.line(f"before training: test {_describe(sums)}")
 
     def epoch_ended(self, epoch: int, result: EpochResult, *, weights: Weights, optimizer_state: Weights) -> bool:
         """Reduce, check, save and print an epoch; return whether the run goes on.
@@ -217,14 +220,9 @@ class Journal:
         before = old.status.resumed_after_epochs if isinstance(old.status, Status) else []
         status = replace(record.status, resumed_after_epochs=[*before, checkpoint.epoch])
         (folder / WEIGHTS_FILE).unlink(missing_ok=True)
-        if isinstance(old.totals, Totals) and isinstance(old.totals.initial_test_loss, float):
-            count = len(self.experiment.dataset.test.labels)
-            assert isinstance(old.totals.initial_test_accuracy, float)
-            self._initial_test = Sums(
-                old.totals.initial_test_loss * count, round(old.totals.initial_test_accuracy * count), count
-            )
         # Lines after the checkpoint are written anew, as the epochs are trained anew.
-        self._writer = RunWriter(folder, replace(record, status=status), epochs=run.epochs[: checkpoint.epoch])
+        record = replace(record, status=status, initial_test=old.initial_test)
+        self._writer = RunWriter(folder, record, epochs=run.epochs[: checkpoint.epoch])
         self.console.line(f"resuming {folder} after epoch {checkpoint.epoch}")
         return checkpoint
 
@@ -292,7 +290,6 @@ class Journal:
         epochs = self._writer.epochs
         training_seconds = sum(_number(epoch.training_seconds) for epoch in epochs)
         images = sum(epoch.steps for epoch in epochs) * self.experiment.global_batch_size
-        first = self._initial_test
         return Totals(
             epochs=len(epochs),
             steps=sum(epoch.steps for epoch in epochs),
@@ -303,8 +300,6 @@ class Journal:
             images_per_second=images_per_second(images, training_seconds),
             test_loss=test.mean_loss,
             test_accuracy=test.accuracy,
-            initial_test_loss=first.mean_loss if first else None,
-            initial_test_accuracy=first.accuracy if first else None,
         )
 
     def _epoch_line(self, record: EpochRecord) -> str:

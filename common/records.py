@@ -141,8 +141,15 @@ class Totals:
     images_per_second: float | NotRecorded | None  # training images of all epochs / training_seconds
     test_loss: float | NotRecorded | None
     test_accuracy: float | NotRecorded | None
-    initial_test_loss: float | NotRecorded | None = None
-    initial_test_accuracy: float | NotRecorded | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Means over the test samples."""
+
+    __pydantic_config__ = _STRICT
+    loss: float | None
+    accuracy: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +168,7 @@ class RunRecord:
     model: ModelRecord | NotRecorded
     hashes: Hashes | NotRecorded
     status: Status | NotRecorded
+    initial_test: Evaluation | NotRecorded | None = None  # before training, where asked for
     totals: Totals | NotRecorded | None = None
 
 
@@ -279,6 +287,11 @@ class RunWriter:
         self._epochs.append(epoch)
         with errors_for_people("writing the epoch's record"):
             self._write_epochs()
+
+    def update(self, **changes: Any) -> None:
+        """Replace fields of `run.json`."""
+        with self._lock, errors_for_people("writing the run folder"):
+            self._write_run(replace(self._record, **changes))
 
     def end(self, state: State, *, message: str | None = None, **changes: Any) -> None:
         """Write the final status; the first that can be written stays. `changes` replace fields of the record.

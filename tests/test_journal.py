@@ -21,7 +21,7 @@ from common.initial_weights import load_weights, weights_hash
 from common.journal import EpochResult, Journal
 from common.metrics import Sums
 from common.ranks import Ranks
-from common.records import NotRecorded, Run, RunWriter, Totals, World, read_run
+from common.records import Evaluation, NotRecorded, Run, RunWriter, Totals, World, read_run
 
 Script = Callable[[Journal, int], Any]
 
@@ -134,7 +134,7 @@ def test_totals_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (found.training_seconds, found.validation_seconds, found.test_seconds) == (2.0 + 3.0 + 6.0, 0.25, 1.5)
     assert found.images_per_second == 12 * 30 / 11.0
     assert (found.test_loss, found.test_accuracy) == (0.4, 0.75)
-    assert (found.initial_test_loss, found.initial_test_accuracy) == (2.3, 0.1)
+    assert run.record.initial_test == Evaluation(loss=2.3, accuracy=0.1)
     assert run.state == "finished"
     weights = load_weights(run.folder / "weights.safetensors")
     assert run.record.hashes.final_weights == weights_hash(weights)  # type: ignore[union-attr]

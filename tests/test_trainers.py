@@ -39,7 +39,7 @@ from trainer_runs import (
 
 from common.datasets import load_dataset
 from common.initial_weights import load_weights, weights_hash
-from common.records import EPOCHS_FILE, Hashes, NotRecorded, Run, Status, Totals, World, read_run
+from common.records import EPOCHS_FILE, Evaluation, Hashes, NotRecorded, Run, Status, Totals, World, read_run
 
 FRAMEWORKS = ("torch", "keras")
 OTHER = {"torch": "keras", "keras": "torch"}
@@ -277,6 +277,11 @@ def totals(run: Run) -> Totals:
     return run.record.totals
 
 
+def initial_loss(run: Run) -> float:
+    assert isinstance(run.record.initial_test, Evaluation) and run.record.initial_test.loss is not None
+    return run.record.initial_test.loss
+
+
 def hashes(run: Run) -> Hashes:
     assert isinstance(run.record.hashes, Hashes)
     return run.record.hashes
@@ -391,7 +396,7 @@ def check_resumed(starts: Starts, *, whole: str, resumed: str, after: int) -> No
         assert (ours.training_loss, ours.validation_loss) == (theirs.training_loss, theirs.validation_loss)
         assert (ours.training_accuracy, ours.learning_rate) == (theirs.training_accuracy, theirs.learning_rate)
     assert totals(one).test_loss == totals(other).test_loss
-    assert totals(one).initial_test_loss == totals(other).initial_test_loss
+    assert one.record.initial_test == other.record.initial_test
 
 
 def test_resume_ends_bit_for_bit_as_an_unbroken_run(starts: Starts, framework: str) -> None:
@@ -405,12 +410,11 @@ def test_resume_ends_bit_for_bit_as_an_unbroken_run(starts: Starts, framework: s
 def test_evaluates_before_training_where_asked(starts: Starts, framework: str) -> None:
     outcomes = starts.ranks(framework, 2)
     run = starts.run(f"{framework}2-whole")
-    before = totals(run)
-    assert isinstance(before.initial_test_loss, float) and 2 < before.initial_test_loss < 3
-    assert before.initial_test_loss != before.test_loss
+    before = initial_loss(run)
+    assert 2 < before < 3 and before != totals(run).test_loss
     assert "before training: test loss" in first(outcomes, "whole").stdout
     assert "before training" not in first(outcomes, "double").stdout
-    assert totals(starts.run(f"{framework}2-double")).initial_test_loss is None
+    assert starts.run(f"{framework}2-double").record.initial_test is None
 
 
 def test_frameworks_begin_at_the_same_loss(starts: Starts) -> None:
@@ -418,8 +422,8 @@ def test_frameworks_begin_at_the_same_loss(starts: Starts) -> None:
         pytest.skip("only one framework is installed")
     for side in FRAMEWORKS:
         starts.ranks(side, 2)
-    one, other = (totals(starts.run(f"{side}2-whole")) for side in FRAMEWORKS)
-    assert one.initial_test_loss == pytest.approx(other.initial_test_loss, rel=1e-5)
+    one, other = (initial_loss(starts.run(f"{side}2-whole")) for side in FRAMEWORKS)
+    assert one == pytest.approx(other, rel=1e-5)
 
 
 def test_frameworks_train_alike_in_float64(starts: Starts) -> None:
