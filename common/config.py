@@ -284,6 +284,12 @@ class Config:
             remedy="Use --output-activation linear, or --loss mse",
         )
         _require(
+            not (self.device.mixed_precision and self.model.dtype == "float64"),
+            problem="mixed precision computes in float16 with float32 weights",
+            received="--mixed-precision --dtype float64",
+            remedy="Leave one of the two out",
+        )
+        _require(
             self.training.early_stop is None or self.data.validation_share > 0,
             problem="--early-stop needs validation samples",
             received=f"--early-stop {self.training.early_stop} --validation-share {self.data.validation_share}",

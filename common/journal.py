@@ -107,6 +107,11 @@ class Journal:
                 self._writer.update(initial_test=Evaluation(loss=sums.mean_loss, accuracy=sums.accuracy))
                 self.console.line(f"before training: test {_describe(sums)}")
 
+    def goes_on(self, *, step: int) -> bool:
+        """Return whether updates are left to do after `step` of them, for a run that is resumed too."""
+        first = self._writer is not None and step < self.experiment.total_steps and not self._stops_early()
+        return bool(self.ranks.from_first(first))
+
     def epoch_ended(self, epoch: int, result: EpochResult, *, weights: Weights, optimizer_state: Weights) -> bool:
         """Reduce, check, save and print an epoch; return whether the run goes on.
 
@@ -326,7 +331,8 @@ class Journal:
     def _end_lines(self, totals: Totals, test: Sums) -> str:
         assert self._writer
         return (
-            f"trained {totals.epochs} epochs in {readable_seconds(_number(totals.training_seconds))}, "
+            f"trained {'1 epoch' if totals.epochs == 1 else f'{totals.epochs} epochs'} in "
+            f"{readable_seconds(_number(totals.training_seconds))}, "
             f"{_number(totals.images_per_second):,.0f} images/s "
             f"(start-up {readable_seconds(_number(totals.startup_seconds))}, "
             f"validation {readable_seconds(_number(totals.validation_seconds))}, "

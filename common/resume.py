@@ -7,7 +7,7 @@ from common.checkpoints import Checkpoint, load_newest_checkpoint
 from common.config import Config, parse_command_line
 from common.errors import UserError
 from common.experiment import Experiment
-from common.records import NotRecorded, Run, World, read_run
+from common.records import Hashes, NotRecorded, Run, World, read_run
 
 # What may be given anew when a run is resumed: nothing that its weights depend on, but for how long it goes on.
 MAY_CHANGE = {
@@ -64,14 +64,21 @@ def read_resumable_run(folder: Path, *, framework: str, experiment: Experiment) 
         size = old.world.size if isinstance(old.world, World) else "unknown"
         raise UserError(f"the run has {size} ranks. Received: {experiment.size} ranks. Start it with -np {size}")
     checkpoint = load_newest_checkpoint(folder, spec=experiment.spec, recorded_epochs=len(run.epochs))
-    if checkpoint.step >= experiment.total_steps:
+    if isinstance(old.hashes, Hashes) and old.hashes.sample_order != experiment.sample_order_hash:
         raise UserError(
-            f"nothing is left to do: {checkpoint.epoch} epochs are done. Received: --resume {folder}. "
-            f"Give --epochs {checkpoint.epoch + 1} or more"
+            f"the data set has other samples than when the run began. Received: --resume {folder}, "
+            f"{experiment.dataset.name}. Restore the data, or start a new run"
         )
-    if checkpoint.step != checkpoint.epoch * experiment.steps_per_epoch:
+    # A run that ended between its last checkpoint and the test is resumed for the test alone.
+    is_trained = checkpoint.step >= experiment.total_steps
+    if checkpoint.step != checkpoint.epoch * experiment.steps_per_epoch and (not is_trained or run.state == "finished"):
         raise UserError(
             f"the last epoch was cut short by --max-steps and cannot be resumed. Received: --resume {folder}. "
             "Start a new run"
+        )
+    if is_trained and run.state == "finished":
+        raise UserError(
+            f"nothing is left to do: {checkpoint.epoch} epochs are done. Received: --resume {folder}. "
+            f"Give --epochs {checkpoint.epoch + 1} or more"
         )
     return run, checkpoint

@@ -35,6 +35,14 @@ class Trainer:
         if distributed:
             check_compiled_model(model)
 
+    def warm_up(self, batches: tf.data.Dataset) -> None:
+        """Train on one batch and take it back: the first call builds the graph, which is no training time."""
+        variables = [*self.model.variables, *self.model.optimizer.variables]
+        before = [variable.numpy() for variable in variables]
+        self.model.fit(batches.take(1), verbose=0, shuffle=False)
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+
     def train_epoch(
         self, batches: tf.data.Dataset, *, epoch: int, advance: Callable[[int], object]
     ) -> tuple[Sums, float, float]:

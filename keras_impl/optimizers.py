@@ -1,5 +1,6 @@
 """The optimizers and losses in Keras, with PyTorch's formulas and every value given from the settings."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,11 +14,12 @@ from keras_impl import update_rules
 from keras_impl.weights import weight_maps
 
 
+@keras.saving.register_keras_serializable(package="horovod_twins")
 class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
     """The learning rate of every update of the run, looked up by the optimizer's count of updates."""
 
-    def __init__(self, learning_rates: np.ndarray) -> None:
-        self.learning_rates = learning_rates
+    def __init__(self, learning_rates: Sequence[float]) -> None:
+        self.learning_rates = np.asarray(learning_rates, dtype=np.float64)
 
     def __call__(self, step: Any) -> Any:
         """Return the learning rate of update `step`, counted from 0."""
@@ -25,14 +27,14 @@ class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that rebuild this schedule."""
-        return {"learning_rates": self.learning_rates}
+        return {"learning_rates": self.learning_rates.tolist()}
 
 
 def build_optimizer(
     model: keras.Model, config: OptimizerConfig, *, learning_rates: np.ndarray, device: DeviceConfig
 ) -> keras.optimizers.Optimizer:
     """Return the update rule over all weights of the model."""
-    rates = LearningRates(learning_rates)
+    rates = LearningRates(learning_rates.tolist())
     decay = config.weight_decay
     if config.optimizer == "sgd":
         optimizer: Any = update_rules.SGD(rates, momentum=config.momentum, nesterov=config.nesterov, weight_decay=decay)

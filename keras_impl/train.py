@@ -82,9 +82,12 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
 
     if config.training.evaluate_first and not checkpoint:
         journal.evaluated_first(evaluate("test")[0])
+    epoch, step = (checkpoint.epoch, checkpoint.step) if checkpoint else (0, 0)
+    goes_on = journal.goes_on(step=step)
+    if goes_on:
+        trainer.warm_up(training_data(experiment, epoch=epoch + 1, ranks=ranks))
     # Horovod 7/7 - rank 0 only: the journal prints and writes on rank 0; every rank calls it, for the sums over ranks.
     journal.training_starts()
-    epoch, goes_on = checkpoint.epoch if checkpoint else 0, experiment.total_steps > 0
     while goes_on:
         epoch += 1
         seed_dropout(model, seed=config.training.seed, epoch=epoch, rank=ranks.rank)

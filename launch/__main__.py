@@ -28,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"{parser.prog} {options.command}: error: {error}", file=sys.stderr)
         return EXIT_CODE_USER_ERROR
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":

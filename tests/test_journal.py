@@ -314,7 +314,7 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
 
 def test_only_the_same_framework_ranks_and_more_epochs_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(tmp_path)
-    run_some(config, 3)
+    run_some(config, 3, end=None)
     assert "nothing is left to do: 3 epochs are done" in refused(resumed(config))
     assert "the run has 1 ranks. Received: 2 ranks" in refused(resumed(config, epochs=9), size=2)
     text = (tmp_path / "run" / "run.json").read_text()
@@ -350,6 +350,35 @@ def test_a_run_ended_between_a_checkpoint_and_its_line_goes_on_from_the_one_befo
     assert play(resumed(config), go_on) == [1]
     assert [epoch.epoch for epoch in read_run(tmp_path / "run").epochs] == [1, 2]
     assert [folder.name for folder in checkpoint_folders(tmp_path / "run")] == ["epoch-0002"]
+
+
+def test_a_run_ended_before_its_test_is_resumed_for_the_test_alone(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+
+    def end(journal: Journal, _: int) -> None:
+        for epoch in (1, 2, 3):
+            end_epoch(journal, epoch)
+        journal.end("interrupted", message="by the test")
+
+    play(config, end)
+
+    def go_on(journal: Journal, done: int) -> bool:
+        goes_on = journal.goes_on(step=done * journal.experiment.steps_per_epoch)
+        finish(journal, Sums(4.0, 7, 10), seconds=0.5)
+        return goes_on
+
+    assert play(resumed(config), go_on) == [False]
+    run = read_run(tmp_path / "run")
+    assert run.state == "finished" and totals(run).epochs == 3
+
+
+def test_other_samples_are_refused(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    run_some(config, 1)
+    text = (tmp_path / "run" / "run.json").read_text()
+    order = read_run(tmp_path / "run").record.hashes.sample_order  # type: ignore[union-attr]
+    (tmp_path / "run" / "run.json").write_text(text.replace(str(order), "0" * 32))
+    assert "the data set has other samples" in refused(resumed(config, epochs=9))
 
 
 def test_a_run_cut_within_an_epoch_is_not_resumed(tmp_path: Path) -> None:

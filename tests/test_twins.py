@@ -54,6 +54,7 @@ EXTRA_NAMES = {
         "bench_worker.py": {"ddp_ranks": "PyTorch's DistributedDataParallel"},
     },
     "keras": {
+        "loop.py": {"Trainer.warm_up": "Keras builds a graph at the first step, PyTorch builds nothing"},
         "weights.py": {
             "WeightMap": "Keras' layouts differ from the file's, PyTorch's are the file's",
             "weight_maps": "the same",
