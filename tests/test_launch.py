@@ -87,7 +87,7 @@ def old_run(tmp_path: Path) -> Path:
     for epoch in (1, 2, 3):
         writer.add_epoch(make_epoch(epoch))
     save_checkpoint(tmp_path / "old", Checkpoint(3, 12, random_weights(make_experiment(config)), {}), keep=1)
-    writer.end("interrupted")
+    writer.end("finished")
     return tmp_path / "old"
 
 

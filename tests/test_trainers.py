@@ -155,7 +155,7 @@ BAD_RESUME = {
     "ranks": r"the run has 2 ranks\. Received: 1 ranks\. Start it with -np 2",
     "foreign": r"these weights are of another model than mlp .* Received: ",
     "settings": r"a resumed run keeps its settings \(learning_rate is 0\.01\)\. Received: --learning-rate 1\.0\.",
-    "done": r"nothing is left to do: 3 epochs are done\. Received: --resume",
+    "done": r"the last epoch was cut short by --max-steps and cannot be resumed\. Received: --resume",
     "no_run": r"no run folder: No such file or directory\. Received: runs/none/run\.json\.",
     "no_image": r"cannot read the image\. Received: file ",
     "other": r"a run is resumed by the framework that began it\. Received: runs/\S+ of \w+\. Use \w+_impl/train",
