@@ -32,6 +32,8 @@ setup: ## set up .venv: packages, MPI, Horovod (about 6 minutes the first time)
 	@$(SETUP) --frameworks "$(or $(FRAMEWORKS),torch keras)"
 
 train: ## set up if needed, then train MNIST on NP Horovod processes
+	@case "$(NP)" in *[!0-9]*|''|0) echo "make train: NP is no number of processes. Received: NP=$(NP). Give 1 or more" >&2; \
+	  exit 2;; esac
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --need "$(FRAMEWORK)"
 	@.venv/bin/python -m launch train --framework $(FRAMEWORK) --np $(NP) -- $(ARGS)
 
