@@ -28,7 +28,7 @@ help: ## list the targets
 	@echo "  FRAMEWORK=torch|keras  NP=4  ARGS=\"...\"      for train; ARGS for test and bench too (make train ARGS=--help)"
 	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  PYTHON=python3      for set-up"
 
-setup: ## set up .venv: packages, MPI, Horovod (about 6 minutes the first time)
+setup: ## set up .venv: packages, MPI, Horovod (the first time Horovod is compiled)
 	@$(SETUP) --frameworks "$(or $(FRAMEWORKS),torch keras)"
 
 train: ## set up if needed, then train MNIST on NP Horovod processes
