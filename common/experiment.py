@@ -4,12 +4,13 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from common.batches import normalization_table
 from common.config import Config
-from common.datasets import Dataset, load_dataset
+from common.datasets import Dataset, Split, load_dataset
 from common.errors import UserError
 from common.initial_weights import Weights, draw_initial_weights
 from common.model_specs import ModelSpec, model_spec
@@ -58,7 +59,7 @@ class Experiment:
         """Return the updates of an epoch, counted from 1."""
         return min(self.steps_per_epoch, self.total_steps - (epoch - 1) * self.steps_per_epoch)
 
-    @property
+    @cached_property
     def learning_rates(self) -> np.ndarray:
         """(total steps,) float64, the learning rate of every update."""
         config = self.config
@@ -70,6 +71,16 @@ class Experiment:
             steps=planned,
             steps_per_epoch=self.steps_per_epoch,
         )[: self.total_steps]
+
+    def evaluation_samples(self, part: Literal["validation", "test"]) -> tuple[Split, np.ndarray]:
+        """Return a split and the rows of it that are evaluated."""
+        if part == "validation":
+            return self.dataset.train, self.validation_indices
+        return self.dataset.test, np.arange(len(self.dataset.test))
+
+    def validates_after(self, epoch: int) -> bool:
+        """Return whether an epoch, counted from 1, is followed by a validation."""
+        return len(self.validation_indices) > 0 and epoch % self.config.training.validate_every == 0
 
     @cached_property
     def first_weights(self) -> Weights:

@@ -1,6 +1,7 @@
 """The processes of a run and what they must agree on. Built on one collective, which each framework hands in."""
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,6 +88,29 @@ def controller_variables(variables: Mapping[str, str]) -> dict[str, str]:
         return {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
     # MPI spins while it waits; on a CPU it would take the cores from the ranks that still compute.
     return {} if "OMPI_MCA_mpi_yield_when_idle" in variables else {"OMPI_MCA_mpi_yield_when_idle": "1"}
+
+
+def join(hvd: Any) -> Ranks:
+    """Start Horovod and return this process among all of the run.
+
+    Args:
+        hvd: the framework's Horovod module, such as `horovod.torch`.
+    """
+    os.environ.update(controller_variables(os.environ))
+    hvd.init()
+
+    def allgather(value: Any) -> list[Any]:
+        # Named, for Horovod's own name holds the type of the value, which may differ between ranks.
+        return hvd.allgather_object(value, name="objects") if hvd.size() > 1 else [value]
+
+    return Ranks(
+        rank=hvd.rank(),
+        size=hvd.size(),
+        local_rank=hvd.local_rank(),
+        local_size=hvd.local_size(),
+        controller="none" if hvd.size() == 1 else "mpi" if hvd.mpi_enabled() else "gloo",
+        allgather=allgather,
+    )
 
 
 def threads_per_rank(wanted: int | None, *, cores: int, local_size: int) -> int:

@@ -24,10 +24,10 @@ from pathlib import Path
 import pooch
 from tqdm import tqdm
 
+from common.console import Console
 from common.errors import UserError
 from common.formats import Files, FormatError
 from common.published import Mirror, Package, PublishedDataset
-from common.ranks import under_launcher
 
 DATA_FOLDER_VARIABLE = "HOROVOD_TWINS_DATA"
 CONNECT_SECONDS = 4  # a closed network must not cost more than this for each mirror
@@ -48,7 +48,7 @@ def say(line: str) -> None:
 
 def shows_bar(progress: bool | None) -> bool:
     """Return whether to show a bar: as asked for, else on a terminal without a launcher (which tags every write)."""
-    return sys.stderr.isatty() and not under_launcher(os.environ) if progress is None else progress
+    return Console.automatic_bars() if progress is None else progress
 
 
 def fetch_files(

@@ -1,8 +1,5 @@
 """The Horovod steps in tf.keras: init, pin, wrap, broadcast; sums over ranks; averaged BatchNorm statistics."""
 
-import os
-from typing import Any
-
 import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
@@ -12,29 +9,14 @@ from common.environment import usable_cores
 from common.errors import UserError
 from common.model_specs import ModelSpec
 from common.pinning import choose_gpu
-from common.ranks import Ranks, controller_variables, threads_per_rank
+from common.ranks import Ranks, join, threads_per_rank
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.weights import weight_maps
 
 
 def init() -> Ranks:
     """Join the other processes of this run; one process alone is a run of one rank."""
-    os.environ.update(controller_variables(os.environ))
-    hvd.init()
-    controller = "none" if hvd.size() == 1 else "mpi" if hvd.mpi_enabled() else "gloo"
-    return Ranks(
-        rank=hvd.rank(),
-        size=hvd.size(),
-        local_rank=hvd.local_rank(),
-        local_size=hvd.local_size(),
-        controller=controller,
-        allgather=_allgather if hvd.size() > 1 else lambda value: [value],
-    )
-
-
-def _allgather(value: Any) -> list[Any]:
-    # Named, for Horovod's own name holds the type of the value, which may differ between ranks.
-    return hvd.allgather_object(value, name="objects")
+    return join(hvd)
 
 
 def pin_device(config: DeviceConfig, ranks: Ranks) -> tuple[str, int]:

@@ -10,11 +10,11 @@
 import os
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines, read when it is imported
 
 import keras
-import numpy as np
 
 from common.config import Config
 from common.experiment import prepare_experiment
@@ -73,9 +73,8 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
 
     trainer = Trainer(model, optimizer, config=config, distributed=ranks.size > 1)
 
-    def evaluate(split_name: str, *, replicated: bool = False) -> tuple[Sums, float]:
-        split = experiment.dataset.train if split_name == "validation" else experiment.dataset.test
-        indices = experiment.validation_indices if split_name == "validation" else np.arange(len(split))
+    def evaluate(part: Literal["validation", "test"], *, replicated: bool = False) -> tuple[Sums, float]:
+        split, indices = experiment.evaluation_samples(part)
         rank, size = (0, 1) if replicated else (ranks.rank, ranks.size)
         samples = len(evaluation_range(len(indices), rank=rank, size=size))
         return trainer.evaluate(evaluation_data(experiment, split, indices, rank=rank, size=size), samples=samples)
@@ -99,7 +98,7 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
         )
         distributed.average_batch_norm(model, spec=spec, ranks=ranks)
         validation, validation_seconds = Sums(), 0.0
-        if len(experiment.validation_indices) and epoch % config.training.validate_every == 0:
+        if experiment.validates_after(epoch):
             validation, validation_seconds = evaluate(
                 "validation", replicated=config.training.validation == "replicated"
             )

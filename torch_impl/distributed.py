@@ -1,8 +1,5 @@
 """The Horovod steps in PyTorch: init, pin, wrap, broadcast; sums over ranks; averaged BatchNorm statistics."""
 
-import os
-from typing import Any
-
 import horovod.torch as hvd
 import torch
 from torch import nn
@@ -11,27 +8,12 @@ from common.config import DeviceConfig
 from common.environment import usable_cores
 from common.errors import UserError
 from common.pinning import choose_gpu
-from common.ranks import Ranks, controller_variables, threads_per_rank
+from common.ranks import Ranks, join, threads_per_rank
 
 
 def init() -> Ranks:
     """Join the other processes of this run; one process alone is a run of one rank."""
-    os.environ.update(controller_variables(os.environ))
-    hvd.init()
-    controller = "none" if hvd.size() == 1 else "mpi" if hvd.mpi_enabled() else "gloo"
-    return Ranks(
-        rank=hvd.rank(),
-        size=hvd.size(),
-        local_rank=hvd.local_rank(),
-        local_size=hvd.local_size(),
-        controller=controller,
-        allgather=_allgather if hvd.size() > 1 else lambda value: [value],
-    )
-
-
-def _allgather(value: Any) -> list[Any]:
-    # Named, for Horovod's own name holds the type of the value, which may differ between ranks.
-    return hvd.allgather_object(value, name="objects")
+    return join(hvd)
 
 
 def pin_device(config: DeviceConfig, ranks: Ranks) -> tuple[torch.device, int]:

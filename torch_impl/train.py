@@ -9,8 +9,7 @@
 
 import sys
 from collections.abc import Sequence
-
-import numpy as np
+from typing import Literal
 
 from common.config import Config
 from common.experiment import prepare_experiment
@@ -64,9 +63,8 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     distributed.broadcast_state(model, optimizer, ranks=ranks)
     journal.check_weights(get_weights(model, spec=experiment.spec), when="after the broadcast")
 
-    def evaluate(split_name: str, *, replicated: bool = False) -> tuple[Sums, float]:
-        split = experiment.dataset.train if split_name == "validation" else experiment.dataset.test
-        indices = experiment.validation_indices if split_name == "validation" else np.arange(len(split))
+    def evaluate(part: Literal["validation", "test"], *, replicated: bool = False) -> tuple[Sums, float]:
+        split, indices = experiment.evaluation_samples(part)
         rank, size = (0, 1) if replicated else (ranks.rank, ranks.size)
         return trainer.evaluate(evaluation_data(experiment, split, indices, rank=rank, size=size, device=device))
 
@@ -88,7 +86,7 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
         )
         distributed.average_batch_norm(model, ranks=ranks)
         validation, validation_seconds = Sums(), 0.0
-        if len(experiment.validation_indices) and epoch % config.training.validate_every == 0:
+        if experiment.validates_after(epoch):
             validation, validation_seconds = evaluate(
                 "validation", replicated=config.training.validation == "replicated"
             )
