@@ -4,19 +4,19 @@ python -m common datasets list | fetch NAME... | verify [NAME...]
 python -m common schema                                               of the run folder, as JSON Schema
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 
 from common import datasets_command
-from common.errors import EXIT_CODE_USER_ERROR, UserError
+from common.command_line import Parser
+from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError, for_people
 from common.records import run_folder_schema
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, or 2 for an error that the user can mend."""
-    parser = argparse.ArgumentParser(prog="python -m common", description="Commands that need no framework.")
+    parser = Parser(prog="python -m common", description="Commands that need no framework.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     datasets_command.add_parser(commands)
     schema = commands.add_parser("schema", help="print the JSON Schema of run.json and of a line of epochs.jsonl")
@@ -24,11 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.run(options)
-    except UserError as error:
+    except (UserError, OSError, MemoryError) as caught:
+        error = for_people(caught)
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return EXIT_CODE_USER_ERROR
     except KeyboardInterrupt:
-        return 130
+        return EXIT_CODE_INTERRUPTED
     return 0
 
 

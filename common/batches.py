@@ -95,7 +95,6 @@ def training_batches(
     rank: int,
     size: int,
     table: np.ndarray,
-    first_step: int = 0,
     steps: int | None = None,
 ) -> Iterator[Batch]:
     """Yield one rank's batches of one epoch, in the order of `common.sharding`.
@@ -109,7 +108,6 @@ def training_batches(
         rank: of this process, 0 <= rank < size.
         size: number of ranks.
         table: from `normalization_table`.
-        first_step: where to begin, counted from 0, to go on within an epoch.
         steps: how many steps the epoch has at most; None for all full global batches.
 
     Yields:
@@ -120,7 +118,7 @@ def training_batches(
     if steps is not None:
         last_step = min(last_step, steps)
     order = sample_indices[epoch_order(len(sample_indices), seed=seed, epoch=epoch)]
-    for step in range(first_step, last_step):
+    for step in range(last_step):
         yield gather(split, order[rank_slice(step, batch_size=batch_size, rank=rank, size=size)], table)
 
 

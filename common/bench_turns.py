@@ -24,7 +24,8 @@ TASKS = {
     "simplecnn": ("synthetic:40000x28x28x1x10", 64),
     "resnet34": ("synthetic:2000x32x32x1x10", 16),
 }
-CONTESTANTS = ("bare", "np1", "np2", "np2_each", "np2_ddp")
+APART = "np2_apart"  # all ranks at once, none knowing of the others
+CONTESTANTS = ("bare", "np1", "np2", "np2_each", "np2_ddp", APART)
 MEMORY_BATCHES = 32  # batches that a bare loop holds in memory and goes round
 TRACE_STEPS = 2  # steps of the first turn of all, which compiles and allocates and is not counted
 MOST_GROWTH = 8.0  # of the steps of a turn, from one attempt to find their number to the next
@@ -114,9 +115,8 @@ def with_steps(experiment: Experiment, *, size: int, steps: int) -> Experiment:
 
 def alone(ranks: Ranks) -> Ranks:
     """Return this process as the only rank of a run."""
-    return replace(
-        ranks, rank=0, size=1, local_rank=0, local_size=1, controller="none", allgather=lambda value: [value]
-    )
+    # It stays on its own device: another process of the host may compute at the same time.
+    return replace(ranks, rank=0, size=1, controller="none", allgather=lambda value: [value])
 
 
 def measure(settings: BenchSettings, *, ranks: Ranks, build: BuildContestant) -> None:
@@ -182,7 +182,8 @@ class _Player:
         self._epoch = 0
         # Every rank builds every contestant, though rank 0 alone trains those of one rank: Keras numbers what is built,
         # and Horovod's ranks find each other by these names.
-        self._train = build(name, stage.experiment, stage.ranks if self.size > 1 else alone(stage.ranks))
+        joined = self.size > 1 and name != APART
+        self._train = build(name, stage.experiment, stage.ranks if joined else alone(stage.ranks))
 
     @property
     def most_steps(self) -> int:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from common.errors import expanded
+
 
 def cache_folder() -> Path:
     """Return the cache folder of this user (not created).
@@ -12,6 +14,6 @@ def cache_folder() -> Path:
     """
     named = os.environ.get("HOROVOD_TWINS_CACHE")
     if named:
-        return Path(named).expanduser().absolute()
+        return expanded(named).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "horovod-twins"
+    return expanded(base).absolute() / "horovod-twins"

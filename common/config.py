@@ -22,7 +22,7 @@ from typing import Any, Literal
 import tyro
 from pydantic import TypeAdapter, ValidationError
 
-from common.errors import EXIT_CODE_USER_ERROR, UserError, one_line
+from common.errors import EXIT_CODE_USER_ERROR, UserError, expanded, one_line
 from common.model_specs import MODEL_NAMES
 
 
@@ -39,6 +39,17 @@ def _require_at_least(least: float, **values: float | None) -> None:
             problem=f"{flag} is out of range",
             received=f"{flag} {value}",
             remedy=f"Give a number of {least:g} or more",
+        )
+
+
+def _require_at_most(most: float, **values: float | None) -> None:
+    for name, value in values.items():
+        flag = f"--{name.replace('_', '-')}"
+        _require(
+            value is None or value <= most,
+            problem=f"{flag} is out of range",
+            received=f"{flag} {value}",
+            remedy=f"Give a number of {most:,g} or less",
         )
 
 
@@ -98,6 +109,7 @@ class ModelConfig:
             remedy=f"Choose one of {', '.join(MODEL_NAMES)}",
         )
         _require_at_least(2, outputs=self.outputs)
+        _require_at_most(1e6, outputs=self.outputs)
 
 
 @dataclass(frozen=True)
@@ -127,6 +139,7 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         _require_at_least(0, learning_rate=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
+        _require_at_most(1e6, learning_rate=self.learning_rate, weight_decay=self.weight_decay)
         for name in ("beta1", "beta2", "alpha", "momentum"):
             value = getattr(self, name)
             _require(
@@ -197,6 +210,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         _require_at_least(0, epochs=self.epochs, seed=self.seed)
+        _require_at_most(1e6, epochs=self.epochs, batch_size=self.batch_size, eval_batch_size=self.eval_batch_size)
         _require_at_least(
             1,
             batch_size=self.batch_size,
@@ -206,6 +220,12 @@ class TrainingConfig:
             validate_every=self.validate_every,
             early_stop=self.early_stop,
         )
+
+
+# Of mixed precision, where the two frameworks start apart: the loss is multiplied by this, by half after each overflow,
+# and by twice as much again after so many updates without one.
+INITIAL_LOSS_SCALE = 2.0**15
+LOSS_SCALE_GROWTH_STEPS = 2000
 
 
 @dataclass(frozen=True)
@@ -225,6 +245,7 @@ class DeviceConfig:
 
     def __post_init__(self) -> None:
         _require_at_least(1, threads=self.threads)
+        _require_at_most(1024, threads=self.threads)
         _require(
             not (self.mixed_precision and self.device == "cpu"),
             problem="mixed precision needs a GPU",
@@ -242,7 +263,8 @@ class RecordConfig:
     name: str | None = None
     """name of the run folder (None: framework, model, data set, ranks, date and time)"""
     resume: str | None = None
-    """run folder to go on with; its settings are used, --epochs and --keep may be given anew"""
+    """run folder to go on with; it keeps its settings, only --epochs, --max-steps, --keep, --tensorboard, --progress
+    and --data-folder may be given anew"""
     keep: int = 1
     """newest checkpoints kept, 0 keeps all"""
     tensorboard: bool = False
@@ -253,15 +275,15 @@ class RecordConfig:
     def __post_init__(self) -> None:
         _require_at_least(0, keep=self.keep)
         _require(
-            self.name is None or re.fullmatch(r"(?!\.)[\w.+-]+", self.name) is not None,
+            self.name is None or re.fullmatch(r"(?!\.)[\w.+-]{1,200}", self.name) is not None,
             problem="--name is no folder name",
             received=f"--name {self.name!r}",
-            remedy="Use letters, digits, '.', '_', '+' and '-' only",
+            remedy="Use at most 200 letters, digits, '.', '_', '+' and '-' only",
         )
 
     def folder(self, name: str) -> Path:
         """Return the run folder of a new run of this name."""
-        return Path(self.runs_folder).expanduser() / name
+        return expanded(self.runs_folder) / name
 
 
 @dataclass(frozen=True)

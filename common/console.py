@@ -52,6 +52,11 @@ class Console:
         stream.flush()
 
 
+def counted(number: int, noun: str) -> str:
+    """Return `1 rank`, `2 ranks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def readable_seconds(seconds: float) -> str:
     """Return a time as people say it: 7.3 s, 4 min 05 s, 2 h 03 min."""
     if seconds < 99.5:

@@ -181,17 +181,20 @@ def _build_entry(entry: str, build: Callable[[Path], Content], waiting_since: fl
         shutil.rmtree(leftover, ignore_errors=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{entry}.partial-", dir=parent))
     try:
-        (partial / "work").mkdir()
-        (partial / "entry").mkdir()
-        _write_entry(partial / "entry", build(partial / "work"))
-        if (parent / entry).exists():
-            (parent / entry).rename(partial / "damaged")
-        (partial / "entry").rename(parent / entry)
+        try:
+            with _errors_for_people():
+                (partial / "work").mkdir()
+                (partial / "entry").mkdir()
+                _write_entry(partial / "entry", build(partial / "work"))
+                if (parent / entry).exists():
+                    (parent / entry).rename(partial / "damaged")
+                (partial / "entry").rename(parent / entry)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     except UserError as error:
-        failure_note.write_text(str(error))
+        with contextlib.suppress(OSError):  # where the disk is so full that not even this fits, each tries by itself
+            failure_note.write_text(str(error))
         raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     failure_note.unlink(missing_ok=True)
 
 

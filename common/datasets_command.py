@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from common import dataset_cache, sources
+from common.command_line import Parser
 from common.dataset_cache import DamagedEntryError
 from common.dataset_types import Dataset
 from common.datasets import dataset_help, load_dataset
@@ -12,7 +13,7 @@ from common.formats import Arrays
 from common.published import PUBLISHED
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the `datasets` command; each of its actions sets `run`, a function of the parsed options."""
     parser = commands.add_parser("datasets", help="list, fetch and verify data sets")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
@@ -86,7 +87,8 @@ def verify_datasets(names: list[str]) -> None:
             damaged.append(name)
     if damaged:
         raise UserError(
-            f"damaged data sets in the cache. Received: {', '.join(damaged)}. Use them: they are then made anew"
+            f"damaged data sets in the cache. Received: {', '.join(damaged)}. Remove their folders in "
+            f"{dataset_cache.datasets_folder()}: they are made anew when they are used"
         )
 
 

@@ -1,6 +1,7 @@
 """One experiment, ready to be trained: what both frameworks are given, and every setting checked against the data."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from common.config import Config
 from common.datasets import Dataset, Split, load_dataset
 from common.errors import UserError
 from common.initial_weights import Weights, draw_initial_weights
-from common.model_specs import ModelSpec, model_spec
+from common.model_specs import BatchNorm, ModelSpec, model_spec
 from common.schedule import learning_rates
 from common.sharding import dropped_samples, epoch_order, split_validation, steps_per_epoch
 from common.tensorboard_events import require_tensorboard
@@ -70,7 +71,8 @@ class Experiment:
             size=self.size,
             steps=planned,
             steps_per_epoch=self.steps_per_epoch,
-        )[: self.total_steps]
+            first=self.total_steps,
+        )
 
     def evaluation_samples(self, part: Literal["validation", "test"]) -> tuple[Split, np.ndarray]:
         """Return a split and the rows of it that are evaluated."""
@@ -116,6 +118,7 @@ def prepare_experiment(config: Config, *, size: int, progress: bool) -> Experime
     )
     height, width, channels = dataset.image_shape
     spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=_outputs(config, dataset))
+    _check_batch_norm(spec, batch_size=config.training.batch_size)
     training, validation = split_validation(
         len(dataset.train.labels), share=config.data.validation_share, seed=config.training.seed
     )
@@ -135,6 +138,15 @@ def _outputs(config: Config, dataset: Dataset) -> int:
             f"Received: --outputs {outputs}. Leave --outputs out or give {dataset.class_count} or more"
         )
     return outputs
+
+
+def _check_batch_norm(spec: ModelSpec, *, batch_size: int) -> None:
+    for row in spec.rows:
+        if isinstance(row.layer, BatchNorm) and batch_size * math.prod(row.output_shape[1:]) == 1:
+            raise UserError(
+                f"{spec.name} normalises over the batch, and its layer {row.layer.name} sees one value a channel only. "
+                f"Received: --batch-size {batch_size}. Give 2 or more, or larger images"
+            )
 
 
 def _steps(config: Config, *, samples: int, size: int) -> int:

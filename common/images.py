@@ -27,7 +27,7 @@ from tqdm import tqdm
 from common import dataset_cache
 from common.dataset_cache import Content, SplitContent
 from common.dataset_types import Dataset
-from common.errors import UserError
+from common.errors import UserError, expanded
 from common.sharding import stable_permutation
 from common.sources import say, shows_bar
 
@@ -83,7 +83,7 @@ def load_images(
         UserError: no such folder, fewer than two classes, a class without images, unreadable images, images of
             different sizes or channels; with the first few.
     """
-    folder = folder.expanduser().absolute()
+    folder = expanded(folder).absolute()
     if image_size is not None and min(image_size) < 1:
         raise UserError(f"images need at least 1 x 1 pixels. Received: {image_size}. Give height and width in pixels")
     try:

@@ -3,6 +3,7 @@
 import math
 import platform
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,7 +14,7 @@ import psutil
 
 from common.checkpoints import Checkpoint, remove_old_checkpoints, save_checkpoint
 from common.config import Config
-from common.console import Console, readable_seconds
+from common.console import Console, counted, readable_seconds
 from common.environment import describe_environment, usable_cores
 from common.experiment import Experiment
 from common.initial_weights import Weights, save_weights, weights_hash
@@ -112,14 +113,16 @@ class Journal:
         first = self._writer is not None and step < self.experiment.total_steps and not self._stops_early()
         return bool(self.ranks.from_first(first))
 
-    def epoch_ended(self, epoch: int, result: EpochResult, *, weights: Weights, optimizer_state: Weights) -> bool:
+    def epoch_ended(
+        self, epoch: int, result: EpochResult, *, weights: Weights, optimizer_state: Callable[[], Weights]
+    ) -> bool:
         """Reduce, check, save and print an epoch; return whether the run goes on.
 
         Args:
             epoch: its number, from 1.
             result: of this rank.
             weights: of this rank, BatchNorm statistics averaged already.
-            optimizer_state: "<parameter>.<slot>" -> array.
+            optimizer_state: called on rank 0 only, for "<parameter>.<slot>" -> array.
 
         Raises:
             UserError: the weights differ between ranks, or the checkpoint cannot be written; on all ranks.
@@ -134,7 +137,7 @@ class Journal:
         goes_on = step < self.experiment.total_steps
         with self.ranks.together("writing the checkpoint"):
             if self._writer:
-                checkpoint = Checkpoint(epoch, step, weights, optimizer_state)
+                checkpoint = Checkpoint(epoch, step, weights, optimizer_state())
                 save_checkpoint(self._writer.folder, checkpoint)
                 record = EpochRecord(
                     epoch=epoch,
@@ -197,20 +200,22 @@ class Journal:
             f"validation, {len(experiment.dataset.test.labels):,} test samples"
         )
         line(
-            f"batch: {config.training.batch_size} x {self.ranks.size} ranks = {experiment.global_batch_size} images an "
-            f"update, {experiment.steps_per_epoch} updates an epoch, the last {experiment.dropped_samples} samples of "
-            f"each epoch's order left out; {experiment.total_steps} updates in all"
+            f"batch: {config.training.batch_size} x {counted(world.size, 'rank')} = {experiment.global_batch_size} "
+            f"images an update, {experiment.steps_per_epoch} updates an epoch, the last {experiment.dropped_samples} "
+            f"samples of each epoch's order left out; {experiment.total_steps} updates in all"
         )
         line(
             f"ranks: {world.size} on {', '.join(world.hosts)}, controller {world.controller}, "
-            f"device {world.devices[0]}, {world.threads_per_rank} threads a rank, {world.cores} cores"
+            f"device {world.devices[0]}, {counted(world.threads_per_rank, 'thread')} a rank, "
+            f"{counted(world.cores, 'core')}"
         )
         if config.device.device == "auto" and set(world.devices) == {"cpu"}:
             line("no GPU was found: the CPU computes")
         if world.oversubscribed:
             line(
-                f"note: {world.local_size} ranks x {world.threads_per_rank} threads on {world.cores} cores: more "
-                "threads than cores. The run is right but slow; its record is marked as functional, not timed"
+                f"note: {counted(world.local_size, 'rank')} x {counted(world.threads_per_rank, 'thread')} on "
+                f"{counted(world.cores, 'core')}: more threads than cores. The run is right but slow; its record is "
+                "marked as functional, not timed"
             )
 
     def _open_folder(self, config: Config, world: World) -> Checkpoint | None:
@@ -331,7 +336,7 @@ class Journal:
     def _end_lines(self, totals: Totals, test: Sums) -> str:
         assert self._writer
         return (
-            f"trained {'1 epoch' if totals.epochs == 1 else f'{totals.epochs} epochs'} in "
+            f"trained {counted(totals.epochs, 'epoch')} in "
             f"{readable_seconds(_number(totals.training_seconds))}, "
             f"{_number(totals.images_per_second):,.0f} images/s "
             f"(start-up {readable_seconds(_number(totals.startup_seconds))}, "

@@ -13,9 +13,6 @@ class Sums:
     correct: float = 0.0
     samples: float = 0.0
 
-    def __add__(self, other: "Sums") -> "Sums":
-        return Sums(self.loss + other.loss, self.correct + other.correct, self.samples + other.samples)
-
     def as_array(self) -> np.ndarray:
         """Return (3,) float64, what is summed over ranks."""
         return np.array([self.loss, self.correct, self.samples], dtype=np.float64)

@@ -11,11 +11,12 @@ import numpy as np
 from common import images
 from common.batches import normalization_table, normalize
 from common.checkpoints import load_newest_checkpoint
+from common.command_line import Parser
 from common.config import Config
 from common.console import Console
 from common.dataset_types import check_labels
 from common.datasets import load_dataset
-from common.errors import EXIT_CODE_USER_ERROR, UserError
+from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError, for_people
 from common.initial_weights import Weights, load_weights
 from common.model_specs import ModelSpec, model_spec
 from common.records import WEIGHTS_FILE, DataRecord, ModelRecord, read_run
@@ -54,14 +55,17 @@ def run_prediction(
             _classify_files(classifier, model, options.images, invert=options.invert)
         else:
             _evaluate(classifier, model, data_folder=options.data_folder)
-    except UserError as error:
+    except (UserError, OSError, MemoryError) as caught:
+        error = for_people(caught)
         print(f"{program}: error: {error}", file=sys.stderr)
         return EXIT_CODE_USER_ERROR
+    except KeyboardInterrupt:
+        return EXIT_CODE_INTERRUPTED
     return 0
 
 
 def _parse(arguments: Sequence[str] | None, *, program: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=program,
         description="Evaluate a run, of either framework, on its test samples, or classify images with it.",
     )
@@ -103,12 +107,7 @@ def _evaluate(classifier: Classifier, model: TrainedModel, *, data_folder: Path 
             f"{dataset.image_shape} and {dataset.class_count} classes. Restore the data, or classify files"
         )
     pixels, labels = dataset.test.images, np.asarray(dataset.test.labels)
-    outputs = np.concatenate(
-        [
-            classifier(normalize(np.ascontiguousarray(pixels[start : start + BATCH_SIZE]), model.table))
-            for start in range(0, len(labels), BATCH_SIZE)
-        ]
-    ).astype(np.float64)
+    outputs = _classify(classifier, pixels, model)
     check_labels(labels, class_count=outputs.shape[1], where=dataset.name)
     correct = int((outputs.argmax(axis=1) == labels).sum())
     loss = losses(outputs, labels, config=model.config).mean()
@@ -118,9 +117,15 @@ def _evaluate(classifier: Classifier, model: TrainedModel, *, data_folder: Path 
     print(confusion_table(labels, outputs.argmax(axis=1), names=model.data.class_names))
 
 
+def _classify(classifier: Classifier, pixels: np.ndarray, model: TrainedModel) -> np.ndarray:
+    """Return (samples, outputs) float64 for (samples, height, width, channels) uint8."""
+    batches = (np.ascontiguousarray(pixels[first : first + BATCH_SIZE]) for first in range(0, len(pixels), BATCH_SIZE))
+    return np.concatenate([classifier(normalize(batch, model.table)) for batch in batches]).astype(np.float64)
+
+
 def _classify_files(classifier: Classifier, model: TrainedModel, files: Sequence[Path], *, invert: bool) -> None:
     pixels = np.stack([read_image(file, shape=model.data.image_shape, invert=invert) for file in files])
-    outputs = classifier(normalize(pixels, model.table)).astype(np.float64)
+    outputs = _classify(classifier, pixels, model)
     names = [*model.data.class_names, *(f"output {n}" for n in range(len(model.data.class_names), outputs.shape[1]))]
     width = max(len(str(file)) for file in files)
     for file, row in zip(files, scores(outputs, config=model.config), strict=True):

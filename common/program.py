@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.config import Config, parse_command_line, requested_resume
 from common.console import Console
-from common.errors import EXIT_CODE_USER_ERROR, UserError
+from common.errors import EXIT_CODE_USER_ERROR, UserError, for_people
 from common.journal import Journal
 from common.ranks import Ranks
 from common.resume import resumed_settings
@@ -48,7 +48,8 @@ def run_program(
             with ranks.together("reading the settings"):
                 raise settings
         train(settings, ranks, journal)
-    except UserError as error:
+    except (UserError, MemoryError) as caught:
+        error = for_people(caught)
         journal.end("failed", message=str(error))
         console.error(f"{program}: error: {error}")
         return EXIT_CODE_USER_ERROR

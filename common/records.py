@@ -12,6 +12,7 @@ it. `python -m common schema` prints the JSON Schema. Unknown fields are refused
 had its default.
 """
 
+import errno
 import json
 import os
 import socket
@@ -134,7 +135,7 @@ class Totals:
     __pydantic_config__ = _STRICT
     epochs: int
     steps: int
-    startup_seconds: float | NotRecorded
+    startup_seconds: float | NotRecorded  # of the last start: to the first update, an evaluation before it included
     training_seconds: float | NotRecorded
     validation_seconds: float | NotRecorded
     test_seconds: float | NotRecorded
@@ -185,9 +186,9 @@ class EpochRecord:
     validation_loss: float | NotRecorded | None
     validation_accuracy: float | NotRecorded | None
     training_seconds: float | NotRecorded  # waiting for data included
-    data_wait_seconds: float | NotRecorded
+    data_wait_seconds: float | NotRecorded  # part of training_seconds; on a CPU PyTorch makes the batches in it
     validation_seconds: float | NotRecorded
-    checkpoint_seconds: float | NotRecorded
+    checkpoint_seconds: float | NotRecorded  # from the end of the epoch: ranks waited for, weights compared, written
     images_per_second: float | NotRecorded | None  # images of all ranks / training_seconds
     weights_hash: str | NotRecorded
 
@@ -236,8 +237,23 @@ def errors_for_people(doing: str) -> Iterator[None]:
         raise from_os_error(error, doing=doing) from error
 
 
-def folder_exists(folder: Path) -> UserError:
-    """Return the error for a new run that would have to overwrite something."""
+def check_new_folder(folder: Path) -> None:
+    """See whether a run folder could be made, without making it: before ranks are started.
+
+    Raises:
+        UserError: it exists already, or its parent is no folder or must not be written.
+    """
+    with errors_for_people("making the run folder"):
+        if folder.exists():
+            raise _folder_exists(folder)
+        parent = next(parent for parent in folder.absolute().parents if parent.exists())
+        if not parent.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent))
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(parent))
+
+
+def _folder_exists(folder: Path) -> UserError:
     return UserError(
         f"the run folder exists already and is not overwritten. Received: {folder}. Give another --name, or --resume it"
     )
@@ -269,7 +285,7 @@ class RunWriter:
             try:
                 folder.mkdir()
             except FileExistsError:
-                raise folder_exists(folder) from None
+                raise _folder_exists(folder) from None
         return cls(folder, record, epochs=[])
 
     @property

@@ -12,7 +12,7 @@ from common.records import Hashes, NotRecorded, Run, World, read_run
 # What may be given anew when a run is resumed: nothing that its weights depend on, but for how long it goes on.
 MAY_CHANGE = {
     "training": {"epochs", "max_steps"},
-    "record": {"keep", "resume", "progress", "tensorboard", "runs_folder"},
+    "record": {"keep", "resume", "progress", "tensorboard"},
     "data": {"data_folder"},
 }
 
@@ -62,7 +62,9 @@ def read_resumable_run(folder: Path, *, framework: str, experiment: Experiment) 
         raise UserError(f"the run is still running. Received: --resume {folder}. Wait for it, or stop it first")
     if not isinstance(old.world, World) or old.world.size != experiment.size:
         size = old.world.size if isinstance(old.world, World) else "unknown"
-        raise UserError(f"the run has {size} ranks. Received: {experiment.size} ranks. Start it with -np {size}")
+        raise UserError(
+            f"the run began with another number of ranks. Received: -np {experiment.size}. Start it with -np {size}"
+        )
     checkpoint = load_newest_checkpoint(folder, spec=experiment.spec, recorded_epochs=len(run.epochs))
     if isinstance(old.hashes, Hashes) and old.hashes.sample_order != experiment.sample_order_hash:
         raise UserError(

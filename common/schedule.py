@@ -16,17 +16,19 @@ def scale_factor(lr_scaling: str, *, size: int) -> float:
     return {"linear": float(size), "sqrt": math.sqrt(size), "none": 1.0}[lr_scaling]
 
 
-def learning_rates(schedule: ScheduleConfig, *, base: float, size: int, steps: int, steps_per_epoch: int) -> np.ndarray:
-    """Return (steps,) float64, the learning rate of every step of a run.
+def learning_rates(
+    schedule: ScheduleConfig, *, base: float, size: int, steps: int, steps_per_epoch: int, first: int | None = None
+) -> np.ndarray:
+    """Return (steps,) float64, the learning rate of every step of a run; of the `first` ones only, if that is given.
 
     Warm-up (Goyal et al. 2017, section 2.2): from `base` in a straight line to base x scale over `warmup_epochs`.
     Decay is counted from the end of the warm-up: cosine = half a period down to 0 after the last step
     (Loshchilov and Hutter 2017, arXiv 1608.03983, without restarts); step = `decay_factor` every `decay_epochs`.
     """
-    step = np.arange(steps, dtype=np.float64)
+    step = np.arange(steps if first is None else min(first, steps), dtype=np.float64)
     warmup_steps = schedule.warmup_epochs * steps_per_epoch
     scale = scale_factor(schedule.lr_scaling, size=size)
-    progress = np.minimum(1.0, (step + 1) / warmup_steps) if warmup_steps > 0 else np.ones(steps)
+    progress = np.minimum(1.0, (step + 1) / warmup_steps) if warmup_steps > 0 else np.ones_like(step)
     rates = base * (1.0 + (scale - 1.0) * progress)
     after_warmup = np.maximum(0.0, step - warmup_steps)
     if schedule.decay == "cosine":

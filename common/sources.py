@@ -25,7 +25,7 @@ import pooch
 from tqdm import tqdm
 
 from common.console import Console
-from common.errors import UserError
+from common.errors import UserError, expanded
 from common.formats import Files, FormatError
 from common.published import Mirror, Package, PublishedDataset
 
@@ -127,7 +127,7 @@ def _sources(
     if variable := os.environ.get(DATA_FOLDER_VARIABLE):
         folders.append((f"the folder of {DATA_FOLDER_VARIABLE}", Path(variable)))
     for origin, folder in folders:
-        folder = folder.expanduser().absolute()
+        folder = expanded(folder).absolute()
         if not folder.is_dir():
             raise UserError(f"{origin} does not exist. Received: {folder}. Name an existing one, or leave it out")
         yield f"folder {folder}", lambda _, folder=folder: folder  # type: ignore[misc]

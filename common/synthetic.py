@@ -17,6 +17,7 @@ from common.errors import UserError
 PATTERN = "synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES"
 DEFAULT_SHAPE = (6000, 28, 28, 1, 10)
 IN_MEMORY_BYTES = 64 * 1024**2  # larger ones go to the cache, so that the ranks of a host share one copy
+MOST_BYTES, MOST_CLASSES = 10**12, 10**5
 TEMPLATE_GRID = 5  # random values along each side of a pattern; what lies between them is interpolated
 NOISE_AMPLITUDE = 160
 SEED = 1901
@@ -71,6 +72,11 @@ def parse_name(name: str) -> tuple[int, int, int, int, int]:
         raise UserError(
             f"a synthetic data set needs at least 1 sample, 1 x 1 pixels, 1 channel and 2 classes. Received: {name!r}. "
             f"Use for example {example_name()}"
+        )
+    if samples * height * width * channels > MOST_BYTES or class_count > MOST_CLASSES:
+        raise UserError(
+            f"a synthetic data set has at most {MOST_BYTES:,} bytes (samples x height x width x channels) and "
+            f"{MOST_CLASSES:,} classes. Received: {name!r}. Use for example {example_name()}"
         )
     return samples, height, width, channels, class_count
 

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.bench_turns import MEMORY_BATCHES, Train, measure, read_settings, with_steps
+from common.config import DeviceConfig
 from common.experiment import Experiment
 from common.program import leave
 from common.ranks import Ranks
@@ -28,16 +29,12 @@ from keras_impl.models import build_model
 from keras_impl.optimizers import build_loss, build_optimizer
 from keras_impl.weights import load_weights
 
-LEARNING_RATE_STEPS = 100_000  # updates for which a learning rate is laid out; more than any bench makes
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     settings = read_settings(arguments)
     ranks = distributed.init()
-    # Before TensorFlow's first operation, which the first sum over ranks may be.
-    tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
+    distributed.pin_device(DeviceConfig(threads=settings.threads), ranks)
     measure(settings, ranks=ranks, build=build_contestant)
     return 0
 
@@ -60,7 +57,7 @@ def build_contestant(name: str, experiment: Experiment, ranks: Ranks) -> Train:
     optimizer = build_optimizer(
         model,
         config.optimizer,
-        learning_rates=np.full(LEARNING_RATE_STEPS, config.optimizer.learning_rate),
+        learning_rates=np.array([config.optimizer.learning_rate]),
         device=config.device,
     )
     if name == "bare":

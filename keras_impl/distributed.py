@@ -1,4 +1,4 @@
-"""The Horovod steps in tf.keras: init, pin, wrap, broadcast; sums over ranks; averaged BatchNorm statistics."""
+"""The Horovod steps in tf.keras: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
 
 import horovod.tensorflow as hvd
 import keras
@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from common.config import DeviceConfig
 from common.environment import usable_cores
-from common.errors import UserError
 from common.model_specs import ModelSpec
 from common.pinning import choose_gpu
 from common.ranks import Ranks, join, threads_per_rank
@@ -31,9 +30,7 @@ def pin_device(config: DeviceConfig, ranks: Ranks) -> tuple[str, int]:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
         gpus = tf.config.list_physical_devices("GPU")
-        gpu = choose_gpu(gpus, wanted=config.device, local_rank=ranks.local_rank, local_size=ranks.local_size)
-        if gpu is None and config.mixed_precision:
-            raise UserError("mixed precision needs a GPU. Received: --mixed-precision. Leave it out on a CPU")
+        gpu = choose_gpu(gpus, config=config, local_rank=ranks.local_rank, local_size=ranks.local_size)
         if gpu is not None:
             tf.config.experimental.set_memory_growth(gpu, True)
         tf.config.set_visible_devices([gpu] if gpu is not None else [], "GPU")

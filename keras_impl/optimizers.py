@@ -7,7 +7,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from common.config import DeviceConfig, ModelConfig, OptimizerConfig
+from common.config import (
+    INITIAL_LOSS_SCALE,
+    LOSS_SCALE_GROWTH_STEPS,
+    DeviceConfig,
+    ModelConfig,
+    OptimizerConfig,
+)
 from common.initial_weights import Weights
 from common.model_specs import ModelSpec
 from keras_impl import update_rules
@@ -16,18 +22,41 @@ from keras_impl.weights import weight_maps
 
 @keras.saving.register_keras_serializable(package="horovod_twins")
 class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
-    """The learning rate of every update of the run, looked up by the optimizer's count of updates."""
+    """The learning rate of every step of the run, looked up by the optimizer's count of updates, or by `counter`."""
 
     def __init__(self, learning_rates: Sequence[float]) -> None:
         self.learning_rates = np.asarray(learning_rates, dtype=np.float64)
+        self.counter: Any = None
 
     def __call__(self, step: Any) -> Any:
-        """Return the learning rate of update `step`, counted from 0."""
-        return ops.take(ops.convert_to_tensor(self.learning_rates, dtype=keras.config.floatx()), step)
+        """Return the learning rate of update `step`, counted from 0; after the last one it stays."""
+        rates = ops.convert_to_tensor(self.learning_rates, dtype=keras.config.floatx())
+        step = step if self.counter is None else self.counter - 1  # counted already when the update begins
+        return ops.take(rates, ops.minimum(step, len(self.learning_rates) - 1))
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that rebuild this schedule."""
         return {"learning_rates": self.learning_rates.tolist()}
+
+
+@keras.saving.register_keras_serializable(package="horovod_twins")
+class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
+    """Keras' own, but for the learning rate: an update that an overflow leaves out uses up its rate, as in PyTorch."""
+
+    def build(self, var_list: Any) -> None:
+        """Adds a count of steps, left out or not, and shows it to the schedule."""
+        self.steps = self.add_variable(shape=(), dtype="int", initializer="zeros", aggregation="none", name="steps")
+        super().build(var_list)
+        schedule = self.inner_optimizer._learning_rate
+        if isinstance(schedule, LearningRates):
+            schedule.counter = self.steps
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Counts the step, then updates unless a gradient is not finite."""
+        if not self.built:
+            self.build(trainable_variables)
+        self.steps.assign_add(1)
+        super().apply(grads, trainable_variables)
 
 
 def build_optimizer(
@@ -44,7 +73,9 @@ def build_optimizer(
         rule = update_rules.Adam if config.optimizer == "adam" else update_rules.AdamW
         optimizer = rule(rates, beta_1=config.beta1, beta_2=config.beta2, epsilon=config.epsilon, weight_decay=decay)
     if device.mixed_precision:
-        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+        optimizer = LossScaleOptimizer(
+            optimizer, initial_scale=INITIAL_LOSS_SCALE, dynamic_growth_steps=LOSS_SCALE_GROWTH_STEPS
+        )
     optimizer.build(model.trainable_variables)
     return optimizer
 

@@ -112,7 +112,7 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
                 validation_seconds=validation_seconds,
             ),
             weights=get_weights(model, spec=spec),
-            optimizer_state=export_state(model, optimizer, spec=spec),
+            optimizer_state=lambda: export_state(model, optimizer, spec=spec),
         )
     test, test_seconds = evaluate("test")
     journal.finish(test, test_seconds=test_seconds, weights=get_weights(model, spec=spec))

@@ -311,7 +311,7 @@ def export_state(
 
     Returns:
         scalars: `step` (updates so far, int64); under loss scaling also `loss_scale` (float32) and
-            `loss_scale_growth_step` (int64).
+            `loss_scale_growth_step` (int64), and `learning_rate_step` (int64) where all steps are counted.
         slots: `{name: {slot: array}}`; slots are `momentum_buffer`, `exp_avg`, `exp_avg_sq`, `square_avg`, as the rule
             has them.
 
@@ -329,6 +329,8 @@ def export_state(
     if optimizer is not rule:
         scalars["loss_scale"] = np.asarray(optimizer.dynamic_scale.numpy())
         scalars["loss_scale_growth_step"] = np.asarray(int(optimizer.step_counter), dtype=np.int64)
+        if hasattr(optimizer, "steps"):
+            scalars["learning_rate_step"] = np.asarray(int(optimizer.steps), dtype=np.int64)
     slots = {
         name: {slot: variables[index].numpy() for slot, variables in rule._slots.items()}
         for index, name in enumerate(names)
@@ -376,6 +378,8 @@ def import_state(
     if optimizer is not rule and "loss_scale" in scalars:
         optimizer.dynamic_scale.assign(scalars["loss_scale"])
         optimizer.step_counter.assign(int(scalars["loss_scale_growth_step"]))
+        if hasattr(optimizer, "steps"):
+            optimizer.steps.assign(int(scalars["learning_rate_step"]))
 
 
 def _rule_of(optimizer: keras.optimizers.Optimizer, *, names: Sequence[str]) -> TorchRule:

@@ -4,11 +4,11 @@ python -m launch train --framework keras --np 4 -- --epochs 3     check the sett
 python -m launch bench                                            how fast, against bare loops and DDP
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 
-from common.errors import EXIT_CODE_USER_ERROR, UserError
+from common.command_line import Parser
+from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError, for_people
 from launch import bench, train
 
 
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     # What follows "--" belongs to the trainer: argparse would take its flags for ours.
     cut = arguments.index("--") if "--" in arguments else len(arguments)
-    parser = argparse.ArgumentParser(prog="python -m launch", description="Start trainers and measure them.")
+    parser = Parser(prog="python -m launch", description="Start trainers and measure them.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in (train, bench):
         module.add_command(commands)
@@ -25,11 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.trainer_arguments = arguments[cut + 1 :]
     try:
         return int(options.run(options))
-    except UserError as error:
+    except (UserError, OSError, MemoryError) as caught:
+        error = for_people(caught)
         print(f"{parser.prog} {options.command}: error: {error}", file=sys.stderr)
         return EXIT_CODE_USER_ERROR
     except KeyboardInterrupt:
-        return 130
+        return EXIT_CODE_INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`python -m launch bench`: how fast the trainers are, against bare loops, other numbers of ranks and PyTorch DDP.
 
-    python -m launch bench                                     everything, about 12 minutes on 2 cores
+    python -m launch bench                                     everything, about 14 minutes on 2 cores
     python -m launch bench --models cnn --frameworks torch     some of it
     python -m launch bench --quick --starts bare               whether it runs; the figures mean nothing
 
@@ -8,6 +8,7 @@ Every figure is the median of ratios of pairs: both sides take turns within one 
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ import psutil
 from common.bench_turns import TASKS, Turn
 from common.console import readable_seconds
 from common.environment import describe_environment, usable_cores
-from common.errors import UserError, from_os_error
+from common.errors import EXIT_CODE_INTERRUPTED, UserError, from_os_error
 from launch.bench_table import STARTS, Row, Start, controller_lines, format_ratio, format_table, make_row
 from launch.processes import clean_line
 from launch.train import ROOT, trainer_environment
@@ -38,7 +39,6 @@ SIZE = 2  # ranks of all starts but the bare one
 START_SECONDS = 15.0  # rough cost of a start of ranks and of building a model; only to tell the time left
 POLL_SECONDS = 0.5
 STUCK_SECONDS = 300.0  # without a new turn, and 50 turns' time more: the ranks wait for each other
-EXIT_CODE_INTERRUPTED = 130  # 128 + SIGINT, as shells say it
 PATIENCE_SECONDS = 10.0  # between SIGTERM and SIGKILL
 QUICK_ROUNDS, QUICK_SECONDS = 2, 0.02
 
@@ -53,7 +53,8 @@ def add_command(commands: Any) -> None:
     names = [start.name for start in STARTS]
     # Names are checked by `run`, where an error is one line.
     parser.add_argument("--models", nargs="+", default=list(TASKS), help=f"some of {', '.join(TASKS)} (default: all)")
-    parser.add_argument("--frameworks", nargs="+", default=list(FRAMEWORKS), help="torch, keras (default: both)")
+    installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
+    parser.add_argument("--frameworks", nargs="+", default=installed, help="torch, keras (default: what is installed)")
     parser.add_argument("--starts", nargs="+", default=names, help=f"some of {', '.join(names)} (default: all)")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of turns (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn (default: %(default)s)")
@@ -65,6 +66,7 @@ def add_command(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     _check(options)
+    options.models = list(dict.fromkeys(options.models))
     if options.quick:
         options.rounds, options.seconds = QUICK_ROUNDS, QUICK_SECONDS
     stamp = datetime.now().astimezone()
@@ -76,8 +78,11 @@ def run(options: argparse.Namespace) -> int:
         if start.name in options.starts and not (start.torch_only and framework != "torch")
     ]
     if not plan:
-        raise UserError("nothing is left to measure. Received: --starts ddp --frameworks keras. DDP is PyTorch's")
-    _make_folder(output)
+        raise UserError(
+            f"nothing is left to measure. Received: --starts {' '.join(options.starts)} --frameworks "
+            f"{' '.join(options.frameworks) or '(none is installed)'}. DDP is PyTorch's alone"
+        )
+    _make_file(output)
     cores, threads = usable_cores(), max(1, usable_cores() // SIZE)
     record: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -108,6 +113,8 @@ def run(options: argparse.Namespace) -> int:
         record["finished"] = datetime.now().astimezone().isoformat(timespec="seconds")
         if rows:
             _report(rows, record=record, output=output)
+        else:
+            output.unlink(missing_ok=True)
     return code
 
 
@@ -135,13 +142,17 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(f"a turn takes some time. Received: --seconds {options.seconds}. Give for example 1")
 
 
-def _make_folder(output: Path) -> None:
-    if output.exists():
-        raise UserError(f"the file exists already and is not overwritten. Received: --output {output}. Name another")
+def _make_file(output: Path) -> None:
+    """Make the file of the figures before anything is measured, so that nothing is measured for nothing."""
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
+        output.touch(exist_ok=False)
+    except FileExistsError:
+        raise UserError(
+            f"the file exists already and is not overwritten. Received: --output {output}. Name another"
+        ) from None
     except OSError as error:
-        raise from_os_error(error, doing="making the folder of the figures") from None
+        raise from_os_error(error, doing="making the file of the figures") from None
 
 
 class _Progress:

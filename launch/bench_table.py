@@ -31,6 +31,7 @@ class Start:
 
 STARTS = (
     Start(name="bare", title="trainer / bare loop, np 1", base="bare", measured="np1", launcher="none"),
+    Start(name="apart", title="np 2 / np 1, no exchange: ceiling", base="np1", measured="np2_apart", launcher="mpi"),
     Start(name="mpi", title="np 2 / np 1, MPI that yields", base="np1", measured="np2", launcher="mpi"),
     Start(name="gloo", title="np 2 / np 1, Gloo", base="np1", measured="np2", launcher="gloo"),
     Start(

@@ -58,8 +58,10 @@ def hand_over_to_needed_python() -> int:
 
 
 def parse(arguments: "list[str] | None") -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(prog="setup.py", description="Set up .venv: packages, MPI, Horovod, the project.")
+    """Read the command line; the right Python runs by now."""
+    from common.command_line import Parser
+
+    parser = Parser(prog="setup.py", description="Set up .venv: packages, MPI, Horovod, the project.")
     parser.add_argument("--frameworks", default="", help='"torch", "keras" or both; empty: as last time, at first both')
     parser.add_argument("--need", default="", help="a framework that has to be there, whatever was chosen before")
     parser.add_argument("--dev", action="store_true", help="the tools for tests, lint and types too")

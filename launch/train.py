@@ -16,8 +16,9 @@ from typing import Any
 from common.config import Config
 from common.errors import UserError
 from common.experiment import prepare_experiment
+from common.pinning import choose_gpu
 from common.program import read_settings
-from common.records import folder_exists
+from common.records import check_new_folder
 from common.resume import read_resumable_run
 from launch.processes import run_filtered
 
@@ -76,8 +77,10 @@ def check_settings(settings: Config, *, framework: str, size: int) -> None:
     record = settings.record
     if record.resume:
         read_resumable_run(Path(record.resume), framework=framework, experiment=experiment)
-    elif record.name and record.folder(record.name).exists():
-        raise folder_exists(record.folder(record.name))
+    else:
+        check_new_folder(record.folder(record.name or "new"))
+    if shutil.which("nvidia-smi") is None:  # where it is, the ranks look, as they see the devices
+        choose_gpu([], config=settings.device, local_rank=0, local_size=size)
 
 
 def trainer_environment() -> dict[str, str]:

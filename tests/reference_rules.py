@@ -1,4 +1,4 @@
-"""PyTorch's update rules and batch normalisation once more, in NumPy float64: the judge of both frameworks.
+"""PyTorch's update rules, losses and batch normalisation once more, in NumPy float64: the judge of both frameworks.
 
 Written from the algorithm boxes of https://pytorch.org/docs/stable/optim.html and from
 https://pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html, with nothing in common with the code under test.
@@ -81,6 +81,25 @@ def rmsprop(
         return parameter - lr * direction, {"square_avg": square}
     buffer = momentum * state.get("momentum_buffer", 0.0) + direction
     return parameter - lr * buffer, {"square_avg": square, "momentum_buffer": buffer}
+
+
+def cross_entropy(outputs: np.ndarray, labels: np.ndarray) -> float:
+    """`torch.nn.CrossEntropyLoss`: mean of -log softmax(outputs)[label]; outputs (samples, classes)."""
+    shifted = outputs - outputs.max(axis=1, keepdims=True)
+    log_probabilities = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return float(-np.mean([row[label] for row, label in zip(log_probabilities, labels, strict=True)]))
+
+
+def mse(outputs: np.ndarray, labels: np.ndarray, *, activation: str) -> float:
+    """`torch.nn.MSELoss` between activated outputs (samples, classes) and one-hot labels: mean over all entries."""
+    if activation == "sigmoid":
+        outputs = 1 / (1 + np.exp(-outputs))
+    elif activation == "softmax":
+        outputs = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
+    targets = np.zeros_like(outputs)
+    for row, label in enumerate(labels):
+        targets[row, label] = 1.0
+    return float(np.mean((outputs - targets) ** 2))
 
 
 def batch_norm_training(

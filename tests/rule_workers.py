@@ -28,11 +28,12 @@ def environment() -> dict[str, str]:
     }
 
 
-def results(worker: str) -> dict[str, np.ndarray]:
-    """Runs `tests/<worker>.py FILE`, which writes the arrays of its results to FILE (.npz); once per test run.
+def results(worker: str, *arguments: str) -> dict[str, np.ndarray]:
+    """Runs `tests/<worker>.py ... FILE`, which writes the arrays of its results to FILE (.npz); once per test run.
 
     Args:
         worker: name of a script beside this file.
+        *arguments: what it is given before FILE.
 
     Returns:
         The arrays by name.
@@ -40,17 +41,17 @@ def results(worker: str) -> dict[str, np.ndarray]:
     Raises:
         AssertionError: with the worker's output, if it failed.
     """
-    arrays, output = _run(worker)
+    arrays, output = _run(worker, *arguments)
     assert arrays is not None, output
     return arrays
 
 
 @functools.cache
-def _run(worker: str) -> tuple[dict[str, np.ndarray] | None, str]:
+def _run(worker: str, *arguments: str) -> tuple[dict[str, np.ndarray] | None, str]:
     """Arrays, or None after a failure, and the output: a failed worker is not started again for every test."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.npz"
-        command = [sys.executable, str(TESTS / f"{worker}.py"), str(file)]
+        command = [sys.executable, str(TESTS / f"{worker}.py"), *arguments, str(file)]
         process = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
         output = f"{worker} ended with {process.returncode}\n{process.stdout[-3000:]}\n{process.stderr[-6000:]}"
         if process.returncode != 0:

@@ -91,6 +91,11 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path, capsys: pytest.Capt
     assert main(["bench", "--output", str(output)]) == 2
     assert output.read_text() == "mine"
     assert str(output) in capsys.readouterr().err
+    assert main(["bench", "--output", str(tmp_path / ("b" * 300))]) == 2
+    assert "File name too long" in capsys.readouterr().err
+    assert main(["bench", "--output", str(tmp_path / "new.json"), "--starts", "ddp", "--frameworks", "keras"]) == 2
+    assert "Received: --starts ddp --frameworks keras" in capsys.readouterr().err
+    assert not (tmp_path / "new.json").exists()
 
 
 @pytest.mark.timeout(240)

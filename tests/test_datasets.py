@@ -401,7 +401,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(
     monkeypatch.setattr(dataset_cache.np, "save", full)
     with pytest.raises(UserError, match=r"disk of the cache folder is full.*HOROVOD_TWINS_CACHE"):
         load_dataset("mnist", source_folder=write_files(tmp_path / "data", tiny_mnist))
-    assert [path.name for path in cache.iterdir()] == [".mnist.lock"]
+    assert sorted(path.name for path in cache.iterdir()) == [".mnist.failed", ".mnist.lock"]
 
 
 @pytest.mark.parametrize("label", [10, -1])
@@ -482,6 +482,20 @@ def test_processes_that_wait_share_the_failure(
     # Who comes later tries again.
     load_dataset("mnist", source_folder=write_files(tmp_path / "data", tiny_mnist))
     assert len(log.read_text().splitlines()) == 2
+
+
+def test_processes_that_wait_share_a_full_disk(
+    tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = write_files(tmp_path / "data", tiny_mnist)
+    log = count_fetches(tmp_path, monkeypatch, seconds=0.5)
+    monkeypatch.setattr(dataset_cache.np, "save", full)
+    answers = in_processes(6, functools.partial(load_dataset, "mnist", source_folder=folder))
+    assert len(set(answers)) == 1 and answers[0].startswith("UserError: the disk of the cache folder is full")
+    assert len(log.read_text().splitlines()) == 1
 
 
 def test_waiting_for_another_process_is_said(

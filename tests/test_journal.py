@@ -48,7 +48,7 @@ def play(config: Config, script: Script, *, size: int = 1) -> list[Any]:
 
 def end_epoch(journal: Journal, epoch: int, **changes: Any) -> bool:
     weights = random_weights(journal.experiment, seed=epoch)
-    return journal.epoch_ended(epoch, result(**changes), weights=weights, optimizer_state={})
+    return journal.epoch_ended(epoch, result(**changes), weights=weights, optimizer_state=dict)
 
 
 def finish(journal: Journal, test: Sums = Sums(8.0, 15, 20), seconds: float = 0.5) -> None:  # noqa: B008 - frozen
@@ -83,7 +83,7 @@ def test_an_epoch_of_two_ranks_by_hand(tmp_path: Path, capsys: pytest.CaptureFix
     def script(journal: Journal, epoch: int) -> bool:
         weights = random_weights(journal.experiment)
         mine = results[journal.ranks.rank]
-        return journal.epoch_ended(1, mine, weights=weights, optimizer_state={})
+        return journal.epoch_ended(1, mine, weights=weights, optimizer_state=dict)
 
     assert play(config, script, size=2) == [True, True]
     run = read_run(tmp_path / "run")
@@ -200,7 +200,7 @@ def test_weights_that_differ_stop_all_ranks_before_anything_is_written(tmp_path:
         weights = random_weights(journal.experiment)
         if journal.ranks.rank:
             weights["fc2.bias"] = np.nextafter(weights["fc2.bias"], 9)
-        journal.epoch_ended(1, result(), weights=weights, optimizer_state={})
+        journal.epoch_ended(1, result(), weights=weights, optimizer_state=dict)
 
     for error in play(make_config(tmp_path, training={"batch_size": 15}), script, size=2):
         assert isinstance(error, UserError) and "fc2.bias" in str(error) and "after epoch 1" in str(error)
@@ -316,7 +316,7 @@ def test_only_the_same_framework_ranks_and_more_epochs_go_on(tmp_path: Path, mon
     config = make_config(tmp_path)
     run_some(config, 3, end=None)
     assert "nothing is left to do: 3 epochs are done" in refused(resumed(config))
-    assert "the run has 1 ranks. Received: 2 ranks" in refused(resumed(config, epochs=9), size=2)
+    assert "another number of ranks. Received: -np 2. Start it with -np 1" in refused(resumed(config, epochs=9), size=2)
     text = (tmp_path / "run" / "run.json").read_text()
     (tmp_path / "run" / "run.json").write_text(text.replace('"framework": "torch"', '"framework": "keras"'))
     assert "Use keras_impl/train.py" in refused(resumed(config, epochs=9))

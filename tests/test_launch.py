@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from example_runs import DATASET, make_config, make_epoch, make_experiment, make_record, random_weights
 
+from common.__main__ import main as common_main
 from common.checkpoints import Checkpoint, save_checkpoint
 from common.records import RunWriter, World
 from launch import train
@@ -33,7 +34,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return 7
 
     monkeypatch.setattr(train, "run_filtered", start)
-    monkeypatch.setattr(train.shutil, "which", lambda name, path: f"/bin/{name}")
+    monkeypatch.setattr(train.shutil, "which", lambda name, path=None: f"/bin/{name}" if path else None)
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
     return commands
 
@@ -104,9 +105,23 @@ def old_run(tmp_path: Path) -> Path:
         (["--", "--dataset", "synthetic:60x8x8x1x3", "--model", "cnn", "--batch-size", "5"], "too small for cnn"),
         (["--", *SMALL, "--steps-per-epoch", "99"], "--steps-per-epoch 99"),
         (["--", *SMALL, "--runs-folder", "RUNS", "--name", "old"], "exists already"),
+        (["--", *SMALL, "--runs-folder", "RUNS/old/run.json/runs"], "Not a directory"),
+        (["--", *SMALL, "--runs-folder", "~nosuch/runs"], "no such user"),
+        (["--", *SMALL, "--name", "n" * 300], "--name is no folder name"),
+        (["--", *SMALL, "--threads", "100000"], "--threads 100000"),
+        (["--", *SMALL, "--learning-rate", "1e300"], "--learning-rate 1e+300"),
+        (["--", *SMALL, "--epochs", "100000000000"], "--epochs 100000000000"),
+        (["--", *SMALL, "--outputs", "100000000000"], "--outputs 100000000000"),
+        (["--", "--dataset", "synthetic:99999999999999999999x1x1x1x2"], "has at most"),
+        (
+            ["--np", "1", "--", "--dataset", "synthetic:12x32x32x1x2", "--model", "resnet34", "--batch-size", "1"],
+            "sees one value a channel only",
+        ),
+        (["--", *SMALL, "--device", "gpu"], "no GPU was found"),
+        (["--", *SMALL, "--mixed-precision"], "mixed precision needs a GPU"),
         (["--", "--resume", "RUNS/none"], "no run folder"),
         (["--np", "1", "--", "--resume", "RUNS/old"], "nothing is left to do"),
-        (["--np", "2", "--", "--resume", "RUNS/old"], "the run has 1 ranks"),
+        (["--np", "2", "--", "--resume", "RUNS/old"], "Start it with -np 1"),
         (["--np", "1", "--framework", "keras", "--", "--resume", "RUNS/old"], "Use torch_impl/train.py"),
         (["--np", "1", "--", "--resume", "RUNS/old", "--model", "cnn"], "keeps its settings"),
     ],
@@ -130,7 +145,7 @@ def test_a_run_that_can_be_resumed_is_started(old_run: Path, started: list[list[
 def test_without_horovodrun_one_line_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(train.shutil, "which", lambda name, path: None)
+    monkeypatch.setattr(train.shutil, "which", lambda name, path=None: None)
     assert main(["train", "--np", "1", "--", *SMALL]) == 2
     assert "horovodrun is not installed" in capsys.readouterr().err
 
@@ -258,3 +273,25 @@ def test_signals_are_as_before_afterwards() -> None:
 def test_make_train_calls_this() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(r"-m launch train --framework \$\(FRAMEWORK\) --np \$\(NP\) -- \$\(ARGS\)", makefile)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "line"),
+    [
+        ("launch", ["train", "--np", "x"], "python -m launch train: error: argument --np: invalid int value: 'x'."),
+        ("launch", ["none"], "python -m launch: error: argument COMMAND: invalid choice: 'none'"),
+        (
+            "common",
+            ["datasets", "fetch"],
+            "python -m common datasets fetch: error: the following arguments are required",
+        ),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(
+    module: str, arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        {"launch": main, "common": common_main}[module](arguments)
+    assert ended.value.code == 2
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.count("\n") == 1 and output.err.startswith(line)

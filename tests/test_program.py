@@ -68,6 +68,18 @@ def test_wrong_settings_are_one_line_of_rank_0_and_exit_code_2(size: int, capfd:
     assert output.err == f"{PROGRAM}: error: {settings}\n" and "--epochs -1" in output.err
 
 
+def test_too_little_memory_is_one_line_and_exit_code_2(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train(config: Config, ranks: Ranks, journal: Journal) -> None:
+        start(config, ranks, journal)
+        capfd.readouterr()
+        raise MemoryError
+
+    assert run_with(train, make_config(tmp_path)) == [2]
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1 and "not enough memory" in error
+    assert status_of(tmp_path / "run").state == "failed"
+
+
 def test_an_error_of_one_rank_is_one_line_and_exit_code_2_of_all(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,7 +109,7 @@ def test_a_full_disk_is_one_line_even_if_the_status_cannot_be_written(
         monkeypatch.setattr(os, "fsync", full)
         weights = random_weights(journal.experiment)
         result = EpochResult(training=Sums(), training_seconds=1.0, data_wait_seconds=0.0)
-        journal.epoch_ended(1, result, weights=weights, optimizer_state={})
+        journal.epoch_ended(1, result, weights=weights, optimizer_state=dict)
 
     assert run_with(train, make_config(tmp_path)) == [2]
     error = capfd.readouterr().err
@@ -186,7 +198,6 @@ CHANGES = {
     "keep": "3",
     "progress": "lines",
     "tensorboard": None,
-    "runs_folder": "elsewhere",
     "data_folder": "/data",
 }
 
@@ -210,6 +221,7 @@ def test_what_may_change(name: str, old_run: Path) -> None:
         ["--model", "cnn"], ["--dataset", "mnist"], ["--seed", "2"], ["--batch-size", "31"], ["--learning-rate", ".5"],
         ["--no-dropout"], ["--dtype", "float64"], ["--threads", "2"], ["--name", "other"], ["--validation-share", ".5"],
         ["--lr-scaling", "linear"], ["--steps-per-epoch", "2"], ["--evaluate-first"], ["--compression", "fp16"],
+        ["--runs-folder", "elsewhere"],
     ],
     ids=" ".join,
 )  # fmt: skip

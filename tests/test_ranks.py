@@ -117,11 +117,20 @@ def test_under_a_launcher() -> None:
 
 
 def test_controller_variables() -> None:
-    assert controller_variables({}) == {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+    assert controller_variables({}, nccl=False) == {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
     launched = {"OMPI_COMM_WORLD_SIZE": "2"}
-    assert controller_variables(launched) == {"OMPI_MCA_mpi_yield_when_idle": "1"}
+    assert controller_variables(launched, nccl=False) == {
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "HOROVOD_CYCLE_TIME": "0.2",
+        "HOROVOD_FUSION_THRESHOLD": "4194304",
+    }
     # What a user has set stays.
-    assert controller_variables({**launched, "OMPI_MCA_mpi_yield_when_idle": "0"}) == {}
+    mine = {"OMPI_MCA_mpi_yield_when_idle": "0", "HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "0"}
+    assert controller_variables({**launched, **mine}, nccl=False) == {}
+    # Horovod's own values: for NCCL, and for Gloo, which `horovodrun --gloo` names.
+    yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+    assert controller_variables(launched, nccl=True) == yielding
+    assert controller_variables({"HOROVOD_RANK": "0", "HOROVOD_CONTROLLER": "gloo"}, nccl=False) == yielding
 
 
 @given(cores=st.integers(1, 200), local_size=st.integers(1, 200))

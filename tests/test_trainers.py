@@ -22,12 +22,12 @@ from PIL import Image
 from rule_workers import relative_difference
 from trainer_runs import (
     END_SECONDS,
-    LAUNCHERS,
     Finished,
     Job,
     Outcome,
     Outcomes,
     finish,
+    launcher_command,
     our_lines,
     recording_command,
     run_command,
@@ -73,6 +73,12 @@ def two_rank_jobs(framework: str) -> list[Job]:
         train("early", *MLP, "--learning-rate", "0", "--steps-per-epoch", "2", "--epochs", "9",
               "--validation-share", "0.1", "--early-stop", "2"),
         train("unaveraged", *MLP, *steps, patch="unaveraged"),
+        train("spoiled_average", *MLP, *steps, patch="spoiled_average"),
+        train("unlike_starts", *MLP, *steps, patch="unlike_starts"),
+        train("no_broadcast", *MLP, *steps, patch="no_broadcast"),
+        train("unsharded", *DOUBLE, "--batch-size", "32", patch="unsharded"),
+        train("unscaled", *MLP, *steps, patch="unscaled"),
+        train("one_unscaled", *MLP, *steps, patch="one_unscaled"),
         train("one_differs", *MLP, *steps, patch="one_differs"),
         # What is wrong with the following stands in `BAD_INPUT`.
         train("exists", *MLP, *steps, "--name", f"{framework}2-whole", named=False, watch=f"runs/{framework}2-whole"),
@@ -108,6 +114,9 @@ BAD_INPUT = {
     "nearly_full": r"writing the checkpoint failed: (No space left on device|File too large)\. Received: ",
     "unaveraged": r"the ranks do not hold the same weights after epoch 1: 4 of 4 tensors differ, the first is "
     r"fc1\.bias\. Received: rank 1 differs from rank 0\.",
+    "spoiled_average": r"the ranks do not hold the same weights after epoch 1: 4 of 4 tensors differ",
+    "no_broadcast": r"the ranks do not hold the same weights after the broadcast: 4 of 4 tensors differ",
+    "one_unscaled": r"the ranks do not hold the same weights after epoch 1: 4 of 4 tensors differ",
     "one_differs": r"the ranks do not hold the same weights after the broadcast: 1 of 4 tensors differ, the first is "
     r"fc2\.bias\. Received: rank 1 differs from rank 0\.",
 }
@@ -152,7 +161,7 @@ def one_process_jobs(framework: str, killed_epochs: int) -> list[Job]:
 
 # job -> what its one line of error says
 BAD_RESUME = {
-    "ranks": r"the run has 2 ranks\. Received: 1 ranks\. Start it with -np 2",
+    "ranks": r"the run began with another number of ranks\. Received: -np 1\. Start it with -np 2",
     "foreign": r"these weights are of another model than mlp .* Received: ",
     "settings": r"a resumed run keeps its settings \(learning_rate is 0\.01\)\. Received: --learning-rate 1\.0\.",
     "done": r"the last epoch was cut short by --max-steps and cannot be resumed\. Received: --resume",
@@ -204,7 +213,7 @@ class Starts:
     def ranks(self, framework: str, size: int) -> Outcomes:
         """Return the outcomes of the jobs of one or two ranks."""
         if size == 2:
-            return self._jobs(framework, two_rank_jobs(framework), launcher="mpirun")
+            return self._jobs(framework, two_rank_jobs(framework), launcher="mpirun2")
         if f"{framework}-none" not in self._done:
             for side in filter(importlib.util.find_spec, FRAMEWORKS):
                 self.ranks(side, 2)
@@ -215,7 +224,7 @@ class Starts:
 
     def long(self, framework: str, launcher: str, jobs: list[Job]) -> Outcomes:
         """Return the outcomes of jobs of two ranks."""
-        return self._jobs(framework, jobs, launcher=launcher)
+        return self._jobs(framework, jobs, launcher=f"{launcher}2")
 
     def _jobs(self, framework: str, jobs: list[Job], *, launcher: str) -> Outcomes:
         key = f"{framework}-{launcher}"
@@ -452,6 +461,35 @@ def test_two_ranks_are_one_process_with_twice_the_batch(starts: Starts, framewor
         assert ours.validation_accuracy == theirs.validation_accuracy
 
 
+def test_without_sharding_two_ranks_are_not_one_process(starts: Starts, framework: str) -> None:
+    """What the test above compares would differ if every rank took the same samples."""
+    first(starts.ranks(framework, 2), "unsharded")
+    first(starts.ranks(framework, 1), "double")
+    two, one = starts.run(f"{framework}2-unsharded"), starts.run(f"{framework}1-double")
+    differences = [relative_difference(weights_of(two)[name], array) for name, array in weights_of(one).items()]
+    assert min(differences) > 1e-6
+
+
+def test_the_learning_rate_grows_with_the_ranks(starts: Starts, framework: str) -> None:
+    outcomes = starts.ranks(framework, 2)
+    first(outcomes, "one")
+    first(outcomes, "unscaled")
+    scaled, unscaled = starts.run(f"{framework}2-one"), starts.run(f"{framework}2-unscaled")
+    assert [epoch.learning_rate for epoch in scaled.epochs] == [0.02, 0.02]
+    assert [epoch.learning_rate for epoch in unscaled.epochs] == [0.01, 0.01]
+    assert hashes(scaled).final_weights != hashes(unscaled).final_weights
+
+
+def test_the_broadcast_mends_unlike_starts(starts: Starts, framework: str) -> None:
+    outcomes = starts.ranks(framework, 2)
+    first(outcomes, "one")
+    first(outcomes, "unlike_starts")
+    assert (
+        hashes(starts.run(f"{framework}2-one")).final_weights
+        == hashes(starts.run(f"{framework}2-unlike_starts")).final_weights
+    )
+
+
 def test_replicated_validation_finds_what_sharded_does(starts: Starts, framework: str) -> None:
     outcomes = starts.ranks(framework, 2)
     first(outcomes, "double")
@@ -487,7 +525,7 @@ def test_bad_input_is_one_line_and_code_2_of_every_rank(starts: Starts, framewor
     check_one_line(outcomes, program=f"{framework}_impl/train.py", message=BAD_INPUT[job])
     assert all(outcome.untouched in (None, True) for outcome in outcomes)
     run = starts.folder / "runs" / f"{framework}2-{job}"
-    if job in ("unaveraged", "one_differs"):
+    if BAD_INPUT[job].startswith("the ranks do not hold"):
         assert read_run(run).state == "failed" and read_run(run).epochs == []
         assert not (run / "weights.safetensors").exists()
     else:
@@ -614,7 +652,7 @@ def test_every_rank_ends_with_2_under_a_launcher(side: str, launcher: str, tmp_p
         (tmp_path / "runs/taken/file").write_text("mine")
     codes = tmp_path / "codes"
     codes.mkdir()
-    command = [*LAUNCHERS[launcher], *recording_command(side, arguments, codes=codes)]
+    command = [*launcher_command(f"{launcher}2"), *recording_command(side, arguments, codes=codes)]
     finished = run_command(command, folder=tmp_path)
     lines = our_lines(finished.stdout + finished.stderr)
     assert len(lines) == 1 and f"{side}_impl/train.py: error: {message}" in lines[0], finished
@@ -671,7 +709,7 @@ def test_resume_over_gloo(starts: Starts, framework: str) -> None:
 def test_interrupted_under_a_launcher(framework: str, launcher: str, way: str, tmp_path: Path) -> None:
     arguments = [*SIGNALLED, "--epochs", "100000", "--name", "interrupted"]
     launch = [sys.executable, "-m", "launch", "train", "--framework", framework, "--np", "2", "--controller", launcher]
-    start = [*LAUNCHERS[launcher], *train_command(framework, [])] if way == "Ctrl-C" else [*launch, "--"]
+    start = [*launcher_command(f"{launcher}2"), *train_command(framework, [])] if way == "Ctrl-C" else [*launch, "--"]
     process = start_command([*start, *arguments], folder=tmp_path)
     epochs = tmp_path / "runs/interrupted" / EPOCHS_FILE
     wait_until(lambda: epochs.exists() and epochs.stat().st_size > 0, process=process)

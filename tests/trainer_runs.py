@@ -20,13 +20,20 @@ BIN = Path(sys.executable).parent
 HANG_SECONDS = 400  # bound for a whole start, on a machine that has much else to do
 END_SECONDS = 60  # bound for the end of a program that has been told to end
 
-# Launcher -> command before the program. horovodrun imports both frameworks first; mpirun does not.
-LAUNCHERS = {
-    "none": [],
-    "mpirun": [str(BIN / "mpirun"), "-np", "2", "--bind-to", "none", "--oversubscribe"],
-    "mpi": [str(BIN / "horovodrun"), "-np", "2", "--mpi"],
-    "gloo": [str(BIN / "horovodrun"), "-np", "2", "--gloo"],
-}
+
+def launcher_command(launcher: str) -> list[str]:
+    """Return the command before the program.
+
+    Args:
+        launcher: `none`, or a name and a number of ranks: `mpirun2`, and by horovodrun `mpi2`, `gloo4`. horovodrun
+            imports both frameworks first; mpirun does not.
+    """
+    if launcher == "none":
+        return []
+    name, size = launcher[:-1], launcher[-1]
+    if name == "mpirun":
+        return [str(BIN / "mpirun"), "-np", size, "--bind-to", "none", "--oversubscribe"]
+    return [str(BIN / "horovodrun"), "-np", size, f"--{name}"]
 
 
 @dataclass(frozen=True)
@@ -69,13 +76,13 @@ def run_jobs(framework: str, jobs: Sequence[Job], *, folder: Path, launcher: str
         framework: torch or keras.
         jobs: their paths are relative to `folder`.
         folder: current folder of the ranks.
-        launcher: a key of LAUNCHERS.
+        launcher: see `launcher_command`.
     """
     results = folder / f"results-{framework}-{launcher}-{jobs[0].name}"
     results.mkdir()
     (results / "jobs").write_text(json.dumps([asdict(job) for job in jobs]))
     worker = [sys.executable, str(TESTS / "trainer_worker.py"), framework, str(results / "jobs"), str(results)]
-    finished = run_command([*LAUNCHERS[launcher], *worker], folder=folder)
+    finished = run_command([*launcher_command(launcher), *worker], folder=folder)
     outcomes: Outcomes = {}
     for job in jobs:
         files = sorted(results.glob(f"{job.name}.rank*.json"))
@@ -83,7 +90,7 @@ def run_jobs(framework: str, jobs: Sequence[Job], *, folder: Path, launcher: str
     bugs = "\n".join(
         f"{name}: {outcome.stderr}" for name, ranks in outcomes.items() for outcome in ranks if outcome.code == 1
     )
-    expected = 1 if launcher == "none" else 2
+    expected = 1 if launcher == "none" else int(launcher[-1])
     if finished.code != 0 or bugs or any(len(ranks) != expected for ranks in outcomes.values()):
         done = [name for name, ranks in outcomes.items() if len(ranks) == expected]
         return f"{framework} on {launcher} ended with {finished.code} after {done}\n{finished.stderr[-3000:]}\n{bugs}"

@@ -21,7 +21,7 @@ from unittest import mock
 
 import numpy as np
 
-from common import journal
+from common import batches, experiment, journal, schedule
 from common.batches import normalize
 from common.datasets import load_dataset
 from common.prediction import read_trained_model
@@ -54,6 +54,74 @@ def unaveraged(framework: str) -> Iterator[None]:
         distributed = _module("torch", "distributed")
         with mock.patch.object(distributed, "wrap_optimizer", lambda optimizer, **_: optimizer):
             yield
+
+
+@contextlib.contextmanager
+def spoiled_average(framework: str) -> Iterator[None]:
+    """Let rank 1 take part in the averaging and then learn from something else."""
+    if framework == "keras":
+        exchange = _module("keras", "gradient_exchange").GradientExchange
+        average = exchange.__call__
+
+        def call(self: Any, gradients: Any, variables: Any) -> list[Any]:
+            return [gradient * (1.5 if _rank() == 1 else 1.0) for gradient in average(self, gradients, variables)]
+
+        with mock.patch.object(exchange, "__call__", call):
+            yield
+    else:
+        distributed = _module("torch", "distributed")
+        wrap = distributed.wrap_optimizer
+
+        def wrapped(optimizer: Any, **options: Any) -> Any:
+            distributed_optimizer = wrap(optimizer, **options)
+            synchronize = distributed_optimizer.synchronize
+
+            def spoil() -> None:
+                synchronize()
+                for group in distributed_optimizer.param_groups:
+                    for parameter in group["params"]:
+                        parameter.grad.mul_(1.5 if _rank() == 1 else 1.0)
+
+            distributed_optimizer.synchronize = spoil
+            return distributed_optimizer
+
+        with mock.patch.object(distributed, "wrap_optimizer", wrapped):
+            yield
+
+
+@contextlib.contextmanager
+def unlike_starts(framework: str, *, broadcast: bool) -> Iterator[None]:
+    """Let rank 1 draw other first weights, with or without the broadcast that mends it."""
+    draw = experiment.draw_initial_weights
+
+    def drawn(spec: Any, *, seed: int, **options: Any) -> Any:
+        return draw(spec, seed=seed + _rank(), **options)
+
+    distributed = _module(framework, "distributed")
+    broadcast_state = distributed.broadcast_state if broadcast else (lambda *_, **__: None)
+    with (
+        mock.patch.object(experiment, "draw_initial_weights", drawn),
+        mock.patch.object(distributed, "broadcast_state", broadcast_state),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def unsharded(framework: str) -> Iterator[None]:
+    """Let every rank take rank 0's samples."""
+    rank_slice = batches.rank_slice
+    with mock.patch.object(batches, "rank_slice", lambda step, *, rank, **options: rank_slice(step, rank=0, **options)):
+        yield
+
+
+@contextlib.contextmanager
+def unscaled(framework: str, *, ranks: set[int]) -> Iterator[None]:
+    """Let some ranks forget to scale their learning rate."""
+    scale = schedule.scale_factor
+    with mock.patch.object(
+        schedule, "scale_factor", lambda name, *, size: 1.0 if _rank() in ranks else scale(name, size=size)
+    ):
+        yield
 
 
 @contextlib.contextmanager
@@ -107,6 +175,12 @@ def full_disk(framework: str, *, room_bytes: int) -> Iterator[None]:
 PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "": lambda framework: contextlib.nullcontext(),
     "unaveraged": unaveraged,
+    "spoiled_average": spoiled_average,
+    "unlike_starts": functools.partial(unlike_starts, broadcast=True),
+    "no_broadcast": functools.partial(unlike_starts, broadcast=False),
+    "unsharded": unsharded,
+    "unscaled": functools.partial(unscaled, ranks={0, 1}),
+    "one_unscaled": functools.partial(unscaled, ranks={1}),
     "one_differs": one_differs,
     "full_disk": functools.partial(full_disk, room_bytes=0),
     "nearly_full_disk": functools.partial(full_disk, room_bytes=2**17),

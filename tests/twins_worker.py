@@ -6,6 +6,7 @@ Writes FOLDER/facts.json (names, shapes, hashes, help) and FOLDER/arrays.npz (ou
 import contextlib
 import importlib
 import io
+import itertools
 import json
 import math
 import os
@@ -13,7 +14,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,8 +33,12 @@ CASES = {
 LOSSES = [("cross_entropy", "linear"), ("mse", "linear"), ("mse", "sigmoid"), ("mse", "softmax")]
 BATCH = 3
 
-# (outputs, losses by name, gradients by the weights file's names)
-Answer = tuple[np.ndarray, dict[str, float], Weights]
+MODES = ("inference", "training")
+DTYPES: tuple[Literal["float64", "float32"], ...] = ("float64", "float32")
+Dtype = Literal["float64", "float32"]
+
+# (outputs, losses by name, gradients by the weights file's names, running statistics afterwards)
+Answer = tuple[np.ndarray, dict[str, float], Weights, Weights]
 
 
 def make_spec(name: str) -> ModelSpec:
@@ -67,19 +72,23 @@ def loss_name(loss: str, activation: str) -> str:
     return f"{loss}_{activation}"
 
 
-def _torch(spec: ModelSpec, weights: Weights) -> Answer:
+def statistics_of(weights: Weights, spec: ModelSpec) -> Weights:
+    """Return the running statistics among the weights."""
+    return {weight.name: weights[weight.name] for weight in spec.weights if not weight.trainable}
+
+
+def _torch(spec: ModelSpec, weights: Weights, *, dtype: Dtype, training: bool) -> Answer:
     import torch
 
     from torch_impl.models import build_model
     from torch_impl.optimizers import loss_per_sample
-    from torch_impl.weights import load_weights
+    from torch_impl.weights import get_weights, load_weights
 
-    config = ModelConfig(model=spec.name, dtype="float64")
-    model = build_model(spec, config)
+    model = build_model(spec, ModelConfig(model=spec.name, dtype=dtype, dropout=False))
     load_weights(model, weights, spec=spec)
-    model.eval()
+    model.train(training)
     images, labels = random_batch(spec)
-    outputs = model(torch.from_numpy(images).permute(0, 3, 1, 2))
+    outputs = model(torch.from_numpy(images.astype(dtype)).permute(0, 3, 1, 2))
     losses = {
         loss_name(loss, activation): loss_per_sample(
             outputs,
@@ -91,24 +100,25 @@ def _torch(spec: ModelSpec, weights: Weights) -> Answer:
     }
     sum(losses.values()).backward()  # type: ignore[union-attr]
     gradients = {name: value.grad.numpy() for name, value in model.named_parameters() if value.grad is not None}
-    return outputs.detach().numpy(), {name: float(loss) for name, loss in losses.items()}, gradients
+    statistics = statistics_of(get_weights(model, spec=spec), spec)
+    return outputs.detach().numpy(), {name: float(loss) for name, loss in losses.items()}, gradients, statistics
 
 
-def _keras(spec: ModelSpec, weights: Weights) -> Answer:
+def _keras(spec: ModelSpec, weights: Weights, *, dtype: Dtype, training: bool) -> Answer:
     import keras
     import tensorflow as tf
 
     from keras_impl.models import build_model
     from keras_impl.optimizers import build_loss
-    from keras_impl.weights import load_weights, weight_maps
+    from keras_impl.weights import get_weights, load_weights, weight_maps
 
     keras.utils.clear_session()  # forgets the dtype of the model before
-    keras.config.set_floatx("float64")
-    model = build_model(spec, ModelConfig(model=spec.name, dtype="float64"))
+    keras.config.set_floatx(dtype)
+    model = build_model(spec, ModelConfig(model=spec.name, dtype=dtype, dropout=False))
     load_weights(model, weights, spec=spec)
     images, labels = random_batch(spec)
     with tf.GradientTape() as tape:
-        outputs = model(images, training=False)
+        outputs = model(images.astype(dtype), training=training)
         losses = {
             # Keras' `compile` takes the mean over the samples where the loss has not.
             loss_name(loss, activation): tf.reduce_mean(
@@ -124,7 +134,8 @@ def _keras(spec: ModelSpec, weights: Weights) -> Answer:
     names = [weight.name for weight in spec.weights if weight.trainable]
     values = tape.gradient(total, [maps[name].variable.value for name in names])
     gradients = {name: maps[name].to_file(value.numpy()) for name, value in zip(names, values, strict=True)}
-    return outputs.numpy(), {name: float(loss) for name, loss in losses.items()}, gradients
+    statistics = statistics_of(get_weights(model, spec=spec), spec)
+    return outputs.numpy(), {name: float(loss) for name, loss in losses.items()}, gradients, statistics
 
 
 def _shapes_torch(spec: ModelSpec, weights: Weights) -> dict[str, Any]:
@@ -214,10 +225,14 @@ def main() -> None:
     for name in CASES:
         spec = make_spec(name)
         facts["models"][name] = shapes(spec, draw_initial_weights(spec, seed=1))
-        outputs, losses, gradients = answer(spec, random_weights(spec))
-        arrays[f"{name}/outputs"] = outputs
-        arrays |= {f"{name}/{loss}": np.array([value]) for loss, value in losses.items()}
-        arrays |= {f"{name}/gradient/{weight}": value for weight, value in gradients.items()}
+        for mode, dtype in itertools.product(MODES, DTYPES):
+            weights = {weight: value.astype(dtype) for weight, value in random_weights(spec).items()}
+            outputs, losses, gradients, statistics = answer(spec, weights, dtype=dtype, training=mode == "training")
+            key = f"{name}/{mode}/{dtype}"
+            arrays[f"{key}/outputs"] = outputs
+            arrays |= {f"{key}/{loss}": np.array([value]) for loss, value in losses.items()}
+            arrays |= {f"{key}/gradient/{weight}": value for weight, value in gradients.items()}
+            arrays |= {f"{key}/statistics/{weight}": value for weight, value in statistics.items()}
     if framework == "torch":
         facts["torchvision"] = _torchvision_layers()
     (folder / "facts.json").write_text(json.dumps(facts))

@@ -27,7 +27,8 @@ def training_data(
         table=experiment.table,
         steps=experiment.steps_of_epoch(epoch),
     )
-    return _on_device(prefetch(batches), device)
+    # On a CPU all cores compute already: a thread that makes batches ahead would only take turns with them.
+    return _on_device(prefetch(batches) if device.type == "cuda" else batches, device)
 
 
 def evaluation_data(

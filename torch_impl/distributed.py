@@ -1,4 +1,4 @@
-"""The Horovod steps in PyTorch: init, pin, wrap, broadcast; sums over ranks; averaged BatchNorm statistics."""
+"""The Horovod steps in PyTorch: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
 
 import horovod.torch as hvd
 import torch
@@ -6,7 +6,6 @@ from torch import nn
 
 from common.config import DeviceConfig
 from common.environment import usable_cores
-from common.errors import UserError
 from common.pinning import choose_gpu
 from common.ranks import Ranks, join, threads_per_rank
 
@@ -26,9 +25,7 @@ def pin_device(config: DeviceConfig, ranks: Ranks) -> tuple[torch.device, int]:
     with ranks.together("pinning the device"):
         torch.set_num_threads(threads)
         gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-        gpu = choose_gpu(gpus, wanted=config.device, local_rank=ranks.local_rank, local_size=ranks.local_size)
-        if gpu is None and config.mixed_precision:
-            raise UserError("mixed precision needs a GPU. Received: --mixed-precision. Leave it out on a CPU")
+        gpu = choose_gpu(gpus, config=config, local_rank=ranks.local_rank, local_size=ranks.local_size)
         if gpu is not None:
             torch.cuda.set_device(torch.device(gpu))
     return torch.device(gpu or "cpu"), threads

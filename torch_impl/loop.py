@@ -1,4 +1,4 @@
-"""The explicit loop of PyTorch: train an epoch, evaluate, checkpoint."""
+"""The explicit loop of PyTorch: train an epoch, evaluate."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from common.config import Config
+from common.config import INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS, Config
 from common.metrics import Sums
 from torch_impl.distributed import synchronize
 from torch_impl.optimizers import loss_per_sample
@@ -26,7 +26,12 @@ class Trainer:
         self.optimizer = optimizer
         self.config = config
         self.device = device
-        self.scaler = torch.amp.GradScaler(device.type, enabled=config.device.mixed_precision)
+        self.scaler = torch.amp.GradScaler(
+            device.type,
+            init_scale=INITIAL_LOSS_SCALE,
+            growth_interval=LOSS_SCALE_GROWTH_STEPS,
+            enabled=config.device.mixed_precision,
+        )
 
     def train_epoch(
         self, batches: Batches, *, learning_rates: np.ndarray, advance: Callable[[int], object]
@@ -40,13 +45,15 @@ class Trainer:
 
         Returns:
             Sums of this rank over the epoch (as the weights were at each step), seconds of training, and the part of
-            them spent waiting for data.
+            them spent waiting for data (on a CPU: making them, as no thread makes them ahead).
         """
         self.model.train()
-        # Sums stay on the device: reading them at every step would make it wait for each.
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
-        correct = torch.zeros((), dtype=torch.int64, device=self.device)
-        samples, waiting = 0, 0.0
+        # Sums stay on the device: reading them at every step would make it wait for each. One sum for each place in the
+        # batch, as all batches have one size: adding up within the batch is left for the end of the epoch.
+        batch_size = self.config.training.batch_size
+        losses_of_places = torch.zeros(batch_size, dtype=torch.float64, device=self.device)
+        correct_of_places = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
+        waiting = 0.0
         synchronize(self.device)
         started = time.perf_counter()
         for learning_rate in learning_rates:
@@ -54,21 +61,19 @@ class Trainer:
             images, labels = next(batches)
             waiting += time.perf_counter() - asked
             outputs, losses = self._step(images, labels, float(learning_rate))
-            loss_sum += losses.sum(dtype=torch.float64)
-            correct += (outputs.argmax(dim=1) == labels).sum()
-            samples += len(labels)
+            losses_of_places += losses
+            correct_of_places += outputs.argmax(dim=1) == labels
             advance(1)
         synchronize(self.device)
         seconds = time.perf_counter() - started
-        return Sums(float(loss_sum), float(correct), samples), seconds, waiting
+        sums = Sums(float(losses_of_places.sum()), float(correct_of_places.sum()), batch_size * len(learning_rates))
+        return sums, seconds, waiting
 
     def _step(self, images: Tensor, labels: Tensor, learning_rate: float) -> tuple[Tensor, Tensor]:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.zero_grad()
-        with torch.autocast(self.device.type, dtype=torch.float16, enabled=self.config.device.mixed_precision):
-            outputs = self.model(images)
-            losses = self._losses(outputs, labels)
+        outputs, losses = self._forward(images, labels)
         if self.config.device.mixed_precision:
             self.scaler.scale(losses.mean()).backward()
             self._scaled_update()
@@ -98,15 +103,18 @@ class Trainer:
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
         samples = 0
         for images, labels in batches:
-            outputs = self.model(images)
-            loss_sum += self._losses(outputs, labels).sum(dtype=torch.float64)
+            outputs, losses = self._forward(images, labels)
+            loss_sum += losses.sum(dtype=torch.float64)
             correct += (outputs.argmax(dim=1) == labels).sum()
             samples += len(labels)
         sums = Sums(float(loss_sum), float(correct), samples)
         return sums, time.perf_counter() - started
 
-    def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return loss_per_sample(outputs, labels, config=self.config.optimizer, model_config=self.config.model)
+    def _forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(self.device.type, dtype=torch.float16, enabled=self.config.device.mixed_precision):
+            outputs = self.model(images)
+        losses = loss_per_sample(outputs, labels, config=self.config.optimizer, model_config=self.config.model)
+        return outputs, losses
 
 
 def seed_dropout(*, seed: int, epoch: int, rank: int) -> None:

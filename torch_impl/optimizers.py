@@ -28,7 +28,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig, *, learning_rate:
 
 
 def loss_per_sample(outputs: Tensor, labels: Tensor, *, config: OptimizerConfig, model_config: ModelConfig) -> Tensor:
-    """Return (batch,) losses, of the dtype of the outputs.
+    """Return (batch,) losses, of the dtype of the outputs, or float32 if that is less precise.
 
     Args:
         outputs: (batch, outputs), linear.
@@ -36,6 +36,7 @@ def loss_per_sample(outputs: Tensor, labels: Tensor, *, config: OptimizerConfig,
         config: names the loss.
         model_config: names the activation that mse sees.
     """
+    outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
     if config.loss == "cross_entropy":
         return F.cross_entropy(outputs, labels, reduction="none")
     if model_config.output_activation == "sigmoid":

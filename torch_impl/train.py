@@ -100,7 +100,7 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
                 validation_seconds=validation_seconds,
             ),
             weights=get_weights(model, spec=experiment.spec),
-            optimizer_state=export_state(model, optimizer, scaler=trainer.scaler),
+            optimizer_state=lambda: export_state(model, optimizer, scaler=trainer.scaler),
         )
     test, test_seconds = evaluate("test")
     journal.finish(test, test_seconds=test_seconds, weights=get_weights(model, spec=experiment.spec))
