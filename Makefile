@@ -19,13 +19,13 @@ SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") \
 	$(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lint types bench wheels lock clean
+.PHONY: help setup train test test-all lint types bench parity wheels lock clean
 
 help: ## list the targets
 	@echo "Targets:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables, with their defaults:"
-	@echo "  FRAMEWORK=torch|keras  NP=4  ARGS=\"...\"      for train; ARGS for test and bench too (make train ARGS=--help)"
+	@echo "  FRAMEWORK=torch|keras  NP=4  ARGS=\"...\"      for train; ARGS for test, bench, parity too (make train ARGS=--help)"
 	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  PYTHON=python3      for set-up"
 
 setup: ## set up .venv: packages, MPI, Horovod (the first time Horovod is compiled)
@@ -57,6 +57,11 @@ types: ## check types (mypy)
 bench: ## set up if needed, then measure speed and scaling
 	@$(SETUP) --frameworks "$(FRAMEWORKS)"
 	@.venv/bin/python -m launch bench $(ARGS)
+
+parity: ## prove that both frameworks train alike, show table and plots (ARGS="--size toy|standard|full")
+	@$(SETUP) --frameworks "torch keras"
+	@folder=runs/parity-$$(date +%Y%m%d-%H%M%S); .venv/bin/python -m launch parity --folder $$folder $(ARGS); code=$$?; \
+	  if [ -f $$folder/parity.json ]; then .venv/bin/python -m analysis parity $$folder; fi; exit $$code
 
 wheels: ## fill WHEELS=DIR for `make setup WHEELS=DIR` on a machine without network
 	@test -n "$(WHEELS)" || { echo "make wheels: name the folder: make wheels WHEELS=DIR" >&2; exit 2; }

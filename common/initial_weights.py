@@ -40,15 +40,22 @@ def _draw(weight: WeightSpec, seed: int) -> np.ndarray:
     return np.ones(weight.shape) if weight.initializer == "ones" else np.zeros(weight.shape)
 
 
-def save_weights(path: Path, weights: Weights) -> None:
-    """Write arrays so that a reader sees the whole file or none; the same arrays give the same bytes."""
+def save_weights(path: Path, weights: Weights, *, durable: bool = True) -> None:
+    """Write arrays so that a reader sees the whole file or none; the same arrays give the same bytes.
+
+    Args:
+        path: of the file.
+        weights: the arrays.
+        durable: wait until the disk has it, so that it outlives a crash of the machine.
+    """
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
         pass
     try:
         save_file({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}, temporary.name)
         Path(temporary.name).chmod(0o644)
-        with Path(temporary.name).open("rb") as file:
-            os.fsync(file.fileno())
+        if durable:
+            with Path(temporary.name).open("rb") as file:
+                os.fsync(file.fileno())
         Path(temporary.name).replace(path)
     except SafetensorError as error:  # how safetensors reports a full disk: "... (os error 28)"
         number = re.search(r"os error (\d+)", str(error))

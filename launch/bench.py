@@ -12,26 +12,22 @@ import importlib.util
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from common.bench_turns import TASKS, Turn
 from common.console import readable_seconds
 from common.environment import describe_environment, usable_cores
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, from_os_error
 from launch.bench_table import STARTS, Row, Start, controller_lines, format_ratio, format_table, make_row
-from launch.processes import clean_line
-from launch.train import ROOT, trainer_environment
+from launch.processes import last_lines, launcher_command, started
+from launch.train import ROOT
 
 FRAMEWORKS = ("torch", "keras")
 SCHEMA_VERSION = 1
@@ -39,7 +35,6 @@ SIZE = 2  # ranks of all starts but the bare one
 START_SECONDS = 15.0  # rough cost of a start of ranks and of building a model; only to tell the time left
 POLL_SECONDS = 0.5
 STUCK_SECONDS = 300.0  # without a new turn, and 50 turns' time more: the ranks wait for each other
-PATIENCE_SECONDS = 10.0  # between SIGTERM and SIGKILL
 QUICK_ROUNDS, QUICK_SECONDS = 2, 0.02
 
 
@@ -189,7 +184,7 @@ def _measure(
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         results, log = Path(folder) / "results.jsonl", Path(folder) / "log"
         command = [
-            *launcher_command(start.launcher),
+            *launcher_command(start.launcher, size=SIZE),
             str(ROOT / f"{framework}_impl" / "bench_worker.py"),
             *("--models", *options.models, "--contestants", start.base, start.measured),
             *("--rounds", str(options.rounds), "--seconds", str(options.seconds), "--threads", str(threads)),
@@ -197,7 +192,7 @@ def _measure(
         ]
         turns: list[Turn] = []
         stuck = False
-        with _started(command, variables=dict(start.variables), log=log) as process:
+        with started(command, variables=dict(start.variables), log=log) as process:
             last_turn = time.monotonic()
             while not stuck:
                 ended = process.poll() is not None
@@ -215,8 +210,7 @@ def _measure(
                     break
                 time.sleep(POLL_SECONDS)
         if process.returncode or len(rows) < len(options.models):
-            lines = (clean_line(line) for line in log.read_text(errors="replace").splitlines()[-30:])
-            print("\n".join(line for line in lines if line), file=sys.stderr)
+            print(last_lines(log), file=sys.stderr)
             raise UserError(
                 f"ranks {'stood still' if stuck else f'ended with code {process.returncode}'}; their last lines are "
                 f"above. Received: --starts {start.name} --frameworks {framework}. Mend it, or leave it out"
@@ -233,47 +227,6 @@ def _measure(
             }
         )
     return rows
-
-
-def launcher_command(launcher: str) -> list[str]:
-    """Return the command before the worker's path."""
-    if launcher == "none":
-        return [sys.executable]
-    if launcher == "torchrun":
-        return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(SIZE)]
-    return ["horovodrun", "-np", str(SIZE), f"--{launcher}", sys.executable]
-
-
-@contextmanager
-def _started(command: Sequence[str], *, variables: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the ranks meanwhile; whatever ends this command ends them too."""
-    with log.open("wb") as output:
-        try:
-            process = subprocess.Popen(
-                command, env=trainer_environment() | variables, stdout=output, stderr=subprocess.STDOUT
-            )
-        except FileNotFoundError:
-            raise UserError(
-                f"{command[0]} is not installed. Received: {sys.executable}. Run `make setup` and use its .venv"
-            ) from None
-        try:
-            yield process
-        finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the ranks and what started them, all at once: mpirun outlives a horovodrun that is told alone."""
-    with suppress(psutil.NoSuchProcess):
-        started = psutil.Process(process.pid)
-        members = [started, *started.children(recursive=True)]
-        for member in members:
-            with suppress(psutil.NoSuchProcess):
-                member.terminate()
-        for member in psutil.wait_procs(members, timeout=PATIENCE_SECONDS)[1]:
-            with suppress(psutil.NoSuchProcess):
-                member.kill()
-    process.wait()
 
 
 def _read_turns(results: Path) -> list[Turn]:

@@ -1,4 +1,4 @@
-"""Start a program and pass on what it prints, less the noise of libraries."""
+"""Start programs and end them; pass on what they print, less the noise of libraries."""
 
 import os
 import re
@@ -8,9 +8,14 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO, TextIO
 
 import psutil
+
+from common.errors import UserError
+
+PATIENCE_SECONDS = 10.0  # between SIGTERM and SIGKILL
 
 # What libraries print at every start and no setting turns off.
 _NOISE = re.compile(
@@ -86,3 +91,56 @@ def _terminate(process: subprocess.Popen[str]) -> None:
             with suppress(psutil.NoSuchProcess, ProcessLookupError):
                 if os.getpgid(member.pid) == group:
                     member.send_signal(signal.SIGTERM)
+
+
+def trainer_environment() -> dict[str, str]:
+    """Return the environment of trainers: this interpreter's programs first, TensorFlow's start-up lines off."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+
+
+def launcher_command(launcher: str, *, size: int) -> list[str]:
+    """Return the command before a worker's path: of a process alone (none), by torchrun, or by horovodrun."""
+    if launcher == "none":
+        return [sys.executable]
+    if launcher == "torchrun":
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    return ["horovodrun", "-np", str(size), f"--{launcher}", sys.executable]
+
+
+@contextmanager
+def started(command: Sequence[str], *, variables: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ranks meanwhile, their output going to a file; whatever ends this command ends them too."""
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(
+                command, env={**trainer_environment(), **variables}, stdout=output, stderr=subprocess.STDOUT
+            )
+        except FileNotFoundError:
+            raise UserError(
+                f"{command[0]} is not installed. Received: {sys.executable}. Run `make setup` and use its .venv"
+            ) from None
+        try:
+            yield process
+        finally:
+            _end(process)
+
+
+def last_lines(log: Path) -> str:
+    """Return the last lines of a log of ranks, without noise."""
+    lines = (clean_line(line) for line in log.read_text(errors="replace").splitlines()[-30:])
+    return "\n".join(line for line in lines if line)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the ranks and what started them, all at once: mpirun outlives a horovodrun that is told alone."""
+    with suppress(psutil.NoSuchProcess):
+        first = psutil.Process(process.pid)
+        members = [first, *first.children(recursive=True)]
+        for member in members:
+            with suppress(psutil.NoSuchProcess):
+                member.terminate()
+        for member in psutil.wait_procs(members, timeout=PATIENCE_SECONDS)[1]:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+    process.wait()

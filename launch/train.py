@@ -20,7 +20,7 @@ from common.pinning import choose_gpu
 from common.program import read_settings
 from common.records import check_new_folder
 from common.resume import read_resumable_run
-from launch.processes import run_filtered
+from launch.processes import run_filtered, trainer_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}
@@ -81,9 +81,3 @@ def check_settings(settings: Config, *, framework: str, size: int) -> None:
         check_new_folder(record.folder(record.name or "new"))
     if shutil.which("nvidia-smi") is None:  # where it is, the ranks look, as they see the devices
         choose_gpu([], config=settings.device, local_rank=0, local_size=size)
-
-
-def trainer_environment() -> dict[str, str]:
-    """Return the environment of trainers: this interpreter's programs first, TensorFlow's start-up lines off."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}

@@ -1,7 +1,7 @@
-"""The two trainers are twins: the same files, names and parameters, the same steps, the same models to the last digits.
+"""The two trainers are twins: the same files, names and parameters, the same steps, the same models.
 
-Sources are compared as text. Each framework then builds all models in one process of its own (`twins_worker.py`), with
-every weight random, BatchNorm's scales and statistics too, and their float64 results are laid side by side.
+Sources are compared as text. Each framework then builds all models in one process of its own (`twins_worker.py`). What
+they compute is compared in `test_parity.py`.
 """
 
 import ast
@@ -10,23 +10,20 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import reference_rules
-from rule_workers import TESTS, environment, relative_difference
-from twins_worker import CASES, DTYPES, LOSSES, MODES, loss_name, make_spec, random_batch
+from rule_workers import TESTS, environment
 
 from common.initial_weights import draw_initial_weights, weights_hash
 from common.model_specs import BatchNorm, Convolution, Dense, MaxPooling, ModelSpec, model_spec
+from common.parity_cases import IMAGES, make_spec
 
 ROOT = TESTS.parent
 FRAMEWORKS = ("torch", "keras")
-TOLERANCES = {"float64": 1e-10, "float32": 1e-4}
 # facts: exact counts of trainable values
 PARAMETERS = {
     "mlp": 152_650,
@@ -139,7 +136,7 @@ def test_same_public_names_and_parameters(name: str, torch_file: Path, keras_fil
     if name == "models.py":
         torch_models = {key for key in torch_api if "." not in key} - {"build_model"}
         keras_models = set(keras_api) - {"build_model"}
-        assert {model.lower() for model in torch_models} == keras_models == set(CASES)
+        assert {model.lower() for model in torch_models} == keras_models == set(IMAGES)
         assert torch_api["build_model"] == keras_api["build_model"]
         return
     if name == "optimizers.py":
@@ -172,12 +169,7 @@ def test_the_seven_steps_have_the_same_words_in_the_same_order() -> None:
     ]
 
 
-@dataclass(frozen=True)
-class Side:
-    """What one framework's worker wrote."""
-
-    facts: dict[str, Any]
-    arrays: dict[str, np.ndarray]
+Side = dict[str, Any]  # what one framework's worker wrote
 
 
 @cache
@@ -189,8 +181,8 @@ def _side(framework: str, folder: Path) -> Side | str:
     )
     if process.returncode:
         return f"{framework} ended with {process.returncode}\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
-    with np.load(folder / "arrays.npz") as arrays:
-        return Side(json.loads((folder / "facts.json").read_text()), dict(arrays))
+    facts: Side = json.loads((folder / "facts.json").read_text())
+    return facts
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +194,7 @@ def side_of(framework: str, results: Path) -> Side:
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
     side = _side(framework, results / framework)
-    assert isinstance(side, Side), side
+    assert isinstance(side, dict), side
     return side
 
 
@@ -223,15 +215,15 @@ def side(request: pytest.FixtureRequest) -> Side:
 
 def test_same_help(torch_side: Side, keras_side: Side) -> None:
     for program in ("train", "predict"):
-        texts = [torch_side.facts["help"][program], keras_side.facts["help"][program]]
+        texts = [torch_side["help"][program], keras_side["help"][program]]
         assert len(texts[0]) > 500
         assert texts[0].replace("torch_impl", "keras_impl") == texts[1]
-    assert all(f"--{flag}" in torch_side.facts["help"]["train"] for flag in ("recipe", "max-steps", "lr-scaling"))
+    assert all(f"--{flag}" in torch_side["help"]["train"] for flag in ("recipe", "max-steps", "lr-scaling"))
 
 
-@pytest.mark.parametrize("model", CASES)
+@pytest.mark.parametrize("model", IMAGES)
 def test_names_shapes_and_counts_are_those_of_the_numbers(side: Side, model: str) -> None:
-    spec, built = make_spec(model), side.facts["models"][model]
+    spec, built = make_spec(model), side["models"][model]
     assert built["parameters"] == spec.parameters == PARAMETERS[model]
     assert built["shapes"] == {weight.name: list(weight.shape) for weight in spec.weights}
     assert sorted(built["trainable"]) == sorted(weight.name for weight in spec.weights if weight.trainable)
@@ -245,62 +237,14 @@ def test_published_sizes_of_resnet34() -> None:
     assert model_spec("resnet34", input_shape=(3, 224, 224), outputs=1000).parameters == 21_797_672
 
 
-@pytest.mark.parametrize("model", CASES)
+@pytest.mark.parametrize("model", IMAGES)
 def test_first_weights_arrive_bit_for_bit(side: Side, model: str) -> None:
-    assert side.facts["models"][model]["first_weights"] == weights_hash(draw_initial_weights(make_spec(model), seed=1))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("model", CASES)
-def test_same_outputs_losses_and_gradients(
-    torch_side: Side, keras_side: Side, model: str, mode: str, dtype: str
-) -> None:
-    start = f"{model}/{mode}/{dtype}/"
-    keys = [key for key in torch_side.arrays if key.startswith(start)]
-    assert sorted(keys) == sorted(key for key in keras_side.arrays if key.startswith(start))
-    weights = make_spec(model).weights
-    assert len(keys) == 1 + len(LOSSES) + len(weights)
-    assert f"{start}{loss_name(*LOSSES[0])}" in keys
-    assert all(side.arrays[f"{start}outputs"].dtype == dtype for side in (torch_side, keras_side))
-    has_batch_norm = not all(weight.trainable for weight in weights)
-    differences = {
-        key: relative_difference(keras_side.arrays[key], torch_side.arrays[key])
-        for key in keys
-        # In float32 BatchNorm's training-mode gradients are small differences of large numbers: judged in float64.
-        if not (has_batch_norm and mode == "training" and dtype == "float32" and "/gradient/" in key)
-    }
-    worst = max(differences, key=lambda key: differences[key])
-    assert differences[worst] <= TOLERANCES[dtype], (worst, differences[worst])
-    assert all(np.any(torch_side.arrays[key]) for key in keys), "zeros prove nothing"
-
-
-@pytest.mark.parametrize("model", CASES)
-def test_losses_are_those_of_the_reference(side: Side, model: str) -> None:
-    labels = random_batch(make_spec(model))[1]
-    outputs = side.arrays[f"{model}/inference/float64/outputs"]
-    for loss, activation in LOSSES:
-        expected = (
-            reference_rules.cross_entropy(outputs, labels)
-            if loss == "cross_entropy"
-            else reference_rules.mse(outputs, labels, activation=activation)
-        )
-        found = float(side.arrays[f"{model}/inference/float64/{loss_name(loss, activation)}"][0])
-        assert found == pytest.approx(expected, rel=1e-12), (loss, activation)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_training_mode_is_another_computation_where_there_is_batch_norm(side: Side, dtype: str) -> None:
-    outputs = [side.arrays[f"resnet34/{mode}/{dtype}/outputs"] for mode in MODES]
-    assert relative_difference(*outputs) > 0.1
-    name = "resnet34/{}/" + dtype + "/statistics/bn1.running_var"
-    before, after = (side.arrays[name.format(mode)] for mode in MODES)
-    assert relative_difference(after, before) > 0.01
+    assert side["models"][model]["first_weights"] == weights_hash(draw_initial_weights(make_spec(model), seed=1))
 
 
 def test_torchvision_has_our_resnet34(torch_side: Side) -> None:
     spec = model_spec("resnet34", input_shape=(3, 224, 224), outputs=1000)
-    theirs = torch_side.facts["torchvision"]
+    theirs = torch_side["torchvision"]
     assert theirs["parameters"] == spec.parameters
     assert theirs["shapes"] == {weight.name: list(weight.shape) for weight in spec.weights}
     assert theirs["layers"] == layer_attributes(spec)

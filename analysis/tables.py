@@ -1,0 +1,65 @@
+"""Tables for the terminal, for papers and for programs."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from tabulate import tabulate
+
+Format = Literal["text", "md", "csv", "json", "latex"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+_TABULATE = {"text": "simple", "md": "github", "latex": "latex_booktabs"}
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headings. Numbers stay numbers: how they are shown is told by the `formats` of their columns.
+
+    Attributes:
+        formats: heading -> format of its numbers for readers, such as ".1e"; csv and json get them in full.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    formats: dict[str, str]
+
+
+def render(table: Table, form: Format) -> str:
+    """Return the table as text; None is an empty cell, and null in JSON."""
+    if form == "json":
+        # JSON knows no infinity; a difference without bound becomes a word.
+        rows = [{name: _for_json(cell) for name, cell in zip(table.headings, row, strict=True)} for row in table.rows]
+        return json.dumps({"title": table.title, "rows": rows}, indent=1, allow_nan=False)
+    if form == "csv":
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(table.headings)
+        writer.writerows(table.rows)
+        return text.getvalue().rstrip("\n")
+    rows_for_people = [
+        [_for_people(cell, table.formats.get(name, "")) for name, cell in zip(table.headings, row, strict=True)]
+        for row in table.rows
+    ]
+    body = tabulate(
+        rows_for_people,
+        headers=list(table.headings),
+        tablefmt=_TABULATE[form],
+        disable_numparse=True,
+        colalign=["right" if name in table.formats else "left" for name in table.headings] if table.rows else None,
+    )
+    return f"{table.title}\n{body}" if form == "text" else body
+
+
+def _for_people(cell: Cell, form: str) -> str:
+    if cell is None:
+        return ""
+    return format(cell, form) if isinstance(cell, int | float) and form else str(cell)
+
+
+def _for_json(cell: Cell) -> Cell:
+    return str(cell) if isinstance(cell, float) and cell in (float("inf"), float("-inf")) else cell

@@ -1,0 +1,113 @@
+"""The ranks of `python -m launch parity` in Keras.
+
+`torch_impl/parity_worker.py` is its twin.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from common.config import DeviceConfig, ModelConfig
+from common.experiment import Experiment
+from common.initial_weights import Weights
+from common.metrics import Sums
+from common.model_specs import ModelSpec
+from common.parity_cases import LOSSES, Dtype, random_batch
+from common.parity_worker import Arrays, do_jobs, read_worker_settings
+from common.program import leave
+from common.ranks import Ranks
+from keras_impl import distributed
+from keras_impl.data import training_data
+from keras_impl.loop import Trainer
+from keras_impl.models import build_model
+from keras_impl.optimizers import build_loss, build_optimizer, export_state, import_state
+from keras_impl.weights import get_weights, load_weights, weight_maps
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code."""
+    settings = read_worker_settings(arguments)
+    ranks = distributed.init()
+    distributed.pin_device(DeviceConfig(device="cpu", threads=1), ranks)
+    do_jobs(settings, ranks=ranks, build_twin=Twin, outputs=outputs, leads=False)
+    return 0
+
+
+class Twin:
+    """Keras' training, update by update."""
+
+    def __init__(self, experiment: Experiment, learning_rates: np.ndarray, ranks: Ranks) -> None:
+        config, spec = experiment.config, experiment.spec
+        self.experiment, self.learning_rates, self.ranks = experiment, learning_rates, ranks
+        _forget_last_model(config.model.dtype)
+        self.model = build_model(spec, config.model)
+        load_weights(self.model, experiment.first_weights, spec=spec)
+        optimizer = build_optimizer(self.model, config.optimizer, learning_rates=learning_rates, device=config.device)
+        self.optimizer = distributed.wrap_optimizer(optimizer, model=self.model, config=config.device, ranks=ranks)
+        distributed.broadcast_state(self.model, self.optimizer, spec=spec, ranks=ranks)
+        self.trainer = Trainer(self.model, self.optimizer, config=config, distributed=ranks.size > 1)
+
+    def update(self, number: int) -> Sums:
+        """Make an update, counted from 1; return this rank's sums over its batch, as the weights were before."""
+        batches = training_data(self.experiment, epoch=number, ranks=self.ranks)
+        sums, _, _ = self.trainer.train_epoch(batches, epoch=number, advance=lambda _: None)
+        distributed.average_batch_norm(self.model, spec=self.experiment.spec, ranks=self.ranks)
+        return sums
+
+    def weights(self) -> Weights:
+        """Return weights and running statistics."""
+        return get_weights(self.model, spec=self.experiment.spec)
+
+    def optimizer_state(self) -> Weights:
+        """Return "<parameter>.<slot>" -> array and, where it counts updates, "step"."""
+        return export_state(self.model, self.optimizer, spec=self.experiment.spec)
+
+    def put(self, weights: Weights, optimizer_state: Weights) -> None:
+        """Take weights and optimizer state; without any the optimizer stays as it is."""
+        load_weights(self.model, weights, spec=self.experiment.spec)
+        if optimizer_state:
+            import_state(self.model, self.optimizer, optimizer_state, spec=self.experiment.spec)
+
+
+def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> Arrays:
+    """Return outputs, every loss, the gradients of their sum, and the running statistics afterwards.
+
+    Args:
+        spec: the model.
+        weights: of `dtype`.
+        dtype: of the arithmetic.
+        training: training mode, without dropout.
+    """
+    _forget_last_model(dtype)
+    model = build_model(spec, ModelConfig(model=spec.name, dtype=dtype, dropout=False))
+    load_weights(model, weights, spec=spec)
+    images, labels = random_batch(spec)
+    with tf.GradientTape() as tape:
+        logits = model(images.astype(dtype), training=training)
+        # Keras' `compile` takes the mean over the samples where the loss has not.
+        losses = [tf.reduce_mean(build_loss(optimizer, end)(labels, logits)) for optimizer, end in LOSSES.values()]
+        total = tf.add_n(losses)
+    arrays = {"outputs": logits.numpy()}
+    arrays |= {f"loss/{name}": np.array([float(loss)]) for name, loss in zip(LOSSES, losses, strict=True)}
+    maps = weight_maps(model, spec)
+    names = [weight.name for weight in spec.weights if weight.trainable]
+    gradients = tape.gradient(total, [maps[name].variable.value for name in names])
+    for name, gradient in zip(names, gradients, strict=True):
+        arrays[f"gradient/{name}"] = maps[name].to_file(gradient.numpy())
+    after = get_weights(model, spec=spec)
+    return arrays | {f"statistics/{one.name}": after[one.name] for one in spec.weights if not one.trainable}
+
+
+def _forget_last_model(dtype: str) -> None:
+    """Make room for a model of another dtype, with names of layers counted from the start."""
+    keras.utils.clear_session()
+    keras.config.set_floatx(dtype)
+
+
+if __name__ == "__main__":
+    code = main()
+    leave(code)
+    sys.exit(code)

@@ -1,0 +1,105 @@
+"""The ranks of `python -m launch parity` in PyTorch.
+
+`keras_impl/parity_worker.py` is its twin.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from common.config import DeviceConfig, ModelConfig
+from common.experiment import Experiment
+from common.initial_weights import Weights
+from common.metrics import Sums
+from common.model_specs import ModelSpec
+from common.parity_cases import LOSSES, Dtype, random_batch
+from common.parity_worker import Arrays, do_jobs, read_worker_settings
+from common.program import leave
+from common.ranks import Ranks
+from torch_impl import distributed
+from torch_impl.data import training_data
+from torch_impl.loop import Trainer
+from torch_impl.models import build_model
+from torch_impl.optimizers import build_optimizer, export_state, import_state, loss_per_sample
+from torch_impl.weights import get_weights, load_weights
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code."""
+    settings = read_worker_settings(arguments)
+    ranks = distributed.init()
+    distributed.pin_device(DeviceConfig(device="cpu", threads=1), ranks)
+    do_jobs(settings, ranks=ranks, build_twin=Twin, outputs=outputs, leads=True)
+    return 0
+
+
+class Twin:
+    """PyTorch's training, update by update."""
+
+    def __init__(self, experiment: Experiment, learning_rates: np.ndarray, ranks: Ranks) -> None:
+        config = experiment.config
+        self.experiment, self.learning_rates, self.ranks = experiment, learning_rates, ranks
+        self.model = build_model(experiment.spec, config.model)
+        load_weights(self.model, experiment.first_weights, spec=experiment.spec)
+        optimizer = build_optimizer(self.model, config.optimizer, learning_rate=config.optimizer.learning_rate)
+        self.optimizer = distributed.wrap_optimizer(optimizer, model=self.model, config=config.device, ranks=ranks)
+        distributed.broadcast_state(self.model, self.optimizer, ranks=ranks)
+        self.trainer = Trainer(self.model, self.optimizer, config=config, device=torch.device("cpu"))
+
+    def update(self, number: int) -> Sums:
+        """Make an update, counted from 1; return this rank's sums over its batch, as the weights were before."""
+        batches = training_data(self.experiment, epoch=number, ranks=self.ranks, device=self.trainer.device)
+        rate = self.learning_rates[number - 1 : number]
+        sums, _, _ = self.trainer.train_epoch(batches, learning_rates=rate, advance=lambda _: None)
+        distributed.average_batch_norm(self.model, ranks=self.ranks)
+        return sums
+
+    def weights(self) -> Weights:
+        """Return weights and running statistics."""
+        return get_weights(self.model, spec=self.experiment.spec)
+
+    def optimizer_state(self) -> Weights:
+        """Return "<parameter>.<slot>" -> array and, where it counts updates, "step"."""
+        return export_state(self.model, self.optimizer, scaler=self.trainer.scaler)
+
+    def put(self, weights: Weights, optimizer_state: Weights) -> None:
+        """Take weights and optimizer state; without any the optimizer stays as it is."""
+        load_weights(self.model, weights, spec=self.experiment.spec)
+        if optimizer_state:
+            import_state(self.model, self.optimizer, optimizer_state, scaler=self.trainer.scaler)
+
+
+def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> Arrays:
+    """Return outputs, every loss, the gradients of their sum, and the running statistics afterwards.
+
+    Args:
+        spec: the model.
+        weights: of `dtype`.
+        dtype: of the arithmetic.
+        training: training mode, without dropout.
+    """
+    model = build_model(spec, ModelConfig(model=spec.name, dtype=dtype, dropout=False))
+    load_weights(model, weights, spec=spec)
+    model.train(training)
+    images, labels = random_batch(spec)
+    logits = model(torch.from_numpy(images.astype(dtype)).permute(0, 3, 1, 2))
+    losses = [
+        loss_per_sample(logits, torch.from_numpy(labels), config=optimizer, model_config=end).mean()
+        for optimizer, end in LOSSES.values()
+    ]
+    torch.stack(losses).sum().backward()
+    arrays = {"outputs": logits.detach().numpy()}
+    arrays |= {f"loss/{name}": np.array([loss.item()]) for name, loss in zip(LOSSES, losses, strict=True)}
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        arrays[f"gradient/{name}"] = parameter.grad.numpy()
+    after = get_weights(model, spec=spec)
+    return arrays | {f"statistics/{one.name}": after[one.name] for one in spec.weights if not one.trainable}
+
+
+if __name__ == "__main__":
+    code = main()
+    leave(code)
+    sys.exit(code)
