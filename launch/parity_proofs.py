@@ -26,6 +26,7 @@ from launch.train import PROGRAMS, ROOT
 
 FRAMEWORKS = ("torch", "keras")  # the first leads, and is the reference
 RUN_MODEL, RUN_RANKS = "cnn", 2
+EXCHANGED_BY_RANKS = 5  # most updates of several ranks from exchanged states, each of which costs seconds
 # Rough seconds of a start, a job, an update (of ResNet-34: the second), an epoch of an ordinary run; for the time left.
 START_COST, JOB_COST, UPDATE_COST, RUN_COST = 5.0, (1.0, 5.0), (0.02, 0.8), 12.0
 EXCHANGE_COST = 3.0  # of an update, for the state on its way
@@ -54,10 +55,11 @@ def jobs_of(settings: ParitySettings, *, np: int) -> list[Job]:
     return jobs
 
 
-def exchange_jobs(settings: ParitySettings) -> list[Job]:
+def exchange_jobs(settings: ParitySettings, *, np: int) -> list[Job]:
     """Return what both frameworks do at once, the second following the first."""
+    updates = settings.exchanged_updates if np == 1 else min(settings.exchanged_updates, EXCHANGED_BY_RANKS)
     return [
-        Job(kind="exchange", model=model, optimizer=optimizer, updates=settings.exchanged_updates)
+        Job(kind="exchange", model=model, optimizer=optimizer, updates=updates)
         for model in settings.models
         if has_batch_norm(model)
         for optimizer in settings.optimizers
@@ -79,14 +81,14 @@ class Proofs:
             environment=describe_environment(),
         )
         self._write()
-        exchanges = exchange_jobs(settings)
-        of_np = {np: jobs_of(settings, np=np) for np in settings.np}
-        costs = [2 * _cost(jobs, np=np) + _cost(exchanges, np=np) for np, jobs in of_np.items()]
+        costs = [
+            2 * _cost(jobs_of(settings, np=np), np=np) + _cost(exchange_jobs(settings, np=np), np=np)
+            for np in settings.np
+        ]
         self.progress = _Progress(sum(costs) + 2 * RUN_COST * settings.epochs)
 
     def carry_out(self) -> None:
         """Do all of it."""
-        exchanges = exchange_jobs(self.settings)
         first: dict[str, Side] = {}
         for np in self.settings.np:
             jobs = jobs_of(self.settings, np=np)
@@ -100,6 +102,7 @@ class Proofs:
                 for job in jobs:
                     self._found(compare_ranks(job, side, first[side.framework]))
                 shutil.rmtree(side.folder)
+            exchanges = exchange_jobs(self.settings, np=np)
             if exchanges:
                 leader, follower = self._start(FRAMEWORKS, exchanges, np=np)
                 for job in exchanges:
