@@ -164,7 +164,8 @@ def runs_table(first: Run, second: Run) -> Table:
         rows.append([f"training loss of epoch {number}", *pair])
     files = [run.folder / WEIGHTS_FILE for run in (first, second)]
     if all(file.exists() for file in files):
-        difference, where = worst_difference(*(load_weights(file) for file in files))
+        reference, other = (load_weights(file) for file in files)
+        difference, where = worst_difference(other, reference)
         rows.append(["final weights, relative difference", difference, where if difference else ""])
     headings = ["", str(first.folder), str(second.folder)]
     return Table("Two runs", headings, rows, {})

@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from analysis.plots import SETTINGS, STYLES
 from common.parity import Curve, ParityRecord
 
+NARROWEST = 7.5  # inches, for the title
 FLOOR = 1e-17  # where no difference at all is drawn: a logarithm has no zero
 DTYPE_STYLES: dict[tuple[str, bool], dict[str, Any]] = {
     ("float64", False): {"color": "#009E73", "linestyle": "-", "label": "float64"},
@@ -41,7 +42,7 @@ def plot_losses(record: ParityRecord) -> Figure | None:
     if not of_model:
         return None
     with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(2.6 * len(of_model) + 1.2, 5.4), layout="constrained")
+        figure = Figure(figsize=(max(NARROWEST, 2.6 * len(of_model) + 1.2), 5.4), layout="constrained")
         axes = figure.subplots(2, len(of_model), squeeze=False, sharex="col")
         for column, (model, curves) in enumerate(of_model.items()):
             _losses(axes[0, column], model, curves)
@@ -66,7 +67,7 @@ def plot_ranks(record: ParityRecord) -> Figure | None:
     if not models:
         return None
     with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(2.6 * len(models) + 1.2, 3.6), layout="constrained")
+        figure = Figure(figsize=(max(NARROWEST, 2.6 * len(models) + 1.2), 3.6), layout="constrained")
         axes = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
         numbers = sorted({curve.between[0].split()[-1] for curve in curves}, key=int)
         for ax, model in zip(axes, models, strict=True):

@@ -1,13 +1,26 @@
 """Whether two runs were the same experiment: first weights, order of the samples, and the settings that matter."""
 
-from common.config import Config
+from dataclasses import fields
+from typing import Any
+
+from common.config import DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
 from common.records import DataRecord, Hashes, NotRecorded, Run
 
-# Subjects of the settings that define an experiment; the device and the record of a run do not.
-SUBJECTS = ("data", "model", "optimizer", "schedule", "training")
-# Settings that may differ where what comes of them does not: the global batch is compared, and where the data lies and
-# how an evaluation is shared out changes no number.
-FREE = {"batch_size", "eval_batch_size", "data_folder", "validation"}
+# Settings that may differ: the global batch is compared instead of a rank's, and where the data lies and how an
+# evaluation is shared out changes no number.
+_FREE = {"batch_size", "eval_batch_size", "data_folder", "validation"}
+_SUBJECTS: dict[str, Any] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "optimizer": OptimizerConfig,
+    "schedule": ScheduleConfig,
+    "training": TrainingConfig,
+}
+# Subject -> settings that define an experiment; of the device those that change what is computed, not where.
+SETTINGS = {
+    **{subject: [one.name for one in fields(kind) if one.name not in _FREE] for subject, kind in _SUBJECTS.items()},
+    "device": ["mixed_precision", "compression"],
+}
 HASHES = {"initial_weights": "first weights", "sample_order": "order of the samples"}
 
 
@@ -48,16 +61,12 @@ def _settings_differ(first: Run, second: Run) -> list[str]:
     ]
     if reasons:
         return reasons
-    for subject in SUBJECTS:
-        one, other = (vars(getattr(config, subject)) for config in configs)
-        reasons += [
-            f"{subject}.{name} differs: {one[name]} and {other[name]}"
-            for name in one
-            if name not in FREE and one[name] != other[name]
-        ]
-    precision = [config.device.mixed_precision for config in configs if isinstance(config, Config)]
-    if precision[0] != precision[1]:
-        reasons.append(f"device.mixed_precision differs: {precision[0]} and {precision[1]}")
+    for subject, names in SETTINGS.items():
+        one, other = (getattr(config, subject) for config in configs)
+        for name in names:
+            pair = getattr(one, name), getattr(other, name)
+            if pair[0] != pair[1]:
+                reasons.append(f"{subject}.{name} differs: {pair[0]} and {pair[1]}")
     batches = [run.record.data.global_batch_size for run in (first, second) if isinstance(run.record.data, DataRecord)]
     if len(batches) == 2 and batches[0] != batches[1]:
         reasons.append(f"the global batch differs: {batches[0]} and {batches[1]} images")

@@ -124,3 +124,23 @@ def batch_norm_data(kind: str, dtype: str) -> BatchNormData:
         running_mean=draw.normal(size=channels).astype(dtype),
         running_variance=draw.uniform(0.5, 2.0, size=channels).astype(dtype),
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScheduleCase:
+    """A linear warm-up from the base learning rate to `size` times it, then a decay."""
+
+    decay: str
+    base: float = 0.01
+    size: int = 4
+    steps: int = 40
+    steps_per_epoch: int = 8
+    warmup_steps: int = 8
+    decay_steps: int = 16
+
+
+SCHEDULES = {
+    "cosine": ScheduleCase(decay="cosine"),
+    "step": ScheduleCase(decay="step"),
+    "long warm-up": ScheduleCase(decay="cosine", warmup_steps=20, size=2),
+}

@@ -1,9 +1,13 @@
 """Learning rates: numbers by hand."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rule_cases import SCHEDULES
+from rule_workers import results
 
 from common.config import ScheduleConfig
 from common.schedule import learning_rates, scale_factor
@@ -80,3 +84,20 @@ def test_rates_are_between_zero_and_the_scaled_one(size: int, steps: int, warmup
     found = rates(size=size, steps=steps, warmup_epochs=warmup, decay=decay, decay_epochs=1.0)
     assert found.shape == (steps,) and found.dtype == np.float64
     assert (found > 0).all() and (found <= 0.1 * size * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_rates_are_those_of_torch_schedulers(name: str) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    case = SCHEDULES[name]
+    schedule = ScheduleConfig(
+        warmup_epochs=case.warmup_steps / case.steps_per_epoch,
+        decay=case.decay,  # type: ignore[arg-type]
+        decay_epochs=case.decay_steps / case.steps_per_epoch,
+        decay_factor=0.1,
+    )
+    ours = learning_rates(
+        schedule, base=case.base, size=case.size, steps=case.steps, steps_per_epoch=case.steps_per_epoch
+    )
+    assert ours == pytest.approx(results("torch_rules_worker")[f"schedule/{name}"], rel=1e-12)

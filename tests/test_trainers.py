@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import reference_rules
 from PIL import Image
 from rule_workers import relative_difference
 from trainer_runs import (
@@ -37,9 +38,23 @@ from trainer_runs import (
     wait_until,
 )
 
+from common.config import Config
 from common.datasets import load_dataset
-from common.initial_weights import load_weights, weights_hash
-from common.records import EPOCHS_FILE, Evaluation, Hashes, NotRecorded, Run, Status, Totals, World, read_run
+from common.initial_weights import draw_initial_weights, load_weights, weights_hash
+from common.model_specs import model_spec
+from common.records import (
+    EPOCHS_FILE,
+    DataRecord,
+    Evaluation,
+    Hashes,
+    NotRecorded,
+    Run,
+    Status,
+    Totals,
+    World,
+    read_run,
+)
+from common.sharding import epoch_order, split_validation
 
 FRAMEWORKS = ("torch", "keras")
 OTHER = {"torch": "keras", "keras": "torch"}
@@ -67,6 +82,8 @@ def two_rank_jobs(framework: str) -> list[Job]:
         train("resumed", "--resume", f"runs/{framework}2-part", "--epochs", "3", named=False),
         train("double", *DOUBLE, "--batch-size", "32"),
         train("replicated", *DOUBLE, "--batch-size", "32", "--validation", "replicated"),
+        train("by_hand", *MLP, "--dtype", "float64", "--batch-size", "32", "--max-steps", "1", "--evaluate-first",
+              "--validation-share", "0.1"),
         train("float16", *MLP, *steps, "--compression", "fp16"),
         train("each", *MLP, *steps, "--gradient-groups", "each"),
         train("one", *MLP, *steps),
@@ -426,6 +443,42 @@ def test_evaluates_before_training_where_asked(starts: Starts, framework: str) -
     assert starts.run(f"{framework}2-double").record.initial_test is None
 
 
+def mlp_by_hand(
+    run: Run, images: np.ndarray, labels: np.ndarray, weights: dict[str, np.ndarray]
+) -> tuple[float, float]:
+    """Return mean loss and accuracy of the model mlp, in NumPy alone: images (samples, height, width, 1) uint8."""
+    data = run.record.data
+    assert isinstance(data, DataRecord)
+    pixels = (images.reshape(len(images), -1) / 255 - data.mean[0]) / data.standard_deviation[0]
+    hidden = 1 / (1 + np.exp(-(pixels @ weights["fc1.weight"].T + weights["fc1.bias"])))
+    outputs = hidden @ weights["fc2.weight"].T + weights["fc2.bias"]
+    return reference_rules.cross_entropy(outputs, labels), float(np.mean(outputs.argmax(axis=1) == labels))
+
+
+def test_losses_and_accuracies_are_those_worked_out_by_hand(starts: Starts, framework: str) -> None:
+    """An update of two ranks: the test before it, its own batch, validation and test after it."""
+    starts.ranks(framework, 2)
+    run = starts.run(f"{framework}2-by_hand")
+    config, dataset, totals_ = run.record.config, load_dataset(DATASET, progress=False), totals(run)
+    assert isinstance(config, Config) and isinstance(run.record.initial_test, Evaluation)
+    training, validation = split_validation(1200, share=0.1, seed=config.training.seed)
+    batch = training[epoch_order(len(training), seed=config.training.seed, epoch=1)[:64]]
+    spec = model_spec("mlp", input_shape=(1, 28, 28), outputs=10)
+    before = draw_initial_weights(spec, seed=config.training.seed, dtype="float64")
+    after = weights_of(run)
+    (epoch,) = run.epochs
+    for found, split, rows, weights in (
+        ((run.record.initial_test.loss, run.record.initial_test.accuracy), dataset.test, slice(None), before),
+        ((epoch.training_loss, epoch.training_accuracy), dataset.train, batch, before),
+        ((epoch.validation_loss, epoch.validation_accuracy), dataset.train, validation, after),
+        ((totals_.test_loss, totals_.test_accuracy), dataset.test, slice(None), after),
+    ):
+        loss, accuracy = mlp_by_hand(run, split.images[rows], split.labels[rows], weights)
+        assert found == (pytest.approx(loss, rel=1e-12), pytest.approx(accuracy, rel=1e-12))
+    assert epoch.images_per_second == pytest.approx(64 / figure(epoch.training_seconds))
+    assert relative_difference(after["fc1.weight"], before["fc1.weight"]) > 0
+
+
 def test_frameworks_begin_at_the_same_loss(starts: Starts) -> None:
     if any(importlib.util.find_spec(side) is None for side in FRAMEWORKS):
         pytest.skip("only one framework is installed")
@@ -444,7 +497,7 @@ def test_frameworks_train_alike_in_float64(starts: Starts) -> None:
     for name, array in weights_of(one).items():
         assert relative_difference(weights_of(other)[name], array) < 1e-10, name
     for ours, theirs in zip(one.epochs, other.epochs, strict=True):
-        assert ours.training_loss == pytest.approx(theirs.training_loss, rel=1e-6)  # Keras sums it in float32
+        assert ours.training_loss == pytest.approx(theirs.training_loss, rel=1e-12)
         assert ours.validation_accuracy == theirs.validation_accuracy
 
 

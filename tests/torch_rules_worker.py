@@ -5,7 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rule_cases import BATCH_NORM_SETTINGS, BATCH_NORM_SHAPES, DTYPES, OPTIMIZER_CASES, STEPS, batch_norm_data, problem
+from rule_cases import (
+    BATCH_NORM_SETTINGS,
+    BATCH_NORM_SHAPES,
+    DTYPES,
+    OPTIMIZER_CASES,
+    SCHEDULES,
+    STEPS,
+    batch_norm_data,
+    problem,
+)
 
 CLASSES = {
     "sgd": torch.optim.SGD,
@@ -69,8 +78,36 @@ def batch_norm(results: dict[str, np.ndarray]) -> None:
                 results[f"{key}/inference"] = y.detach().movedim(1, -1).numpy()
 
 
+def schedules(results: dict[str, np.ndarray]) -> None:
+    """The learning rate of every step under PyTorch's own schedulers, of `SCHEDULES`."""
+    for name, case in SCHEDULES.items():
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        peak = case.base * case.size
+        optimizer = torch.optim.SGD([parameter], lr=peak)
+        ramp = torch.optim.lr_scheduler.LinearLR(
+            optimizer,
+            start_factor=(1 + (case.size - 1) / case.warmup_steps) / case.size,
+            end_factor=1.0,
+            total_iters=case.warmup_steps - 1,
+        )
+        rest = case.steps - case.warmup_steps
+        decay: torch.optim.lr_scheduler.LRScheduler = (
+            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=rest)
+            if case.decay == "cosine"
+            else torch.optim.lr_scheduler.StepLR(optimizer, step_size=case.decay_steps, gamma=0.1)
+        )
+        both = torch.optim.lr_scheduler.SequentialLR(optimizer, [ramp, decay], milestones=[case.warmup_steps])
+        rates = []
+        for _ in range(case.steps):
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            both.step()
+        results[f"schedule/{name}"] = np.array(rates)
+
+
 if __name__ == "__main__":
     collected: dict[str, np.ndarray] = {}
     optimizers(collected)
     batch_norm(collected)
+    schedules(collected)
     np.savez(Path(sys.argv[1]), **collected)
