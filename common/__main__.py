@@ -1,7 +1,7 @@
 """What is common to both trainers, as commands.
 
 python -m common datasets list | fetch NAME... | verify [NAME...]
-python -m common schema                                               of the run folder, as JSON Schema
+python -m common schema                                               of run folders and parity.json, as JSON Schema
 """
 
 import json
@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from common import datasets_command
 from common.command_line import Parser
 from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError, for_people
+from common.parity import PARITY_FILE, parity_schema
 from common.records import run_folder_schema
+
+
+def all_schemas() -> dict[str, object]:
+    """Return file name -> JSON Schema."""
+    return {**run_folder_schema(), PARITY_FILE: parity_schema()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,8 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m common", description="Commands that need no framework.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     datasets_command.add_parser(commands)
-    schema = commands.add_parser("schema", help="print the JSON Schema of run.json and of a line of epochs.jsonl")
-    schema.set_defaults(run=lambda options: print(json.dumps(run_folder_schema(), indent=1)))
+    schema = commands.add_parser("schema", help="print the JSON Schema of run folders and of parity.json")
+    schema.set_defaults(run=lambda options: print(json.dumps(all_schemas(), indent=1)))
     options = parser.parse_args(arguments)
     try:
         options.run(options)

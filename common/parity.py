@@ -7,6 +7,7 @@ of the reference, the worst of all arrays compared.
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -103,6 +104,11 @@ class ParityRecord:
 
 
 _PARITY = TypeAdapter(ParityRecord)
+
+
+def parity_schema() -> dict[str, Any]:
+    """Return the JSON Schema of `parity.json`."""
+    return _PARITY.json_schema()
 
 
 def write_parity(folder: Path, record: ParityRecord) -> None:

@@ -23,6 +23,7 @@ from common import records
 from common.__main__ import main
 from common.config import config_from_dict
 from common.errors import UserError
+from common.parity import ParityRecord
 from common.records import (
     DataRecord,
     EpochRecord,
@@ -397,7 +398,8 @@ def test_files_can_be_read_by_others(tmp_path: Path) -> None:
 def test_the_schema_command_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
-    assert list(schema) == ["run.json", "epochs.jsonl"]
+    assert list(schema) == ["run.json", "epochs.jsonl", "parity.json"]
+    assert list(schema["parity.json"]["properties"]) == [field.name for field in fields(ParityRecord)]
     assert list(schema["run.json"]["properties"]) == [field.name for field in fields(RunRecord)]
     assert list(schema["epochs.jsonl"]["properties"]) == [field.name for field in fields(EpochRecord)]
     parts = schema["run.json"]["$defs"]
