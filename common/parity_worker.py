@@ -5,6 +5,7 @@ Rank 0 writes its arrays to `<results>/<job>.safetensors`; `launch.parity` lays 
 """
 
 import argparse
+import gc
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -113,20 +114,21 @@ def do_jobs(settings: WorkerSettings, *, ranks: Ranks, build_twin: BuildTwin, ou
             weights = {name: value.astype(job.dtype) for name, value in random_weights(spec).items()}
             arrays = outputs(spec, weights, job.dtype, job.mode == "training")
         else:
-            experiment, rates = make_experiment(
-                job.model, job.optimizer, dtype=job.dtype, updates=job.updates, size=ranks.size
-            )
-            twin = build_twin(experiment, rates, ranks)
-            if job.kind == "start":
-                arrays = twin.weights()
-            elif job.kind == "training":
-                arrays = _train(twin, job, ranks)
-            elif leads:
-                arrays = _lead(twin, job, ranks, folder=settings.states)
-            else:
-                arrays = _follow(twin, job, ranks, folder=settings.states)
+            arrays = _do_with_twin(job, ranks, build_twin, leads=leads, folder=settings.states)
         if ranks.rank == 0:
             save_weights(settings.results / f"{job.name}.safetensors", arrays, durable=False)
+        del arrays
+        gc.collect()  # a model is a ring of references, and ResNet-34 with its optimizer has half a gigabyte
+
+
+def _do_with_twin(job: Job, ranks: Ranks, build_twin: BuildTwin, *, leads: bool, folder: Path) -> Arrays:
+    experiment, rates = make_experiment(job.model, job.optimizer, dtype=job.dtype, updates=job.updates, size=ranks.size)
+    twin = build_twin(experiment, rates, ranks)
+    if job.kind == "start":
+        return twin.weights()
+    if job.kind == "training":
+        return _train(twin, job, ranks)
+    return (_lead if leads else _follow)(twin, job, ranks, folder=folder)
 
 
 def _train(twin: Twin, job: Job, ranks: Ranks) -> Arrays:
