@@ -9,7 +9,8 @@ imports, `gradient_exchange.py`, need Keras 3, TensorFlow and Horovod and nothin
     model.compile(optimizer=optimizer, loss=..., jit_compile=False)
     check_compiled_model(model)
 
-and before training the broadcast of `model.variables` and `optimizer.variables` from rank 0, which is not done here.
+and before training the broadcast of `model.variables` and `optimizer.variables` from rank 0, which is not done here
+(`hvd.broadcast_variables` goes by names: where only some ranks loaded a model, send values by `hvd.broadcast_object`).
 """
 
 import itertools
@@ -62,7 +63,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
         groups: number of groups in which the gradients of a dtype travel. None: one allreduce for each tensor, which is
             slower, and there to be compared with.
         backward_passes_per_step: number of gradients to average locally before an allreduce and an update; sets Keras'
-            `gradient_accumulation_steps`, and works the same if that is set already.
+            `gradient_accumulation_steps`, and works the same if that is set already. For the sum of the passes multiply
+            the loss by their number.
         sparse_as_dense: whether the gradients of embeddings become ordinary tensors first. False: their rows are
             gathered from all ranks and rows met twice summed, which is less to send where few rows are touched.
         local_variables: trainable variables that each rank keeps to itself. Their gradients are not exchanged but (for
@@ -103,8 +105,6 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
                 f"`gradient_accumulation_steps` and leaves them unset. Received: {type(optimizer).__name__}"
             )
         config["gradient_accumulation_steps"] = backward_passes_per_step
-    if config.get("gradient_accumulation_steps") and exchange.local_variables:
-        raise ValueError("`local_variables` cannot be combined with gradient accumulation.")
 
     distributed = _subclass(type(optimizer), exchange).from_config(config)
     if optimizer.built:
@@ -166,10 +166,15 @@ class _AveragingOptimizer(keras.optimizers.Optimizer):
             grads = self._exchange(grads, variables)
         super().apply(grads, trainable_variables)
 
+    def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
+        """Keras calls this with the variables that have gradients, and does not hand them on to `_clip_gradients`."""
+        self.__dict__["_being_updated"] = trainable_variables  # no assignment: Keras would take them for its state
+        super()._backend_apply_gradients(grads, trainable_variables)
+
     def _clip_gradients(self, grads: Sequence[Any]) -> Any:
         """Keras calls this once per update, first of all, with the accumulated gradients where it accumulates."""
         if self.gradient_accumulation_steps:
-            grads = self._exchange(grads, [None] * len(grads))
+            grads = self._exchange(grads, self.__dict__["_being_updated"])
         return super()._clip_gradients(grads)
 
 

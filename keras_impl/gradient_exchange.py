@@ -43,9 +43,17 @@ class GradientExchange:
             raise ValueError(f"`compression` must be one of {list(_COMPRESSION)}. Received: {self.compression!r}")
         if self.groups is not None and self.groups < 1:
             raise ValueError(f"`groups` must be at least 1, or None. Received: groups={self.groups}")
+        if self.process_set.process_set_id is None:
+            raise ValueError(
+                "Horovod does not know the `process_set`. Pass this very object to `hvd.init(process_sets=[...])`. "
+                f"Received: {self.process_set}"
+            )
 
     def active(self) -> bool:
-        """Whether this rank has another to exchange gradients with. Asked while tracing: one rank pays nothing."""
+        """Whether this rank has another to exchange gradients with.
+
+        Asked while tracing, so that one rank pays nothing: where the number of ranks changes, compile the model again.
+        """
         return bool(self.process_set.included()) and self.process_set.size() > 1
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:

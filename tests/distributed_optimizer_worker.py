@@ -1,8 +1,11 @@
 """One rank of the proofs of `keras_impl.distributed_optimizer`; started by horovodrun (or alone, for one process).
 
-`python distributed_optimizer_worker.py FOLDER` writes FOLDER/rank<rank>.npz. Names of its arrays:
+`python distributed_optimizer_worker.py FOLDER PART` writes FOLDER/rank<rank>.npz. PART is `two`, for two ranks;
+`fewer`, the same without what no controller can change; `sets`, for the process sets of four ranks; or `alone`,
+without a launcher. Names of the arrays:
     <proof>/received    weights after training with the distributed optimizer on this rank's gradients
-    <proof>/expected    weights after training with the plain optimizer on the average of all ranks' gradients
+    <proof>/expected    weights after training with the plain optimizer on the average of the gradients of all ranks
+                        (of a process set: of its ranks)
     <proof>/alone       weights after training with the plain optimizer on this rank's gradients: what a distributed
                         optimizer that averages nothing would give
     calls/<proof>       Horovod calls while the distributed optimizer trained: grouped, single
@@ -11,20 +14,23 @@
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
 import numpy as np
 import tensorflow as tf
+from horovod.tensorflow.keras.elastic import KerasState
 
 from keras_impl import update_rules as ours
 from keras_impl.distributed_optimizer import DistributedOptimizer, check_compiled_model
 
-FOLDER = Path(sys.argv[1])
+FOLDER, PART = Path(sys.argv[1]), sys.argv[2]
 FIRST = hvd.ProcessSet([0])
+EVEN, ODD = hvd.ProcessSet([0, 2]), hvd.ProcessSet([1, 3])
 STEPS = 4
 RESULTS: dict[str, np.ndarray] = {}
 CALLS = {"grouped": 0, "single": 0}
@@ -60,10 +66,15 @@ def gradients_of(rank: int, step: int, variables: list[Any]) -> list[Any]:
     return [tf.constant(draw.normal(size=variable.shape), dtype=variable.dtype) for variable in variables]
 
 
-def averaged(step: int, variables: list[Any]) -> list[Any]:
-    """Mean over the ranks of `gradients_of`."""
-    each = [gradients_of(rank, step, variables) for rank in range(hvd.size())]
-    return [sum(gradients) / hvd.size() for gradients in zip(*each, strict=True)]
+def averaged(step: int, variables: list[Any], ranks: Sequence[int] | None = None) -> list[Any]:
+    """Mean over some ranks, or all, of `gradients_of`."""
+    each = [gradients_of(rank, step, variables) for rank in ranks or range(hvd.size())]
+    return [sum(gradients) / len(each) for gradients in zip(*each, strict=True)]
+
+
+def partners(process_set: hvd.ProcessSet) -> list[int]:
+    """The ranks that this rank is to train with; itself alone outside the process set."""
+    return list(process_set.ranks) if process_set.included() else [hvd.rank()]
 
 
 def flat(variables: list[Any]) -> np.ndarray:
@@ -100,7 +111,7 @@ def proof(
     **options: Any,
 ) -> None:
     """Trains three times and keeps the weights; `edit` changes every list of gradients."""
-    before = dict(CALLS)
+    before, ranks = dict(CALLS), partners(options.get("process_set", hvd.global_process_set))
     RESULTS[f"{name}/received"] = train(
         DistributedOptimizer(make(), **options),
         lambda s, v: edit(mine(s, v)),
@@ -108,7 +119,7 @@ def proof(
         graph=graph,
     )
     RESULTS[f"calls/{name}"] = np.array([CALLS[key] - before[key] for key in CALLS])
-    RESULTS[f"{name}/expected"] = train(make(), lambda s, v: edit(averaged(s, v)), new_variables(dtypes=dtypes))
+    RESULTS[f"{name}/expected"] = train(make(), lambda s, v: edit(averaged(s, v, ranks)), new_variables(dtypes=dtypes))
     RESULTS[f"{name}/alone"] = train(make(), lambda s, v: edit(mine(s, v)), new_variables(dtypes=dtypes))
 
 
@@ -130,7 +141,10 @@ def every_optimizer() -> None:
     for name in ("SGD", "Adam", "AdamW", "RMSprop"):
         proof(f"ours_{name}", lambda name=name: getattr(ours, name)(learning_rate=0.1))
     sgd = keras.optimizers.SGD
-    proof("loss_scale", lambda: keras.optimizers.LossScaleOptimizer(sgd(0.1), initial_scale=2.0))
+    scaled = keras.optimizers.LossScaleOptimizer
+    proof("loss_scale", lambda: scaled(sgd(0.1), initial_scale=2.0))
+    inner = {"momentum": 0.9, "gradient_accumulation_steps": 2, "clipnorm": 0.5}
+    proof("loss_scale_accumulation", lambda: scaled(sgd(0.1, **inner), initial_scale=2.0), graph=True)
     choice = keras.optimizers.OptimizerMap
     proof("multi", lambda: keras.optimizers.MultiOptimizer(choice(sgd(0.1), {"w1": keras.optimizers.Adam(0.1)})))
 
@@ -182,36 +196,117 @@ def features() -> None:
     RESULTS["wrapped_late/alone"] = RESULTS["graph/alone"]
 
 
-def sparse_gradients() -> None:
+class Adding(keras.optimizers.Optimizer):
+    """An optimizer of a user's own, which Keras does not know: adds gradients, so that weights tell which came."""
+
+    def __init__(self, learning_rate: Any = 1.0, **settings: Any) -> None:
+        super().__init__(learning_rate=learning_rate, **settings)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Adds the gradient."""
+        del learning_rate
+        self.assign_add(variable, gradient)
+
+
+def four_passes(name: str, factor: float) -> None:
+    """Ten passes, four to an update, of dense, missing, sparse and local gradients; keeps the weights after each."""
+    dense, none, table, local = (keras.Variable(value, dtype="float64") for value in ([0], [7], [1, 2], [1, 2]))
+    variables = [dense, none, table, local]
+    optimizer = DistributedOptimizer(Adding(), backward_passes_per_step=4, local_variables=[local])
+    optimizer.build(variables)
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            rows = tf.gather(table.value, [0]) + tf.gather(local.value, [0])
+            loss = factor * (dense.value - (hvd.rank() + 1) * rows)
+        optimizer.apply(tape.gradient(loss, [variable.value for variable in variables]), variables)
+
+    before, weights = dict(CALLS), []
+    for _ in range(10):
+        step()
+        weights.append(flat(variables))
+    RESULTS[name] = np.array(weights)
+    RESULTS[f"calls/{name}"] = np.array([CALLS[key] - before[key] for key in CALLS])
+    RESULTS[f"{name}_iterations"] = np.array(int(optimizer.iterations))
+
+
+def overflow_in_a_pass() -> None:
+    """Without a loss scale an overflow ruins the weights; nothing of it may be left for the next update."""
+    variables = new_variables()
+    begin = [variable.numpy() for variable in variables]
+    optimizer = DistributedOptimizer(ours.SGD(0.1), backward_passes_per_step=2)
+    optimizer.build(variables)
+    for step in range(STEPS):
+        gradients = mine(step, variables)
+        if step == 0 and hvd.rank() == 1:
+            gradients[1] = gradients[1] * float("inf")
+        optimizer.apply(gradients, variables)
+        if step == 1:
+            RESULTS["overflow_in_a_pass/ruined"] = flat(variables)
+            for variable, value in zip(variables, begin, strict=True):
+                variable.assign(value)
+    RESULTS["overflow_in_a_pass/received"] = flat(variables)
+    for kind, pick in {"expected": averaged, "alone": mine}.items():
+        plain = ours.SGD(0.1, gradient_accumulation_steps=2)
+        RESULTS[f"overflow_in_a_pass/{kind}"] = train(plain, lambda s, v, p=pick: p(s + 2, v), new_variables(), steps=2)
+
+
+def rebuilt_from_config() -> None:
+    """A distributed optimizer's config tells what the plain one's does, and its class rebuilds a distributed one."""
+    plain = keras.optimizers.Adam(0.1, clipnorm=0.5)
+    distributed = DistributedOptimizer(plain)
+    config = distributed.get_config()
+    copies = [distributed.from_config(config), type(distributed).from_config(config)]
+    RESULTS["same_config"] = np.array([made.get_config() == plain.get_config() for made in [distributed, *copies]])
+    for kind, optimizer, pick in (
+        ("received", copies[1], mine),
+        ("expected", plain, averaged),
+        ("alone", keras.optimizers.Adam(0.1, clipnorm=0.5), mine),
+    ):
+        RESULTS[f"from_config/{kind}"] = train(optimizer, pick, new_variables())
+
+
+def sparse_gradients(
+    names: Sequence[str] = ("sgd", "adam"), *, prefix: str = "", process_set: Any = hvd.global_process_set
+) -> None:
     """An embedding of 6 rows; rows repeat within a rank and between ranks."""
-    rows = {0: [0, 2, 2], 1: [2, 5, 0]}
+    rows, ranks = [[0, 2, 2], [2, 5, 0], [0, 1, 2], [5, 5, 3]], partners(process_set)
 
     def slices(rank: int) -> tf.IndexedSlices:
         values = tf.constant(np.random.default_rng(rank).normal(size=(3, 2)))
         return tf.IndexedSlices(values, tf.constant(rows[rank]), tf.constant([6, 2]))
 
-    for name, make in {"sgd": lambda: keras.optimizers.SGD(0.1), "adam": lambda: ours.Adam(0.1)}.items():
+    make_of = {"sgd": lambda: keras.optimizers.SGD(0.1), "adam": lambda: ours.Adam(0.1)}
+    for name, make in ((name, make_of[name]) for name in names):
         for sparse_as_dense in (True, False):
-            key = f"sparse_{name}_{'dense' if sparse_as_dense else 'rows'}"
+            key = f"{prefix}sparse_{name}_{'dense' if sparse_as_dense else 'rows'}"
             for kind, gradient in (
-                ("expected", sum(tf.convert_to_tensor(slices(rank)) for rank in range(2)) / 2),
+                ("expected", sum(tf.convert_to_tensor(slices(rank)) for rank in ranks) / len(ranks)),
                 ("alone", tf.convert_to_tensor(slices(hvd.rank()))),
                 ("received", slices(hvd.rank())),
             ):
                 variables = [keras.Variable(np.ones((6, 2)), dtype="float64"), *new_variables()[:2]]
                 optimizer, before = make(), dict(CALLS)
                 if kind == "received":
-                    optimizer = DistributedOptimizer(optimizer, sparse_as_dense=sparse_as_dense)
-                pick = averaged if kind == "expected" else mine
-                train(optimizer, lambda s, v, g=gradient, pick=pick: [g, *pick(s, v[1:])], variables, graph=True)
+                    optimizer = DistributedOptimizer(
+                        optimizer, sparse_as_dense=sparse_as_dense, process_set=process_set
+                    )
+                who = ranks if kind == "expected" else [hvd.rank()]
+                train(optimizer, lambda s, v, g=gradient, who=who: [g, *averaged(s, v[1:], who)], variables, graph=True)
                 RESULTS[f"{key}/{kind}"] = flat(variables)
                 if kind == "received":
                     RESULTS[f"calls/{key}"] = np.array([CALLS[call] - before[call] for call in CALLS])
 
 
-def overflow() -> None:
-    """Loss scaling in a graph: rank 1 overflows in the second of three steps; all must skip it, and none may wait."""
-    optimizer = DistributedOptimizer(keras.optimizers.LossScaleOptimizer(ours.Adam(0.1), initial_scale=4.0))
+def overflow(process_set: Any = hvd.global_process_set) -> None:
+    """Loss scaling in a graph: rank 1 overflows in the second of three steps; all must skip it, and none may wait.
+
+    Of process sets only the one that rank 1 is in.
+    """
+    ranks = partners(process_set)
+    optimizer = keras.optimizers.LossScaleOptimizer(ours.Adam(0.1), initial_scale=4.0)
+    optimizer = DistributedOptimizer(optimizer, process_set=process_set)
     variables = new_variables()
     optimizer.build(variables)
     apply = in_graph(optimizer, variables)
@@ -226,9 +321,14 @@ def overflow() -> None:
     variables = new_variables()
     plain.build(variables)
     for step in range(3):
-        plain.apply([g * float("inf") if step == 1 else g for g in averaged(step, variables)], variables)
+        skipped = step == 1 and 1 in ranks
+        plain.apply([g * float("inf") if skipped else g for g in averaged(step, variables, ranks)], variables)
     RESULTS["overflow/expected"] = flat(variables)
 
+
+def loss_scale_outside() -> None:
+    """The wrong way round, in a graph."""
+    variables = new_variables()
     wrong = keras.optimizers.LossScaleOptimizer(DistributedOptimizer(ours.Adam(0.1)))
     wrong.build(variables)
     message("loss_scale_outside", lambda: in_graph(wrong, variables)(mine(0, variables)))
@@ -281,16 +381,19 @@ def models() -> None:
     order = np.arange(64).reshape(4, 2, 8)  # step, rank, sample
     ranks = {"received": [hvd.rank()], "expected": [0, 1], "alone": [hvd.rank()]}
 
-    def fit(kind: str, model: Any, optimizer: Any, *, graph: bool = False) -> None:
+    def fit(
+        kind: str, model: Any, optimizer: Any, *, graph: bool = False, callbacks: Sequence[Any] = (), **options: Any
+    ) -> None:
         if kind == "received":
-            optimizer = DistributedOptimizer(optimizer)
+            optimizer = DistributedOptimizer(optimizer, **options)
         how = {"steps_per_execution": 2} if graph else {"run_eagerly": True}  # eager where tracing would only take time
         model.compile(optimizer=optimizer, loss={"used": "mse"}, jit_compile=False, **how)
         if kind == "received":
             check_compiled_model(model)
         rows = order[:, ranks[kind]].reshape(-1)
         batch_size = 8 * len(ranks[kind])
-        model.fit(x[rows], {"used": y[rows]}, batch_size=batch_size, epochs=2, shuffle=False, verbose=0)
+        targets = {"used": y[rows]}
+        model.fit(x[rows], targets, batch_size=batch_size, epochs=2, shuffle=False, verbose=0, callbacks=[*callbacks])
 
     for kind in ranks:
         before = dict(CALLS)
@@ -306,6 +409,19 @@ def models() -> None:
         if kind == "received" and hvd.rank() == 0:
             model.save(FOLDER / "keras_adam.keras")
 
+        if PART == "fewer":
+            continue
+        model = model_of()
+        halved = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5**epoch)
+        fit(kind, model, ours.SGD(0.1, momentum=0.9), callbacks=[halved])
+        RESULTS[f"fit_callback/{kind}"] = flat(model.variables)
+        model = model_of()
+        if kind == "received":
+            fit(kind, model, ours.SGD(0.1, momentum=0.9), graph=True, backward_passes_per_step=2)
+        else:
+            fit(kind, model, ours.SGD(0.1, momentum=0.9, gradient_accumulation_steps=2))
+        RESULTS[f"fit_passes/{kind}"] = flat(model.variables)
+
     for name, optimizer in {
         "our_adam": ours.Adam(0.01),
         "loss_scale": keras.optimizers.LossScaleOptimizer(ours.SGD(0.01, momentum=0.9)),
@@ -314,6 +430,188 @@ def models() -> None:
         fit("received", model, optimizer)
         if hvd.rank() == 0:
             model.save(FOLDER / f"{name}.keras")
+
+
+def embeddings() -> None:
+    """An `Embedding` layer trained by `train_on_batch`; no row twice in a step, for Keras would not add them up."""
+    draw = np.random.default_rng(6)
+    order = np.array([draw.permutation(48) for _ in range(3)]).reshape(3, 2, 4, 6)  # step, rank, sample, position
+    y = draw.normal(size=(3, 2, 4, 6, 2))
+
+    def train_embedding(ranks: list[int], optimizer: Any, *, eager: bool = True) -> np.ndarray:
+        keras.utils.set_random_seed(7)
+        table = keras.layers.Embedding(48, 3, dtype="float64")
+        model = keras.Sequential([keras.Input((6,), dtype="int32"), table, keras.layers.Dense(2, dtype="float64")])
+        model.compile(optimizer=optimizer, loss="mse", jit_compile=False, run_eagerly=eager)
+        for step in range(3):
+            model.train_on_batch(np.concatenate(order[step, ranks]), np.concatenate(y[step, ranks]))
+        return flat(model.variables)
+
+    def rule(**settings: Any) -> Any:
+        return keras.optimizers.RMSprop(0.1, **settings)
+
+    cases = {
+        "dense": ({"sparse_as_dense": True}, {}),
+        "rows": ({"sparse_as_dense": False}, {}),
+        "passes": ({"sparse_as_dense": True, "backward_passes_per_step": 2}, {"gradient_accumulation_steps": 2}),
+    }
+    for name, (options, settings) in cases.items():
+        optimizer = DistributedOptimizer(rule(), **options)
+        RESULTS[f"embedding_{name}/received"] = train_embedding([hvd.rank()], optimizer, eager=name != "rows")
+        RESULTS[f"embedding_{name}/expected"] = train_embedding([0, 1], rule(**settings))
+        RESULTS[f"embedding_{name}/alone"] = train_embedding([hvd.rank()], rule(**settings))
+    RESULTS["embedding_pending"] = np.array(int(optimizer._iterations) % 2)
+
+
+def local_layers() -> None:
+    """Ranks begin apart; all but the local layers are broadcast from the last rank, then there is one step of SGD."""
+    draw = np.random.default_rng(8)
+    x, y = draw.normal(size=(2, 8, 3)), draw.normal(size=(2, 8, 2))  # rank, sample, feature
+
+    def build() -> Any:
+        model = keras.Sequential([keras.Input((3,)), *(keras.layers.Dense(n, dtype="float64") for n in (4, 2))])
+        for layer in model.layers:
+            weights = [np.random.default_rng([hvd.rank(), len(v.shape)]).normal(size=v.shape) for v in layer.variables]
+            layer.set_weights(weights)
+        return model
+
+    for number in range(3):
+        model = build()
+        local = [variable for layer in model.layers[:number] for variable in layer.variables]
+        shared = model.variables[len(local) :]
+        before = [variable.numpy() for variable in model.variables]
+        hvd.broadcast_variables([variable.value for variable in shared], root_rank=hvd.size() - 1)
+        roots = hvd.broadcast_object(before, root_rank=hvd.size() - 1)
+        wanted = [*before[: len(local)], *roots[len(local) :]]
+        broadcast = [np.array_equal(v.numpy(), w) for v, w in zip(model.variables, wanted, strict=True)]
+        RESULTS[f"local_layers_{number}/broadcast"] = np.array(broadcast)
+
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x[hvd.rank()]) - y[hvd.rank()]))
+        own = [np.asarray(g) for g in tape.gradient(loss, [v.value for v in model.trainable_variables])]
+        each = hvd.allgather_object(own)
+        means = [sum(gradients) / hvd.size() for gradients in zip(*each, strict=True)]
+        steps = [g / hvd.size() for g in own[: len(local)]] + means[len(local) :]
+        RESULTS[f"local_layers_{number}/expected"] = np.concatenate(
+            [(weights - step).ravel() for weights, step in zip(wanted, steps, strict=True)]
+        )
+        optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), local_variables=local)
+        model.compile(optimizer=optimizer, loss="mse", jit_compile=False, run_eagerly=True)
+        model.train_on_batch(x[hvd.rank()], y[hvd.rank()])
+        RESULTS[f"local_layers_{number}/received"] = flat(model.variables)
+
+
+class Own(keras.optimizers.RMSprop):
+    """An optimizer class of a user's own, unknown to Keras until it is named at loading."""
+
+
+def resumed() -> None:
+    """Rank 0 alone loads what it saved and the others begin anew; after the broadcast they train on as if unbroken."""
+    draw = np.random.default_rng(9)
+    x, y = draw.normal(size=(4, 2, 8, 4)), draw.normal(size=(4, 2, 8, 3))  # step, rank, sample, feature
+    file = FOLDER / "own.model.keras"
+
+    def build(seed: int) -> Any:
+        keras.utils.set_random_seed(seed)
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, dtype="float64")])
+
+    def steps(model: Any, numbers: range, ranks: list[int]) -> None:
+        for step in numbers:
+            model.train_on_batch(np.concatenate(x[step, ranks]), np.concatenate(y[step, ranks]))
+
+    def compiled(model: Any, optimizer: Any) -> Any:
+        model.compile(optimizer=optimizer, loss="mse", jit_compile=False, run_eagerly=True)
+        return model
+
+    for kind, ranks in {"expected": [0, 1], "alone": [hvd.rank()]}.items():
+        model = compiled(build(1), Own(0.1, momentum=0.9))
+        steps(model, range(4), ranks)
+        RESULTS[f"resumed/{kind}"] = np.concatenate([flat(model.variables), flat(model.optimizer.variables)])
+
+    model = compiled(build(1), DistributedOptimizer(Own(0.1, momentum=0.9)))
+    steps(model, range(2), [hvd.rank()])
+    saved = flat(model.optimizer.variables)
+    if hvd.rank() == 0:
+        model.save(file)
+        model = keras.saving.load_model(file, custom_objects={"Own": Own})
+        file.unlink()
+        facts = [type(model.optimizer) is Own, np.array_equal(flat(model.optimizer.variables), saved)]
+        RESULTS["resumed_facts"] = np.array(facts)
+        compiled(model, DistributedOptimizer(model.optimizer))
+    else:
+        model = compiled(build(2), DistributedOptimizer(Own(0.7, momentum=0.9)))  # a rate of its own, to be replaced
+        model.optimizer.build(model.trainable_variables)
+    variables = [*model.variables, *model.optimizer.variables]
+    # `hvd.broadcast_variables` would wait for ever: it goes by the names, and those of a loaded model are others.
+    values = hvd.broadcast_object([variable.numpy() for variable in variables], root_rank=0)
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+    steps(model, range(2, 4), [hvd.rank()])
+    RESULTS["resumed/received"] = np.concatenate([flat(model.variables), flat(model.optimizer.variables)])
+
+
+def elastic_state() -> None:
+    """Horovod's `KerasState` keeps the weights and the optimizer's state, given TensorFlow's variables of both."""
+    variables = [keras.Variable(np.full(3, hvd.rank() + 1.0), dtype="float64")]
+    optimizer = DistributedOptimizer(ours.SGD(0.1, momentum=0.9))
+    optimizer.build(variables)
+
+    def now() -> list[float]:
+        return [*flat(variables), *flat(optimizer.variables), state.batch, state.epoch]
+
+    def move(batch: int) -> None:
+        optimizer.apply(mine(batch, variables), variables)
+        state.batch, state.epoch = batch, batch + 1
+
+    state = KerasState(
+        SimpleNamespace(variables=[variable.value for variable in variables]),
+        SimpleNamespace(variables=lambda: [variable.value for variable in optimizer.variables]),
+        batch=20 + hvd.rank(),
+        epoch=10 + hvd.rank(),
+    )
+    state.sync()
+    history = {"synchronised": now()}
+    move(21)
+    history["moved"] = now()
+    state.restore()
+    history["restored"] = now()
+    move(22)
+    state.commit()
+    history["committed"] = now()
+    move(23)
+    state.restore()
+    history["restored_again"] = now()
+    RESULTS.update({f"elastic/{name}": np.array(values) for name, values in history.items()})
+
+
+def process_sets() -> None:
+    """Four ranks: [0, 2] and [1, 3] each average among themselves; then [0, 2] do, and 1 and 3 train alone."""
+    own = EVEN if EVEN.included() else ODD
+
+    def make(**settings: Any) -> Callable[[], Any]:
+        return lambda: ours.SGD(**({"learning_rate": 0.1, "momentum": 0.9} | settings))
+
+    proof("sets_eager", make(), process_set=own)
+    proof("sets_graph", make(global_clipnorm=0.7), graph=True, process_set=own)
+    proof("sets_per_tensor", make(), groups=None, process_set=own)
+    proof("sets_passes", make(gradient_accumulation_steps=2), graph=True, process_set=own)
+    proof("sets_fp16", make(), compression="fp16", process_set=own)
+    proof("even_eager", make(), process_set=EVEN)
+    proof("even_graph", make(), graph=True, process_set=EVEN)
+    everyone = train(make()(), averaged, new_variables())
+    RESULTS["everyone"] = everyone
+    sparse_gradients(["adam"], prefix="sets_", process_set=own)
+
+    variables = new_variables()
+    optimizer = DistributedOptimizer(make()(), local_variables=[variables[2]], process_set=own)
+    RESULTS["sets_local/received"] = train(optimizer, mine, variables)
+
+    def halved(step: int, variables: list[Any]) -> list[Any]:
+        return [*averaged(step, variables, own.ranks)[:2], mine(step, variables)[2] / 2]
+
+    RESULTS["sets_local/expected"] = train(make()(), halved, new_variables())
+    overflow(own)
+    hvd.broadcast_object(None, root_rank=0)  # a rank that ends shuts Horovod down for the other set, too
 
 
 def refusals() -> None:
@@ -326,7 +624,9 @@ def refusals() -> None:
     message("compression", lambda: DistributedOptimizer(sgd(), compression="zip"))
     message("groups", lambda: DistributedOptimizer(sgd(), groups=0))
     message("passes", lambda: DistributedOptimizer(accumulating, backward_passes_per_step=2))
-    message("local_passes", lambda: DistributedOptimizer(accumulating, local_variables=new_variables()))
+    scaled = keras.optimizers.LossScaleOptimizer(sgd(0.1))
+    message("passes_loss_scale", lambda: DistributedOptimizer(scaled, backward_passes_per_step=2))
+    message("process_set", lambda: DistributedOptimizer(sgd(), process_set=EVEN))
 
     def check(optimizer: Any, **settings: Any) -> None:
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -361,21 +661,36 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     message("not_initialised", lambda: DistributedOptimizer(keras.optimizers.SGD()))
-    if len(sys.argv) > 2:
+    if PART == "alone":
         hvd.init()
         count_calls()
         one_process()
+    elif PART == "sets":
+        hvd.init(process_sets=[EVEN, ODD])
+        assert hvd.size() == 4, hvd.size()
+        count_calls()
+        process_sets()
     else:
         hvd.init(process_sets=[FIRST])
         assert hvd.size() == 2, hvd.size()
         count_calls()
         every_optimizer()
         features()
+        four_passes("four_passes_mean", 1.0)
+        four_passes("four_passes_sum", 4.0)
         sparse_gradients()
         overflow()
+        loss_scale_outside()
         retracing()
         models()
         refusals()
+        if PART == "two":
+            overflow_in_a_pass()
+            rebuilt_from_config()
+            embeddings()
+            local_layers()
+            resumed()
+            elastic_state()
     np.savez(FOLDER / f"rank{hvd.rank()}.npz", **RESULTS)
 
 
