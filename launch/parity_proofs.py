@@ -82,7 +82,8 @@ class Proofs:
         )
         self._write()
         costs = [
-            2 * _cost(jobs_of(settings, np=np), np=np) + _cost(exchange_jobs(settings, np=np), np=np)
+            2 * _cost(jobs_of(settings, np=np), np=np)
+            + sum(_cost([job], np=np) for job in exchange_jobs(settings, np=np))
             for np in settings.np
         ]
         self.progress = _Progress(sum(costs) + 2 * RUN_COST * settings.epochs)
@@ -102,11 +103,12 @@ class Proofs:
                 for job in jobs:
                     self._found(compare_ranks(job, side, first[side.framework]))
                 shutil.rmtree(side.folder)
-            exchanges = exchange_jobs(self.settings, np=np)
-            if exchanges:
-                leader, follower = self._start(FRAMEWORKS, exchanges, np=np)
-                for job in exchanges:
-                    self._found(compare_frameworks(job, follower, leader))
+            for job in exchange_jobs(self.settings, np=np):
+                # A start for each: TensorFlow keeps the memory of a trained model, about 1 GB of this one.
+                leader, follower = self._start(FRAMEWORKS, [job], np=np)
+                self._found(compare_frameworks(job, follower, leader))
+                for side in (leader, follower):
+                    shutil.rmtree(side.folder)
             self._write()
         if self.settings.epochs:
             self._ordinary_runs()
@@ -170,7 +172,8 @@ class Proofs:
                         f"{len(jobs)} jobs with --np {np}. Try --controller gloo, or leave that number of ranks out"
                     )
                 time.sleep(POLL_SECONDS)
-        self.progress.advance(START_COST, f"{' and '.join(frameworks)}, np {np}: {len(jobs)} jobs done", line=True)
+        what = jobs[0].name if len(jobs) == 1 else f"{len(jobs)} jobs"
+        self.progress.advance(START_COST, f"{' and '.join(frameworks)}, np {np}: {what} done", line=True)
         return sides
 
     @contextmanager
