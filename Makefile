@@ -61,7 +61,7 @@ bench: ## set up if needed, then measure speed and scaling
 parity: ## prove that both frameworks train alike, show table and plots (ARGS="--size toy|standard|full")
 	@$(SETUP) --frameworks "torch keras"
 	@folder=runs/parity-$$(date +%Y%m%d-%H%M%S); .venv/bin/python -m launch parity --folder $$folder $(ARGS); code=$$?; \
-	  if [ -f $$folder/parity.json ]; then .venv/bin/python -m analysis parity $$folder; fi; exit $$code
+	  if [ -f $$folder/parity.json ]; then .venv/bin/python -m analysis parity $$folder || code=$$?; fi; exit $$code
 
 wheels: ## fill WHEELS=DIR for `make setup WHEELS=DIR` on a machine without network
 	@test -n "$(WHEELS)" || { echo "make wheels: name the folder: make wheels WHEELS=DIR" >&2; exit 2; }

@@ -4,6 +4,7 @@ python -m analysis parity FOLDER          what the proofs of `python -m launch p
 python -m analysis parity RUN RUN         whether two runs were the same experiment
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (UserError, OSError, MemoryError) as caught:
         error = for_people(caught)
         print(f"{parser.prog} {options.command}: error: {error}", file=sys.stderr)

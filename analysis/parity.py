@@ -1,6 +1,8 @@
 """`python -m analysis parity`: what the proofs showed, or whether two runs were the same experiment."""
 
 import argparse
+import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,11 @@ from analysis.parity_plots import plot_losses, plot_ranks
 from analysis.plots import save_figure
 from analysis.sameness import HASHES, why_not_the_same
 from analysis.tables import FORMATS, Table, render
+from common.differences import worst_difference
 from common.errors import UserError
 from common.initial_weights import load_weights
 from common.parity import Comparison, ParityRecord, read_parity
-from common.parity_cases import ADAPTIVE, DTYPES
-from common.parity_worker import worst_difference
+from common.parity_cases import DTYPES
 from common.records import WEIGHTS_FILE, DataRecord, NotRecorded, Run, read_run
 
 
@@ -65,11 +67,9 @@ def run(options: argparse.Namespace) -> None:
 def parity_flags(record: ParityRecord) -> list[str]:
     """Return what is wrong with a record of proofs, in plain words."""
     wrong = [one for one in record.comparisons if one.differs]
-    flags = [
-        f"{one.model}, {one.what}{f', {one.optimizer}' if one.optimizer else ''}, {one.dtype}: "
-        f"{' and '.join(one.between)} differ by {one.difference:.1e} at {one.where}, may differ by {one.tolerance:.0e}"
-        for one in wrong
-    ]
+    flags = [f"differs: {one.description}" for one in wrong]
+    if not record.comparisons:
+        flags.append("nothing was compared")
     if record.ended_at is None:
         flags.append(f"the proofs were not finished: {len(record.comparisons)} comparisons were made before the end")
     return flags
@@ -106,9 +106,8 @@ def _every_key(one: Comparison) -> tuple[Any, ...]:
 
 
 def _group_key(one: Comparison) -> tuple[Any, ...]:
-    """Put all optimizers and numbers of ranks together, but between ranks adaptive ones apart: they may differ more."""
-    between_ranks = one.between[0].split()[0] == one.between[1].split()[0]
-    return (one.model, one.what, between_ranks, between_ranks and one.optimizer in ADAPTIVE)
+    """Put all optimizers and numbers of ranks together."""
+    return (one.model, one.what, one.between[0].split()[0] == one.between[1].split()[0])
 
 
 def _row(group: list[Comparison]) -> list[str | float | None]:
@@ -121,9 +120,10 @@ def _row(group: list[Comparison]) -> list[str | float | None]:
     ]
     for dtype in DTYPES:
         of_dtype = [one for one in group if one.dtype == dtype]
-        cells.append(max((one.difference for one in of_dtype), default=None))
-        tolerances = {one.tolerance for one in of_dtype}
-        cells.append(tolerances.pop() if len(tolerances) == 1 else None)
+        differences = [math.inf if math.isnan(one.difference) else one.difference for one in of_dtype]
+        cells.append(max(differences, default=None))
+        limits = [one.tolerance for one in of_dtype if one.tolerance is not None]
+        cells.append(min(limits) if limits else "not judged" if of_dtype else None)
     judged = [one for one in group if one.tolerance is not None]
     cells.append("DIFFERS" if any(one.differs for one in judged) else "same" if judged else "shown")
     return cells
@@ -180,17 +180,16 @@ def _hash(run: Run, name: str) -> str:
 
 
 def _show(tables: list[Table], *, flags: list[str], options: argparse.Namespace, files: Sequence[Path] = ()) -> None:
-    """Print tables and, for people, what was flagged and written; with --strict a flag is an error."""
+    """Print tables, what was flagged and, for people, what was written; with --strict a flag is an error."""
     for table in tables:
         print(render(table, options.format))
+    # What a program reads stays a table; people hear of flags in any case.
+    stream = sys.stdout if options.format == "text" else sys.stderr
+    lines = [f"flag: {flag}" for flag in flags]
     if options.format == "text":
-        print()
-        for flag in flags:
-            print(f"flag: {flag}")
-        if not flags:
-            print("nothing to flag: the same experiment")
-        for file in files:
-            print(f"plot: {file}")
+        lines = ["", *(lines or ["nothing to flag: the same experiment"]), *(f"plot: {file}" for file in files)]
+    if lines and not (options.strict and options.format != "text"):
+        print("\n".join(lines), file=stream)
     if flags and options.strict:
         more = f" ({len(flags)} flags in all)" if len(flags) > 1 else ""
         raise UserError(

@@ -1,5 +1,6 @@
-"""Plots of `parity.json`: loss curves and their difference, and the drift of weights over ranks."""
+"""Plots of `parity.json`: loss curves and how far they part, and the drift of weights over ranks."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -12,19 +13,19 @@ from matplotlib.ticker import MaxNLocator
 from analysis.plots import SETTINGS, STYLES
 from common.parity import Curve, ParityRecord
 
-NARROWEST = 7.5  # inches, for the title
-FLOOR = 1e-17  # where no difference at all is drawn: a logarithm has no zero
+COLUMN_INCHES, NARROWEST_INCHES = 2.7, 7.5
 DTYPE_STYLES: dict[tuple[str, bool], dict[str, Any]] = {
-    ("float64", False): {"color": "#009E73", "linestyle": "-", "label": "float64"},
-    ("float32", False): {"color": "#CC79A7", "linestyle": "-", "label": "float32"},
-    ("float64", True): {"color": "#000000", "linestyle": ":", "label": "float64, each update from one state"},
+    ("float64", False): {"color": "#009E73", "linestyle": "-", "marker": ".", "label": "float64"},
+    ("float32", False): {"color": "#CC79A7", "linestyle": "-", "marker": ".", "label": "float32"},
+    ("float64", True): {"color": "#000000", "linestyle": "", "marker": "x", "label": "float64, each from one state"},
 }
+LIMIT_STYLE: dict[str, Any] = {"color": "#666666", "linestyle": ":", "linewidth": 1.2, "label": "limit (float64)"}
 
 
 def plot_losses(record: ParityRecord) -> Figure | None:
-    """Return the loss of both frameworks update by update, a column for each model, and below how far they part.
+    """Return the training of both frameworks update by update, a column for each model.
 
-    None if the record has no such curves.
+    Above the losses, below how far losses and weights part. None if the record has no such curves.
     """
     optimizer, ranks = record.settings.optimizers[0], record.settings.np[0]
     of_model = {
@@ -42,20 +43,23 @@ def plot_losses(record: ParityRecord) -> Figure | None:
     if not of_model:
         return None
     with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(max(NARROWEST, 2.6 * len(of_model) + 1.2), 5.4), layout="constrained")
-        axes = figure.subplots(2, len(of_model), squeeze=False, sharex="col")
+        figure, axes = _grid(3, len(of_model), height=7.0)
         for column, (model, curves) in enumerate(of_model.items()):
-            _losses(axes[0, column], model, curves)
-            _differences(axes[1, column], curves)
-        for ax in axes[1, 1:]:
-            ax.sharey(axes[1, 0])
-            ax.tick_params(labelleft=False)
-        axes[0, 0].set_ylabel("training loss of the update")
-        axes[1, 0].set_ylabel("relative difference of the losses\n(none at all: 1e-17)")
-        _legend_below(figure, [axes[0, 0], *axes[1, :]])
+            _draw_losses(axes[0, column], model, curves)
+            for curve in curves:
+                ours, reference = (np.array(losses) for losses in curve.losses)
+                style = DTYPE_STYLES[curve.dtype, curve.exchanged]
+                _draw_difference(axes[1, column], np.abs(ours - reference) / np.abs(reference), style)
+                _draw_difference(axes[2, column], np.array(curve.weights_difference), style)
+            _draw_limit(axes[2, column], _limit(record, curves, exchanged=True) or _limit(record, curves))
+        _share_rows(axes[1:])
+        for ax, text in zip(
+            axes[:, 0], ("loss of the update", "losses: difference", "weights: difference"), strict=True
+        ):
+            ax.set_ylabel(text)
+        _legend_below(figure, axes.ravel())
         figure.suptitle(
-            f"The same training in both frameworks, update by update ({optimizer}, np {ranks}, "
-            f"{record.settings.updates} updates, dropout off)"
+            f"Both frameworks, update by update ({optimizer}, np {ranks}, dropout off); no point: no difference"
         )
     return figure
 
@@ -66,31 +70,29 @@ def plot_ranks(record: ParityRecord) -> Figure | None:
     models = [model for model in record.settings.models if any(curve.model == model for curve in curves)]
     if not models:
         return None
+    numbers = sorted({curve.between[0].split()[-1] for curve in curves}, key=int)
     with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(max(NARROWEST, 2.6 * len(models) + 1.2), 3.6), layout="constrained")
-        axes = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
-        numbers = sorted({curve.between[0].split()[-1] for curve in curves}, key=int)
-        for ax, model in zip(axes, models, strict=True):
-            for curve in curves:
-                if curve.model != model:
-                    continue
-                framework, number = curve.between[0].split()[0], curve.between[0].split()[-1]
-                style = STYLES[framework]
-                ax.semilogy(
-                    np.arange(1, len(curve.weights_difference) + 1),
-                    np.maximum(curve.weights_difference, FLOOR),
-                    color=style["color"],
-                    linestyle=style["linestyle"],
-                    linewidth=0.8 + 0.8 * numbers.index(number),
-                    alpha=1.0 if curve.dtype == "float32" else 0.55,
-                    label=f"{style['label']}, np {number}",
-                )
-            ax.set_title(model)
-            ax.set_xlabel("update")
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes[0].set_ylabel("relative difference of the weights")
-        _legend_below(figure, axes.tolist())
-        figure.suptitle("Several ranks against one: float32 (above) drifts, float64 (below, pale) does not")
+        figure, axes = _grid(2, len(models), height=5.0)
+        for row, dtype in enumerate(("float32", "float64")):
+            for column, model in enumerate(models):
+                ax = axes[row, column]
+                chosen = [curve for curve in curves if (curve.model, curve.dtype) == (model, dtype)]
+                for curve in chosen:
+                    framework, number = curve.between[0].split()[0], curve.between[0].split()[-1]
+                    style = {
+                        "color": STYLES[framework]["color"],
+                        "linestyle": ("-", "--", "-.", ":")[numbers.index(number) % 4],
+                        "label": f"{STYLES[framework]['label']}, np {number}",
+                    }
+                    _draw_difference(ax, np.array(curve.weights_difference), style)
+                _draw_limit(ax, _limit(record, chosen), label="limit")
+                if row == 0:
+                    ax.set_title(model)
+            axes[row, 0].set_ylabel(f"{dtype} weights: difference")
+        _share_rows(axes)
+        _legend_below(figure, axes.ravel())
+        base = curves[0].between[1].split()[-1]
+        figure.suptitle(f"Several ranks against np {base}, the same global batch ({curves[0].optimizer}; relative)")
     return figure
 
 
@@ -98,26 +100,59 @@ def _frameworks(curve: Curve) -> tuple[str, str]:
     return curve.between[0].split()[0], curve.between[1].split()[0]
 
 
-def _losses(ax: Axes, model: str, curves: list[Curve]) -> None:
-    curve = next((one for one in curves if one.dtype == "float32" and not one.exchanged), curves[0])
+def _limit(record: ParityRecord, curves: Sequence[Curve], *, exchanged: bool = False) -> float | None:
+    """Return how far the weights of these curves may be apart after all updates; None if that is not judged."""
+    for curve in (curve for curve in curves if curve.exchanged == exchanged):
+        for one in record.comparisons:
+            same = (one.model, one.optimizer, one.between, one.dtype) == (
+                curve.model, curve.optimizer, curve.between, curve.dtype,
+            )  # fmt: skip
+            if same and one.tolerance is not None and one.what != "1 update":
+                return one.tolerance
+    return None
+
+
+def _grid(rows: int, columns: int, *, height: float) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(max(NARROWEST_INCHES, COLUMN_INCHES * columns + 1), height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharex="col")
+    for ax in axes[-1]:
+        ax.set_xlabel("update")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, axes
+
+
+def _share_rows(axes: Any) -> None:
+    """Give all differences of a row one scale."""
+    for row in axes:
+        limits = np.array([ax.get_ylim() for ax in row])
+        for column, ax in enumerate(row):
+            ax.set_ylim(limits[:, 0].min(), limits[:, 1].max())
+            ax.tick_params(labelleft=column == 0)
+
+
+def _draw_losses(ax: Axes, model: str, curves: list[Curve]) -> None:
+    free = [one for one in curves if not one.exchanged]
+    curve = next((one for one in free if one.dtype == "float32"), curves[0])
     updates = np.arange(1, len(curve.losses[0]) + 1)
     # The reference is drawn broad and below: two equal curves would hide each other.
     for framework, losses, width, alpha in (("torch", curve.losses[1], 3.5, 0.5), ("keras", curve.losses[0], 1.2, 1.0)):
         ax.plot(updates, losses, linewidth=width, alpha=alpha, **STYLES[framework])
-    ax.set_title(f"{model} ({curve.dtype})")
+    parts = any(one.exchanged for one in curves)
+    ax.set_title(f"{model} ({curve.dtype}{', free: not judged' if parts else ''})")
 
 
-def _differences(ax: Axes, curves: list[Curve]) -> None:
-    for curve in curves:
-        ours, reference = (np.array(losses) for losses in curve.losses)
-        updates = np.arange(1, len(ours) + 1)
-        style = DTYPE_STYLES[curve.dtype, curve.exchanged]
-        ax.semilogy(updates, np.maximum(np.abs(ours - reference) / np.abs(reference), FLOOR), **style)
-    ax.set_xlabel("update")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+def _draw_difference(ax: Axes, difference: np.ndarray, style: dict[str, Any]) -> None:
+    ax.set_yscale("log")
+    shown = np.where(difference > 0, difference, np.nan)  # a logarithm has no place for none
+    ax.plot(np.arange(1, len(shown) + 1), shown, linewidth=1.2, markersize=4, **style)
 
 
-def _legend_below(figure: Figure, axes: list[Axes]) -> None:
+def _draw_limit(ax: Axes, limit: float | None, *, label: str = LIMIT_STYLE["label"]) -> None:
+    if limit is not None:
+        ax.axhline(limit, **LIMIT_STYLE | {"label": label})
+
+
+def _legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend for all axes, each label once."""
     artists: dict[str, Artist] = {}
     for ax in axes:

@@ -3,8 +3,9 @@
 from dataclasses import fields
 from typing import Any
 
-from common.config import DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
-from common.records import DataRecord, Hashes, NotRecorded, Run
+from common.config import Config, DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
+from common.model_specs import BatchNorm, Dropout, model_spec
+from common.records import DataRecord, Hashes, NotRecorded, Run, World
 
 # Settings that may differ: the global batch is compared instead of a rank's, and where the data lies and how an
 # evaluation is shared out changes no number.
@@ -30,7 +31,29 @@ def why_not_the_same(first: Run, second: Run) -> list[str]:
         *(f"{run.folder} is {run.state}, not finished" for run in (first, second) if run.state != "finished"),
         *_hashes_differ(first, second),
         *_settings_differ(first, second),
+        *_unlike_by_nature(first, second),
     ]
+
+
+def _unlike_by_nature(first: Run, second: Run) -> list[str]:
+    """Return what no setting makes alike: masks of dropout, and batches that BatchNorm sees."""
+    configs, data = (first.record.config, second.record.config), (first.record.data, second.record.data)
+    if not all(isinstance(config, Config) for config in configs) or not isinstance(data[0], DataRecord):
+        return []
+    model, reasons = configs[0].model.model, []  # type: ignore[union-attr]
+    height, width, channels = data[0].image_shape
+    spec = model_spec(model, input_shape=(channels, height, width), outputs=len(data[0].class_names))
+    kinds = {type(row.layer) for row in spec.rows}
+    sizes = [run.record.world.size if isinstance(run.record.world, World) else None for run in (first, second)]
+    other_framework = first.record.framework != second.record.framework
+    if Dropout in kinds and configs[0].model.dropout and (other_framework or sizes[0] != sizes[1]):  # type: ignore[union-attr]
+        reasons.append(
+            f"the masks of dropout differ: {model} was trained with it, and they come from framework and rank"
+        )
+    batches = [config.training.batch_size for config in configs]  # type: ignore[union-attr]
+    if BatchNorm in kinds and batches[0] != batches[1]:
+        reasons.append(f"BatchNorm saw other batches: {batches[0]} and {batches[1]} images of a rank")
+    return reasons
 
 
 def _hashes_differ(first: Run, second: Run) -> list[str]:

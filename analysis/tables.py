@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -32,7 +33,7 @@ class Table:
 def render(table: Table, form: Format) -> str:
     """Return the table as text; None is an empty cell, and null in JSON."""
     if form == "json":
-        # JSON knows no infinity; a difference without bound becomes a word.
+        # JSON knows no infinity and no NaN: they become words.
         rows = [{name: _for_json(cell) for name, cell in zip(table.headings, row, strict=True)} for row in table.rows]
         return json.dumps({"title": table.title, "rows": rows}, indent=1, allow_nan=False)
     if form == "csv":
@@ -46,11 +47,11 @@ def render(table: Table, form: Format) -> str:
         for row in table.rows
     ]
     body = tabulate(
-        rows_for_people,
+        rows_for_people or [[""] * len(table.headings)],
         headers=list(table.headings),
         tablefmt=_TABULATE[form],
         disable_numparse=True,
-        colalign=["right" if name in table.formats else "left" for name in table.headings] if table.rows else None,
+        colalign=["right" if name in table.formats else "left" for name in table.headings],
     )
     return f"{table.title}\n{body}" if form == "text" else body
 
@@ -62,4 +63,4 @@ def _for_people(cell: Cell, form: str) -> str:
 
 
 def _for_json(cell: Cell) -> Cell:
-    return str(cell) if isinstance(cell, float) and cell in (float("inf"), float("-inf")) else cell
+    return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell

@@ -51,6 +51,13 @@ class Comparison:
         """Whether the difference is larger than it may be."""
         return self.tolerance is not None and not self.difference <= self.tolerance
 
+    @property
+    def description(self) -> str:
+        """What was compared and how far it is apart, in a line."""
+        about = ", ".join(part for part in (self.model, self.what, self.optimizer, self.dtype) if part)
+        limit = "not judged" if self.tolerance is None else f"may be {self.tolerance:.0e}"
+        return f"{about}, {' against '.join(self.between)}: {self.difference:.1e} at {self.where}, {limit}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:

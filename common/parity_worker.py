@@ -7,6 +7,7 @@ Rank 0 writes its arrays to `<results>/<job>.safetensors`; `launch.parity` lays 
 import argparse
 import gc
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from common.errors import UserError
+from common.differences import relative_difference, worst_difference
+from common.errors import EXIT_CODE_USER_ERROR, UserError, for_people
 from common.experiment import Experiment
 from common.initial_weights import Weights, load_weights, save_weights
 from common.metrics import Sums
 from common.model_specs import ModelSpec
-from common.parity_cases import Dtype, Mode, make_experiment, make_spec, random_weights, relative_difference
+from common.parity_cases import Dtype, Mode, make_experiment, make_spec, random_weights
 from common.ranks import Ranks
 
 Arrays = dict[str, np.ndarray]
@@ -98,8 +100,8 @@ def read_worker_settings(arguments: Sequence[str] | None) -> WorkerSettings:
     return WorkerSettings(jobs, options.results, options.states)
 
 
-def do_jobs(settings: WorkerSettings, *, ranks: Ranks, build_twin: BuildTwin, outputs: Outputs, leads: bool) -> None:
-    """Do all jobs and write their results.
+def do_jobs(settings: WorkerSettings, *, ranks: Ranks, build_twin: BuildTwin, outputs: Outputs, leads: bool) -> int:
+    """Do all jobs and write their results; return the exit code: 0, or 2 for what a user can mend.
 
     Args:
         settings: the jobs.
@@ -108,6 +110,15 @@ def do_jobs(settings: WorkerSettings, *, ranks: Ranks, build_twin: BuildTwin, ou
         outputs: outputs, losses and gradients of random weights.
         leads: whether the other framework follows this one in exchanges.
     """
+    try:
+        _do(settings, ranks=ranks, build_twin=build_twin, outputs=outputs, leads=leads)
+    except (UserError, OSError, MemoryError) as error:
+        print(f"error: {for_people(error)}", file=sys.stderr)
+        return EXIT_CODE_USER_ERROR
+    return 0
+
+
+def _do(settings: WorkerSettings, *, ranks: Ranks, build_twin: BuildTwin, outputs: Outputs, leads: bool) -> None:
     for job in settings.jobs:
         if job.kind == "outputs":
             spec = make_spec(job.model)
@@ -183,15 +194,6 @@ def _follow(twin: Twin, job: Job, ranks: Ranks, *, folder: Path) -> Arrays:
         "state_difference": np.array(state_differs),
         "moved": np.array(moved),
     }
-
-
-def worst_difference(values: Arrays, references: Arrays) -> tuple[float, str]:
-    """Return the largest relative difference of two sets of arrays and where it is; infinite for other names."""
-    if values.keys() != references.keys():
-        return float("inf"), min(values.keys() ^ references.keys())
-    differences = {name: relative_difference(values[name], references[name]) for name in references}
-    worst = max(differences, key=lambda name: differences[name], default="nothing")
-    return differences.get(worst, 0.0), worst
 
 
 def _loss_of_update(twin: Twin, number: int, ranks: Ranks) -> float:

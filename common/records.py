@@ -237,15 +237,19 @@ def errors_for_people(doing: str) -> Iterator[None]:
         raise from_os_error(error, doing=doing) from error
 
 
-def check_new_folder(folder: Path) -> None:
+def check_new_folder(folder: Path, *, remedy: str = "Give another --name, or --resume it") -> None:
     """See whether a run folder could be made, without making it: before ranks are started.
+
+    Args:
+        folder: the path.
+        remedy: what to do if it exists.
 
     Raises:
         UserError: it exists already, or its parent is no folder or must not be written.
     """
     with errors_for_people("making the run folder"):
         if folder.exists():
-            raise _folder_exists(folder)
+            raise _folder_exists(folder, remedy)
         parent = next(parent for parent in folder.absolute().parents if parent.exists())
         if not parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent))
@@ -253,10 +257,8 @@ def check_new_folder(folder: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(parent))
 
 
-def _folder_exists(folder: Path) -> UserError:
-    return UserError(
-        f"the run folder exists already and is not overwritten. Received: {folder}. Give another --name, or --resume it"
-    )
+def _folder_exists(folder: Path, remedy: str) -> UserError:
+    return UserError(f"the run folder exists already and is not overwritten. Received: {folder}. {remedy}")
 
 
 class RunWriter:
@@ -285,7 +287,7 @@ class RunWriter:
             try:
                 folder.mkdir()
             except FileExistsError:
-                raise _folder_exists(folder) from None
+                raise _folder_exists(folder, "Give another --name, or --resume it") from None
         return cls(folder, record, epochs=[])
 
     @property

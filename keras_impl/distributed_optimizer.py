@@ -155,13 +155,13 @@ class _AveragingOptimizer(keras.optimizers.Optimizer):
         Raises:
             ValueError: inside a branch of a `tf.cond`, or of a function compiled for XLA.
         """
+        graph = tf.compat.v1.get_default_graph()
+        if type(graph).__name__ == "CondBranchFuncGraph" and self._exchange.active():
+            raise ValueError(
+                "Gradients cannot be averaged in a branch that other ranks may not take. If there is a "
+                "LossScaleOptimizer, wrap it: `DistributedOptimizer(LossScaleOptimizer(...))`."
+            )
         if not getattr(self, "gradient_accumulation_steps", None):
-            graph = tf.compat.v1.get_default_graph()
-            if type(graph).__name__ == "CondBranchFuncGraph" and self._exchange.active():
-                raise ValueError(
-                    "Gradients cannot be averaged in a branch that other ranks may not take. If there is a "
-                    "LossScaleOptimizer, wrap it: `DistributedOptimizer(LossScaleOptimizer(...))`."
-                )
             variables = self._trainable_variables if trainable_variables is None else trainable_variables
             grads = self._exchange(grads, variables)
         super().apply(grads, trainable_variables)

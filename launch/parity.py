@@ -10,18 +10,18 @@ Leaves `parity.json` beside two ordinary run folders, one of each framework, tra
 
 import argparse
 import importlib.util
-import shutil
 import signal
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common.errors import EXIT_CODE_INTERRUPTED, UserError, from_os_error
+from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.parity import PARITY_FILE, ParitySettings
 from common.parity_cases import GLOBAL_BATCH, IMAGES, OPTIMIZERS, has_batch_norm
 from common.records import check_new_folder
-from launch.parity_proofs import FRAMEWORKS, RUN_RANKS, Proofs, run_settings
+from launch.parity_jobs import EXCHANGED_BY_RANKS, RUN_RANKS, run_settings
+from launch.parity_proofs import FRAMEWORKS, Proofs
 from launch.train import check_settings
 
 EXIT_CODE_DIFFERENT = 1
@@ -61,10 +61,14 @@ def add_command(commands: Any) -> None:
     # Names and numbers are checked by `run`, where an error is one line.
     parser.add_argument("--size", default="standard", help=f"one of {', '.join(SIZES)} (default: %(default)s)")
     parser.add_argument("--models", nargs="+", help=f"some of {', '.join(IMAGES)}")
-    parser.add_argument("--optimizers", nargs="+", help=f"some of {', '.join(OPTIMIZERS)}")
+    parser.add_argument("--optimizers", nargs="+", help=f"some of {', '.join(OPTIMIZERS)} (momentum on that loss)")
     parser.add_argument("--np", nargs="+", type=int, help=f"numbers of ranks; they divide {GLOBAL_BATCH}")
     parser.add_argument("--updates", type=int, help="of each training")
-    parser.add_argument("--exchanged-updates", type=int, help="of models with BatchNorm, each from the same state")
+    parser.add_argument(
+        "--exchanged-updates",
+        type=int,
+        help=f"of models with BatchNorm, each from the same state; of several ranks {EXCHANGED_BY_RANKS} at most",
+    )
     parser.add_argument("--controller", default="mpi", help="mpi or gloo (default: %(default)s)")
     parser.add_argument("--dataset", default="mnist", help="of the two ordinary runs (default: %(default)s)")
     parser.add_argument(
@@ -78,14 +82,9 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit code: 0, or 1 if something differs more than it may."""
     settings = read_settings(options)
     folder = Path(options.folder or f"runs/parity-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
-    check_new_folder(folder)
+    check_new_folder(folder, remedy="Give another --folder")
     if settings.epochs:
         check_settings(run_settings(settings, folder, name=FRAMEWORKS[0]), framework=FRAMEWORKS[0], size=RUN_RANKS)
-    work = folder / "work"
-    try:
-        work.mkdir(parents=True)
-    except OSError as error:
-        raise from_os_error(error, doing="making the folder of the proofs") from None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
     proofs = Proofs(folder, settings)
     try:
@@ -93,8 +92,6 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"interrupted; what was compared before is in {folder / PARITY_FILE}")
         return EXIT_CODE_INTERRUPTED
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return EXIT_CODE_DIFFERENT if proofs.report() else 0
 
 

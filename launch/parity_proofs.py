@@ -1,77 +1,36 @@
-"""The proofs of `python -m launch parity`: which jobs, which starts of ranks, what is compared with what."""
+"""Carries out the proofs of `python -m launch parity`: starts the ranks, compares what they leave, keeps the record."""
 
-import itertools
 import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from tqdm import tqdm
-
-from common.config import Config, parse_command_line
-from common.console import readable_seconds
-from common.environment import describe_environment, usable_cores
+from common.environment import describe_environment
 from common.errors import UserError, from_os_error
 from common.parity import SCHEMA_VERSION, ParityRecord, ParitySettings, write_parity
-from common.parity_cases import DTYPES, MODES, has_batch_norm
 from common.parity_worker import Job
-from common.records import now, read_run
+from common.records import EPOCHS_FILE, now, read_run
 from launch.parity_compare import NOTHING, Findings, Side, compare_frameworks, compare_ranks, compare_runs
+from launch.parity_jobs import RUN_COST, RUN_RANKS, START_COST, exchange_jobs, jobs_of, planned_seconds, run_flags
 from launch.processes import last_lines, launcher_command, started
+from launch.progress import Progress
 from launch.train import PROGRAMS, ROOT
 
 FRAMEWORKS = ("torch", "keras")  # the first leads, and is the reference
-RUN_MODEL, RUN_RANKS = "cnn", 2
-EXCHANGED_BY_RANKS = 5  # most updates of several ranks from exchanged states, each of which costs seconds
-# Rough seconds of a start, a job, an update (of ResNet-34: the second), an epoch of an ordinary run; for the time left.
-START_COST, JOB_COST, UPDATE_COST, RUN_COST = 5.0, (1.0, 5.0), (0.02, 0.8), 12.0
-EXCHANGE_COST = 3.0  # of an update, for the state on its way
-STUCK_SECONDS = 600.0  # without a new result, and more where a job has many updates: the ranks wait for each other
+STUCK_SECONDS = 600.0  # without anything new, and more where a job has many updates: the ranks wait for each other
 POLL_SECONDS = 0.2
 
 
-def jobs_of(settings: ParitySettings, *, np: int) -> list[Job]:
-    """Return what each framework does in a start of `np` ranks by itself."""
-    jobs: list[Job] = []
-    for model in settings.models:
-        if np == settings.np[0]:
-            jobs += [Job(kind="start", model=model, dtype=dtype) for dtype in DTYPES]
-            jobs += [
-                Job(kind="outputs", model=model, dtype=dtype, mode=mode)
-                for mode, dtype in itertools.product(MODES, DTYPES)
-            ]
-        training = Job(kind="training", model=model, updates=settings.updates, optimizer=settings.optimizers[0])
-        if has_batch_norm(model):
-            if np == settings.np[0]:
-                jobs += [replace(training, dtype=dtype) for dtype in DTYPES]
-            continue
-        jobs += [replace(training, dtype=dtype, traced=True) for dtype in DTYPES]
-        rest = [name for name in settings.optimizers if name != training.optimizer]
-        jobs += [replace(training, optimizer=optimizer) for optimizer in rest]
-    return jobs
-
-
-def exchange_jobs(settings: ParitySettings, *, np: int) -> list[Job]:
-    """Return what both frameworks do at once, the second following the first."""
-    updates = settings.exchanged_updates if np == 1 else min(settings.exchanged_updates, EXCHANGED_BY_RANKS)
-    return [
-        Job(kind="exchange", model=model, optimizer=optimizer, updates=updates)
-        for model in settings.models
-        if has_batch_norm(model)
-        for optimizer in settings.optimizers
-    ]
-
-
 class Proofs:
-    """Starts the ranks, compares what they leave, keeps the record."""
+    """The proofs in a folder: `parity.json`, the two run folders; `logs/` of the ranks until all has ended well."""
 
     def __init__(self, folder: Path, settings: ParitySettings) -> None:
-        self.folder = folder
-        self.settings = settings
+        self.folder, self.settings = folder, settings
+        self.work, self.logs = folder / "work", folder / "logs"
         self.findings = NOTHING
         self.record = ParityRecord(
             schema_version=SCHEMA_VERSION,
@@ -80,41 +39,54 @@ class Proofs:
             settings=settings,
             environment=describe_environment(),
         )
-        self._write()
-        costs = [
-            2 * _cost(jobs_of(settings, np=np), np=np)
-            + sum(_cost([job], np=np) for job in exchange_jobs(settings, np=np))
-            for np in settings.np
-        ]
-        self.progress = _Progress(sum(costs) + 2 * RUN_COST * settings.epochs)
+        planned = 2 * RUN_COST * settings.epochs
+        for np in settings.np:
+            planned += 2 * planned_seconds(jobs_of(settings, np=np), np=np)
+            planned += sum(planned_seconds([job], np=np) for job in exchange_jobs(settings, np=np))
+        self.progress = Progress(planned)
 
     def carry_out(self) -> None:
-        """Do all of it."""
+        """Do all of it; what was compared is in the record at once.
+
+        Raises:
+            UserError: ranks failed or stand still, or something cannot be written.
+        """
+        try:
+            with self.progress:
+                self.work.mkdir(parents=True)
+                self.logs.mkdir()
+                self._keep(NOTHING)
+                self._prove()
+                shutil.rmtree(self.logs)
+        except OSError as error:
+            raise from_os_error(error, doing="writing the proofs") from None
+        finally:
+            shutil.rmtree(self.work, ignore_errors=True)
+
+    def _prove(self) -> None:
         first: dict[str, Side] = {}
         for np in self.settings.np:
             jobs = jobs_of(self.settings, np=np)
-            sides = [self._start([framework], jobs, np=np)[0] for framework in FRAMEWORKS]
+            torch, keras = (self._start([framework], jobs, np=np)[0] for framework in FRAMEWORKS)
             for job in jobs:
-                self._found(compare_frameworks(job, sides[1], sides[0]))
-            for side in sides:
+                self._keep(compare_frameworks(job, keras, torch))
+            for side in (torch, keras):
                 if np == self.settings.np[0]:
                     first[side.framework] = side
                     continue
                 for job in jobs:
-                    self._found(compare_ranks(job, side, first[side.framework]))
+                    self._keep(compare_ranks(job, side, first[side.framework]))
                 shutil.rmtree(side.folder)
             for job in exchange_jobs(self.settings, np=np):
                 # A start for each: TensorFlow keeps the memory of a trained model, about 1 GB of this one.
-                leader, follower = self._start(FRAMEWORKS, [job], np=np)
-                self._found(compare_frameworks(job, follower, leader))
-                for side in (leader, follower):
+                torch, keras = self._start(FRAMEWORKS, [job], np=np)
+                self._keep(compare_frameworks(job, keras, torch))
+                for side in (torch, keras):
                     shutil.rmtree(side.folder)
-            self._write()
         if self.settings.epochs:
             self._ordinary_runs()
         self.record = replace(self.record, ended_at=now())
-        self._write()
-        self.progress.close()
+        self._keep(NOTHING)
 
     def report(self) -> int:
         """Print what came of it; return the number of comparisons that differ more than they may."""
@@ -122,146 +94,115 @@ class Proofs:
         wrong = [one for one in comparisons if one.differs]
         judged = sum(one.tolerance is not None for one in comparisons)
         for one in wrong:
-            print(
-                f"differs: {one.model}, {one.what}{f', {one.optimizer}' if one.optimizer else ''}, {one.dtype}, "
-                f"{' against '.join(one.between)}: {one.difference:.1e} at {one.where}, may be {one.tolerance:.0e}"
-            )
+            print(f"differs: {one.description}")
         print(
             f"{judged} comparisons judged, {len(wrong)} differ more than they may; {len(comparisons) - judged} shown "
             f"only. Table and plots: python -m analysis parity {self.folder}"
         )
         return len(wrong)
 
-    def _found(self, findings: Findings) -> None:
+    def _keep(self, findings: Findings) -> None:
         self.findings += findings
-
-    def _write(self) -> None:
         self.record = replace(self.record, comparisons=self.findings.comparisons, curves=self.findings.curves)
-        try:
-            write_parity(self.folder, self.record)
-        except OSError as error:
-            raise from_os_error(error, doing="writing the proofs") from None
+        write_parity(self.folder, self.record)
 
     def _start(self, frameworks: Sequence[str], jobs: list[Job], *, np: int) -> list[Side]:
         """Start the ranks of one framework, or of both at once; return where their results are."""
-        work = self.folder / "work"
-        together = "exchange" if len(frameworks) > 1 else "alone"
-        sides = [Side(name, np, work / f"{together}-{name}-{np}") for name in frameworks]
-        plan, states = work / "jobs.json", work / "states"
+        together = "together" if len(frameworks) > 1 else "alone"
+        sides = [Side(name, np, self.work / f"{together}-{name}-{np}") for name in frameworks]
+        plan, states = self.work / "jobs.json", self.work / "states"
         plan.write_text(json.dumps([asdict(job) for job in jobs]))
         states.mkdir(exist_ok=True)
-        launcher = launcher_command("none" if np == 1 else self.settings.controller, size=np)
-        commands = []
+        commands = {}
         for side in sides:
             side.folder.mkdir()
-            worker = ROOT / f"{side.framework}_impl" / "parity_worker.py"
             files = ("--jobs", str(plan), "--results", str(side.folder), "--states", str(states))
-            commands.append([*launcher, str(worker), *files])
-        with self._running(commands, [side.title for side in sides]) as is_running:
-            done, last = 0, time.monotonic()
-            while is_running():
-                known, done = done, min(len(list(side.folder.glob("*.safetensors"))) for side in sides)
-                if done > known:
-                    last = time.monotonic()
-                    cost = _cost(jobs[known:done], np=np) - START_COST
-                    self.progress.advance(cost, f"{' and '.join(frameworks)}, np {np}: {jobs[done - 1].name}")
-                patience = STUCK_SECONDS + 10 * max(job.updates for job in jobs)
-                if time.monotonic() - last > patience:
-                    raise UserError(
-                        f"the ranks stand still. Received: nothing new for {patience:.0f} s after {done} of "
-                        f"{len(jobs)} jobs with --np {np}. Try --controller gloo, or leave that number of ranks out"
-                    )
-                time.sleep(POLL_SECONDS)
+            commands[side.title] = [*self._launcher(np), str(ROOT / f"{side.framework}_impl/parity_worker.py"), *files]
+        who = f"{' and '.join(frameworks)}, np {np}"
+
+        def tell(known: int, done: int) -> None:
+            cost = planned_seconds(jobs[known:done], np=np) - START_COST
+            self.progress.advance(cost, f"{who}: {jobs[done - 1].name}")
+
+        self._wait(
+            commands,
+            count=lambda: min(len(list(side.folder.glob("*.safetensors"))) for side in sides),
+            tell=tell,
+            patience=STUCK_SECONDS + 10 * max(job.updates for job in jobs),
+        )
         what = jobs[0].name if len(jobs) == 1 else f"{len(jobs)} jobs"
-        self.progress.advance(START_COST, f"{' and '.join(frameworks)}, np {np}: {what} done", line=True)
+        self.progress.advance(START_COST, f"{who}: {what} done", line=True)
         return sides
-
-    @contextmanager
-    def _running(self, commands: list[list[str]], titles: list[str]) -> Iterator[Callable[[], bool]]:
-        """Run commands at once; hand out a function that tells whether any still runs, and raises when one failed."""
-        logs = [self.folder / "work" / f"{title.replace(' ', '-')}.log" for title in titles]
-        variables = {"OMP_NUM_THREADS": "1"}  # one thread adds in one order
-        with started(commands[0], variables=variables, log=logs[0]) as first:
-            processes = [first]
-
-            def is_running() -> bool:
-                for process, title, log in zip(processes, titles, logs, strict=True):
-                    if process.poll():
-                        self.progress.close()
-                        print(last_lines(log), file=sys.stderr)
-                        raise UserError(
-                            f"the ranks of {title} failed; their last lines are above. Received: exit code "
-                            f"{process.returncode}. Mend what they say, or leave it out with --models or --np"
-                        )
-                return any(process.poll() is None for process in processes)
-
-            if len(commands) == 1:
-                yield is_running
-            else:
-                with started(commands[1], variables=variables, log=logs[1]) as second:
-                    processes.append(second)
-                    yield is_running
 
     def _ordinary_runs(self) -> None:
         """Train by horovodrun with each framework, and compare the run folders."""
         for framework in FRAMEWORKS:
-            launcher = launcher_command(self.settings.controller, size=RUN_RANKS)
             flags = run_flags(self.settings, self.folder, name=framework)
-            command = [*launcher, str(ROOT / PROGRAMS[framework]), *flags]
-            with self._running([command], [f"{framework} train"]) as is_running:
-                while is_running():
-                    time.sleep(POLL_SECONDS)
-            title = f"{framework}, np {RUN_RANKS}: a run of train.py on {self.settings.dataset}"
-            self.progress.advance(RUN_COST * self.settings.epochs, title, line=True)
+            lines = self.folder / framework / EPOCHS_FILE
+            who = f"{framework}, np {RUN_RANKS}: train.py on {self.settings.dataset}"
+            self._wait(
+                {f"{framework} train.py": [*self._launcher(RUN_RANKS), str(ROOT / PROGRAMS[framework]), *flags]},
+                count=lambda lines=lines: len(lines.read_text().splitlines()) if lines.exists() else 0,  # type: ignore[misc]
+                tell=lambda known, done, who=who: self.progress.advance(  # type: ignore[misc]
+                    RUN_COST * (done - known), f"{who}, epoch {done}"
+                ),
+                patience=STUCK_SECONDS,
+            )
+            self.progress.advance(0.0, f"{who} done", line=True)
         torch, keras = (read_run(self.folder / name) for name in FRAMEWORKS)
-        self._found(compare_runs(keras, torch))
         self.record = replace(self.record, runs=list(FRAMEWORKS))
+        self._keep(compare_runs(keras, torch))
 
+    def _launcher(self, np: int) -> list[str]:
+        return launcher_command("none" if np == 1 else self.settings.controller, size=np)
 
-def run_flags(settings: ParitySettings, folder: Path, *, name: str) -> list[str]:
-    """Return the flags of one of the two ordinary runs."""
-    return [
-        *("--dataset", settings.dataset, "--model", RUN_MODEL, "--no-dropout", "--dtype", "float64"),
-        *("--epochs", str(settings.epochs), "--runs-folder", str(folder), "--name", name),
-    ]
+    def _wait(
+        self,
+        commands: dict[str, list[str]],
+        *,
+        count: Callable[[], int],
+        tell: Callable[[int, int], None],
+        patience: float,
+    ) -> None:
+        """Run commands, all at once, to their end.
 
+        Args:
+            commands: name -> command.
+            count: how much there is of what they make.
+            tell: told of the count before and now, when it has grown.
+            patience: seconds without anything new before all are ended.
 
-def run_settings(settings: ParitySettings, folder: Path, *, name: str) -> Config:
-    """Return the same as settings, checked."""
-    return parse_command_line(run_flags(settings, folder, name=name), program="python -m launch parity")
+        Raises:
+            UserError: one failed, or nothing new has come.
+        """
+        logs = {name: self.logs / f"{name.replace(' ', '-')}.log" for name in commands}
+        variables = {"OMP_NUM_THREADS": "1"}  # one thread adds in one order
+        with ExitStack() as stack:
+            processes = {
+                name: stack.enter_context(started(command, variables=variables, log=logs[name]))
+                for name, command in commands.items()
+            }
+            done, last = 0, time.monotonic()
+            while True:
+                running = any(process.poll() is None for process in processes.values())
+                for name, process in processes.items():
+                    if process.returncode:
+                        raise self._failure(name, logs[name], f"exit code {process.returncode}")
+                known, done = done, count()
+                if done > known:
+                    last = time.monotonic()
+                    tell(known, done)
+                if not running:
+                    return
+                if time.monotonic() - last > patience:
+                    raise self._failure(
+                        " and ".join(processes), logs[name], f"nothing new for {patience:.0f} s: they stand still"
+                    )
+                time.sleep(POLL_SECONDS)
 
-
-class _Progress:
-    """Tells how far it is: a bar in a terminal, else a line for each start of ranks."""
-
-    def __init__(self, cost: float) -> None:
-        self._bar = tqdm(total=round(cost), bar_format="{percentage:3.0f} % |{bar:20}| {elapsed}, {postfix}",
-                         disable=not sys.stderr.isatty(), leave=False)  # fmt: skip
-        self._cost, self._done = cost, 0.0
-        self._began = time.monotonic()
-
-    def advance(self, cost: float, title: str, *, line: bool = False) -> None:
-        """Tell of so many planned seconds done."""
-        self._done += cost
-        pace = (time.monotonic() - self._began) / max(self._done, 1.0)
-        left = readable_seconds(round(max(0.0, self._cost - self._done) * pace))
-        if line:
-            self._bar.clear()
-            print(f"{title}; about {left} left", flush=True)
-        self._bar.set_postfix_str(f"about {left} left; {title}", refresh=False)
-        self._bar.update(round(min(self._done, self._cost)) - self._bar.n)
-
-    def close(self) -> None:
-        """Take the bar away."""
-        self._bar.close()
-
-
-def _cost(jobs: Sequence[Job], *, np: int) -> float:
-    """Return roughly how many seconds jobs take, to tell the time left."""
-    seconds = START_COST if jobs else 0.0
-    slower = max(1.0, np / usable_cores())
-    for job in jobs:
-        large = has_batch_norm(job.model)
-        update = EXCHANGE_COST if job.kind == "exchange" else UPDATE_COST[large]
-        seconds += slower * (JOB_COST[large] + job.updates * update)
-    return seconds
+    def _failure(self, who: str, log: Path, received: str) -> UserError:
+        print(last_lines(log), file=sys.stderr)
+        return UserError(
+            f"the ranks of {who} failed. Received: {received}. What they said last is above, all of it in {log}; "
+            "mend it, or leave it out with --models or --np"
+        )

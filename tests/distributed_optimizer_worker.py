@@ -332,6 +332,10 @@ def loss_scale_outside() -> None:
     wrong = keras.optimizers.LossScaleOptimizer(DistributedOptimizer(ours.Adam(0.1)))
     wrong.build(variables)
     message("loss_scale_outside", lambda: in_graph(wrong, variables)(mine(0, variables)))
+    accumulating = ours.SGD(0.1, gradient_accumulation_steps=2)
+    wrong = keras.optimizers.LossScaleOptimizer(DistributedOptimizer(accumulating))
+    wrong.build(variables)
+    message("loss_scale_outside_accumulation", lambda: in_graph(wrong, variables)(mine(0, variables)))
 
 
 def retracing() -> None:

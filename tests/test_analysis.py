@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from common.environment import describe_environment
 from common.initial_weights import save_weights
 from common.parity import SCHEMA_VERSION, Comparison, Curve, ParityRecord, ParitySettings, read_parity, write_parity
 from common.records import DataRecord, Hashes, NotRecorded, RunWriter, World, now, read_run
+
+ROOT = Path(__file__).resolve().parent.parent
 
 # Tables
 
@@ -98,7 +102,7 @@ def proofs(**changes: Any) -> ParityRecord:
             compared(dtype="float32", difference=2e-6, tolerance=None),
             compared(between=("keras np 2", "torch np 2"), difference=2e-12, optimizer="adam"),
             compared(between=ranks, tolerance=1e-11),
-            compared(between=ranks, tolerance=1e-8, optimizer="adam"),
+            compared(between=ranks, tolerance=1e-11, optimizer="adam", difference=2e-15),
             compared(model="resnet34", what="2 updates, free", tolerance=None, difference=0.5),
         ],
         "curves": [
@@ -123,15 +127,15 @@ def test_the_table_has_the_worst_of_each_row() -> None:
     rows = [dict(zip(parity_table(proofs()).headings, row, strict=True)) for row in parity_table(proofs()).rows]
     assert [(row["compared"], row["between"], row["optimizer"], row["verdict"]) for row in rows] == [
         ("50 updates", "keras and torch, np 1, 2", "momentum, adam", "same"),
-        ("50 updates", "np 2 and 1, keras", "momentum", "same"),
-        ("50 updates", "np 2 and 1, keras", "adam", "same"),
+        ("50 updates", "np 2 and 1, keras", "momentum, adam", "same"),
         ("2 updates, free", "keras and torch, np 1", "momentum", "shown"),
     ]
     first = rows[0]
     assert (first["float64"], first["limit float64"], first["float32"], first["limit float32"]) == (
-        3e-12, 1e-8, 2e-6, None,
+        3e-12, 1e-8, 2e-6, "not judged",
     )  # fmt: skip
-    assert [row["limit float64"] for row in rows] == [1e-8, 1e-11, 1e-8, None]
+    assert [row["limit float64"] for row in rows] == [1e-8, 1e-11, "not judged"]
+    assert [row["float32"] for row in rows] == [2e-6, None, None]
     assert len(parity_table(proofs(), every=True).rows) == 6  # float32 beside its float64
 
 
@@ -142,10 +146,19 @@ def test_what_differs_is_said_and_refused(
     write_parity(tmp_path, proofs(comparisons=[compared(difference=difference), compared(optimizer="adam")]))
     assert main(["parity", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert "DIFFERS" in shown and "flag: mlp, 50 updates, momentum, float64: keras np 1 and torch np 1 differ" in shown
+    assert "DIFFERS" in shown and "flag: differs: mlp, 50 updates, momentum, float64, keras np 1 against torch" in shown
+    assert ("inf" in shown.split("flag:")[0]) == (difference != 1.1e-8)
     assert main(["parity", str(tmp_path), "--strict"]) == 2
     error = capsys.readouterr().err.splitlines()
     assert len(error) == 1 and "mlp, 50 updates, momentum" in error[0]
+
+
+def test_a_record_of_nothing_proves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_parity(tmp_path, proofs(comparisons=[], curves=[]))
+    assert main(["parity", str(tmp_path), "--format", "latex"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == "flag: nothing was compared\n" and r"\begin{tabular}{llll" in shown.out
+    assert main(["parity", str(tmp_path), "--strict"]) == 2
 
 
 def test_proofs_that_were_not_finished_are_flagged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +182,10 @@ def test_a_proof_of_all_is_shown_with_its_plots(tmp_path: Path, capsys: pytest.C
                 picture.width > 500 and len(np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)) > 50
             )
     text = (tmp_path / "plots" / "losses.svg").read_text()
-    assert all(word in text for word in ("mlp (float32)", "resnet34 (float64)", "PyTorch", "Keras", "from one state"))
+    assert all(
+        word in text
+        for word in ("mlp (float32)", "resnet34 (float64, free: not judged)", "PyTorch", "Keras", "from one state")
+    )
     before = (tmp_path / "plots" / "losses.svg").read_bytes()
     assert main(["parity", str(tmp_path)]) == 0
     assert (tmp_path / "plots" / "losses.svg").read_bytes() == before, "the same record gives the same picture"
@@ -178,26 +194,40 @@ def test_a_proof_of_all_is_shown_with_its_plots(tmp_path: Path, capsys: pytest.C
 def test_plots_show_the_numbers() -> None:
     figure = plot_losses(proofs())
     assert figure is not None
-    losses, _, differences, exchanged = figure.axes
+    losses, _, differences, exchanged, weights, _ = figure.axes
     assert [line.get_ydata().tolist() for line in losses.lines] == [[2.0, 1.1], [2.0, 1.0]]  # PyTorch below
     assert [line.get_ydata()[1] for line in differences.lines] == pytest.approx([1e-12, 0.1 / 1.1], rel=1e-3)
-    assert differences.lines[0].get_ydata()[0] == 1e-17  # no difference at all
+    assert np.isnan(differences.lines[0].get_ydata()[0])  # no difference, no point
     assert len(exchanged.lines) == 2
+    assert [line.get_ydata()[-1] for line in weights.lines] == [1e-13, 1e-13, 1e-8]  # and the limit
+    assert all(ax.get_ylim()[0] <= 1e-12 and ax.get_ylim()[1] >= 0.09 for ax in (differences, exchanged))
     ranks = plot_ranks(proofs())
     assert ranks is not None
-    assert [line.get_ydata().tolist() for line in ranks.axes[0].lines] == [[1e-17, 1e-13], [1e-8, 1e-6]]
+    float32, float64 = ranks.axes
+    assert [line.get_ydata().tolist() for line in float32.lines] == [[1e-8, 1e-6]]
+    assert float64.lines[0].get_ydata()[1] == 1e-13 and float64.lines[1].get_ydata()[0] == 1e-11
     assert plot_losses(proofs(curves=[])) is None and plot_ranks(proofs(curves=[curve()])) is None
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_only_text_speaks_beside_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+def test_flags_are_heard_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
     write_parity(tmp_path, proofs(ended_at=None))
     assert main(["parity", str(tmp_path), "--format", form, "--plots", str(tmp_path / "elsewhere")]) == 0
-    shown = capsys.readouterr().out
-    assert ("flag:" in shown) == (form == "text")
+    shown = capsys.readouterr()
+    assert "flag: the proofs were not finished" in (shown.out if form == "text" else shown.err)
+    assert ("flag:" in shown.out) == (form == "text") and ("plot:" in shown.out) == (form == "text")
     if form == "json":
-        assert len(json.loads(shown)["rows"]) == 4
+        assert len(json.loads(shown.out)["rows"]) == 3
     assert (tmp_path / "elsewhere" / "losses.png").exists() and not (tmp_path / "plots").exists()
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    write_parity(tmp_path, proofs(comparisons=[compared()] * 5000))
+    command = f"{sys.executable} -m analysis parity {tmp_path} --all --format csv | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and done.stderr == "" and done.stdout.startswith("model,")
 
 
 @pytest.mark.parametrize(
@@ -322,6 +352,41 @@ def test_two_runs_were_the_same_experiment_or_why_not(
     else:
         assert len(flags) == 1 and reason in flags[0]
         assert len(error) == 1 and reason in error[0]
+
+
+CNN = {"model": {"model": "cnn"}}
+RESNET = {"model": {"model": "resnet34"}}
+TWO_RANKS = World(
+    size=2, local_size=2, hosts=["a"], controller="mpi", threads_per_rank=1, cores=2, oversubscribed=False,
+    devices=["cpu", "cpu"],
+)  # fmt: skip
+IMAGES_28 = DataRecord(
+    name="synthetic", training_samples=120, validation_samples=0, test_samples=20, dropped_samples_per_epoch=0,
+    global_batch_size=30, steps_per_epoch=4, image_shape=(32, 32, 1), class_names=["0", "1", "2"], mean=[0.5],
+    standard_deviation=[0.5],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("both", "second", "reason"),
+    [
+        (CNN, {}, None),
+        (CNN, {"framework": "keras"}, "the masks of dropout differ: cnn was trained with it"),
+        (CNN, {"world": TWO_RANKS}, "the masks of dropout differ"),
+        ({"model": {"model": "cnn", "dropout": False}}, {"framework": "keras", "world": TWO_RANKS}, None),
+        ({"model": {"model": "mlp"}}, {"framework": "keras", "world": TWO_RANKS}, None),
+        (RESNET, {"framework": "keras"}, None),
+        (RESNET, {"settings": RESNET | {"training": {"batch_size": 15}}}, "BatchNorm saw other batches: 30 and 15"),
+    ],
+)
+def test_what_no_setting_makes_alike_is_flagged(
+    tmp_path: Path, both: dict[str, Any], second: dict[str, Any], reason: str | None
+) -> None:
+    write_run(tmp_path / "first", settings=both, data=IMAGES_28)
+    write_run(tmp_path / "second", **({"settings": both} | second), data=IMAGES_28)
+    reasons = why_not_the_same(read_run(tmp_path / "first"), read_run(tmp_path / "second"))
+    assert len(reasons) == (reason is not None)
+    assert reason is None or reason in reasons[0]
 
 
 def test_another_global_batch_is_another_experiment(tmp_path: Path) -> None:

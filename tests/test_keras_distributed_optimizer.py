@@ -337,6 +337,7 @@ def test_ranks_may_trace_different_graphs(run: Run) -> None:
         ("xla", "jit_compile=False"),
         ("model_loss_scale", "DistributedOptimizer(LossScaleOptimizer(...))"),
         ("loss_scale_outside", "DistributedOptimizer(LossScaleOptimizer(...))"),
+        ("loss_scale_outside_accumulation", "DistributedOptimizer(LossScaleOptimizer(...))"),
         ("model_right", "no error"),
     ],
 )

@@ -6,6 +6,7 @@ that was left out, or made easier, is seen.
 
 import itertools
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -21,10 +22,11 @@ import pytest
 import reference_rules
 from rule_workers import environment, relative_difference
 
+from common.differences import relative_difference as their_difference
+from common.differences import worst_difference
 from common.initial_weights import load_weights, save_weights
 from common.parity import Comparison, ParityRecord, read_parity
 from common.parity_cases import DTYPES, IMAGES, LOSSES, MODES, make_experiment, make_spec, random_batch
-from common.parity_cases import relative_difference as their_difference
 from common.parity_worker import Job
 from common.records import read_run
 from launch import parity_proofs
@@ -32,9 +34,8 @@ from launch.__main__ import main
 from launch.parity_compare import Side, compare_frameworks, compare_ranks
 
 ROOT = Path(__file__).resolve().parent.parent
-FREE = ("mlp", "cnn", "simplecnn", "dense500")  # without BatchNorm
+FREE = tuple(model for model in IMAGES if all(weight.trainable for weight in make_spec(model).weights))  # no BatchNorm
 ALL = ("sgd", "momentum", "nesterov", "weight_decay", "adam", "adamw", "rmsprop", "mse")
-ADAPTIVE = ("adam", "adamw", "rmsprop")
 SMALL_RUNS = ("--dataset", "synthetic:2000x28x28x1x10")
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -122,7 +123,7 @@ def expected(call: Proofs) -> dict[tuple[object, ...], float | None]:
             rows[model, updates, optimizer, both, "float32"] = None
         for framework in ("torch", "keras") if np_ > 1 else ():
             ranks = (f"{framework} np {np_}", f"{framework} np 1")
-            rows[model, updates, optimizer, ranks, "float64"] = 1e-8 if optimizer in ADAPTIVE else 1e-11
+            rows[model, updates, optimizer, ranks, "float64"] = 1e-11
             if optimizer == call.optimizers[0]:
                 rows[model, "1 update", optimizer, ranks, "float32"] = 1e-6
                 rows[model, updates, optimizer, ranks, "float32"] = 1e-5 if model == "mlp" else None
@@ -187,13 +188,13 @@ def test_two_ordinary_runs_lie_beside_the_record(folders: Path, name: str) -> No
     weights = [load_weights(run.folder / "weights.safetensors") for run in runs]
     assert max(relative_difference(weights[1][name], weights[0][name]) for name in weights[0]) < 1e-8
     compared = {one.what.partition(": ")[2]: one.tolerance for one in record.comparisons if "train.py" in one.what}
-    assert compared == {"hashes of first weights, order": 0.0, "losses of the epochs": 1e-8, "final weights": 1e-8}
+    assert compared == {"first weights, order": 0.0, "losses of the epochs": 1e-8, "final weights": 1e-8}
 
 
 def test_the_learning_rate_goes_up_and_down() -> None:
     rates = make_experiment("mlp", "momentum", dtype="float64", updates=50, size=1)[1]
     highest = int(rates.argmax())
-    assert 0 < highest < len(rates) - 1 and rates[0] < rates[highest] / 2 and rates[-1] < rates[highest] / 100
+    assert 0 < highest < len(rates) - 1 and rates[0] < rates[highest] / 2 and rates[-1] < rates[highest] / 5
 
 
 @pytest.fixture(scope="module", params=["torch", "keras"])
@@ -305,10 +306,14 @@ TRAINED = arrays_of(TRAINING)
         (TRAINING, {"state/fc1.weight.momentum_buffer": None}, "state/fc1.weight.momentum_buffer"),
         (TRAINING, {"weights/fc1.weight": TRAINED["weights/fc1.weight"].T}, "weights/fc1.weight"),
         (TRAINING, {"weights/fc1.weight": np.full((3, 2), np.nan)}, "weights/fc1.weight"),
-        (TRAINING, {"moved": np.array([0.0])}, "a weight that did not move"),
+        (TRAINING, {"moved": np.array([0.9e-6])}, "a weight that hardly moved"),
+        (TRAINING, {"moved": np.array([np.nan])}, "a weight that hardly moved"),
+        (TRAINING, {"weights/fc1.weight": TRAINED["weights/fc1.weight"].astype(np.float32)}, "weights/fc1.weight"),
         (EXCHANGE, {"weights_difference": np.array([1e-14, 1.1e-8])}, "update 2"),
         (EXCHANGE, {"state_difference": np.array([np.inf, 0.0])}, "update 1"),
-        (EXCHANGE, {"moved": np.array([0.0, 1.0])}, "a weight that did not move"),
+        (EXCHANGE, {"state_difference": np.array([0.0, np.nan])}, "update 2"),
+        (EXCHANGE, {"losses": np.array([2.0, 1.5 + 3e-8])}, "update 2"),
+        (EXCHANGE, {"moved": np.array([0.1, 0.0])}, "a weight that hardly moved"),
         (OUTPUTS, {"outputs": arrays_of(OUTPUTS)["outputs"] * (1 + 1.1e-10)}, "outputs"),
         (OUTPUTS, {"loss/mse": np.array([1.5 + 2e-10])}, "loss/mse"),
         (OUTPUTS, {"gradient/fc1.bias": np.array([1.0, 1.0, 1.0, 1.0 + 1.1e-10])}, "gradient/fc1.bias"),
@@ -332,8 +337,8 @@ def test_a_difference_between_the_frameworks_is_found(
     ("dtype", "optimizer", "model", "name", "factor", "differs"),
     [
         ("float64", "momentum", "cnn", "weights/fc1.weight", 1 + 1.1e-11, ["2 updates"]),
-        ("float64", "adam", "cnn", "weights/fc1.weight", 1 + 1.1e-11, []),
-        ("float64", "adam", "cnn", "weights/fc1.weight", 1 + 1.1e-8, ["2 updates"]),
+        ("float64", "momentum", "cnn", "weights/fc1.weight", 1 + 0.9e-11, []),
+        ("float64", "adam", "cnn", "weights/fc1.weight", 1 + 1.1e-11, ["2 updates"]),
         ("float32", "momentum", "cnn", "trace/fc1.weight", 1 + 1.1e-6, ["1 update"]),
         ("float32", "momentum", "cnn", "weights/fc1.weight", 1 + 1e-2, []),
         ("float32", "momentum", "mlp", "weights/fc1.weight", 1 + 1.1e-5, ["2 updates"]),
@@ -357,6 +362,17 @@ def test_relative_difference() -> None:
     assert their_difference(np.zeros(2), np.zeros(2)) == 0.0
     assert their_difference(np.array([0.0, 1e-30]), np.zeros(2)) == np.inf
     assert their_difference(np.zeros((0, 2)), np.zeros((0, 2))) == 0.0
+    assert their_difference(np.ones(2, np.float32), np.ones(2)) == np.inf
+    assert their_difference(np.ones(2, np.int32), np.ones(2, np.int64)) == 0.0
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_what_is_no_number_differs_on_whatever_side(name: str, wrong: float) -> None:
+    arrays = {"a": np.ones(2), "b": np.ones(2)}
+    spoiled = arrays | {name: np.array([1.0, wrong])}
+    assert worst_difference(spoiled, arrays) == worst_difference(arrays, spoiled) == (np.inf, name)
+    assert worst_difference(spoiled, spoiled) == (np.inf, name)
 
 
 BROKEN = {
@@ -440,7 +456,7 @@ def test_what_is_broken_in_one_framework_is_found(
         (["--controller", "nccl"], "Received: 'nccl'"),
         (["--epochs", "-1"], "Received: --epochs -1"),
         (["--dataset", "nosuch"], "nosuch"),
-        (["--folder", "/proc/parity"], "making the"),
+        (["--folder", "/proc/parity"], "writing the proofs failed"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -461,7 +477,8 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "proofs").mkdir()
     (tmp_path / "proofs" / "mine").write_text("mine")
     assert main(["parity", "--folder", str(tmp_path / "proofs")]) == 2
-    assert "exists already" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "exists already" in error and error.endswith("Give another --folder\n")
     assert (tmp_path / "proofs" / "mine").read_text() == "mine"
 
 
@@ -478,10 +495,21 @@ def test_a_worker_that_fails_is_shown(tmp_path: Path, broken_root: Path, capfd: 
     write_worker(broken_root, "torch", "raise ValueError('no luck today')")
     assert main(["parity", *QUICK, "--folder", str(tmp_path / "proofs")]) == 2
     error_lines = capfd.readouterr().err.splitlines()
-    assert "ValueError: no luck today" in error_lines[-2]
-    assert "the ranks of torch np 1 failed" in error_lines[-1] and "exit code 1" in error_lines[-1]
-    assert [path.name for path in (tmp_path / "proofs").iterdir()] == ["parity.json"]
+    log = tmp_path / "proofs" / "logs" / "torch-np-1.log"
+    assert "ValueError: no luck today" in error_lines[-2] and "ValueError: no luck today" in log.read_text()
+    assert "the ranks of torch np 1 failed. Received: exit code 1." in error_lines[-1] and str(log) in error_lines[-1]
+    assert sorted(path.name for path in (tmp_path / "proofs").iterdir()) == ["logs", "parity.json"]
     assert read_parity(tmp_path / "proofs").ended_at is None
+
+
+def test_a_full_disk_of_a_worker_is_one_line(
+    tmp_path: Path, broken_root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_worker(broken_root, "torch", "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))")
+    assert main(["parity", *QUICK, "--folder", str(tmp_path / "proofs")]) == 2
+    error_lines = capfd.readouterr().err.splitlines()
+    assert re.search(r"^error: .*(No space left on device|File too large)", error_lines[-2]), error_lines
+    assert "exit code 2" in error_lines[-1]
 
 
 def test_ranks_that_stand_still_are_ended(
@@ -490,7 +518,7 @@ def test_ranks_that_stand_still_are_ended(
     write_worker(broken_root, "torch", "import time; time.sleep(600)")
     monkeypatch.setattr(parity_proofs, "STUCK_SECONDS", -9.0)
     assert main(["parity", *QUICK, "--folder", str(tmp_path / "proofs")]) == 2
-    assert "the ranks stand still" in capfd.readouterr().err
+    assert "they stand still" in capfd.readouterr().err
     assert not [process for process in psutil.Process().children(recursive=True) if process.status() != "zombie"]
 
 
@@ -498,17 +526,19 @@ def test_ranks_that_stand_still_are_ended(
 def test_an_interruption_keeps_what_was_compared(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "proofs"
     process = subprocess.Popen(
-        [sys.executable, "-m", "launch", "parity", *QUICK, "--updates", "5000", "--folder", str(folder)],
+        [sys.executable, "-m", "launch", "parity", *QUICK, "--np", "1", "2", "--folder", str(folder)],
         cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 120
-    while not list(folder.glob("work/alone-torch-1/*")):
+    while not (folder / "work/alone-torch-2").exists():
         assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.02)
     ranks = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and "interrupted" in output and errors == ""
     assert not [rank for rank in ranks if rank.is_running() and rank.status() != "zombie"]
-    assert [path.name for path in folder.iterdir()] == ["parity.json"]
-    assert read_parity(folder).ended_at is None
+    assert sorted(path.name for path in folder.iterdir()) == ["logs", "parity.json"]
+    record = read_parity(folder)
+    assert record.ended_at is None
+    assert {one.what for one in record.comparisons} > {"names, shapes, first weights", "1 update"}

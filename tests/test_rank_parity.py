@@ -14,9 +14,12 @@ from rule_workers import relative_difference
 from trainer_runs import Job, Outcomes, run_jobs
 
 from common.initial_weights import load_weights
+from common.parity_cases import IMAGES, make_spec
 from common.records import DataRecord, Hashes, read_run
 
-MODELS = ("mlp", "cnn", "simplecnn", "dense500")
+MODELS = tuple(
+    model for model in IMAGES if all(weight.trainable for weight in make_spec(model).weights)
+)  # no BatchNorm
 SIZES = (1, 2, 4)
 GLOBAL_BATCH = 32
 UPDATES = 30
@@ -27,7 +30,7 @@ def jobs_of(size: int) -> list[Job]:
     """Return the runs of this number of ranks."""
     jobs = []
     for model in MODELS:
-        shape = "20x25x1" if model == "dense500" else "28x28x1"
+        shape = "x".join(map(str, IMAGES[model][:3]))
         common = ["--dataset", f"synthetic:{SAMPLES}x{shape}x10", "--model", model, "--no-dropout", "--epochs", "1"]
         common += ["--batch-size", str(GLOBAL_BATCH // size), "--lr-scaling", "none", "--learning-rate", "0.05"]
         jobs += [

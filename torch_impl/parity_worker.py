@@ -31,8 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_worker_settings(arguments)
     ranks = distributed.init()
     distributed.pin_device(DeviceConfig(device="cpu", threads=1), ranks)
-    do_jobs(settings, ranks=ranks, build_twin=Twin, outputs=outputs, leads=True)
-    return 0
+    return do_jobs(settings, ranks=ranks, build_twin=Twin, outputs=outputs, leads=True)
 
 
 class Twin:
