@@ -1,0 +1,159 @@
+"""Places to run: machines and dated prices, as data with sources (`sites.toml`, or a table of the user's own).
+
+    python -m common sites list | show NAME
+
+`launch` estimates with this table and `analysis` prices with it, so both speak of the same money.
+"""
+
+import difflib
+import json
+import tomllib
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from common.errors import UserError, one_line
+
+SITES_FILE = Path(__file__).with_name("sites.toml")
+SECONDS_PER_HOUR = 3600.0
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """A GPU as its maker describes it.
+
+    Attributes:
+        fp32_tflops, tensor_tflops: peaks, 10^12 operations a second; tensor: of float16 on tensor cores, None without.
+        memory_gb: 10^9 bytes, as makers count.
+        memory_bandwidth_gb_s: peak.
+        power_watts: limit of the board.
+        energy_counter: whether the driver counts joules (from Volta on); else power has to be integrated.
+    """
+
+    __pydantic_config__ = _STRICT
+    name: str
+    fp32_tflops: float
+    memory_gb: float
+    memory_bandwidth_gb_s: float
+    power_watts: float
+    energy_counter: bool
+    source: str
+    tensor_tflops: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """What an hour of a whole node costs; `date`: when it was seen, for retired machines the last day it held."""
+
+    __pydantic_config__ = _STRICT
+    date: date
+    usd_per_hour: float
+    terms: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A place with nodes of one kind. None: not known, or as the record of a run says.
+
+    Attributes:
+        kind: owned machines have no price an hour.
+        cores: of a node; vCPUs where they are rented.
+        gpu: name among the GPUs of the table.
+        gpus: of a node.
+        retired: the day from which nobody can have one any more.
+        successor: the site to take instead.
+        prices: by date; empty for owned machines.
+    """
+
+    __pydantic_config__ = _STRICT
+    title: str
+    kind: Literal["owned", "rented"]
+    source: str
+    processor: str | None = None
+    cores: int | None = None
+    memory_gb: float | None = None
+    gpu: str | None = None
+    gpus: int = 0
+    network: str | None = None
+    retired: date | None = None
+    successor: str | None = None
+    prices: list[Price] = field(default_factory=list)
+
+    def price(self, *, on: date | None = None) -> Price | None:
+        """Return the price that held on a day: the last one seen until then, else the first; None if there is none."""
+        by_date = sorted(self.prices, key=lambda price: price.date)
+        until = [price for price in by_date if on is None or price.date <= on]
+        return until[-1] if until else by_date[0] if by_date else None
+
+    def cost_usd(self, seconds: float, *, nodes: int = 1, on: date | None = None) -> float | None:
+        """Return nodes x seconds x price of a node; None where there is no price."""
+        price = self.price(on=on)
+        return None if price is None else nodes * seconds / SECONDS_PER_HOUR * price.usd_per_hour
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sites:
+    """The whole table: name -> GPU, name -> site."""
+
+    __pydantic_config__ = _STRICT
+    gpus: dict[str, Gpu]
+    sites: dict[str, Site]
+
+    def __getitem__(self, name: str) -> Site:
+        """Return a site.
+
+        Raises:
+            UserError: there is none of this name.
+        """
+        if name in self.sites:
+            return self.sites[name]
+        close = difflib.get_close_matches(name, self.sites, n=1)
+        hint = f"Did you mean {close[0]}? " if close else ""
+        raise UserError(f"unknown site. Received: {name}. {hint}`python -m common sites list` shows all")
+
+    def gpu_of(self, site: Site) -> Gpu | None:
+        """Return the GPU of a site's nodes; None without."""
+        return self.gpus[site.gpu] if site.gpu else None
+
+
+_SITES = TypeAdapter(Sites)
+
+
+def read_sites(path: Path = SITES_FILE) -> Sites:
+    """Read and check a table of sites.
+
+    Raises:
+        UserError: it cannot be read, does not follow the schema, or names a GPU or successor that is not in it.
+    """
+    try:
+        # Through JSON: in its strict mode pydantic takes tables for dataclasses and days written out, and nothing else.
+        table = _SITES.validate_json(
+            json.dumps(tomllib.loads(path.read_text(encoding="utf-8")), default=str), strict=True
+        )
+    except OSError as error:
+        raise UserError(f"cannot read the sites: {error.strerror}. Received: {path}. Name a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"the table of sites is not TOML. Received: {path} ({error}). Mend the file") from None
+    except ValidationError as error:
+        raise UserError(f"{path} is no table of sites: {one_line(error)}. Mend the file") from None
+    for name, site in table.sites.items():
+        for what, received, known in (("gpu", site.gpu, table.gpus), ("successor", site.successor, table.sites)):
+            if received is not None and received not in known:
+                raise UserError(
+                    f"{path} is no table of sites: the {what} of {name} is not in it. Received: {received}. "
+                    f"Use one of {', '.join(known)}"
+                )
+        if (site.gpu is None) != (site.gpus == 0):
+            raise UserError(
+                f"{path} is no table of sites: {name} needs both `gpu` and `gpus`, or neither. "
+                f"Received: {site.gpu} and {site.gpus}. Mend the file"
+            )
+        wrong = [price.usd_per_hour for price in site.prices if not 0 <= price.usd_per_hour < float("inf")]
+        if wrong:
+            raise UserError(f"{path} is no table of sites: a price of {name}. Received: {wrong[0]}. Mend the file")
+    return table
