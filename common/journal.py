@@ -18,6 +18,7 @@ from common.console import Console, counted, readable_seconds
 from common.environment import describe_environment, usable_cores
 from common.experiment import Experiment
 from common.initial_weights import Weights, save_weights, weights_hash
+from common.isolation import HostBefore, look_at_host, look_at_rank, summarize, take_sample
 from common.metrics import Sums, images_per_second
 from common.model_specs import layer_table
 from common.ranks import Ranks
@@ -63,6 +64,8 @@ class Journal:
         self.console = console
         self._writer: RunWriter | None = None
         self._startup_seconds = 0.0
+        self._sample = take_sample()
+        self._host_before: HostBefore | None = None
 
     def start(self, experiment: Experiment, *, device: str, threads: int) -> Checkpoint | None:
         """Print table and settings, open the run folder; return the checkpoint to go on from, if the run is resumed.
@@ -109,7 +112,17 @@ class Journal:
                 self.console.line(f"before training: test {_describe(sums)}")
 
     def goes_on(self, *, step: int) -> bool:
-        """Return whether updates are left to do after `step` of them, for a run that is resumed too."""
+        """Return whether updates are left to do after `step` of them, for a run that is resumed too.
+
+        Looks at the host before all ranks meet here, so that none waits for it in its training time.
+        """
+        if self.ranks.local_rank == 0:
+            self._host_before = look_at_host(self._sample)
+            if self._host_before.other_processes:
+                self.console.line(
+                    f"note: other programs work on this machine: {'; '.join(self._host_before.other_processes)}. "
+                    "Times may be longer for it"
+                )
         first = self._writer is not None and step < self.experiment.total_steps and not self._stops_early()
         return bool(self.ranks.from_first(first))
 
@@ -164,21 +177,31 @@ class Journal:
                     goes_on = False
         return self.ranks.from_first(goes_on)
 
-    def finish(self, test: Sums, *, test_seconds: float, weights: Weights) -> None:
+    def finish(
+        self, test: Sums, *, test_seconds: float, weights: Weights, peak_device_memory_bytes: int | None = None
+    ) -> None:
         """Reduce the test, write final weights, totals and status, print the end.
+
+        Args:
+            test: sums of this rank.
+            test_seconds: of this rank.
+            weights: of this rank.
+            peak_device_memory_bytes: as the framework counts it; None on a CPU.
 
         Raises:
             UserError: the weights cannot be written; on all ranks.
         """
         test = Sums.from_array(self.ranks.sum(test.as_array()))
         slowest = float(self.ranks.maximum(np.array([test_seconds]))[0])
+        seen = look_at_rank(self._host_before, peak_device_memory_bytes=peak_device_memory_bytes)
+        isolation = summarize(self.ranks.allgather(seen))
         with self.ranks.together("writing the final weights"):
             if self._writer:
                 save_weights(self._writer.folder / WEIGHTS_FILE, weights)
                 totals = self._totals(test, slowest)
                 assert isinstance(self._writer.record.hashes, Hashes)
                 hashes = replace(self._writer.record.hashes, final_weights=weights_hash(weights))
-                self._writer.end("finished", totals=totals, hashes=hashes)
+                self._writer.end("finished", totals=totals, hashes=hashes, isolation=isolation)
                 self.console.line(self._end_lines(totals, test))
 
     def end(self, state: State, *, message: str) -> None:

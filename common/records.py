@@ -30,6 +30,7 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from common.config import Config
 from common.environment import Environment
 from common.errors import UserError, from_os_error, one_line
+from common.isolation import Isolation
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
@@ -171,6 +172,7 @@ class RunRecord:
     status: Status | NotRecorded
     initial_test: Evaluation | NotRecorded | None = None  # before training, where asked for
     totals: Totals | NotRecorded | None = None
+    isolation: Isolation | NotRecorded | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,3 +68,8 @@ def average_batch_norm(model: keras.Model, *, spec: ModelSpec, ranks: Ranks) -> 
         averages = hvd.grouped_allreduce([variable.value for variable in statistics], op=hvd.Average, name="batch_norm")
         for variable, average in zip(statistics, averages, strict=True):
             variable.assign(average)
+
+
+def peak_device_memory(device: str) -> int | None:
+    """Return the most bytes that tensors have taken on this rank's GPU; None on a CPU."""
+    return None if device == "cpu" else int(tf.config.experimental.get_memory_info("GPU:0")["peak"])

@@ -41,6 +41,7 @@ from trainer_runs import (
 from common.config import Config
 from common.datasets import load_dataset
 from common.initial_weights import draw_initial_weights, load_weights, weights_hash
+from common.isolation import Isolation
 from common.model_specs import model_spec
 from common.records import (
     EPOCHS_FILE,
@@ -360,6 +361,12 @@ def test_a_run_is_recorded_and_printed(starts: Starts, framework: str, size: int
     assert hashes(run).final_weights == weights_hash(weights_of(run)) == run.epochs[-1].weights_hash
     assert hashes(run).final_weights != hashes(run).initial_weights
     assert [folder.name for folder in (run.folder / "checkpoints").iterdir()] == [f"epoch-{epochs:04d}"]
+    isolation = run.record.isolation
+    assert isinstance(isolation, Isolation) and len(isolation.load_average_before) == 1
+    assert len(isolation.peak_memory_bytes) == size and min(isolation.peak_memory_bytes) > 1e8
+    assert isolation.peak_device_memory_bytes == [None] * size
+    # No rank takes another for a stranger, nor its launcher.
+    assert not [line for line in isolation.other_processes_before if "mpirun" in line or "orted" in line]
 
     lines = printed.splitlines()
     assert re.sub(" +", " ", lines[0]) == "layer type parameters output shape weights shape padding stride"

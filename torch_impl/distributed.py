@@ -70,6 +70,11 @@ def average_batch_norm(model: nn.Module, *, ranks: Ranks) -> None:
         hvd.grouped_allreduce_(statistics, op=hvd.Average, name="batch_norm")
 
 
+def peak_device_memory(device: torch.device) -> int | None:
+    """Return the most bytes that tensors have taken on this rank's GPU; None on a CPU."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until the device has done all its work, before a clock is read."""
     if device.type == "cuda":

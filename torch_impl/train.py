@@ -103,7 +103,12 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
             optimizer_state=lambda: export_state(model, optimizer, scaler=trainer.scaler),
         )
     test, test_seconds = evaluate("test")
-    journal.finish(test, test_seconds=test_seconds, weights=get_weights(model, spec=experiment.spec))
+    journal.finish(
+        test,
+        test_seconds=test_seconds,
+        weights=get_weights(model, spec=experiment.spec),
+        peak_device_memory_bytes=distributed.peak_device_memory(device),
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,157 @@
+"""Whether a run had its machines for itself: load, other processes, throttling; and the memory its ranks took."""
+
+import os
+import resource
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from pydantic import ConfigDict
+
+THROTTLE_FOLDER = Path("/sys/devices/system/cpu")
+HEAVY_CORES = 0.2  # of a core; what takes more disturbs
+SAMPLE_SECONDS = 0.3
+MOST_NAMED = 5  # other processes of a host
+
+
+@dataclass(frozen=True, kw_only=True)
+class Isolation:
+    """What else the hosts did, in the order of ranks; of a resumed run since its last start.
+
+    Attributes:
+        load_average_before: of each host, over the minute before training, the run's own start-up included.
+        other_processes_before: those that took more than a fifth of a core during start-up, the heaviest of each
+            host, as "name, 87 % of a core".
+        throttled_cores: times that a core was slowed down because it was hot, during training and test, over all
+            hosts; None where the machine does not count that.
+        peak_memory_bytes: of each rank, resident on the host.
+        peak_device_memory_bytes: of each rank, as its framework counts; None on a CPU.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    load_average_before: list[float]
+    other_processes_before: list[str]
+    throttled_cores: int | None
+    peak_memory_bytes: list[int]
+    peak_device_memory_bytes: list[int | None]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Processor time at a moment: (process, its start) -> seconds so far, name."""
+
+    at: float
+    spent: dict[tuple[int, float], tuple[float, str]]
+
+
+@dataclass(frozen=True)
+class HostBefore:
+    """What the first rank of a host saw there before training."""
+
+    load_average: float
+    other_processes: list[str]
+    throttled: int | None
+
+
+@dataclass(frozen=True)
+class RankAfter:
+    """What a rank tells at the end; `before` and `throttled` are None where another rank speaks for the host."""
+
+    before: HostBefore | None
+    throttled: int | None
+    peak_memory_bytes: int
+    peak_device_memory_bytes: int | None
+
+
+def look_at_host(earlier: Sample) -> HostBefore:
+    """Return the state of this host, now and since an earlier sample."""
+    return HostBefore(os.getloadavg()[0], other_processes(earlier), throttle_count())
+
+
+def look_at_rank(before: HostBefore | None, *, peak_device_memory_bytes: int | None) -> RankAfter:
+    """Return what this rank has to tell at the end.
+
+    Args:
+        before: what `look_at_host` returned, on the first rank of a host.
+        peak_device_memory_bytes: as the framework counts it; None on a CPU.
+    """
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+    return RankAfter(before, None if before is None else throttle_count(), peak, peak_device_memory_bytes)
+
+
+def summarize(ranks: Iterable[RankAfter]) -> Isolation:
+    """Return the record of what all ranks told, in their order."""
+    ranks = list(ranks)
+    hosts = [(rank.before, rank.throttled) for rank in ranks if rank.before is not None]
+    counted = [
+        after - before.throttled for before, after in hosts if after is not None and before.throttled is not None
+    ]
+    return Isolation(
+        load_average_before=[before.load_average for before, _ in hosts],
+        other_processes_before=[process for before, _ in hosts for process in before.other_processes],
+        throttled_cores=sum(counted) if len(counted) == len(hosts) else None,
+        peak_memory_bytes=[rank.peak_memory_bytes for rank in ranks],
+        peak_device_memory_bytes=[rank.peak_device_memory_bytes for rank in ranks],
+    )
+
+
+def throttle_count(folder: Path = THROTTLE_FOLDER) -> int | None:
+    """Return how often heat has slowed down the cores of this host since it was started; None: not counted."""
+    counts = []
+    for file in folder.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
+        try:
+            counts.append(int(file.read_text(encoding="ascii")))
+        except (OSError, ValueError):
+            return None
+    return sum(counts) if counts else None
+
+
+def other_processes(earlier: Sample) -> list[str]:
+    """Return the processes that have taken more than HEAVY_CORES since, heaviest first, but for this run's own.
+
+    Waits until SAMPLE_SECONDS have passed.
+    """
+    time.sleep(max(0.0, earlier.at + SAMPLE_SECONDS - time.monotonic()))
+    later = take_sample()
+    own, seconds = _own_processes(), later.at - earlier.at
+    heavy = [
+        (share, name)
+        for key, (spent, name) in later.spent.items()
+        if key[0] not in own
+        and key in earlier.spent
+        and (share := (spent - earlier.spent[key][0]) / seconds) > HEAVY_CORES
+    ]
+    return [f"{name}, {100 * share:.0f} % of a core" for share, name in sorted(heavy, reverse=True)[:MOST_NAMED]]
+
+
+def take_sample() -> Sample:
+    """Return the processor time of all processes so far."""
+    at, spent = time.monotonic(), {}
+    for process in psutil.process_iter(["create_time", "cpu_times", "name"]):
+        times = process.info["cpu_times"]
+        if times is not None:
+            spent[process.pid, process.info["create_time"]] = (times.user + times.system, process.info["name"])
+    return Sample(at, spent)
+
+
+def _own_processes() -> set[int]:
+    """Return this process, the launcher above it as far as the session goes, all that they have started, and ranks.
+
+    Ranks have one command line; a launcher may have given each a session of its own.
+    """
+    here = psutil.Process()
+    command, session, own = here.cmdline(), os.getsid(0), {here.pid}
+    with suppress(psutil.Error, ProcessLookupError):  # a launcher may end meanwhile
+        top = here
+        for parent in here.parents():
+            if parent.pid == 0 or os.getsid(parent.pid) != session:
+                break
+            top = parent
+        own |= {top.pid, *(child.pid for child in top.children(recursive=True))}
+    for process in psutil.process_iter(["cmdline"]):
+        if process.info["cmdline"] == command:
+            own.add(process.pid)
+    return own
