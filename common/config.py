@@ -205,6 +205,8 @@ class TrainingConfig:
     """sharded: each rank validates its part; replicated: every rank validates all samples"""
     early_stop: int | None = None
     """stop when the validation loss has not improved for this many validations"""
+    target_accuracy: float | None = None
+    """stop when the validation accuracy reaches this fraction, and record the time it took"""
     evaluate_first: bool = False
     """evaluate on the test samples before training, too"""
 
@@ -219,6 +221,12 @@ class TrainingConfig:
             max_steps=self.max_steps,
             validate_every=self.validate_every,
             early_stop=self.early_stop,
+        )
+        _require(
+            self.target_accuracy is None or 0 < self.target_accuracy <= 1,
+            problem="an accuracy is a fraction",
+            received=f"--target-accuracy {self.target_accuracy}",
+            remedy="Give a number above 0 and up to 1, such as 0.97",
         )
 
 
@@ -311,12 +319,16 @@ class Config:
             received="--mixed-precision --dtype float64",
             remedy="Leave one of the two out",
         )
-        _require(
-            self.training.early_stop is None or self.data.validation_share > 0,
-            problem="--early-stop needs validation samples",
-            received=f"--early-stop {self.training.early_stop} --validation-share {self.data.validation_share}",
-            remedy="Give --validation-share, such as 0.1",
-        )
+        for flag, value in (
+            ("--early-stop", self.training.early_stop),
+            ("--target-accuracy", self.training.target_accuracy),
+        ):
+            _require(
+                value is None or self.data.validation_share > 0,
+                problem=f"{flag} needs validation samples",
+                received=f"{flag} {value} --validation-share {self.data.validation_share}",
+                remedy="Give --validation-share, such as 0.1",
+            )
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Return the settings as plain nested dictionaries (for JSON)."""

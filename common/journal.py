@@ -123,7 +123,7 @@ class Journal:
                     f"note: other programs work on this machine: {'; '.join(self._host_before.other_processes)}. "
                     "Times may be longer for it"
                 )
-        first = self._writer is not None and step < self.experiment.total_steps and not self._stops_early()
+        first = self._writer is not None and step < self.experiment.total_steps and not self._reason_to_stop()
         return bool(self.ranks.from_first(first))
 
     def epoch_ended(
@@ -172,8 +172,9 @@ class Journal:
                 remove_old_checkpoints(self._writer.folder, keep=self.experiment.config.record.keep)
                 self._write_events(record)
                 self.console.line(self._epoch_line(record))
-                if goes_on and self._stops_early():
-                    self.console.line("early stop: the validation loss has not improved")
+                reason = self._reason_to_stop()
+                if goes_on and reason:
+                    self.console.line(reason)
                     goes_on = False
         return self.ranks.from_first(goes_on)
 
@@ -308,21 +309,41 @@ class Journal:
             ),
         )
 
-    def _stops_early(self) -> bool:
-        patience = self.experiment.config.training.early_stop
+    def _reason_to_stop(self) -> str | None:
+        """Return, in a line, why the run ends before its last epoch; None if it does not."""
         assert self._writer
+        training = self.experiment.config.training
+        reached = self._epochs_to_target()
+        if reached is not None:
+            accuracy = _number(self._writer.epochs[reached - 1].validation_accuracy)
+            return f"target reached: validation accuracy {100 * accuracy:.2f} % after {counted(reached, 'epoch')}"
         losses = [
             math.inf if math.isnan(epoch.validation_loss) else epoch.validation_loss
             for epoch in self._writer.epochs
             if isinstance(epoch.validation_loss, float)
         ]
-        return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
+        patience = training.early_stop
+        if patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience]):
+            return "early stop: the validation loss has not improved"
+        return None
+
+    def _epochs_to_target(self) -> int | None:
+        """Return the first epoch whose validation reached the target accuracy; None if there is none, or no target."""
+        assert self._writer
+        target = self.experiment.config.training.target_accuracy
+        for epoch in self._writer.epochs:
+            accuracy = epoch.validation_accuracy
+            if target is not None and isinstance(accuracy, float) and accuracy >= target:
+                return epoch.epoch
+        return None
 
     def _totals(self, test: Sums, test_seconds: float) -> Totals:
         assert self._writer
         epochs = self._writer.epochs
         training_seconds = sum(_number(epoch.training_seconds) for epoch in epochs)
         images = sum(epoch.steps for epoch in epochs) * self.experiment.global_batch_size
+        reached = self._epochs_to_target()
+        to_target = [_number(e.training_seconds) + _number(e.validation_seconds) for e in epochs[:reached]]
         return Totals(
             epochs=len(epochs),
             steps=sum(epoch.steps for epoch in epochs),
@@ -333,6 +354,8 @@ class Journal:
             images_per_second=images_per_second(images, training_seconds),
             test_loss=test.mean_loss,
             test_accuracy=test.accuracy,
+            epochs_to_target=reached,
+            seconds_to_target=None if reached is None else sum(to_target),
         )
 
     def _epoch_line(self, record: EpochRecord) -> str:

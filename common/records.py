@@ -143,6 +143,9 @@ class Totals:
     images_per_second: float | NotRecorded | None  # training images of all epochs / training_seconds
     test_loss: float | NotRecorded | None
     test_accuracy: float | NotRecorded | None
+    # Where --target-accuracy was asked for and reached: epochs until then, and seconds of training and validation.
+    epochs_to_target: int | NotRecorded | None = None
+    seconds_to_target: float | NotRecorded | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

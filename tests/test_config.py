@@ -22,9 +22,14 @@ SPECIAL = {
     "validation_share": 0.25,
     "name": "run-1",
     "output_activation": "softmax",
+    "target_accuracy": 0.75,
 }
 # What some values need beside them.
-COMPANIONS = {"early_stop": {"data": {"validation_share": 0.1}}, "output_activation": {"optimizer": {"loss": "mse"}}}
+COMPANIONS = {
+    "early_stop": {"data": {"validation_share": 0.1}},
+    "target_accuracy": {"data": {"validation_share": 0.1}},
+    "output_activation": {"optimizer": {"loss": "mse"}},
+}
 
 
 def parse(*arguments: str, base: Config | None = None) -> Config:
@@ -214,6 +219,10 @@ IMPOSSIBLE = [
     ("--validation half", ["half", "replicated"]),
     ("--early-stop 0 --validation-share .1", ["--early-stop 0"]),
     ("--early-stop 3", ["--early-stop 3", "--validation-share 0"]),
+    ("--target-accuracy 0 --validation-share .1", ["--target-accuracy 0"]),
+    ("--target-accuracy 97 --validation-share .1", ["--target-accuracy 97"]),
+    ("--target-accuracy nan --validation-share .1", ["--target-accuracy nan"]),
+    ("--target-accuracy .9", ["--target-accuracy 0.9", "--validation-share 0"]),
     ("--device tpu", ["tpu", "gpu"]),
     ("--mixed-precision --device cpu", ["--mixed-precision --device cpu"]),
     ("--threads 0", ["--threads 0"]),

@@ -195,6 +195,35 @@ def test_an_epoch_without_validation_does_not_count_for_early_stop(tmp_path: Pat
     assert read_run(tmp_path / "run").epochs[1].validation_loss is None
 
 
+@pytest.mark.parametrize(
+    ("target", "right", "ends_after"),
+    [(0.8, [5, 8, 9], 2), (0.81, [5, 8, 9], 3), (1.0, [5, 8, 9], None), (None, [5, 10, 9], None)],
+)
+def test_the_target_accuracy_ends_a_run_and_its_time_is_recorded(
+    target: float | None, right: list[int], ends_after: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = {"epochs": 4, "target_accuracy": target, "batch_size": 15}
+    config = make_config(tmp_path, training=training, data={"validation_share": 0.25})
+
+    def script(journal: Journal, _: int) -> int | None:
+        ended = None
+        for epoch, correct in enumerate(right, start=1):
+            if not end_epoch(journal, epoch, validation=Sums(10, correct, 10)):
+                ended = epoch
+                break
+        journal.finish(Sums(1, 1, 2), test_seconds=0.5, weights=random_weights(journal.experiment))
+        return ended
+
+    assert play(config, script, size=2) == [ends_after] * 2
+    run = read_run(tmp_path / "run")
+    assert totals(run).epochs_to_target == ends_after
+    spent = [figure for epoch in run.epochs for figure in (epoch.training_seconds, epoch.validation_seconds)]
+    assert totals(run).seconds_to_target == (None if ends_after is None else pytest.approx(sum(spent)))  # type: ignore[arg-type]
+    assert (
+        f"target reached: validation accuracy {10 * right[(ends_after or 1) - 1]}.00 %" in capsys.readouterr().out
+    ) == (ends_after is not None)
+
+
 def test_weights_that_differ_stop_all_ranks_before_anything_is_written(tmp_path: Path) -> None:
     def script(journal: Journal, _: int) -> None:
         weights = random_weights(journal.experiment)
