@@ -274,12 +274,25 @@ def _folder_megabytes(folder: Path) -> float:
 
 
 def _unpack_package(archive: Path, unpacked: Path) -> None:
-    """Unpack a package. The `data` filter of tarfile, zipfile and dpkg-deb refuse paths that lead out of the folder."""
+    """Unpack a package; paths that lead out of the folder are refused, by zipfile and dpkg-deb too."""
     if archive.suffix == ".tgz":
-        with tarfile.open(archive) as package:
-            package.extractall(unpacked, filter="data")
+        _unpack_tar(archive, unpacked)
     elif archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
             wheel.extractall(unpacked)
     else:
         _run_client([_require_program("dpkg-deb"), "-x", str(archive), str(unpacked)], archive.parent, None)
+
+
+def _unpack_tar(archive: Path, unpacked: Path) -> None:
+    """Unpack the files of a tar archive, nothing else; tarfile's own filters are missing before Python 3.11.4."""
+    with tarfile.open(archive) as package:
+        for member in package:
+            target = unpacked / member.name
+            if not target.resolve().is_relative_to(unpacked.resolve()):
+                raise tarfile.TarError(f"{member.name} leads out of the package")
+            content = package.extractfile(member) if member.isfile() else None
+            if content is not None:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with content, target.open("wb") as file:
+                    shutil.copyfileobj(content, file)
