@@ -59,13 +59,13 @@ CALLS = {
         ("--models", *FREE, "--np", "1", "--updates", "50", "--epochs", "0"), FREE, ALL, (1,), 50, 5, False
     ),
     "ranks": Proofs(
-        ("--models", "mlp", "cnn", "--optimizers", "momentum", "adam", "--updates", "5", *SMALL_RUNS),
-        ("mlp", "cnn"), ("momentum", "adam"), (1, 2, 4), 5, 5, True,
+        ("--models", "mlp", "--optimizers", "momentum", "adam", "--updates", "5", *SMALL_RUNS),
+        ("mlp",), ("momentum", "adam"), (1, 2, 4), 5, 5, True,
     ),
     "resnet": Proofs(
         ("--models", "resnet34", "--optimizers", "momentum", "--np", "1", "--updates", "2",
-         "--exchanged-updates", "3", "--epochs", "0"),
-        ("resnet34",), ("momentum",), (1,), 2, 3, False,
+         "--exchanged-updates", "2", "--epochs", "0"),
+        ("resnet34",), ("momentum",), (1,), 2, 2, False,
     ),
     "ranks_gloo": Proofs(
         ("--models", *FREE, "--controller", "gloo", *SMALL_RUNS), FREE, ALL, (1, 2, 4), 50, 5, True,
@@ -419,7 +419,7 @@ def write_worker(root: Path, framework: str, patch: str) -> None:
     (root / f"{framework}_impl" / "parity_worker.py").write_text("\n".join(lines))
 
 
-@pytest.mark.parametrize("part", BROKEN)
+@pytest.mark.parametrize("part", ["update rule", "averaging", pytest.param("batches", marks=pytest.mark.long)])
 def test_what_is_broken_in_one_framework_is_found(
     tmp_path: Path, broken_root: Path, capfd: pytest.CaptureFixture[str], part: str
 ) -> None:
