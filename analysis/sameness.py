@@ -43,15 +43,14 @@ def _unlike_by_nature(first: Run, second: Run) -> list[str]:
     model, reasons = configs[0].model.model, []  # type: ignore[union-attr]
     height, width, channels = data[0].image_shape
     spec = model_spec(model, input_shape=(channels, height, width), outputs=len(data[0].class_names))
-    kinds = {type(row.layer) for row in spec.rows}
     sizes = [run.record.world.size if isinstance(run.record.world, World) else None for run in (first, second)]
     other_framework = first.record.framework != second.record.framework
-    if Dropout in kinds and configs[0].model.dropout and (other_framework or sizes[0] != sizes[1]):  # type: ignore[union-attr]
+    if spec.holds(Dropout) and configs[0].model.dropout and (other_framework or sizes[0] != sizes[1]):  # type: ignore[union-attr]
         reasons.append(
             f"the masks of dropout differ: {model} was trained with it, and they come from framework and rank"
         )
     batches = [config.training.batch_size for config in configs]  # type: ignore[union-attr]
-    if BatchNorm in kinds and batches[0] != batches[1]:
+    if spec.holds(BatchNorm) and batches[0] != batches[1]:
         reasons.append(f"BatchNorm saw other batches: {batches[0]} and {batches[1]} images of a rank")
     return reasons
 

@@ -10,8 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from common import datasets_command, sites_command
-from common.command_line import Parser
-from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError, for_people
+from common.command_line import Parser, carry_out
 from common.parity import PARITY_FILE, parity_schema
 from common.records import run_folder_schema
 
@@ -30,15 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     schema = commands.add_parser("schema", help="print the JSON Schema of run folders and of parity.json")
     schema.set_defaults(run=lambda options: print(json.dumps(all_schemas(), indent=1)))
     options = parser.parse_args(arguments)
-    try:
-        options.run(options)
-    except (UserError, OSError, MemoryError) as caught:
-        error = for_people(caught)
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return EXIT_CODE_USER_ERROR
-    except KeyboardInterrupt:
-        return EXIT_CODE_INTERRUPTED
-    return 0
+    return carry_out(lambda: options.run(options), program=parser.prog)
 
 
 if __name__ == "__main__":

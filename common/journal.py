@@ -64,7 +64,7 @@ class Journal:
         self.console = console
         self._writer: RunWriter | None = None
         self._startup_seconds = 0.0
-        self._sample = take_sample()
+        self._sample = take_sample() if ranks.local_rank == 0 else None
         self._host_before: HostBefore | None = None
 
     def start(self, experiment: Experiment, *, device: str, threads: int) -> Checkpoint | None:
@@ -116,7 +116,7 @@ class Journal:
 
         Looks at the host before all ranks meet here, so that none waits for it in its training time.
         """
-        if self.ranks.local_rank == 0:
+        if self._sample:
             self._host_before = look_at_host(self._sample)
             if self._host_before.other_processes:
                 self.console.line(

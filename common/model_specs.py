@@ -136,6 +136,10 @@ class ModelSpec:
     def __getitem__(self, name: str) -> Layer:
         return next(row.layer for row in self.rows if row.layer.name == name)
 
+    def holds(self, kind: type[Layer]) -> bool:
+        """Return whether the model has layers of a kind."""
+        return any(isinstance(row.layer, kind) for row in self.rows)
+
     def has_layer(self, name: str) -> bool:
         """Return whether the model has a layer of this name."""
         return any(row.layer.name == name for row in self.rows)

@@ -63,12 +63,12 @@ def make_spec(model: str) -> ModelSpec:
 
 def has_batch_norm(model: str) -> bool:
     """Tell whether a model normalises over the batch."""
-    return any(isinstance(row.layer, BatchNorm) for row in make_spec(model).rows)
+    return make_spec(model).holds(BatchNorm)
 
 
 def has_dropout(model: str) -> bool:
     """Tell whether dropout had to be switched off in a model."""
-    return any(isinstance(row.layer, Dropout) for row in make_spec(model).rows)
+    return make_spec(model).holds(Dropout)
 
 
 def random_weights(spec: ModelSpec) -> Weights:

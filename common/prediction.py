@@ -1,7 +1,6 @@
 """What both `predict.py` programs share: read a run, evaluate it or classify files with it, print what came out."""
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,12 @@ import numpy as np
 from common import images
 from common.batches import normalization_table, normalize
 from common.checkpoints import load_newest_checkpoint
-from common.command_line import Parser
+from common.command_line import Parser, carry_out
 from common.config import Config
 from common.console import Console
 from common.dataset_types import check_labels
 from common.datasets import load_dataset
-from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError, for_people
+from common.errors import UserError
 from common.initial_weights import Weights, load_weights
 from common.model_specs import ModelSpec, model_spec
 from common.records import WEIGHTS_FILE, DataRecord, ModelRecord, read_run
@@ -48,20 +47,16 @@ def run_prediction(
 ) -> int:
     """Run the program; return its exit code."""
     options = _parse(arguments, program=program)
-    try:
+
+    def predict() -> None:
         model = read_trained_model(options.run)
         classifier = build_classifier(model)
         if options.images:
             _classify_files(classifier, model, options.images, invert=options.invert)
         else:
             _evaluate(classifier, model, data_folder=options.data_folder)
-    except (UserError, OSError, MemoryError) as caught:
-        error = for_people(caught)
-        print(f"{program}: error: {error}", file=sys.stderr)
-        return EXIT_CODE_USER_ERROR
-    except KeyboardInterrupt:
-        return EXIT_CODE_INTERRUPTED
-    return 0
+
+    return carry_out(predict, program=program)
 
 
 def _parse(arguments: Sequence[str] | None, *, program: str) -> argparse.Namespace:

@@ -8,8 +8,7 @@ python -m launch parity                                           prove that bot
 import sys
 from collections.abc import Sequence
 
-from common.command_line import Parser
-from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError, for_people
+from common.command_line import Parser, carry_out
 from launch import bench, parity, train
 
 
@@ -24,14 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.add_command(commands)
     options = parser.parse_args(arguments[:cut])
     options.trainer_arguments = arguments[cut + 1 :]
-    try:
-        return int(options.run(options))
-    except (UserError, OSError, MemoryError) as caught:
-        error = for_people(caught)
-        print(f"{parser.prog} {options.command}: error: {error}", file=sys.stderr)
-        return EXIT_CODE_USER_ERROR
-    except KeyboardInterrupt:
-        return EXIT_CODE_INTERRUPTED
+    return carry_out(lambda: options.run(options), program=f"{parser.prog} {options.command}")
 
 
 if __name__ == "__main__":
