@@ -138,20 +138,16 @@ def take_sample() -> Sample:
 
 
 def _own_processes() -> set[int]:
-    """Return this process, the launcher above it as far as the session goes, all that they have started, and ranks.
+    """Return the processes of this one's session, all that it has started, and ranks.
 
-    Ranks have one command line; a launcher may have given each a session of its own.
+    Ranks have one command line; a launcher may have given each a session of its own. The tree above is no guide: the
+    first process of a container adopts the orphans of others.
     """
     here = psutil.Process()
-    command, session, own = here.cmdline(), os.getsid(0), {here.pid}
-    with suppress(psutil.Error, ProcessLookupError):  # a launcher may end meanwhile
-        top = here
-        for parent in here.parents():
-            if parent.pid == 0 or os.getsid(parent.pid) != session:
-                break
-            top = parent
-        own |= {top.pid, *(child.pid for child in top.children(recursive=True))}
+    command, session = here.cmdline(), os.getsid(0)
+    own = {here.pid, *(child.pid for child in here.children(recursive=True))}
     for process in psutil.process_iter(["cmdline"]):
-        if process.info["cmdline"] == command:
-            own.add(process.pid)
+        with suppress(psutil.Error, ProcessLookupError):  # it may end meanwhile
+            if process.info["cmdline"] == command or os.getsid(process.pid) == session:
+                own.add(process.pid)
     return own
