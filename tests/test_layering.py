@@ -14,7 +14,13 @@ ROOT = Path(__file__).resolve().parent.parent
 OURS = ("common", "torch_impl", "keras_impl", "launch", "analysis")
 FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "horovod"}
 # Importable name -> package, where they differ; what comes along with a declared package.
-PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "keras": "tensorflow-cpu", "tensorflow": "tensorflow-cpu"}
+PACKAGES = {
+    "PIL": "pillow",
+    "yaml": "pyyaml",
+    "pynvml": "nvidia-ml-py",
+    "keras": "tensorflow-cpu",
+    "tensorflow": "tensorflow-cpu",
+}
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:

@@ -1,0 +1,204 @@
+"""Where a machine tells its energy: GPUs through NVML, CPU packages and RAM through the powercap tree (RAPL).
+
+    sources = find_sources()
+    sources.devices         # each has a name (gpu0, cpu0, ram0), a method and read()
+    sources.not_measured    # name -> why: no figure is made up for it
+    sources.close()
+
+All devices of the machine are found, busy or not; which of them a run uses is for the caller to say. GPUs are numbered
+by NVML, in the order of the PCI bus, which is CUDA's order only under CUDA_DEVICE_ORDER=PCI_BUS_ID: compare `uuid`.
+"""
+
+import errno
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+POWERCAP_FOLDER = Path("/sys/class/powercap")
+MICROJOULES = 1e6  # in a joule, as RAPL counts
+MILLIJOULES = 1e3  # in a joule, as NVML counts
+MILLIWATTS = 1e3  # in a watt
+
+Method = Literal["counter", "integral"]
+
+
+class ReadingError(Exception):
+    """A device cannot be read; the message is the reason that is recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """Something whose energy is measured.
+
+    Attributes:
+        name: its kind (gpu, cpu, ram) and number on this machine; dies of one package as cpu0-die-1.
+        method: counter: the hardware counts joules; integral: it tells watts, which have to be integrated.
+        read: returns joules since it was found (counter) or watts now (integral); raises ReadingError.
+        uuid: of a GPU, as nvidia-smi -L prints it.
+    """
+
+    name: str
+    method: Method
+    read: Callable[[], float]
+    uuid: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The devices of this machine, and why others are not measured. A kind of which nothing is known has no number."""
+
+    devices: list[Device]
+    not_measured: dict[str, str]
+    close: Callable[[], None]
+
+
+def find_sources(*, powercap: Path = POWERCAP_FOLDER, nvml: Any = None) -> Sources:
+    """Return what can be measured on this machine. Each device has been read once.
+
+    Args:
+        powercap: folder of the kernel's powercap zones.
+        nvml: a module with the functions of pynvml; None: pynvml itself.
+    """
+    not_measured: dict[str, str] = {}
+    gpus, close = _find_gpus(nvml, not_measured)
+    return Sources(devices=[*gpus, *_find_zones(powercap, not_measured)], not_measured=not_measured, close=close)
+
+
+class _Counter:
+    """A counter of energy as joules since its first reading, also when it wraps around."""
+
+    def __init__(self, read_units: Callable[[], int], *, units_per_joule: float, range_units: int | None) -> None:
+        self._read_units = read_units
+        self._units_per_joule = units_per_joule
+        self._range_units = range_units
+        self._last = read_units()
+        self._total = 0  # an integer: differences stay exact however long the counter has run
+
+    def __call__(self) -> float:
+        now = self._read_units()
+        step = now - self._last
+        if step < 0:
+            if self._range_units is None or step + self._range_units < 0:
+                raise ReadingError(f"its counter went back from {self._last} to {now}, and not by wrapping around")
+            step += self._range_units
+        self._last = now
+        self._total += step
+        return self._total / self._units_per_joule
+
+
+def _find_gpus(nvml: Any, not_measured: dict[str, str]) -> tuple[list[Device], Callable[[], None]]:
+    """Return all GPUs that NVML knows and what ends its use; what fails goes into `not_measured`."""
+    if nvml is None:
+        try:
+            import pynvml as nvml  # here, as a machine set up without it still trains
+        except ImportError as error:
+            not_measured["gpu"] = f"the package nvidia-ml-py is not installed ({error})"
+            return [], lambda: None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        not_measured["gpu"] = f"NVML does not start, is there an NVIDIA driver? It says: {error}"
+        return [], lambda: None
+
+    def close() -> None:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+    try:
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as error:
+        not_measured["gpu"] = f"NVML cannot list GPUs: {error}"
+        return [], close
+    if count == 0:
+        not_measured["gpu"] = "NVML sees no GPU"
+    gpus = []
+    for index in range(count):
+        try:
+            gpus.append(_gpu(nvml, index))
+        except (nvml.NVMLError, ReadingError) as error:
+            not_measured[f"gpu{index}"] = f"NVML: {error}"
+    return gpus, close
+
+
+def _gpu(nvml: Any, index: int) -> Device:
+    """Return the GPU by its counter, which GPUs have from Volta on, or else by its power."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    uuid = nvml.nvmlDeviceGetUUID(handle)
+
+    def ask(function: str) -> int:
+        try:
+            return int(getattr(nvml, function)(handle))
+        except nvml.NVMLError as error:
+            raise ReadingError(str(error)) from error
+
+    def watts() -> float:
+        return ask("nvmlDeviceGetPowerUsage") / MILLIWATTS
+
+    try:
+        joules = _Counter(
+            lambda: ask("nvmlDeviceGetTotalEnergyConsumption"), units_per_joule=MILLIJOULES, range_units=None
+        )
+    except ReadingError:
+        watts()
+        return Device(name=f"gpu{index}", method="integral", read=watts, uuid=uuid)
+    return Device(name=f"gpu{index}", method="counter", read=joules, uuid=uuid)
+
+
+def _find_zones(powercap: Path, not_measured: dict[str, str]) -> list[Device]:
+    """Return CPU packages and their RAM; what cannot be read goes into `not_measured`.
+
+    AMD's processors have zones of the same names. `intel-rapl-mmio` is left out, which counts the same packages again.
+    """
+    zones = list(_packages(powercap))
+    if not zones:
+        for kind in ("cpu", "ram"):
+            not_measured[kind] = f"{powercap} has no RAPL package (virtual machine, container, or another processor)"
+    devices = []
+    for number, package in zones:
+        memory = next((zone for zone in sorted(package.glob(f"{package.name}:*")) if _name(zone) == "dram"), None)
+        for name, zone in ((f"cpu{number}", package), (f"ram{number}", memory)):
+            if zone is None:
+                not_measured[name] = f"{package} has no dram zone: this processor does not count its memory's energy"
+                continue
+            try:
+                devices.append(_zone(name, zone))
+            except ReadingError as error:
+                not_measured[name] = str(error)
+    return devices
+
+
+def _packages(powercap: Path) -> Iterator[tuple[str, Path]]:
+    """Yield number and folder of each package: "0" of package-0, "0-die-1" of package-0-die-1."""
+    for zone in sorted(powercap.glob("intel-rapl:*")):
+        found = re.fullmatch(r"package-(\d+(-die-\d+)?)", _name(zone))
+        if found:
+            yield found[1], zone
+
+
+def _name(zone: Path) -> str:
+    """Return what the kernel calls a zone; empty if it does not tell."""
+    try:
+        return (zone / "name").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _zone(name: str, zone: Path) -> Device:
+    range_units = None
+    with suppress(ReadingError):  # a counter that does not wrap meanwhile can do without
+        range_units = _read_integer(zone / "max_energy_range_uj")
+    joules = _Counter(lambda: _read_integer(zone / "energy_uj"), units_per_joule=MICROJOULES, range_units=range_units)
+    return Device(name=name, method="counter", read=joules)
+
+
+def _read_integer(file: Path) -> int:
+    try:
+        return int(file.read_text(encoding="ascii"))
+    except OSError as error:
+        hint = "; RAPL needs root" if error.errno in (errno.EACCES, errno.EPERM) else ""
+        raise ReadingError(f"{file}: {error.strerror}{hint}") from error
+    except ValueError as error:
+        raise ReadingError(f"{file} holds no whole number") from error
