@@ -98,8 +98,12 @@ class PowerReader:
             self._take()
 
     def _sample(self) -> None:
-        start = self._moments[0]
-        while not self._ended.wait(seconds_to_next(self._clock() - start, interval_seconds=self._interval_seconds)):
+        start, number = self._moments[0], 0
+        while True:
+            elapsed = self._clock() - start
+            number = next_sample(number, elapsed_seconds=elapsed, interval_seconds=self._interval_seconds)
+            if self._ended.wait(number * self._interval_seconds - elapsed):
+                return
             self.sample()
 
     def _take(self) -> None:
@@ -142,9 +146,9 @@ class PowerReader:
         return Series(method=device.method, watts=watts, joules=joules)
 
 
-def seconds_to_next(elapsed: float, *, interval_seconds: float) -> float:
-    """Return the seconds until the next multiple of the interval: late samples shift no later ones.
+def next_sample(last: int, *, elapsed_seconds: float, interval_seconds: float) -> int:
+    """Return the number of the sample to wait for, which is due at number x interval: late ones shift no others.
 
-    A multiple that passed during a late sample is left out; that sample's joules hold its energy.
+    One whose time passed during a late sample is left out; the late sample's joules hold its energy.
     """
-    return interval_seconds - elapsed % interval_seconds
+    return max(last, int(elapsed_seconds / interval_seconds)) + 1

@@ -93,10 +93,11 @@ def _find_gpus(nvml: Any, not_measured: dict[str, str]) -> tuple[list[Device], C
     """Return all GPUs that NVML knows and what ends its use; what fails goes into `not_measured`."""
     if nvml is None:
         try:
-            import pynvml as nvml  # here, as a machine set up without it still trains
+            import pynvml  # here, as an environment without it still measures CPUs
         except ImportError as error:
             not_measured["gpu"] = f"the package nvidia-ml-py is not installed ({error})"
             return [], lambda: None
+        nvml = pynvml
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
