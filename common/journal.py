@@ -3,7 +3,7 @@
 import math
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -42,11 +42,12 @@ from common.records import (
 )
 from common.resume import read_resumable_run
 from common.tensorboard_events import write_scalars
+from common.timing import Phases
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochResult:
-    """What one rank measured in an epoch; NaN where a time cannot be measured."""
+    """What one rank measured in an epoch."""
 
     training: Sums
     training_seconds: float
@@ -63,7 +64,7 @@ class Journal:
         self.ranks = ranks
         self.console = console
         self._writer: RunWriter | None = None
-        self._startup_seconds = 0.0
+        self.phases = Phases()
         self._sample = take_sample() if ranks.local_rank == 0 else None
         self._host_before: HostBefore | None = None
 
@@ -97,7 +98,7 @@ class Journal:
 
     def training_starts(self) -> None:
         """End of start-up: what came before is not training time."""
-        self._startup_seconds = time.time() - psutil.Process().create_time()
+        self.phases.startup_ends()
 
     def check_weights(self, weights: Weights, *, when: str) -> None:
         """Stop the run if the ranks do not hold the same weights."""
@@ -161,7 +162,7 @@ class Journal:
                     validation_loss=validation.mean_loss,
                     validation_accuracy=validation.accuracy,
                     training_seconds=training_seconds,
-                    data_wait_seconds=data_wait if not np.isnan(data_wait) else NotRecorded("read inside the step"),
+                    data_wait_seconds=data_wait,
                     validation_seconds=validation_seconds,
                     checkpoint_seconds=time.perf_counter() - started,
                     images_per_second=images_per_second(training.samples, training_seconds),
@@ -193,13 +194,13 @@ class Journal:
             UserError: the weights cannot be written; on all ranks.
         """
         test = Sums.from_array(self.ranks.sum(test.as_array()))
-        slowest = float(self.ranks.maximum(np.array([test_seconds]))[0])
+        slowest_test, slowest_startup = self.ranks.maximum(np.array([test_seconds, self.phases.startup_seconds]))
         seen = look_at_rank(self._host_before, peak_device_memory_bytes=peak_device_memory_bytes)
         isolation = summarize(self.ranks.allgather(seen))
         with self.ranks.together("writing the final weights"):
             if self._writer:
                 save_weights(self._writer.folder / WEIGHTS_FILE, weights)
-                totals = self._totals(test, slowest)
+                totals = self._totals(test, test_seconds=float(slowest_test), startup_seconds=float(slowest_startup))
                 assert isinstance(self._writer.record.hashes, Hashes)
                 hashes = replace(self._writer.record.hashes, final_weights=weights_hash(weights))
                 self._writer.end("finished", totals=totals, hashes=hashes, isolation=isolation)
@@ -337,26 +338,34 @@ class Journal:
                 return epoch.epoch
         return None
 
-    def _totals(self, test: Sums, test_seconds: float) -> Totals:
+    def _totals(self, test: Sums, *, test_seconds: float, startup_seconds: float) -> Totals:
         assert self._writer
         epochs = self._writer.epochs
         training_seconds = sum(_number(epoch.training_seconds) for epoch in epochs)
-        images = sum(epoch.steps for epoch in epochs) * self.experiment.global_batch_size
+        waits = [epoch.data_wait_seconds for epoch in epochs]
         reached = self._epochs_to_target()
         to_target = [_number(e.training_seconds) + _number(e.validation_seconds) for e in epochs[:reached]]
         return Totals(
             epochs=len(epochs),
             steps=sum(epoch.steps for epoch in epochs),
-            startup_seconds=self._startup_seconds,
+            startup_seconds=startup_seconds,
             training_seconds=training_seconds,
             validation_seconds=sum(_number(epoch.validation_seconds) for epoch in epochs),
             test_seconds=test_seconds,
-            images_per_second=images_per_second(images, training_seconds),
+            images_per_second=self._throughput(epochs),
             test_loss=test.mean_loss,
             test_accuracy=test.accuracy,
             epochs_to_target=reached,
             seconds_to_target=None if reached is None else sum(to_target),
+            # An epoch of an older run that this one resumed may lack it.
+            data_wait_seconds=next((wait for wait in waits if isinstance(wait, NotRecorded)), sum(map(_number, waits))),
+            first_epoch_seconds=epochs[0].training_seconds if epochs else None,
+            steady_images_per_second=self._throughput(epochs[1:]),
         )
+
+    def _throughput(self, epochs: Sequence[EpochRecord]) -> float | None:
+        images = sum(epoch.steps for epoch in epochs) * self.experiment.global_batch_size
+        return images_per_second(images, sum(_number(epoch.training_seconds) for epoch in epochs))
 
     def _epoch_line(self, record: EpochRecord) -> str:
         assert self._writer

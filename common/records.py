@@ -146,6 +146,10 @@ class Totals:
     # Where --target-accuracy was asked for and reached: epochs until then, and seconds of training and validation.
     epochs_to_target: int | NotRecorded | None = None
     seconds_to_target: float | NotRecorded | None = None
+    data_wait_seconds: float | NotRecorded | None = None  # part of training_seconds; the slowest rank's of each epoch
+    # A first epoch may be slower than those after it, whose images / training_seconds are the steady state.
+    first_epoch_seconds: float | NotRecorded | None = None  # of training
+    steady_images_per_second: float | NotRecorded | None = None  # None with one epoch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from common.config import DeviceConfig
 from common.experiment import Experiment
 from common.program import leave
 from common.ranks import Ranks
+from common.timing import Phases
 from keras_impl import distributed
 from keras_impl.data import training_data
 from keras_impl.loop import Trainer
@@ -82,11 +83,11 @@ def bare_loop(
         optimizer.apply(tape.gradient(loss_value, model.trainable_variables), model.trainable_variables)
 
     def train(epoch: int, steps: int) -> float:
-        tf.test.experimental.sync_devices()
+        distributed.synchronize()
         started = time.perf_counter()
         for images, labels in itertools.islice(itertools.cycle(batches), steps):
             step(images, labels)
-        tf.test.experimental.sync_devices()
+        distributed.synchronize()
         return time.perf_counter() - started
 
     return train
@@ -96,7 +97,7 @@ def trainer_epochs(
     model: keras.Model, optimizer: keras.optimizers.Optimizer, *, experiment: Experiment, ranks: Ranks
 ) -> Train:
     """Return the epochs of our trainer, fed by its own data path."""
-    trainer = Trainer(model, optimizer, config=experiment.config, distributed=ranks.size > 1)
+    trainer = Trainer(model, optimizer, config=experiment.config, phases=Phases(), distributed=ranks.size > 1)
 
     def train(epoch: int, steps: int) -> float:
         some = with_steps(experiment, size=ranks.size, steps=steps)

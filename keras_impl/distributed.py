@@ -73,3 +73,8 @@ def average_batch_norm(model: keras.Model, *, spec: ModelSpec, ranks: Ranks) -> 
 def peak_device_memory(device: str) -> int | None:
     """Return the most bytes that tensors have taken on this rank's GPU; None on a CPU."""
     return None if device == "cpu" else int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
+
+
+def synchronize() -> None:
+    """Wait until the device has done all its work, before a clock is read."""
+    tf.test.experimental.sync_devices()

@@ -1,9 +1,7 @@
 """`compile`, `fit` and `evaluate` of Keras: train an epoch, evaluate."""
 
-import math
-import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -11,6 +9,8 @@ import tensorflow as tf
 
 from common.config import Config
 from common.metrics import Sums
+from common.timing import Phases
+from keras_impl.distributed import synchronize
 from keras_impl.distributed_optimizer import check_compiled_model
 from keras_impl.optimizers import build_loss
 
@@ -21,9 +21,16 @@ class Trainer:
     """A compiled model."""
 
     def __init__(
-        self, model: keras.Model, optimizer: keras.optimizers.Optimizer, *, config: Config, distributed: bool
+        self,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        *,
+        config: Config,
+        phases: Phases,
+        distributed: bool,
     ) -> None:
         self.model = model
+        self.phases = phases
         model.compile(
             optimizer=optimizer,
             loss=build_loss(config.optimizer, config.model),
@@ -34,12 +41,14 @@ class Trainer:
         )
         if distributed:
             check_compiled_model(model)
+        self._steps = _Steps(model)
+        model.train_function = self._steps  # what `fit` calls in place of a function of its own
 
     def warm_up(self, batches: tf.data.Dataset) -> None:
         """Train on one batch and take it back: the first call builds the graph, which is no training time."""
         variables = [*self.model.variables, *self.model.optimizer.variables]
         before = [variable.numpy() for variable in variables]
-        self.model.fit(batches.take(1), verbose=0, shuffle=False)
+        self._fit(batches.take(1))
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
 
@@ -54,24 +63,71 @@ class Trainer:
             advance: told of every step, for a bar.
 
         Returns:
-            Sums of this rank over the epoch (as the weights were at each step), seconds of training, and NaN for the
-            part of them spent waiting for data: tf.data is read inside the compiled steps.
+            Sums of this rank over the epoch (as the weights were at each step), seconds of training, and the part of
+            them spent waiting for data.
         """
-        counter = _Counter(advance)
-        started = time.perf_counter()
-        logs = self.model.fit(batches, initial_epoch=epoch - 1, epochs=epoch, verbose=0, shuffle=False,
-                              callbacks=[counter]).history  # fmt: skip
-        seconds = time.perf_counter() - started
+        with self.phases.phase("training", synchronize=synchronize) as training:
+            logs = self._fit(batches, initial_epoch=epoch - 1, epochs=epoch, callbacks=[_Counter(advance)])
         samples = int(batches.cardinality()) * batches.element_spec[1].shape[0]
-        return _sums(logs["loss"][0], logs["accuracy"][0], samples), seconds, math.nan
+        return _sums(logs["loss"][0], logs["accuracy"][0], samples), training.seconds, self._steps.waiting_seconds()
 
-    def evaluate(self, batches: tf.data.Dataset, *, samples: int) -> tuple[Sums, float]:
+    def _fit(self, batches: tf.data.Dataset, **options: Any) -> dict[str, list[float]]:
+        self._steps.begin(int(batches.cardinality()))
+        history: dict[str, list[float]] = self.model.fit(batches, verbose=0, shuffle=False, **options).history
+        return history
+
+    def evaluate(
+        self, batches: tf.data.Dataset, *, phase: Literal["validation", "test"], samples: int
+    ) -> tuple[Sums, float]:
         """Return the sums of this rank over the batches of `samples` samples, in inference mode, and the seconds."""
-        if samples == 0:
-            return Sums(), 0.0
-        started = time.perf_counter()
-        logs = self.model.evaluate(batches, verbose=0, return_dict=True)
-        return _sums(logs["loss"], logs["accuracy"], samples), time.perf_counter() - started
+        with self.phases.phase(phase, synchronize=synchronize) as evaluation:
+            # Keras refuses to evaluate nothing.
+            logs = self.model.evaluate(batches, verbose=0, return_dict=True) if samples else {"loss": 0, "accuracy": 0}
+        return _sums(logs["loss"], logs["accuracy"], samples), evaluation.seconds
+
+
+class _Steps:
+    """What `fit` calls to train some steps: Keras' own `train_step`, and how long each had to wait for its batch.
+
+    Keras' own loop asks for a batch while the step before is still computed, as far as there are threads for both: a
+    clock around that would count computing as waiting. Here a step asks when the one before has made its update.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        step = tf.autograph.experimental.do_not_convert(model.train_step)
+        self._left = 0
+        self._waiting = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+
+        @tf.function
+        def train(batches: tf.data.Iterator, steps: tf.Tensor) -> dict[str, tf.Tensor]:
+            for _ in tf.range(steps):
+                # TensorFlow keeps no order between a clock and anything else; reading what an update writes waits for
+                # the update.
+                with tf.control_dependencies([model.optimizer.iterations.value.read_value()]):
+                    asked = tf.timestamp()
+                with tf.control_dependencies([asked]):
+                    batch = next(batches)
+                with tf.control_dependencies(batch):
+                    self._waiting.assign_add(tf.timestamp() - asked)
+                step(batch)
+            return model.get_metrics_result()
+
+        self._train = train
+
+    def begin(self, steps: int) -> None:
+        """Begin an epoch of so many steps."""
+        self._left = steps
+        self._waiting.assign(0.0)
+
+    def __call__(self, batches: tf.data.Iterator) -> dict[str, tf.Tensor]:
+        """Train on the next batches, as many as fit in one call; return the metrics so far."""
+        steps = min(STEPS_PER_EXECUTION, self._left)
+        self._left -= steps
+        return self._train(batches, tf.constant(steps))
+
+    def waiting_seconds(self) -> float:
+        """Return the seconds that the steps of this epoch have waited for their batches."""
+        return float(self._waiting.numpy())
 
 
 class _Counter(keras.callbacks.Callback):

@@ -19,6 +19,7 @@ from common.parity_cases import LOSSES, Dtype, random_batch
 from common.parity_worker import Arrays, do_jobs, read_worker_settings
 from common.program import leave
 from common.ranks import Ranks
+from common.timing import Phases
 from keras_impl import distributed
 from keras_impl.data import training_data
 from keras_impl.loop import Trainer
@@ -47,7 +48,7 @@ class Twin:
         optimizer = build_optimizer(self.model, config.optimizer, learning_rates=learning_rates, device=config.device)
         self.optimizer = distributed.wrap_optimizer(optimizer, model=self.model, config=config.device, ranks=ranks)
         distributed.broadcast_state(self.model, self.optimizer, spec=spec, ranks=ranks)
-        self.trainer = Trainer(self.model, self.optimizer, config=config, distributed=ranks.size > 1)
+        self.trainer = Trainer(self.model, self.optimizer, config=config, phases=Phases(), distributed=ranks.size > 1)
 
     def update(self, number: int) -> Sums:
         """Make an update, counted from 1; return this rank's sums over its batch, as the weights were before."""

@@ -71,13 +71,14 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     distributed.broadcast_state(model, optimizer, spec=spec, ranks=ranks)
     journal.check_weights(get_weights(model, spec=spec), when="after the broadcast")
 
-    trainer = Trainer(model, optimizer, config=config, distributed=ranks.size > 1)
+    trainer = Trainer(model, optimizer, config=config, phases=journal.phases, distributed=ranks.size > 1)
 
     def evaluate(part: Literal["validation", "test"], *, replicated: bool = False) -> tuple[Sums, float]:
         split, indices = experiment.evaluation_samples(part)
         rank, size = (0, 1) if replicated else (ranks.rank, ranks.size)
         samples = len(evaluation_range(len(indices), rank=rank, size=size))
-        return trainer.evaluate(evaluation_data(experiment, split, indices, rank=rank, size=size), samples=samples)
+        batches = evaluation_data(experiment, split, indices, rank=rank, size=size)
+        return trainer.evaluate(batches, phase=part, samples=samples)
 
     if config.training.evaluate_first and not checkpoint:
         journal.evaluated_first(evaluate("test")[0])

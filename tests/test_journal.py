@@ -1,5 +1,6 @@
 """The journal: sums over counts, the slowest rank's times, early stop, totals, resume. Two ranks without Horovod."""
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -113,16 +114,12 @@ def test_an_epoch_of_two_ranks_by_hand(tmp_path: Path, capsys: pytest.CaptureFix
     assert "15 x 2 ranks = 30 images an update, 3 updates an epoch, the last 0 samples" in shown
 
 
-def test_a_time_that_cannot_be_measured_is_not_recorded(tmp_path: Path) -> None:
-    play(make_config(tmp_path), lambda journal, _: end_epoch(journal, 1, data_wait_seconds=math.nan))
-    assert isinstance(read_run(tmp_path / "run").epochs[0].data_wait_seconds, NotRecorded)
-
-
 def test_totals_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def script(journal: Journal, _: int) -> list[bool]:
         journal.evaluated_first(Sums(23.0, 1, 10))
         goes_on = [end_epoch(journal, 1), end_epoch(journal, 2, training_seconds=3.0, validation_seconds=0.25)]
         goes_on.append(end_epoch(journal, 3, training_seconds=5.0 + journal.ranks.rank))
+        journal.phases.startup_seconds = 7.0 + journal.ranks.rank
         finish(journal, Sums(4.0, 7 + journal.ranks.rank, 10), seconds=0.5 + journal.ranks.rank)
         return goes_on
 
@@ -133,6 +130,8 @@ def test_totals_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (found.epochs, found.steps) == (3, 12)
     assert (found.training_seconds, found.validation_seconds, found.test_seconds) == (2.0 + 3.0 + 6.0, 0.25, 1.5)
     assert found.images_per_second == 12 * 30 / 11.0
+    assert (found.startup_seconds, found.data_wait_seconds) == (8.0, 1.5), "the slowest rank's"
+    assert (found.first_epoch_seconds, found.steady_images_per_second) == (2.0, 8 * 30 / 9.0)
     assert (found.test_loss, found.test_accuracy) == (0.4, 0.75)
     assert run.record.initial_test == Evaluation(loss=2.3, accuracy=0.1)
     assert run.state == "finished"
@@ -300,6 +299,27 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.Captu
     assert (totals(run).epochs, totals(run).training_seconds) == (3, 6.0)
     assert run.record.status.resumed_after_epochs == [1]  # type: ignore[union-attr]
     assert "after epoch 1" in capsys.readouterr().out
+
+
+def test_waiting_that_an_older_part_of_a_run_lacks_is_not_recorded_for_the_whole(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    run_some(config, 1)
+    file = tmp_path / "run" / "epochs.jsonl"
+    line = json.loads(file.read_text()) | {"data_wait_seconds": {"not_recorded": "read inside the step"}}
+    file.write_text(json.dumps(line) + "\n")
+
+    def script(journal: Journal, _: int) -> None:
+        end_epoch(journal, 2)
+        finish(journal)
+
+    play(resumed(config), script)
+    assert totals(read_run(tmp_path / "run")).data_wait_seconds == NotRecorded("read inside the step")
+
+
+def test_one_epoch_has_no_steady_state(tmp_path: Path) -> None:
+    run_some(make_config(tmp_path, training={"epochs": 1}), 1, end=None)
+    found = totals(read_run(tmp_path / "run"))
+    assert (found.first_epoch_seconds, found.steady_images_per_second) == (2.0, None)
 
 
 def test_a_line_without_its_checkpoint_is_written_anew(tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ def two_rank_jobs(framework: str) -> list[Job]:
         train("unscaled", *MLP, *steps, patch="unscaled"),
         train("one_unscaled", *MLP, *steps, patch="one_unscaled"),
         train("one_differs", *MLP, *steps, patch="one_differs"),
+        train("slow_source", *MLP, "--steps-per-epoch", "8", "--epochs", "1", patch="slow_source"),
+        train("slow_model", *MLP, "--steps-per-epoch", "8", "--epochs", "1", patch="slow_model"),
         # What is wrong with the following stands in `BAD_INPUT`.
         train("exists", *MLP, *steps, "--name", f"{framework}2-whole", named=False, watch=f"runs/{framework}2-whole"),
         train("batch", *MLP, "--batch-size", "601"),
@@ -559,6 +561,17 @@ def test_replicated_validation_finds_what_sharded_does(starts: Starts, framework
     for ours, theirs in zip(sharded.epochs, replicated.epochs, strict=True):
         assert ours.validation_accuracy == theirs.validation_accuracy
         assert ours.validation_loss == pytest.approx(theirs.validation_loss, rel=1e-6)
+
+
+def test_a_slow_source_is_waited_for_and_a_slow_model_is_not(starts: Starts, framework: str) -> None:
+    outcomes, slow_seconds = starts.ranks(framework, 2), 8 * 0.05
+    seconds = {}
+    for job in ("slow_source", "slow_model"):
+        first(outcomes, job)
+        (epoch,) = starts.run(f"{framework}2-{job}").epochs
+        seconds[job] = figure(epoch.data_wait_seconds), figure(epoch.training_seconds)
+    assert slow_seconds * 0.9 < seconds["slow_source"][0] <= seconds["slow_source"][1]
+    assert seconds["slow_model"][0] < slow_seconds / 2 < slow_seconds < seconds["slow_model"][1]
 
 
 def test_early_stop(starts: Starts, framework: str) -> None:

@@ -48,7 +48,6 @@ EXTRA_FILES = {
 # Public names that one side alone has, and why. A model is a class in PyTorch and a function of tensors in Keras.
 EXTRA_NAMES = {
     "torch": {
-        "distributed.py": {"synchronize": "Keras' fit returns when the device has done its work"},
         "bench_worker.py": {"ddp_ranks": "PyTorch's DistributedDataParallel"},
     },
     "keras": {
@@ -72,6 +71,7 @@ EXTRA_PARAMETERS = {
     # PyTorch moves tensors to the device by hand, TensorFlow puts them there itself.
     ("data.py", "training_data"): ({"device"}, set()),
     ("data.py", "evaluation_data"): ({"device"}, set()),
+    ("distributed.py", "synchronize"): ({"device"}, set()),
     ("bench_worker.py", "bare_loop"): ({"device"}, set()),
     ("bench_worker.py", "trainer_epochs"): ({"device"}, set()),
     # PyTorch's parameters carry the names of the weights file, Keras' variables get them from the spec.

@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -172,6 +173,56 @@ def full_disk(framework: str, *, room_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+SLOW_SECONDS = 0.05  # of a batch or a step that is made slow
+
+
+@contextlib.contextmanager
+def slow_source(framework: str) -> Iterator[None]:
+    """Let every batch take its time to be made."""
+    gather = batches.gather
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(SLOW_SECONDS)
+        return gather(*arguments)
+
+    with mock.patch.object(batches, "gather", slowly):
+        yield
+
+
+@contextlib.contextmanager
+def slow_model(framework: str) -> Iterator[None]:
+    """Let every step take its time to be computed."""
+    loop = _module(framework, "loop")
+    if framework == "torch":
+        loss_per_sample = loop.loss_per_sample
+
+        def losses(*arguments: Any, **options: Any) -> Any:
+            time.sleep(SLOW_SECONDS)
+            return loss_per_sample(*arguments, **options)
+
+        with mock.patch.object(loop, "loss_per_sample", losses):
+            yield
+    else:
+        build_loss = loop.build_loss
+
+        def build(*arguments: Any) -> Any:
+            loss = build_loss(*arguments)
+
+            def wait(outputs: Any) -> Any:
+                time.sleep(SLOW_SECONDS)
+                return outputs
+
+            def slow_loss(labels: Any, outputs: Any) -> Any:
+                late = loop.tf.numpy_function(wait, [outputs], outputs.dtype)
+                with loop.tf.control_dependencies([late]):
+                    return loss(labels, loop.tf.identity(outputs))
+
+            return slow_loss
+
+        with mock.patch.object(loop, "build_loss", build):
+            yield
+
+
 PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "": lambda framework: contextlib.nullcontext(),
     "unaveraged": unaveraged,
@@ -182,6 +233,8 @@ PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "unscaled": functools.partial(unscaled, ranks={0, 1}),
     "one_unscaled": functools.partial(unscaled, ranks={1}),
     "one_differs": one_differs,
+    "slow_source": slow_source,
+    "slow_model": slow_model,
     "full_disk": functools.partial(full_disk, room_bytes=0),
     "nearly_full_disk": functools.partial(full_disk, room_bytes=2**17),
 }

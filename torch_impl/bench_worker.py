@@ -20,6 +20,7 @@ from common.bench_turns import MEMORY_BATCHES, Train, measure, read_settings, wi
 from common.experiment import Experiment
 from common.program import leave
 from common.ranks import Ranks
+from common.timing import Phases
 from torch_impl import distributed
 from torch_impl.data import training_data
 from torch_impl.loop import Trainer
@@ -91,7 +92,7 @@ def trainer_epochs(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, experiment: Experiment, ranks: Ranks, device: torch.device
 ) -> Train:
     """Return the epochs of our trainer, fed by its own data path."""
-    trainer = Trainer(model, optimizer, config=experiment.config, device=device)
+    trainer = Trainer(model, optimizer, config=experiment.config, device=device, phases=Phases())
 
     def train(epoch: int, steps: int) -> float:
         some = with_steps(experiment, size=ranks.size, steps=steps)

@@ -1,8 +1,7 @@
 """The explicit loop of PyTorch: train an epoch, evaluate."""
 
-import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from common.config import INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS, Config
 from common.metrics import Sums
+from common.timing import Phases, Timer, timed
 from torch_impl.distributed import synchronize
 from torch_impl.optimizers import loss_per_sample
 
@@ -20,12 +20,19 @@ class Trainer:
     """Holds what a step needs: model, optimizer, settings, device."""
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, *, config: Config, device: torch.device
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        config: Config,
+        device: torch.device,
+        phases: Phases,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
         self.config = config
         self.device = device
+        self.phases = phases
         self.scaler = torch.amp.GradScaler(
             device.type,
             init_scale=INITIAL_LOSS_SCALE,
@@ -53,21 +60,15 @@ class Trainer:
         batch_size = self.config.training.batch_size
         losses_of_places = torch.zeros(batch_size, dtype=torch.float64, device=self.device)
         correct_of_places = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
-        waiting = 0.0
-        synchronize(self.device)
-        started = time.perf_counter()
-        for learning_rate in learning_rates:
-            asked = time.perf_counter()
-            images, labels = next(batches)
-            waiting += time.perf_counter() - asked
-            outputs, losses = self._step(images, labels, float(learning_rate))
-            losses_of_places += losses
-            correct_of_places += outputs.argmax(dim=1) == labels
-            advance(1)
-        synchronize(self.device)
-        seconds = time.perf_counter() - started
+        waiting = Timer()
+        with self.phases.phase("training", synchronize=self._synchronize) as training:
+            for learning_rate, (images, labels) in zip(learning_rates, timed(batches, waiting), strict=True):
+                outputs, losses = self._step(images, labels, float(learning_rate))
+                losses_of_places += losses
+                correct_of_places += outputs.argmax(dim=1) == labels
+                advance(1)
         sums = Sums(float(losses_of_places.sum()), float(correct_of_places.sum()), batch_size * len(learning_rates))
-        return sums, seconds, waiting
+        return sums, training.seconds, waiting.seconds
 
     def _step(self, images: Tensor, labels: Tensor, learning_rate: float) -> tuple[Tensor, Tensor]:
         for group in self.optimizer.param_groups:
@@ -94,21 +95,22 @@ class Trainer:
         self.scaler.update()
 
     @torch.inference_mode()
-    def evaluate(self, batches: Batches) -> tuple[Sums, float]:
+    def evaluate(self, batches: Batches, *, phase: Literal["validation", "test"]) -> tuple[Sums, float]:
         """Return the sums of this rank over the batches, in inference mode, and the seconds it took."""
         self.model.eval()
-        synchronize(self.device)
-        started = time.perf_counter()
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         correct = torch.zeros((), dtype=torch.int64, device=self.device)
         samples = 0
-        for images, labels in batches:
-            outputs, losses = self._forward(images, labels)
-            loss_sum += losses.sum(dtype=torch.float64)
-            correct += (outputs.argmax(dim=1) == labels).sum()
-            samples += len(labels)
-        sums = Sums(float(loss_sum), float(correct), samples)
-        return sums, time.perf_counter() - started
+        with self.phases.phase(phase, synchronize=self._synchronize) as evaluation:
+            for images, labels in batches:
+                outputs, losses = self._forward(images, labels)
+                loss_sum += losses.sum(dtype=torch.float64)
+                correct += (outputs.argmax(dim=1) == labels).sum()
+                samples += len(labels)
+        return Sums(float(loss_sum), float(correct), samples), evaluation.seconds
+
+    def _synchronize(self) -> None:
+        synchronize(self.device)
 
     def _forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(self.device.type, dtype=torch.float16, enabled=self.config.device.mixed_precision):

@@ -18,6 +18,7 @@ from common.parity_cases import LOSSES, Dtype, random_batch
 from common.parity_worker import Arrays, do_jobs, read_worker_settings
 from common.program import leave
 from common.ranks import Ranks
+from common.timing import Phases
 from torch_impl import distributed
 from torch_impl.data import training_data
 from torch_impl.loop import Trainer
@@ -45,7 +46,7 @@ class Twin:
         optimizer = build_optimizer(self.model, config.optimizer, learning_rate=config.optimizer.learning_rate)
         self.optimizer = distributed.wrap_optimizer(optimizer, model=self.model, config=config.device, ranks=ranks)
         distributed.broadcast_state(self.model, self.optimizer, ranks=ranks)
-        self.trainer = Trainer(self.model, self.optimizer, config=config, device=torch.device("cpu"))
+        self.trainer = Trainer(self.model, self.optimizer, config=config, device=torch.device("cpu"), phases=Phases())
 
     def update(self, number: int) -> Sums:
         """Make an update, counted from 1; return this rank's sums over its batch, as the weights were before."""

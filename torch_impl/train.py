@@ -55,7 +55,7 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
 
     # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update.
     optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config.device, ranks=ranks)
-    trainer = Trainer(model, optimizer, config=config, device=device)
+    trainer = Trainer(model, optimizer, config=config, device=device, phases=journal.phases)
     if checkpoint:
         import_state(model, optimizer, checkpoint.optimizer_state, scaler=trainer.scaler)
 
@@ -66,7 +66,8 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     def evaluate(part: Literal["validation", "test"], *, replicated: bool = False) -> tuple[Sums, float]:
         split, indices = experiment.evaluation_samples(part)
         rank, size = (0, 1) if replicated else (ranks.rank, ranks.size)
-        return trainer.evaluate(evaluation_data(experiment, split, indices, rank=rank, size=size, device=device))
+        batches = evaluation_data(experiment, split, indices, rank=rank, size=size, device=device)
+        return trainer.evaluate(batches, phase=part)
 
     if config.training.evaluate_first and not checkpoint:
         journal.evaluated_first(evaluate("test")[0])
