@@ -26,8 +26,7 @@ from common.console import readable_seconds
 from common.environment import describe_environment, usable_cores
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, from_os_error
 from launch.bench_table import STARTS, Row, Start, controller_lines, format_ratio, format_table, make_row
-from launch.processes import last_lines, launcher_command, started
-from launch.train import ROOT
+from launch.processes import ROOT, last_lines, launcher_command, started
 
 FRAMEWORKS = ("torch", "keras")
 SCHEMA_VERSION = 1

@@ -16,9 +16,8 @@ from common.parity_worker import Job
 from common.records import EPOCHS_FILE, now, read_run
 from launch.parity_compare import NOTHING, Findings, Side, compare_frameworks, compare_ranks, compare_runs
 from launch.parity_jobs import RUN_COST, RUN_RANKS, START_COST, exchange_jobs, jobs_of, planned_seconds, run_flags
-from launch.processes import last_lines, launcher_command, started
+from launch.processes import PROGRAMS, ROOT, last_lines, launcher_command, started
 from launch.progress import Progress
-from launch.train import PROGRAMS, ROOT
 
 FRAMEWORKS = ("torch", "keras")  # the first leads, and is the reference
 STUCK_SECONDS = 600.0  # without anything new, and more where a job has many updates: the ranks wait for each other

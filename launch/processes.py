@@ -15,6 +15,8 @@ import psutil
 
 from common.errors import UserError
 
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}
 PATIENCE_SECONDS = 10.0  # between SIGTERM and SIGKILL
 
 # What libraries print at every start and no setting turns off.
@@ -97,6 +99,13 @@ def trainer_environment() -> dict[str, str]:
     """Return the environment of trainers: this interpreter's programs first, TensorFlow's start-up lines off."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**os.environ, "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+
+
+def train_command(program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:
+    """Return the command that starts a trainer on this host, as one would type it in the current folder."""
+    path = os.path.relpath(ROOT / program)
+    chosen = [f"--{controller}"] if controller else []
+    return ["horovodrun", "-np", str(np), *chosen, "python", path, *arguments]
 
 
 def launcher_command(launcher: str, *, size: int) -> list[str]:

@@ -5,25 +5,25 @@ without the lines that a launcher adds when its ranks end with an error.
 """
 
 import argparse
-import os
+import math
 import shlex
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from common.config import Config
 from common.errors import UserError
-from common.experiment import prepare_experiment
+from common.experiment import Experiment, prepare_experiment
 from common.pinning import choose_gpu
 from common.program import read_settings
 from common.records import check_new_folder
 from common.resume import read_resumable_run
-from launch.processes import run_filtered, trainer_environment
+from launch.largest_batch import find_largest_batch
+from launch.processes import PROGRAMS, run_filtered, train_command, trainer_environment
 
-ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}
+EXIT_CODE_NOTHING_FITS = 1
 
 
 def add_command(commands: Any) -> None:
@@ -37,6 +37,8 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--np", type=int, default=4, help="number of ranks (default: %(default)s)")
     parser.add_argument("--controller", choices=["mpi", "gloo"], help="how ranks talk (default: Horovod's choice, mpi)")
     parser.add_argument("--dry-run", action="store_true", help="print the command only")
+    parser.add_argument("--find-largest-batch", action="store_true", help="only try which batch fits into memory")
+    parser.add_argument("--memory-gb", type=float, help="of this host, for the same (default: what is free)")
     parser.set_defaults(run=run)
 
 
@@ -49,7 +51,9 @@ def run(options: argparse.Namespace) -> int:
     settings = read_settings(options.trainer_arguments, program=program)
     if isinstance(settings, UserError):
         raise settings
-    check_settings(settings, framework=options.framework, size=options.np)
+    experiment = check_settings(settings, framework=options.framework, size=options.np)
+    if options.find_largest_batch:
+        return _find_largest_batch(options, settings, experiment)
     print(shlex.join(command), flush=True)
     if options.dry_run:
         return 0
@@ -60,15 +64,30 @@ def run(options: argparse.Namespace) -> int:
     return run_filtered(command, environment=trainer_environment())
 
 
-def train_command(program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:
-    """Return the command that starts a trainer on this host, as one would type it in the current folder."""
-    path = os.path.relpath(ROOT / program)
-    chosen = [f"--{controller}"] if controller else []
-    return ["horovodrun", "-np", str(np), *chosen, "python", path, *arguments]
+def _find_largest_batch(options: argparse.Namespace, settings: Config, experiment: Experiment) -> int:
+    if settings.record.resume:
+        raise UserError(
+            f"a resumed run keeps its batch. Received: --find-largest-batch and --resume {settings.record.resume}. "
+            "Leave one of the two out"
+        )
+    if options.memory_gb is not None and not 0 < options.memory_gb < math.inf:
+        raise UserError(f"memory is some. Received: --memory-gb {options.memory_gb}. Give 10^9 bytes, such as 8")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
+    found = find_largest_batch(
+        experiment,
+        framework=options.framework,
+        controller=options.controller,
+        arguments=options.trainer_arguments,
+        memory_gb=options.memory_gb,
+    )
+    return 0 if found else EXIT_CODE_NOTHING_FITS
 
 
-def check_settings(settings: Config, *, framework: str, size: int) -> None:
+def check_settings(settings: Config, *, framework: str, size: int) -> Experiment:
     """Fetch the data if needed and check all that can be checked before ranks are started.
+
+    Returns:
+        The experiment as each rank will see it.
 
     Raises:
         UserError: something does not fit together.
@@ -81,3 +100,4 @@ def check_settings(settings: Config, *, framework: str, size: int) -> None:
         check_new_folder(record.folder(record.name or "new"))
     if shutil.which("nvidia-smi") is None:  # where it is, the ranks look, as they see the devices
         choose_gpu([], config=settings.device, local_rank=0, local_size=size)
+    return experiment

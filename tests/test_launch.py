@@ -18,8 +18,7 @@ from common.checkpoints import Checkpoint, save_checkpoint
 from common.records import RunWriter, World
 from launch import train
 from launch.__main__ import main
-from launch.processes import clean_line, run_filtered
-from launch.train import ROOT, train_command, trainer_environment
+from launch.processes import ROOT, clean_line, run_filtered, train_command, trainer_environment
 
 SMALL = ["--dataset", DATASET, "--model", "mlp", "--batch-size", "10"]
 

@@ -1,0 +1,102 @@
+"""What a run will take - time, energy, money - before it is begun.
+
+Time comes from finished runs of the same cell; where there are none, from the multiply-adds of the model and a rough
+rate of the hardware, right within a factor of about three. Every estimate says which it is.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from common.config import Config
+from common.environment import usable_cores
+from common.model_specs import model_spec
+from common.published import PUBLISHED
+from common.records import Run, Status
+from common.sites import Gpu, Site
+from common.synthetic import parse_name
+
+START_SECONDS = 12.0  # to start the ranks, import a framework and build a model
+# Rough rates, for estimates only: of a core in float32, and the share of a GPU's peak that training reaches.
+CORE_FLOPS = 40e9
+SHARE_OF_PEAK = 0.3
+FLOPS_PER_MULTIPLY_ADD = 2
+PASSES_PER_TRAINING_STEP = 3  # forward, and backward for inputs and for weights
+SECONDS_PER_HOUR = 3600.0
+
+Basis = Literal["earlier runs", "rough", "not known"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one run or of several together. None: not known.
+
+    Attributes:
+        joules: at most: the boards' limits over the whole time.
+        usd: of whole nodes, start-up included; 0 on a machine that has no price an hour.
+    """
+
+    seconds: float | None
+    basis: Basis
+    joules: float | None
+    usd: float | None
+
+
+def estimate_run(config: Config, *, np: int, site: Site, gpu: Gpu | None, earlier: Sequence[Run]) -> Estimate:
+    """Return what a run will take on a site.
+
+    Args:
+        config: its settings.
+        np: its ranks.
+        site, gpu: where it is to run; without GPU the cores of this host compute.
+        earlier: finished runs of the same cell, made on that site.
+    """
+    seconds, basis = _seconds(config, np=np, gpu=gpu, earlier=earlier)
+    if seconds is None:
+        return Estimate(None, basis, None, None)
+    ranks_per_node = site.gpus or np
+    nodes = math.ceil(np / ranks_per_node)
+    joules = seconds * np * gpu.power_watts if gpu else None
+    return Estimate(seconds, basis, joules, site.cost_usd(seconds, nodes=nodes) or 0.0)
+
+
+def duration_seconds(run: Run) -> float | None:
+    """Return the seconds from the start of a run's record to its end; None if it has not ended."""
+    status = run.record.status
+    if not isinstance(status, Status) or status.ended_at is None:
+        return None
+    return (datetime.fromisoformat(status.ended_at) - datetime.fromisoformat(status.started_at)).total_seconds()
+
+
+def _seconds(config: Config, *, np: int, gpu: Gpu | None, earlier: Sequence[Run]) -> tuple[float | None, Basis]:
+    durations = [seconds for run in earlier if (seconds := duration_seconds(run)) is not None]
+    if durations:
+        return START_SECONDS + statistics.median(durations), "earlier runs"
+    outline = _outline(config)
+    if outline is None:
+        return None, "not known"
+    samples, (height, width, channels), classes = outline
+    outputs = config.model.outputs or classes
+    spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=outputs)
+    flops_per_image = FLOPS_PER_MULTIPLY_ADD * PASSES_PER_TRAINING_STEP * spec.multiply_adds
+    rate = np * gpu.fp32_tflops * 1e12 * SHARE_OF_PEAK if gpu else min(np, usable_cores()) * CORE_FLOPS
+    training = config.training
+    steps = samples * (1 - config.data.validation_share) / (training.batch_size * np)
+    updates = training.epochs * (training.steps_per_epoch or steps)
+    updates = min(updates, training.max_steps or updates)
+    return START_SECONDS + updates * training.batch_size * np * flops_per_image / rate, "rough"
+
+
+def _outline(config: Config) -> tuple[int, tuple[int, int, int], int] | None:
+    """Return training samples, (height, width, channels), classes of a data set without loading it; None: unknown."""
+    name = config.data.dataset
+    if name in PUBLISHED:
+        published = PUBLISHED[name]
+        return published.samples[0], published.image_shape, len(published.class_names)
+    if name.startswith("synthetic"):
+        samples, height, width, channels, classes = parse_name(name)
+        return samples, (height, width, channels), classes
+    return None
