@@ -263,6 +263,23 @@ class DeviceConfig:
 
 
 @dataclass(frozen=True)
+class EnergyConfig:
+    """what is metered, in runs of their own"""
+
+    energy: bool = False
+    """measure the power of GPUs, processors and memory; such a run never counts for time"""
+    power_interval: float = 0.5
+    """seconds between two readings"""
+    idle_seconds: float = 10.0
+    """seconds of idle power measured before the data are loaded and again after the test"""
+
+    def __post_init__(self) -> None:
+        _require_at_least(0.01, power_interval=self.power_interval)
+        _require_at_most(60, power_interval=self.power_interval)
+        _require_at_least(0, idle_seconds=self.idle_seconds)
+
+
+@dataclass(frozen=True)
 class RecordConfig:
     """where the run is written, and what is kept"""
 
@@ -304,6 +321,7 @@ class Config:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
+    energy: EnergyConfig = field(default_factory=EnergyConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
 
     def __post_init__(self) -> None:

@@ -155,9 +155,15 @@ class PlannedRun:
         )  # fmt: skip
         return command[command.index("python") :] if self.cell.launcher == "python" else command
 
-    def config(self, folder: Path) -> Config:
-        """Return its settings."""
-        return parse_command_line(self.arguments(folder), program=self.name)
+    @property
+    def config(self) -> Config:
+        """Its settings, but for where it is recorded."""
+        base = self.cell.config
+        return replace(
+            base,
+            training=replace(base.training, seed=self.seed),
+            energy=replace(base.energy, energy=self.metered),
+        )
 
 
 @dataclass(frozen=True)
@@ -204,7 +210,7 @@ def read_plan(name: str, *, runs_folder: Path) -> Plan:
     shared, tables = content.get("settings", {}), content.get("cells", [])
     if not isinstance(tables, list) or not tables:
         raise _wrong(file, "no cells", "no table [[cells]]", "Add one, with a framework and a model at least")
-    _check_keys({**shared}, where="[settings]", file=file)
+    _check_keys(shared, where="[settings]", file=file)
     cells: list[Cell] = []
     for number, table in enumerate(tables, 1):
         _check_keys(table, where=f"[[cells]] number {number}", file=file)

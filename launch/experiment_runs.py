@@ -1,5 +1,6 @@
 """The run folders of an experiment: what is done, what is left, what stands in the way; and one run, carried out."""
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,16 +45,24 @@ def survey(plan: Plan) -> list[Found]:
     Raises:
         UserError: a run was made with other settings than the plan's.
     """
-    gpus, cores = len(ask_nvidia("--list-gpus").splitlines()), usable_cores()
-    return [_find(plan, planned, gpus=gpus, cores=cores) for planned in plan.runs]
+    return [find(plan, planned) for planned in plan.runs]
 
 
-def _find(plan: Plan, planned: PlannedRun, *, gpus: int, cores: int) -> Found:
+@functools.cache
+def _gpus() -> int:
+    return len(ask_nvidia("--list-gpus").splitlines())
+
+
+def find(plan: Plan, planned: PlannedRun) -> Found:
+    """Return how a planned run stands; see `survey`."""
     folder, log = plan.folder / planned.name, _log(plan, planned)
     if not folder.exists():
         if log.exists():  # it was begun, and has come no further, or not yet
             return Found(planned, "running" if left_over(plan, planned) else "failed", reason=_reason_in(log))
-        for what, needed, there in (("GPUs", planned.cell.gpus, gpus), ("cores", planned.cell.cores, cores)):
+        for what, needed, there in (
+            ("GPUs", planned.cell.gpus, _gpus()),
+            ("cores", planned.cell.cores, usable_cores()),
+        ):
             if needed > there:
                 return Found(planned, "left out", reason=f"needs {needed} {what}, here are {there}")
         return Found(planned, "to do")
@@ -62,7 +71,7 @@ def _find(plan: Plan, planned: PlannedRun, *, gpus: int, cores: int) -> Found:
     except UserError as error:  # ended while the folder was made
         return Found(planned, "failed", reason=str(error))
     if isinstance(run.record.config, Config):
-        _check_settings(run.record.config, planned.config(plan.folder), planned, file=plan.file)
+        _check_settings(run.record.config, planned.config, planned, file=plan.file)
     if run.state in ("finished", "running"):
         return Found(planned, run.state, run)
     message = run.record.status.message if isinstance(run.record.status, Status) else None
@@ -92,7 +101,7 @@ def carry_out(plan: Plan, planned: PlannedRun, *, tell: Callable[[float, str], N
     """
     limit = plan.protocol.limit_minutes
     _wait_for_left_over(plan, planned, tell=tell)
-    found = next(found for found in survey(plan) if found.planned == planned)
+    found = find(plan, planned)
     if found.standing == "finished":
         return found
     log = _log(plan, planned)
@@ -107,7 +116,7 @@ def carry_out(plan: Plan, planned: PlannedRun, *, tell: Callable[[float, str], N
             done = _epochs_done(plan.folder / planned.name)
             tell(done / epochs, f"{planned.name}, epoch {min(done + 1, epochs)} of {epochs}")
             overdue = limit is not None and time.monotonic() - began > limit * 60
-    found = next(found for found in survey(plan) if found.planned == planned)
+    found = find(plan, planned)
     if overdue:
         return Found(planned, "failed", found.run, reason=f"not ended within {limit:g} minutes (limit_minutes)")
     if found.standing == "finished":

@@ -103,7 +103,9 @@ def _try(command: Sequence[str], folder: Path, *, batch: int, limit_bytes: float
     text = last_lines(log)
     if _FULL.search(text) or process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return False, "memory is full"
-    raise UserError(f"a try with a batch of {batch} failed. Received: {text.splitlines()[-1:]}. Mend that first")
+    raise UserError(
+        f"a try with a batch of {batch} failed. Received: {text.splitlines()[-1] if text else 'no word'}. Mend that first"
+    )
 
 
 def _resident_bytes(process: "subprocess.Popen[bytes]") -> int:

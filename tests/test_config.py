@@ -232,6 +232,9 @@ IMPOSSIBLE = [
     ("--name .hidden", [".hidden"]),
     ("--name ..", [".."]),
     ("--keep -1", ["--keep -1"]),
+    ("--power-interval 0", ["--power-interval 0", "0.01 or more"]),
+    ("--power-interval 61", ["--power-interval 61", "60 or less"]),
+    ("--idle-seconds -1", ["--idle-seconds -1", "0 or more"]),
     ("--progress dots", ["dots", "lines"]),
     ("--loss cross_entropy --output-activation softmax", ["--output-activation softmax"]),
     ("--modle cnn", ["--modle"]),
@@ -252,7 +255,17 @@ def test_an_impossible_value_is_one_line_that_names_it(
 
 def test_every_setting_with_a_limit_is_in_the_table_above() -> None:
     """All but paths, free text and switches."""
-    free = {"dataset", "data_folder", "gray", "dropout", "evaluate_first", "runs_folder", "resume", "tensorboard"}
+    free = {
+        "dataset",
+        "data_folder",
+        "gray",
+        "dropout",
+        "evaluate_first",
+        "runs_folder",
+        "resume",
+        "tensorboard",
+        "energy",
+    }
     named = {word[2:].replace("-", "_") for line, _ in IMPOSSIBLE for word in line.split() if word.startswith("--")}
     assert {name for _, name in FIELDS} - free - named == set()
 

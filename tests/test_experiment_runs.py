@@ -1,0 +1,246 @@
+"""Experiments that are really run: what is missing is run, nothing is lost, whatever was killed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from trainer_runs import ROOT, Finished, finish, start_command, wait_until
+
+from common.records import read_run
+from launch import __main__ as launch
+from launch.experiment_plan import read_plan
+from launch.experiment_runs import left_over, survey
+
+SETTINGS = """
+[settings]
+framework = "torch"
+model = "mlp"
+dataset = "synthetic:600x8x8x1x3"
+launcher = "python"
+device = "cpu"
+threads = 1
+keep = 0
+"""
+SHORT = SETTINGS + "epochs = 1\nmax_steps = 2\n"
+LONG = SETTINGS + "epochs = 4000\n"  # ended by the test
+
+
+class Experiment:
+    """An experiment in a folder of its own, run by the command as people start it."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.folder, self.file = folder, folder / "made.toml"
+        self.file.write_text(text)
+        self.runs = folder / "runs" / "made"
+
+    def start(self, *more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "launch", "experiment", "run", "made.toml", *more]
+        return start_command(command, folder=self.folder)
+
+    def run(self, *more: str) -> Finished:
+        return finish(self.start(*more), within_seconds=240)
+
+    def status(self) -> Finished:
+        command = [sys.executable, "-m", "launch", "experiment", "status", "made.toml"]
+        return finish(start_command(command, folder=self.folder), within_seconds=60)
+
+    def finished(self) -> list[str]:
+        names = sorted(path.parent.name for path in self.runs.glob("*/run.json"))
+        return [name for name in names if read_run(self.runs / name).state == "finished"]
+
+    def trainers(self) -> list[psutil.Process]:
+        """The processes that train."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "cwd"]):
+            command = process.info["cmdline"] or []
+            if process.info["cwd"] == str(self.folder) and any(part.endswith("_impl/train.py") for part in command):
+                found.append(process)
+        return found
+
+
+def epochs_of(folder: Path) -> int:
+    file = folder / "epochs.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_what_is_missing_is_run_and_a_failed_cell_does_not_end_it(tmp_path: Path) -> None:
+    bad = '[[cells]]\nname = "bad"\nbatch_size = 100000\n'
+    experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 2\n{SHORT}{bad}[[cells]]\n")
+    first = experiment.run()
+    assert first.code == 1, first
+    assert re.search(
+        r"^1/4 bad-torch-mlp-np1-r1: FAILED: torch_impl/train.py: error: the batch is larger", first.stdout, re.M
+    )
+    assert re.search(r"^4/4 torch-mlp-np1-r2: trained in .*, test accuracy .* %; about 0.0 s left", first.stdout, re.M)
+    assert experiment.finished() == ["torch-mlp-np1-r1", "torch-mlp-np1-r2"]
+    seeds = [json.loads((experiment.runs / name / "run.json").read_text())["config"]["training"]["seed"]
+             for name in experiment.finished()]  # fmt: skip
+    assert seeds == [1, 2]
+    before = files_of(experiment.runs / "torch-mlp-np1-r1")
+    status = experiment.status()
+    assert status.code == 1
+    assert "failed: bad-torch-mlp-np1-r1: torch_impl/train.py: error: the batch is larger" in status.stdout
+    assert re.search(r"^bad-torch-mlp-np1 +0/2 +2 failed", status.stdout, re.M)
+    assert re.search(r"^torch-mlp-np1 +2/2 ", status.stdout, re.M)
+
+    experiment.file.write_text(experiment.file.read_text().replace("100000", "50"))
+    second = experiment.run()
+    assert second.code == 0, second
+    assert "2 runs of 4 to do" in second.stdout
+    assert len(experiment.finished()) == 4
+    assert files_of(experiment.runs / "torch-mlp-np1-r1") == before
+    assert (experiment.runs / "set-aside/bad-torch-mlp-np1-r1-1/output.log").exists()  # nothing is lost
+    third = experiment.run()
+    assert third.code == 0
+    assert third.stdout.splitlines() == ["nothing is left to do of 4 runs"]
+
+    experiment.file.write_text(experiment.file.read_text().replace("max_steps = 2", "max_steps = 3"))
+    changed = experiment.run()
+    assert changed.code == 2
+    assert (
+        "was run with max_steps 2. Received: 3 in made.toml. Give the changed experiment another file name"
+        in changed.stderr
+    )
+
+
+def test_a_killed_command_is_gone_on_with(tmp_path: Path) -> None:
+    """Its trainer lives on: the next start waits for it, where it can, and starts nothing beside it."""
+    experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 2\n{SETTINGS}epochs = 60\n[[cells]]\n")
+    process = experiment.start()
+    second = experiment.runs / "torch-mlp-np1-r2"
+    wait_until(lambda: epochs_of(second) > 0, process=process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert len(experiment.trainers()) <= 1
+    before = files_of(experiment.runs / "torch-mlp-np1-r1")
+    again = experiment.run()
+    assert again.code == 0, again
+    assert experiment.finished() == ["torch-mlp-np1-r1", "torch-mlp-np1-r2"]
+    assert [epochs_of(experiment.runs / name) for name in experiment.finished()] == [60, 60]
+    assert files_of(experiment.runs / "torch-mlp-np1-r1") == before
+    assert not (experiment.runs / "set-aside").exists()
+
+
+def test_a_killed_rank_fails_its_run_and_the_next_start_runs_it_anew(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, f'{LONG}[[cells]]\n[[cells]]\nname = "last"\nmax_steps = 2\n')
+    process = experiment.start()
+    first = experiment.runs / "torch-mlp-np1-r1"
+    wait_until(lambda: epochs_of(first) > 0, process=process)
+    for trainer in experiment.trainers():
+        trainer.kill()
+    ended = finish(process, within_seconds=240)
+    assert ended.code == 1, ended
+    assert "torch-mlp-np1-r1: FAILED: killed" in ended.stdout
+    assert experiment.finished() == ["last-torch-mlp-np1-r1"]
+    broken = files_of(first)
+
+    experiment.file.write_text(
+        experiment.file.read_text().replace("epochs = 4000", "epochs = 4000\nsteps_per_epoch = 1")
+    )
+    experiment.file.write_text(experiment.file.read_text().replace("[[cells]]\n[[", "[[cells]]\nmax_steps = 2\n[["))
+    refused = experiment.run()
+    assert refused.code == 2  # other settings: neither mixed with what is there, nor put in its place
+    assert files_of(first) == broken
+    experiment.file.write_text(f'{LONG}[[cells]]\n[[cells]]\nname = "last"\nmax_steps = 2\n')
+    process = experiment.start()
+    wait_until(lambda: epochs_of(first) > 0 and files_of(first)["run.json"] != broken["run.json"], process=process)
+    process.send_signal(signal.SIGTERM)
+    stopped = finish(process, within_seconds=60)
+    assert stopped.code == 130, stopped
+    assert "interrupted; go on with: python -m launch experiment run made.toml" in stopped.stdout
+    assert not experiment.trainers()
+    assert read_run(first).state == "interrupted"
+    kept = files_of(experiment.runs / "set-aside/torch-mlp-np1-r1-1")
+    assert {name: kept[name] for name in broken} == broken
+
+
+def test_budget_limit_and_needs(tmp_path: Path) -> None:
+    protocol = "[experiment]\nrepeats = 2\nbudget_minutes = 0.3\nlimit_minutes = 0.15\ncool_down_seconds = 8.0\n"
+    rich = '[[cells]]\nname = "rich"\ncores = 100000\n'
+    experiment = Experiment(tmp_path, f"{protocol}{LONG}{rich}[[cells]]\n")
+    ended = experiment.run()
+    assert ended.code == 1, ended
+    assert "left out: rich-torch-mlp-np1, needs 100000 cores, here are" in ended.stdout
+    assert "torch-mlp-np1-r1: FAILED: not ended within 0.15 minutes (limit_minutes)" in ended.stdout
+    assert "the budget of 0.3 minutes is spent: 1 run not begun" in ended.stdout
+    assert not experiment.trainers()
+
+
+def test_two_at_once_do_not_run_the_same_experiment(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, f"{LONG}[[cells]]\n")
+    process = experiment.start()
+    try:
+        wait_until(lambda: epochs_of(experiment.runs / "torch-mlp-np1-r1") > 0, process=process)
+        second = experiment.run()
+        assert second.code == 2
+        assert "this experiment is being run already. Received: runs/made" in second.stderr
+        assert re.search(r"^torch-mlp-np1 +0/1 +1 running", experiment.status().stdout, re.M)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        finish(process, within_seconds=60)
+
+
+def test_a_dry_run_shows_commands_and_estimate_and_does_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prepare = '[[prepare]]\ncommand = ["images", "draw", "{folder}/drawn"]\nmakes = "{folder}/drawn"\n'
+    (tmp_path / "made.toml").write_text(f'{prepare}{SHORT}[[cells]]\n[[cells]]\nname = "gpu"\ngpus = 64\n')
+    assert launch.main(["experiment", "run", "made.toml", "--dry-run", "--site", "aws-p3-2xlarge"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    program = os.path.relpath(ROOT / "torch_impl/train.py")
+    assert lines[0] == "python -m common images draw runs/made/drawn"
+    assert lines[1].startswith(f"python {program} --model mlp --dataset synthetic:600x8x8x1x3 ")
+    assert "left out: gpu-torch-mlp-np1, needs 64 GPUs, here are 0" in lines
+    assert re.fullmatch(
+        r"1 run of 2 to do on aws-p3-2xlarge: about 12\.0 s \(roughly, within a factor of 3\); .*; \$0\.01", lines[-1]
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["made.toml"]
+    assert launch.main(["experiment", "run", "made.toml", "--site", "mars"]) == 2
+    assert "unknown site. Received: mars" in capsys.readouterr().err
+
+
+def test_a_failed_preparation_ends_it(tmp_path: Path) -> None:
+    prepare = '[[prepare]]\ncommand = ["sites", "show", "mars"]\nmakes = "{folder}/drawn"\n'
+    ended = Experiment(tmp_path, f"{prepare}{SHORT}[[cells]]\n").run()
+    assert ended.code == 2
+    assert "preparing the experiment failed. Received: exit code 2 of python -m common sites show mars" in ended.stderr
+
+
+def test_processes_of_other_runs_are_not_taken_for_left_over_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.toml").write_text(f"[experiment]\nrepeats = 12\n{SHORT}[[cells]]\n")
+    plan = read_plan("made.toml", runs_folder=Path("runs"))
+    eleventh = plan.runs[10]
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)", *eleventh.arguments(plan.folder)]
+    process = psutil.Popen(sleeper)
+    try:
+        _soon(lambda: bool(left_over(plan, eleventh)))
+        assert [found.pid for found in left_over(plan, eleventh)] == [process.pid]
+        assert left_over(plan, plan.runs[0]) == []  # -r1 is the beginning of -r11
+    finally:
+        process.kill()
+        process.wait()
+    assert left_over(plan, eleventh) == []
+    assert {found.standing for found in survey(plan)} == {"to do"}
+
+
+def _soon(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
