@@ -19,7 +19,7 @@ SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") \
 	$(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lint types bench parity wheels lock clean
+.PHONY: help setup train test test-all lint types bench parity smoke wheels lock clean
 
 help: ## list the targets
 	@echo "Targets:"
@@ -62,6 +62,10 @@ parity: ## prove that both frameworks train alike, show table and plots (ARGS="-
 	@$(SETUP) --frameworks "torch keras"
 	@folder=runs/parity-$$(date +%Y%m%d-%H%M%S); .venv/bin/python -m launch parity --folder $$folder $(ARGS); code=$$?; \
 	  if [ -f $$folder/parity.json ]; then .venv/bin/python -m analysis parity $$folder || code=$$?; fi; exit $$code
+
+smoke: ## every kind of experiment at toy size, both frameworks, under 5 minutes (results in runs/smoke/)
+	@$(SETUP) --frameworks "torch keras"
+	@.venv/bin/python -m launch experiment run smoke $(ARGS)
 
 wheels: ## fill WHEELS=DIR for `make setup WHEELS=DIR` on a machine without network
 	@test -n "$(WHEELS)" || { echo "make wheels: name the folder: make wheels WHEELS=DIR" >&2; exit 2; }

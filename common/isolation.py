@@ -29,6 +29,8 @@ class Isolation:
             hosts; None where the machine does not count that.
         peak_memory_bytes: of each rank, resident on the host.
         peak_device_memory_bytes: of each rank, as its framework counts; None on a CPU.
+        busy_cores: processor seconds of each rank / seconds, from before training to the end of the test; None in
+            records that are older than this field.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -37,6 +39,7 @@ class Isolation:
     throttled_cores: int | None
     peak_memory_bytes: list[int]
     peak_device_memory_bytes: list[int | None]
+    busy_cores: list[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,20 @@ class RankAfter:
     throttled: int | None
     peak_memory_bytes: int
     peak_device_memory_bytes: int | None
+    busy_cores: float
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of the clock, and seconds of processor time of this process, at a moment."""
+
+    at: float
+    processor_seconds: float
+
+
+def spent_so_far() -> Spent:
+    """Return the time of this process until now, all its threads counted."""
+    return Spent(time.monotonic(), time.process_time())
 
 
 def look_at_host(earlier: Sample) -> HostBefore:
@@ -71,15 +88,18 @@ def look_at_host(earlier: Sample) -> HostBefore:
     return HostBefore(os.getloadavg()[0], other_processes(earlier), throttle_count())
 
 
-def look_at_rank(before: HostBefore | None, *, peak_device_memory_bytes: int | None) -> RankAfter:
+def look_at_rank(before: HostBefore | None, *, since: Spent, peak_device_memory_bytes: int | None) -> RankAfter:
     """Return what this rank has to tell at the end.
 
     Args:
         before: what `look_at_host` returned, on the first rank of a host.
+        since: the time of this rank before training.
         peak_device_memory_bytes: as the framework counts it; None on a CPU.
     """
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
-    return RankAfter(before, None if before is None else throttle_count(), peak, peak_device_memory_bytes)
+    now = spent_so_far()
+    busy_cores = (now.processor_seconds - since.processor_seconds) / max(now.at - since.at, 1e-9)
+    return RankAfter(before, None if before is None else throttle_count(), peak, peak_device_memory_bytes, busy_cores)
 
 
 def summarize(ranks: Iterable[RankAfter]) -> Isolation:
@@ -95,6 +115,7 @@ def summarize(ranks: Iterable[RankAfter]) -> Isolation:
         throttled_cores=sum(counted) if len(counted) == len(hosts) else None,
         peak_memory_bytes=[rank.peak_memory_bytes for rank in ranks],
         peak_device_memory_bytes=[rank.peak_device_memory_bytes for rank in ranks],
+        busy_cores=[rank.busy_cores for rank in ranks],
     )
 
 

@@ -18,7 +18,7 @@ from common.console import Console, counted, readable_seconds
 from common.environment import describe_environment, usable_cores
 from common.experiment import Experiment
 from common.initial_weights import Weights, save_weights, weights_hash
-from common.isolation import HostBefore, look_at_host, look_at_rank, summarize, take_sample
+from common.isolation import HostBefore, look_at_host, look_at_rank, spent_so_far, summarize, take_sample
 from common.metrics import Sums, images_per_second
 from common.model_specs import layer_table
 from common.ranks import Ranks
@@ -67,6 +67,7 @@ class Journal:
         self.phases = Phases()
         self._sample = take_sample() if ranks.local_rank == 0 else None
         self._host_before: HostBefore | None = None
+        self._spent_before = spent_so_far()
 
     def start(self, experiment: Experiment, *, device: str, threads: int) -> Checkpoint | None:
         """Print table and settings, open the run folder; return the checkpoint to go on from, if the run is resumed.
@@ -124,6 +125,7 @@ class Journal:
                     f"note: other programs work on this machine: {'; '.join(self._host_before.other_processes)}. "
                     "Times may be longer for it"
                 )
+        self._spent_before = spent_so_far()
         first = self._writer is not None and step < self.experiment.total_steps and not self._reason_to_stop()
         return bool(self.ranks.from_first(first))
 
@@ -195,7 +197,9 @@ class Journal:
         """
         test = Sums.from_array(self.ranks.sum(test.as_array()))
         slowest_test, slowest_startup = self.ranks.maximum(np.array([test_seconds, self.phases.startup_seconds]))
-        seen = look_at_rank(self._host_before, peak_device_memory_bytes=peak_device_memory_bytes)
+        seen = look_at_rank(
+            self._host_before, since=self._spent_before, peak_device_memory_bytes=peak_device_memory_bytes
+        )
         isolation = summarize(self.ranks.allgather(seen))
         with self.ranks.together("writing the final weights"):
             if self._writer:

@@ -103,9 +103,8 @@ def _try(command: Sequence[str], folder: Path, *, batch: int, limit_bytes: float
     text = last_lines(log)
     if _FULL.search(text) or process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return False, "memory is full"
-    raise UserError(
-        f"a try with a batch of {batch} failed. Received: {text.splitlines()[-1] if text else 'no word'}. Mend that first"
-    )
+    last = text.splitlines()[-1] if text else "not a word"
+    raise UserError(f"a try with a batch of {batch} failed. Received: {last}. Mend that first")
 
 
 def _resident_bytes(process: "subprocess.Popen[bytes]") -> int:

@@ -16,6 +16,7 @@ from common.isolation import (
     look_at_host,
     look_at_rank,
     other_processes,
+    spent_so_far,
     summarize,
     take_sample,
 )
@@ -82,9 +83,9 @@ def test_the_record_by_hand() -> None:
     first = HostBefore(1.5, ["make, 87 % of a core"], 10)
     second = HostBefore(0.5, [], 20)
     ranks = [
-        RankAfter(first, 12, 100, None),
-        RankAfter(None, None, 200, 7),
-        RankAfter(second, 25, 300, None),
+        RankAfter(first, 12, 100, None, 0.5),
+        RankAfter(None, None, 200, 7, 1.5),
+        RankAfter(second, 25, 300, None, 2.0),
     ]
     assert summarize(ranks) == Isolation(
         load_average_before=[1.5, 0.5],
@@ -92,15 +93,23 @@ def test_the_record_by_hand() -> None:
         throttled_cores=7,
         peak_memory_bytes=[100, 200, 300],
         peak_device_memory_bytes=[None, 7, None],
+        busy_cores=[0.5, 1.5, 2.0],
     )
-    unknown = [*ranks[:2], RankAfter(HostBefore(0.5, [], None), None, 300, None)]
+    unknown = [*ranks[:2], RankAfter(HostBefore(0.5, [], None), None, 300, None, 1.0)]
     assert summarize(unknown).throttled_cores is None
 
 
 @pytest.mark.parametrize("speaks", [True, False])
 def test_a_rank_tells_its_memory_and_the_first_its_host(speaks: bool) -> None:
     before = look_at_host(take_sample()) if speaks else None
-    rank = look_at_rank(before, peak_device_memory_bytes=5)
+    since, end = spent_so_far(), time.monotonic() + 0.3
+    while time.monotonic() < end:
+        pass
+    rank = look_at_rank(before, since=since, peak_device_memory_bytes=5)
+    assert 0 < rank.busy_cores < 1.5
+    idle = spent_so_far()
+    time.sleep(0.3)
+    assert look_at_rank(before, since=idle, peak_device_memory_bytes=5).busy_cores < rank.busy_cores
     assert rank.peak_memory_bytes >= psutil.Process().memory_info().rss * 0.5 > 1e6
     assert (rank.before is None) == (not speaks) and rank.peak_device_memory_bytes == 5
     assert summarize([rank]).load_average_before == ([before.load_average] if before else [])
