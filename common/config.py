@@ -271,7 +271,9 @@ class EnergyConfig:
     power_interval: float = 0.5
     """seconds between two readings"""
     idle_seconds: float = 10.0
-    """seconds of idle power measured before the data are loaded and again after the test"""
+    """seconds of power at rest, measured before the model is built and again after the test"""
+    powercap_folder: str = "/sys/class/powercap"
+    """where the counters of processors and memory are (RAPL); in a container perhaps elsewhere"""
 
     def __post_init__(self) -> None:
         _require_at_least(0.01, power_interval=self.power_interval)

@@ -186,6 +186,21 @@ def energy_record(
     )
 
 
+def describe_energy(record: EnergyRecord) -> str:
+    """Return in lines what a run took, and what was not measured and why."""
+    totals = record.used_devices
+    lines = []
+    if totals.joules is not None:
+        parts = ", ".join(f"{phase} {joules:,.1f} J" for phase, joules in totals.joules_by_phase.items())
+        complete = "" if totals.complete else " by the devices that were measured"
+        lines.append(
+            f"energy {totals.joules:,.1f} J{complete} ({parts}), EDP {totals.edp_joule_seconds:,.4g} J s; metered: its "
+            "times are not to be compared"
+        )
+    lines += [f"{device.name}: not measured: {device.reason}" for device in record.devices if device.joules is None]
+    return "\n".join(lines)
+
+
 def _counted(by_phase: Mapping[str, float]) -> float:
     return sum(by_phase.get(phase, 0.0) for phase in COUNTED_PHASES)
 

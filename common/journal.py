@@ -15,12 +15,15 @@ import psutil
 from common.checkpoints import Checkpoint, remove_old_checkpoints, save_checkpoint
 from common.config import Config
 from common.console import Console, counted, readable_seconds
+from common.energy import describe_energy
 from common.environment import describe_environment, usable_cores
 from common.experiment import Experiment
 from common.initial_weights import Weights, save_weights, weights_hash
 from common.isolation import HostBefore, look_at_host, look_at_rank, spent_so_far, summarize, take_sample
+from common.metering import Meter
 from common.metrics import Sums, images_per_second
 from common.model_specs import layer_table
+from common.power_file import POWER_FILE, write_power
 from common.ranks import Ranks
 from common.records import (
     SCHEMA_VERSION,
@@ -68,6 +71,7 @@ class Journal:
         self._sample = take_sample() if ranks.local_rank == 0 else None
         self._host_before: HostBefore | None = None
         self._spent_before = spent_so_far()
+        self._meter: Meter | None = None
 
     def start(self, experiment: Experiment, *, device: str, threads: int) -> Checkpoint | None:
         """Print table and settings, open the run folder; return the checkpoint to go on from, if the run is resumed.
@@ -95,6 +99,8 @@ class Journal:
         with self.ranks.together("opening the run folder"):
             if self.ranks.rank == 0:
                 checkpoint = self._open_folder(config, world)
+        if config.energy.energy:
+            self._meter = Meter(config.energy, ranks=self.ranks, device=device, phases=self.phases)
         return self.ranks.from_first(checkpoint)
 
     def training_starts(self) -> None:
@@ -201,14 +207,20 @@ class Journal:
             self._host_before, since=self._spent_before, peak_device_memory_bytes=peak_device_memory_bytes
         )
         isolation = summarize(self.ranks.allgather(seen))
+        metered = self._meter.finish() if self._meter else None
         with self.ranks.together("writing the final weights"):
             if self._writer:
                 save_weights(self._writer.folder / WEIGHTS_FILE, weights)
                 totals = self._totals(test, test_seconds=float(slowest_test), startup_seconds=float(slowest_startup))
                 assert isinstance(self._writer.record.hashes, Hashes)
                 hashes = replace(self._writer.record.hashes, final_weights=weights_hash(weights))
-                self._writer.end("finished", totals=totals, hashes=hashes, isolation=isolation)
+                if metered:
+                    write_power(self._writer.folder / POWER_FILE, metered.traces)
+                energy = metered.record if metered else None
+                self._writer.end("finished", totals=totals, hashes=hashes, isolation=isolation, energy=energy)
                 self.console.line(self._end_lines(totals, test))
+                if energy:
+                    self.console.line(describe_energy(energy))
 
     def end(self, state: State, *, message: str) -> None:
         """Write the status of a run that did not finish, if it has begun and if that can be written."""

@@ -94,6 +94,10 @@ CPU_EXCHANGE = {
 }
 
 
+# CUDA numbers GPUs as nvidia-smi and NVML do only if it is told, before it is started.
+GPU_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
 def controller_variables(variables: Mapping[str, str], *, nccl: bool) -> dict[str, str]:
     """Return what to add to the environment before Horovod is started; both MPI and Horovod read it only then.
 
@@ -116,6 +120,8 @@ def join(hvd: Any) -> Ranks:
         hvd: the framework's Horovod module, such as `horovod.torch`.
     """
     os.environ.update(controller_variables(os.environ, nccl=bool(hvd.nccl_built())))
+    for name, value in GPU_ORDER.items():
+        os.environ.setdefault(name, value)
     hvd.init()
 
     def allgather(value: Any) -> list[Any]:

@@ -4,6 +4,7 @@
                 epochs.jsonl         a line an epoch (`EpochRecord`)
                 weights.safetensors  final weights, framework-neutral
                 checkpoints/         resume from here (`common.checkpoints`)
+                power.csv                power over time (`common.power_file`), of metered runs (`--energy`)
                 events.out.tfevents.run   the numbers of epochs.jsonl for TensorBoard (`--tensorboard`)
 
 Fields end in their unit; times are the slowest rank's, losses and accuracies sums over all ranks divided by counts.
@@ -28,6 +29,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from common.config import Config
+from common.energy import EnergyRecord
 from common.environment import Environment
 from common.errors import UserError, from_os_error, one_line
 from common.isolation import Isolation
@@ -180,6 +182,7 @@ class RunRecord:
     initial_test: Evaluation | NotRecorded | None = None  # before training, where asked for
     totals: Totals | NotRecorded | None = None
     isolation: Isolation | NotRecorded | None = None
+    energy: EnergyRecord | NotRecorded | None = None  # of a metered run, whose times are not to be compared
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,11 @@ def resumed_settings(arguments: Sequence[str], *, folder: str, program: str) -> 
         raise UserError(
             f"this run was not measured here and cannot be resumed. Received: --resume {folder}. Start a new run"
         )
+    if old.energy.energy:
+        raise UserError(
+            f"a metered run measures from its start to its end and cannot be resumed. Received: --resume {folder}. "
+            "Start a new run"
+        )
     config = parse_command_line(arguments, program=program, base=old)
     old_values, values = old.as_dict(), config.as_dict()
     for subject, fields in values.items():
