@@ -95,10 +95,12 @@ def test_a_device_that_fails_is_not_measured_and_the_others_go_on() -> None:
     machine.power.value = "GPU is lost"
     machine.pass_time(2, joules=6)
     machine.reader.mark("test")
+    machine.power.value = "Unknown Error"  # the first reason is the one that tells
+    machine.reader.sample()
     machine.power.value = 100.0  # back again: what it took meanwhile nobody knows
     machine.pass_time(2, joules=6)
     trace = machine.reader.stop()
-    assert trace.series["cpu0"].joules.tolist() == [0, 6, 6, 6]
+    assert trace.series["cpu0"].joules.tolist() == [0, 6, 6, 0, 6]
     assert "gpu0" not in trace.series
     assert trace.not_measured["gpu0"] == "failed 4.0 s after the first sample: GPU is lost"
 
