@@ -1,0 +1,157 @@
+"""Metered runs: the power of a made machine, read around the phases of runs that are really trained."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_ranks import run_ranks
+from made_power import make_zone
+from trainer_runs import finish, launcher_command, start_command, train_command
+
+from common.config import EnergyConfig, parse_command_line
+from common.energy import EnergyRecord, describe_energy
+from common.errors import UserError
+from common.metering import Meter, Metered, visible_gpu
+from common.power_file import read_power
+from common.ranks import Ranks
+from common.records import read_run
+from common.resume import resumed_settings
+from common.timing import Phases
+
+WATTS = {"package-0": 40.0, "dram": 10.0}
+
+
+class Machine(threading.Thread):
+    """A powercap tree whose counters go on while the test lasts; the package's wraps around now and then."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        zone = folder / "intel-rapl:0"
+        self.files = {
+            "package-0": make_zone(zone, "package-0", microjoules=0, largest=60_000_000),
+            "dram": make_zone(zone / "intel-rapl:0:0", "dram", microjoules=5, largest=10**12),
+        }
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        began = time.monotonic()
+        while not self.ended.wait(0.005):
+            for name, file in self.files.items():
+                new = file.with_name("new")
+                microjoules = int((time.monotonic() - began) * WATTS[name] * 1e6)
+                new.write_text(str(microjoules % 60_000_000 if name == "package-0" else microjoules + 5))
+                new.replace(file)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "powercap"
+    made = Machine(folder)
+    made.start()
+    yield folder
+    made.ended.set()
+    made.join()
+
+
+def measure(config: EnergyConfig, ranks: Ranks, *, device: str = "cpu") -> Metered:
+    phases = Phases()
+    meter = Meter(config, ranks=ranks, device=device, phases=phases)
+    phases.startup_ends()
+    for name, seconds in (("training", 0.6), ("validation", 0.2), ("training", 0.4), ("test", 0.3)):
+        with phases.phase(name, synchronize=lambda: None):  # type: ignore[arg-type]
+            time.sleep(seconds)
+    return meter.finish()
+
+
+def test_joules_fall_into_the_phases_in_which_they_were_spent(machine: Path) -> None:
+    config = EnergyConfig(energy=True, power_interval=0.1, idle_seconds=0.5, powercap_folder=str(machine))
+    told = run_ranks(2, lambda ranks: measure(config, ranks))
+    for metered in told:
+        assert isinstance(metered, Metered), metered
+        assert len(metered.traces) == 1  # two ranks, one host, one reader
+    record = told[0].record  # type: ignore[union-attr]
+    assert record == told[1].record  # type: ignore[union-attr]
+    devices = {device.name: device for device in record.devices}
+    for name, watts in (("cpu0", 40.0), ("ram0", 10.0)):
+        device = devices[name]
+        assert (device.method, device.used, device.reason) == ("counter", True, None)
+        for phase, seconds in record.seconds_by_phase.items():
+            # The made counters are renewed every 5 ms or a little later.
+            assert device.joules_by_phase[phase] == pytest.approx(watts * seconds, abs=watts * 0.1), (name, phase)
+        assert device.idle_watts_before == pytest.approx(watts, rel=0.2)
+        assert device.idle_watts_after == pytest.approx(watts, rel=0.2)
+    assert record.seconds_by_phase["training"] == pytest.approx(1.0, abs=0.2)
+    assert record.seconds_by_phase["idle_before"] == pytest.approx(0.5, abs=0.2)
+    assert record.seconds == pytest.approx(sum(record.seconds_by_phase[p] for p in ("training", "validation", "test")))
+    totals = record.used_devices
+    assert totals.joules == pytest.approx(50 * record.seconds, rel=0.1)
+    assert totals.edp_joule_seconds == pytest.approx(record.seconds * totals.joules)
+    assert not [thread for thread in threading.enumerate() if thread.name == "power"]
+
+
+def test_what_cannot_be_read_is_not_measured_and_says_why(tmp_path: Path) -> None:
+    config = EnergyConfig(energy=True, power_interval=0.1, idle_seconds=0.0, powercap_folder=str(tmp_path / "none"))
+    (metered,) = run_ranks(1, lambda ranks: measure(config, ranks))
+    assert isinstance(metered, Metered)
+    assert {device.method for device in metered.record.devices} == {"absent"}
+    assert all(device.reason and device.joules is None for device in metered.record.devices)
+    assert metered.record.all_devices.joules is None
+    lines = describe_energy(metered.record).splitlines()
+    assert len(lines) == len(metered.record.devices)
+    assert all(": not measured: " in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("number", "visible", "expected"),
+    [
+        (0, None, "gpu0"),
+        (1, None, "gpu1"),
+        (1, "", "gpu1"),
+        (0, "3", "gpu3"),
+        (1, "2, 0", "gpu0"),
+        (0, "GPU-5a,GPU-7", "GPU-5a"),
+    ],
+)
+def test_the_gpu_behind_a_number(number: int, visible: str | None, expected: str) -> None:
+    variables = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert visible_gpu(number, variables) == expected
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_a_metered_run_of_two_ranks(framework: str, machine: Path, tmp_path: Path) -> None:
+    settings = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp", "--epochs", "2", "--name", "metered", "--energy", "--validation-share", "0.1", "--power-interval", "0.05", "--idle-seconds", "0.5",
+                "--powercap-folder", str(machine)]  # fmt: skip
+    command = [*launcher_command("mpirun2"), *train_command(framework, settings)]
+    ended = finish(start_command(command, folder=tmp_path), within_seconds=300)
+    assert ended.code == 0, ended.stderr
+    folder = tmp_path / "runs" / "metered"
+    run = read_run(folder)
+    energy = run.record.energy
+    assert isinstance(energy, EnergyRecord)
+    assert list(energy.seconds_by_phase) == [
+        "startup", "idle_before", "other", "training", "validation", "test", "idle_after",
+    ]  # fmt: skip
+    assert energy.used_devices.joules == pytest.approx(50 * energy.seconds, rel=0.1, abs=5)
+    assert f"energy {energy.used_devices.joules:,.1f} J" in ended.stdout
+    assert "gpu: not measured: " in ended.stdout
+    (trace,) = read_power(folder / "power.csv")
+    assert set(trace.series) == {"cpu0", "ram0"}
+    for device in energy.devices:
+        if device.joules is not None:
+            assert trace.series[device.name].joules.sum() == pytest.approx(sum(device.joules_by_phase.values()))
+    assert {"training", "validation", "test"} <= set(trace.phases)
+    assert json.loads((folder / "run.json").read_text())["energy"]["interval_seconds"] == 0.05
+    with pytest.raises(UserError, match="a metered run measures from its start to its end and cannot be resumed"):
+        resumed_settings(["--resume", str(folder), "--epochs", "3"], folder=str(folder), program="train.py")
+
+
+def test_a_run_that_is_not_metered_reads_nothing(tmp_path: Path) -> None:
+    settings = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp", "--max-steps", "2", "--name", "timed"]
+    ended = finish(start_command(train_command("torch", settings), folder=tmp_path), within_seconds=300)
+    assert ended.code == 0, ended.stderr
+    assert read_run(tmp_path / "runs/timed").record.energy is None
+    assert not (tmp_path / "runs/timed/power.csv").exists()
+    assert parse_command_line([], program="train.py").energy == EnergyConfig()
