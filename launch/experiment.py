@@ -45,6 +45,7 @@ def add_command(commands: Any) -> None:
     running.add_argument("--dry-run", action="store_true", help="print commands and estimate, run nothing")
     running.set_defaults(run=run)
     status = actions.add_parser("status", help="show what is done, what failed and what is left")
+    status.add_argument("--base", metavar="CELL", help="by whose EDP all are divided (default: the first metered)")
     status.set_defaults(run=show_status)
     for action in (running, status):
         action.add_argument("file", metavar="FILE", help="a TOML file, or a name that `list` shows")
@@ -98,7 +99,7 @@ def show_status(options: argparse.Namespace) -> int:
     """Print how the experiment stands; return 0, or 1 where something is missing."""
     plan = _plan(options)
     found = survey(plan)
-    print_status(plan, found)
+    print_status(plan, found, base=options.base)
     print_left(plan, found, sites=read_sites(options.table), site=options.site or plan.protocol.site)
     return EXIT_CODE_INCOMPLETE if unfinished(found) else 0
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from common.console import counted, readable_seconds
+from common.energy import EnergyRecord, normalized
 from common.records import Run, Totals
 from common.sites import Sites
 from launch.estimate import Estimate, estimate_run
@@ -73,12 +74,20 @@ def _describe(estimates: Sequence[Estimate], *, pauses: float) -> str:
     return "; ".join(parts)
 
 
-def print_status(plan: Plan, found: Sequence[Found]) -> None:
-    """Print a line for each cell, and why runs failed."""
+def print_status(plan: Plan, found: Sequence[Found], *, base: str | None) -> None:
+    """Print a line for each cell, what metered runs took, and why runs failed.
+
+    Args:
+        plan, found: the experiment and how it stands.
+        base: the cell by whose energy-delay product those of all are divided; None: the first that has one.
+
+    Raises:
+        UserError: the base has none.
+    """
     rows = []
     for cell in plan.cells:
         of_cell = [one for one in found if one.planned.cell == cell]
-        done = [one for one in of_cell if one.standing == "finished" and one.run]
+        done = [one for one in of_cell if one.standing == "finished"]
         timed = [one.run for one in done if one.run and not one.planned.metered]
         others = ", ".join(
             f"{count} {standing}"
@@ -87,19 +96,53 @@ def print_status(plan: Plan, found: Sequence[Found]) -> None:
         )
         rows.append(
             [cell.name, f"{len(done)}/{len(of_cell)}", others, _median(timed, "training_seconds", ".1f"),
-             _median(timed, "images_per_second", ",.0f"), _median(timed, "test_accuracy", ".4f")]
+             _median(timed, "images_per_second", ",.0f"),
+             _median([one.run for one in done if one.run], "test_accuracy", ".4f")]
         )  # fmt: skip
     headings = ["cell", "finished", "", "training, s (median)", "images/s (median)", "test accuracy (median)"]
     print(tabulate(rows, headers=headings, disable_numparse=True, colalign=["left"] * 3 + ["right"] * 3))
+    _print_energy(plan, found, base=base)
     for one in found:
         if one.standing == "failed":
             print(f"failed: {one.planned.name}: {one.reason}")
 
 
-def _median(runs: Sequence[Run | None], name: str, form: str) -> str:
-    values = [getattr(run.record.totals, name) for run in runs if run and isinstance(run.record.totals, Totals)]
+def _median(runs: Sequence[Run], name: str, form: str) -> str:
+    values = [getattr(run.record.totals, name) for run in runs if isinstance(run.record.totals, Totals)]
     numbers = [value for value in values if isinstance(value, int | float)]
     return format(statistics.median(numbers), form) if numbers else ""
+
+
+def _print_energy(plan: Plan, found: Sequence[Found], *, base: str | None) -> None:
+    """Print medians over the metered runs of each cell: energy and energy-delay products of each run come first."""
+    records: dict[str, list[EnergyRecord]] = {}
+    for one in found:
+        if one.run and one.standing == "finished" and isinstance(one.run.record.energy, EnergyRecord):
+            records.setdefault(one.planned.cell.name, []).append(one.run.record.energy)
+    if not records:
+        return
+    used = {name: _median_edp(of_cell, "used_devices") for name, of_cell in records.items()}
+    measured = {name: edp for name, edp in used.items() if edp is not None}
+    if base is not None or measured:
+        measured = normalized(measured, base=base or next(iter(measured)))
+    rows = []
+    for name, of_cell in records.items():
+        row = [name, str(len(of_cell)), "" if all(one.used_devices.complete for one in of_cell) else "in part"]
+        for which in ("used_devices", "all_devices"):
+            joules = [value for one in of_cell if (value := getattr(one, which).joules) is not None]
+            edp = _median_edp(of_cell, which)
+            row += [
+                f"{statistics.median(joules):,.1f}" if joules else "not measured",
+                "" if edp is None else f"{edp:.4g}",
+            ]
+        rows.append([*row, f"{measured[name]:.4f}" if name in measured else ""])
+    headings = ["metered cell", "runs", "", "energy, J", "EDP, J s", "with idle GPUs, J", "EDP, J s", "EDP / base"]
+    print(tabulate(rows, headers=headings, disable_numparse=True, colalign=["left"] * 3 + ["right"] * 5))
+
+
+def _median_edp(records: Sequence[EnergyRecord], which: str) -> float | None:
+    values = [value for one in records if (value := getattr(one, which).edp_joule_seconds) is not None]
+    return statistics.median(values) if values else None
 
 
 def outcome(found: Found) -> str:

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from example_runs import make_record, make_status
 from trainer_runs import ROOT, Finished, finish, start_command, wait_until
 
-from common.records import read_run
+from common.energy import EnergyRecord, EnergyTotals
+from common.records import RunWriter, read_run
 from launch import __main__ as launch
 from launch.experiment_plan import read_plan
 from launch.experiment_runs import left_over, survey
@@ -210,6 +212,47 @@ def test_a_dry_run_shows_commands_and_estimate_and_does_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["made.toml"]
     assert launch.main(["experiment", "run", "made.toml", "--site", "mars"]) == 2
     assert "unknown site. Received: mars" in capsys.readouterr().err
+
+
+def test_energy_of_metered_runs_is_shown_as_a_ratio_to_a_base(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joules, and so products, given to each run by hand: medians 30 and 60 J, 10 s each; one cell not measured."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.toml").write_text(
+        f"[experiment]\nrepeats = 3\nmetered = [1, 2, 3]\n{SHORT}"
+        + "".join(f'[[cells]]\nname = "{name}"\n' for name in ("a", "b", "none"))
+    )
+    plan = read_plan("made.toml", runs_folder=Path("runs"))
+    joules = {"a": [10.0, 30.0, 900.0], "b": [60.0, 60.0, 30.0], "none": [None] * 3}
+    for planned in plan.runs:
+        energy = energy_of(joules[planned.cell.name.partition("-")[0]][planned.repeat - 1])
+        record = make_record(config=planned.config, status=make_status(), energy=energy)
+        RunWriter.create(plan.folder / planned.name, record).end("finished")
+    assert launch.main(["experiment", "status", "made.toml"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^a-torch-mlp-np1 +3 +30\.0 +300 +60\.0 +600 +1\.0000$", shown, re.M), shown
+    assert re.search(r"^b-torch-mlp-np1 +3 +60\.0 +600 +120\.0 +1200 +2\.0000$", shown, re.M), shown
+    assert re.search(r"^none-torch-mlp-np1 +3 +in part +not measured +not measured$", shown, re.M), shown
+    assert launch.main(["experiment", "status", "made.toml", "--base", "b-torch-mlp-np1"]) == 0
+    assert re.search(r"^a-torch.* 0\.5000$", capsys.readouterr().out, re.M)
+    assert launch.main(["experiment", "status", "made.toml", "--base", "none-torch-mlp-np1"]) == 2
+    assert "nothing can be divided by this base. Received: none-torch-mlp-np1" in capsys.readouterr().err
+
+
+def energy_of(joules: float | None) -> EnergyRecord:
+    def totals(factor: float) -> EnergyTotals:
+        measured = None if joules is None else joules * factor
+        return EnergyTotals(
+            complete=joules is not None, joules=measured, joules_by_phase={}, joules_above_idle=None,
+            edp_joule_seconds=None if measured is None else measured * 10,
+            ed2p_joule_square_seconds=None if measured is None else measured * 100,
+        )  # fmt: skip
+
+    return EnergyRecord(
+        interval_seconds=0.5, counted_phases=["training"], seconds=10.0, seconds_by_phase={"training": 10.0},
+        devices=[], used_devices=totals(1), all_devices=totals(2),
+    )  # fmt: skip
 
 
 def test_a_failed_preparation_ends_it(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from common.records import read_run
 from common.resume import resumed_settings
 from common.timing import Phases
 
+DATA = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp"]
 WATTS = {"package-0": 40.0, "dram": 10.0}
 
 
@@ -122,8 +123,8 @@ def test_the_gpu_behind_a_number(number: int, visible: str | None, expected: str
 
 @pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_a_metered_run_of_two_ranks(framework: str, machine: Path, tmp_path: Path) -> None:
-    settings = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp", "--epochs", "2", "--name", "metered", "--energy", "--validation-share", "0.1", "--power-interval", "0.05", "--idle-seconds", "0.5",
-                "--powercap-folder", str(machine)]  # fmt: skip
+    settings = [*DATA, "--epochs", "2", "--validation-share", "0.1", "--name", "metered", "--energy"]
+    settings += ["--power-interval", "0.05", "--idle-seconds", "0.5", "--powercap-folder", str(machine)]
     command = [*launcher_command("mpirun2"), *train_command(framework, settings)]
     ended = finish(start_command(command, folder=tmp_path), within_seconds=300)
     assert ended.code == 0, ended.stderr
@@ -149,7 +150,7 @@ def test_a_metered_run_of_two_ranks(framework: str, machine: Path, tmp_path: Pat
 
 
 def test_a_run_that_is_not_metered_reads_nothing(tmp_path: Path) -> None:
-    settings = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp", "--max-steps", "2", "--name", "timed"]
+    settings = [*DATA, "--max-steps", "2", "--name", "timed"]
     ended = finish(start_command(train_command("torch", settings), folder=tmp_path), within_seconds=300)
     assert ended.code == 0, ended.stderr
     assert read_run(tmp_path / "runs/timed").record.energy is None
