@@ -11,14 +11,11 @@ photo's EXIF data is not applied.
 import functools
 import hashlib
 import json
-import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from PIL import Image
@@ -30,6 +27,7 @@ from common.dataset_types import Dataset
 from common.errors import UserError, expanded
 from common.sharding import stable_permutation
 from common.sources import say, shows_bar
+from common.workers import in_order
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 TEST_SHARE = 0.15
@@ -40,8 +38,6 @@ SHOWN = 3  # examples in an error message
 
 # How Pillow names the pixel formats of 8 bits a channel -> how many channels we make of them. Transparency is dropped.
 CHANNELS = {"1": 1, "L": 1, "LA": 1, "P": 3, "RGB": 3, "RGBA": 3, "CMYK": 3, "YCbCr": 3}
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -109,34 +105,41 @@ def list_images(folder: Path) -> Listing:
     if not folder.is_dir():
         raise UserError(f"no such folder of images. Received: images:{folder}. Give an existing one as images:PATH")
     if (folder / "train").is_dir() and (folder / "test").is_dir():
-        train, test = _class_folders(folder / "train"), _class_folders(folder / "test")
+        train, test = class_folders(folder / "train"), class_folders(folder / "test")
         if train.keys() != test.keys():
             raise UserError(
                 f"train and test have different classes. Received: {folder}, where "
-                f"{_some(sorted(train.keys() ^ test.keys()))} is in one of the two only. Add or remove class folders"
+                f"{some(sorted(train.keys() ^ test.keys()))} is in one of the two only. Add or remove class folders"
             )
-        return Listing(tuple(train), _samples(train.values()), _samples(test.values()))
-    classes = _class_folders(folder)
-    train_parts, test_parts = [], []
-    for label, paths in enumerate(classes.values()):
+        return Listing(tuple(train), _samples(folder / "train", train), _samples(folder / "test", test))
+    classes = class_folders(folder)
+    train, test = {}, {}
+    for label, (name, files) in enumerate(classes.items()):
         # At least one test image of a class, and never its only image.
-        test_count = min(max(1, round(TEST_SHARE * len(paths))), len(paths) - 1)
-        order = stable_permutation(len(paths), seed=SPLIT_SEED, stream=(label,))
-        test_parts.append([paths[index] for index in sorted(order[:test_count])])
-        train_parts.append([paths[index] for index in sorted(order[test_count:])])
-    if not any(test_parts):
+        test_count = min(max(1, round(TEST_SHARE * len(files))), len(files) - 1)
+        order = stable_permutation(len(files), seed=SPLIT_SEED, stream=(label,))
+        test[name] = [files[index] for index in sorted(order[:test_count])]
+        train[name] = [files[index] for index in sorted(order[test_count:])]
+    if not any(test.values()):
         raise UserError(
             f"each class has one image only, so none is left for the test. Received: {folder}. Add images, or make "
             "the folders train and test"
         )
-    return Listing(tuple(classes), _samples(train_parts), _samples(test_parts))
+    return Listing(tuple(classes), _samples(folder, train), _samples(folder, test))
 
 
-def _class_folders(folder: Path) -> dict[str, list[Path]]:
-    """Return the image files of each class folder, sorted; hidden files and other suffixes are left out."""
+def class_folders(folder: Path) -> dict[str, list[str]]:
+    """Return the names of the image files of each class folder, sorted; hidden files and other suffixes are left out.
+
+    Names, as a million paths would take several times the memory.
+
+    Raises:
+        UserError: there are fewer than two class folders, or one is empty.
+        OSError: it cannot be read.
+    """
     classes = {
         class_folder.name: sorted(
-            path
+            path.name
             for path in class_folder.iterdir()
             if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
         )
@@ -152,14 +155,16 @@ def _class_folders(folder: Path) -> dict[str, list[Path]]:
     empty = [name for name, paths in classes.items() if not paths]
     if empty:
         raise UserError(
-            f"class folders without any PNG or JPEG file. Received: {_some(empty)} in {folder}. "
+            f"class folders without any PNG or JPEG file. Received: {some(empty)} in {folder}. "
             "Add images, or remove these folders"
         )
     return classes
 
 
-def _samples(paths_of_classes: Iterable[Sequence[Path]]) -> tuple[Sample, ...]:
-    return tuple(Sample(path, label) for label, paths in enumerate(paths_of_classes) for path in paths)
+def _samples(folder: Path, classes: dict[str, list[str]]) -> tuple[Sample, ...]:
+    return tuple(
+        Sample(folder / name / file, label) for label, (name, files) in enumerate(classes.items()) for file in files
+    )
 
 
 def _key(folder: Path, listing: Listing, image_size: tuple[int, int] | None, gray: bool) -> str:
@@ -184,7 +189,7 @@ def _decode_listing(
 
     def split(part: tuple[Sample, ...], title: str) -> SplitContent:
         labels = np.array([sample.label for sample in part], np.int64)
-        images = tqdm(_in_threads(read, part), total=len(part), desc=title, unit="image", disable=not bar, leave=False)
+        images = tqdm(in_order(read, part), total=len(part), desc=title, unit="image", disable=not bar, leave=False)
         return SplitContent((height, width, channels), _chunks(images), labels)
 
     return Content(
@@ -204,7 +209,7 @@ def _common_shape(samples: Sequence[Sample], image_size: tuple[int, int] | None,
     unreadable = []
     sizes: dict[tuple[int, int], list[Path]] = defaultdict(list)
     channel_counts: dict[int, list[Path]] = defaultdict(list)
-    for sample, shape in zip(samples, _in_threads(_header, samples), strict=True):
+    for sample, shape in zip(samples, in_order(_header, samples), strict=True):
         if isinstance(shape, str):
             unreadable.append(f"{sample.path} ({shape})")
         else:
@@ -215,13 +220,13 @@ def _common_shape(samples: Sequence[Sample], image_size: tuple[int, int] | None,
     if image_size is None and len(sizes) > 1:
         found = [f"{height} x {width}: {len(paths)}, e.g. {paths[0]}" for (height, width), paths in sizes.items()]
         raise UserError(
-            f"images of different sizes (height x width). Received: {_some(found, joint='; ')}. "
+            f"images of different sizes (height x width). Received: {some(found, joint='; ')}. "
             "Give --image-size HEIGHT WIDTH to resize them"
         )
     if not gray and len(channel_counts) > 1:
         found = [f"{channels} channel(s): {len(paths)}, e.g. {paths[0]}" for channels, paths in channel_counts.items()]
         raise UserError(
-            f"some images are gray and some in colour. Received: {_some(found, joint='; ')}. "
+            f"some images are gray and some in colour. Received: {some(found, joint='; ')}. "
             "Give --gray to convert all of them"
         )
     height, width = image_size or next(iter(sizes))
@@ -231,10 +236,10 @@ def _common_shape(samples: Sequence[Sample], image_size: tuple[int, int] | None,
 def _header(sample: Sample) -> tuple[int, int, int] | str:
     """Return (height, width, channels), or why the file is unreadable."""
     try:
-        with _open(sample.path) as image:
+        with open_image(sample.path) as image:
             return image.height, image.width, CHANNELS[image.mode]
     except Exception as error:
-        return _reason(error)
+        return _reason(sample.path, error)
 
 
 def _read_sample(sample: Sample, *, shape: tuple[int, int, int]) -> np.ndarray | str:
@@ -251,16 +256,17 @@ def read_image(path: Path, *, shape: tuple[int, int, int]) -> np.ndarray | str:
     """
     height, width, channels = shape
     try:
-        with _open(path) as image:
+        with open_image(path) as image:
             pixels = image.convert("L" if channels == 1 else "RGB")
         if pixels.size != (width, height):
             pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
     except Exception as error:  # a damaged image can raise almost anything
-        return _reason(error)
+        return _reason(path, error)
     return np.asarray(pixels).reshape(height, width, channels)
 
 
-def _open(path: Path) -> Image.Image:
+def open_image(path: Path) -> Image.Image:
+    """Return an image file with its header read, the rest not yet; anything can be raised where it is damaged."""
     image = Image.open(path, formats=FORMATS)
     if image.mode not in CHANNELS:
         image.close()
@@ -268,9 +274,11 @@ def _open(path: Path) -> Image.Image:
     return image
 
 
-def _reason(error: Exception) -> str:
+def _reason(path: Path, error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if path.stat().st_size == 0:
+        return "empty file"
     return "no PNG or JPEG image" if isinstance(error, Image.UnidentifiedImageError) else str(error) or "unreadable"
 
 
@@ -294,18 +302,11 @@ def _chunks(images: Iterable[np.ndarray | str]) -> Iterator[np.ndarray]:
         yield np.concatenate(chunk)
 
 
-def _in_threads(work: Callable[[Sample], Result], samples: Sequence[Sample]) -> Iterator[Result]:
-    """Yield the results in order, from a few threads: Pillow decodes outside the interpreter lock."""
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for start in range(0, len(samples), CHUNK_IMAGES):
-            yield from pool.map(work, samples[start : start + CHUNK_IMAGES])
-
-
 def _unreadable_images(unreadable: Sequence[str]) -> UserError:
-    return UserError(f"unreadable images. Received: {_some(unreadable, joint='; ')}. Replace or remove them")
+    return UserError(f"unreadable images. Received: {some(unreadable, joint='; ')}. Replace or remove them")
 
 
-def _some(items: Sequence[str], *, joint: str = ", ") -> str:
+def some(items: Sequence[str], *, joint: str = ", ") -> str:
     """Return the first few items for an error message, and how many more there are."""
     more = [f"and {len(items) - SHOWN} more"] if len(items) > SHOWN else []
     return joint.join([*items[:SHOWN], *more])
