@@ -1,6 +1,7 @@
 """What is common to both trainers, as commands.
 
 python -m common datasets list | fetch NAME... | verify [NAME...]
+python -m common images prepare FOLDER --size WxH --out FILE | draw FOLDER     one file for training; silhouettes
 python -m common sites list | show NAME                               machines and dated prices
 python -m common schema                                               of run folders and parity.json, as JSON Schema
 """
@@ -9,7 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from common import datasets_command, sites_command
+from common import datasets_command, images_command, sites_command
 from common.command_line import Parser, carry_out
 from common.parity import PARITY_FILE, parity_schema
 from common.records import run_folder_schema
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m common", description="Commands that need no framework.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     datasets_command.add_parser(commands)
+    images_command.add_parser(commands)
     sites_command.add_parser(commands)
     schema = commands.add_parser("schema", help="print the JSON Schema of run folders and of parity.json")
     schema.set_defaults(run=lambda options: print(json.dumps(all_schemas(), indent=1)))

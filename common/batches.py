@@ -1,7 +1,8 @@
 """From samples to batches: gather, normalise, prefetch. In NumPy, so both frameworks read the same floats.
 
-Pixels stay uint8 until a batch is made. A pixel has only 256 values, so normalisation is a lookup in a table of 256
-floats per channel, computed once in float64: exact, the same for both frameworks, and faster than the arithmetic.
+Pixels stay uint8 or float16 until a batch is made. These have few values (256; 15,361 from 0 to 1), so normalisation is
+a lookup in a table of floats per channel, computed once in float64: exact, the same for both frameworks, and faster
+than the arithmetic (148 x 197 pixels of float16: 22 us by lookup, 54 us in float32 arithmetic; medians of 9).
 """
 
 import threading
@@ -18,6 +19,9 @@ from common.sharding import epoch_order, evaluation_range, rank_slice, steps_per
 Item = TypeVar("Item")
 Batch = tuple[np.ndarray, np.ndarray]
 Normalization = Literal["standard", "unit"]
+
+# The bits of a float16 from 0 to 1, read as a whole number, count its values from 0 up.
+_HALF_CODES = int(np.float16(1).view(np.uint16)) + 1
 
 
 class PixelScale(Protocol):
@@ -37,18 +41,32 @@ class PixelScale(Protocol):
 
 
 def normalization_table(
-    dataset: PixelScale, *, normalization: Normalization = "standard", dtype: DTypeLike = np.float32
+    dataset: PixelScale,
+    *,
+    pixels: DTypeLike = np.uint8,
+    normalization: Normalization = "standard",
+    dtype: DTypeLike = np.float32,
 ) -> np.ndarray:
     """Return the float for each pixel value and channel.
 
-    `standard`: (pixel / 255 - mean) / standard deviation, per channel, of the training images.
-    `unit`: pixel / 255. Both are computed in float64 and then rounded to `dtype`.
+    `standard`: (x - mean) / standard deviation, per channel, of the training images.
+    `unit`: x. Both are computed in float64 and then rounded to `dtype`.
+
+    Args:
+        dataset: whose statistics are used.
+        pixels: type of the images; x is pixel / 255 of uint8, and the pixel itself of float16, which is from 0 to 1.
+        normalization: one of the two above.
+        dtype: of the table.
 
     Returns:
-        (256, channels) of `dtype`.
+        (256, channels) of `dtype` for uint8, (15361, channels) for float16: a row a value, in rising order.
     """
     channels = dataset.image_shape[2]
-    table = np.repeat(np.arange(256, dtype=np.float64)[:, None] / 255, channels, axis=1)
+    if np.dtype(pixels) == np.float16:
+        values = np.arange(_HALF_CODES, dtype=np.uint16).view(np.float16).astype(np.float64)
+    else:
+        values = np.arange(256, dtype=np.float64) / 255
+    table = np.repeat(values[:, None], channels, axis=1)
     if normalization == "standard":
         # A channel that is constant over all training images has deviation 0 and carries nothing: it becomes 0.
         deviation = np.array(dataset.standard_deviation, np.float64)
@@ -62,20 +80,22 @@ def normalize(images: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Replace each pixel by its float.
 
     Args:
-        images: (batch, height, width, channels) uint8, C-contiguous.
-        table: (256, channels) from `normalization_table`.
+        images: (batch, height, width, channels) uint8 or float16, C-contiguous.
+        table: (values, channels) from `normalization_table` for that type.
 
     Returns:
         (batch, height, width, channels) of the table's dtype, C-contiguous, newly allocated.
     """
     channels = images.shape[3]
+    codes = images.view(np.uint16) if images.dtype == np.float16 else images
+    assert len(table) == (256 if codes.dtype == np.uint8 else _HALF_CODES), (images.dtype, table.shape)
     if channels == 1:
-        # mode: a uint8 is never out of range, and any mode but "raise" spares NumPy the check.
-        return np.take(np.ascontiguousarray(table[:, 0]), images, mode="wrap")
+        # mode: no pixel is out of range, and any mode but "raise" spares NumPy the check.
+        return np.take(np.ascontiguousarray(table[:, 0]), codes, mode="wrap")
     # All channels in one lookup: channel c reads row c of the transposed table. The offsets are repeated for a whole
     # image, because NumPy adds long rows several times faster than rows of 3.
-    rows = images.reshape(len(images), -1)
-    offsets = np.tile(np.arange(channels, dtype=np.uint16) * np.uint16(256), rows.shape[1] // channels)
+    rows = codes.reshape(len(codes), -1)
+    offsets = np.tile(np.arange(channels, dtype=np.uint16) * np.uint16(len(table)), rows.shape[1] // channels)
     return np.take(np.ascontiguousarray(table.T).ravel(), rows + offsets, mode="clip").reshape(images.shape)
 
 

@@ -58,8 +58,8 @@ class DataConfig:
     """which samples, and how a pixel becomes a number"""
 
     dataset: str = "mnist"
-    """mnist, fashion_mnist, cifar10, synthetic, synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES or images:PATH (a
-    folder of class folders)"""
+    """mnist, fashion_mnist, cifar10, synthetic, synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES, images:PATH (a folder
+    of class folders) or prepared:FILE (made by `python -m common images prepare`)"""
     data_folder: str | None = None
     """folder that already holds the files of the data set; searched after the cache and before the network"""
     image_size: tuple[int, int] | None = None
@@ -69,7 +69,8 @@ class DataConfig:
     normalization: Literal["standard", "unit"] = "standard"
     """standard: (pixel / 255 - mean) / standard deviation of the data set; unit: pixel / 255"""
     validation_share: float = 0.0
-    """share of the training samples kept for validation, 0 to below 1; cut by the seed before sharding"""
+    """share of the training samples kept for validation, 0 to below 1; cut by the seed before sharding (prepared:FILE
+    has validation samples of its own)"""
 
     def __post_init__(self) -> None:
         _require(
@@ -200,7 +201,7 @@ class TrainingConfig:
     max_steps: int | None = None
     """stop the run after this many steps in all, for a quick look"""
     validate_every: int = 1
-    """epochs between two validations; only with --validation-share above 0"""
+    """epochs between two validations, where there are validation samples"""
     validation: Literal["sharded", "replicated"] = "sharded"
     """sharded: each rank validates its part; replicated: every rank validates all samples"""
     early_stop: int | None = None
@@ -339,16 +340,6 @@ class Config:
             received="--mixed-precision --dtype float64",
             remedy="Leave one of the two out",
         )
-        for flag, value in (
-            ("--early-stop", self.training.early_stop),
-            ("--target-accuracy", self.training.target_accuracy),
-        ):
-            _require(
-                value is None or self.data.validation_share > 0,
-                problem=f"{flag} needs validation samples",
-                received=f"{flag} {value} --validation-share {self.data.validation_share}",
-                remedy="Give --validation-share, such as 0.1",
-            )
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Return the settings as plain nested dictionaries (for JSON)."""

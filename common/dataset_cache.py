@@ -123,7 +123,7 @@ def load_entry(entry: str, *, name: str, full_check: bool = False) -> Dataset:
             raise DamagedEntryError(f"{file_name} is missing") from None
         if size != expected["bytes"]:
             raise DamagedEntryError(f"{file_name} has {size} bytes instead of {expected['bytes']}")
-        if (full_check or size <= FULL_CHECK_BYTES) and _crc32_of_file(path) != expected["crc32"]:
+        if (full_check or size <= FULL_CHECK_BYTES) and crc32_of_file(path) != expected["crc32"]:
             raise DamagedEntryError(f"{file_name} has another checksum")
         arrays.append(np.load(path, mmap_mode="r", allow_pickle=False))
     class_names = tuple(meta["class_names"])
@@ -228,7 +228,7 @@ def _write_entry(folder: Path, content: Content) -> None:
             name: {
                 "shape": list(np.load(folder / name, mmap_mode="r").shape),
                 "bytes": (folder / name).stat().st_size,
-                "crc32": _crc32_of_file(folder / name),
+                "crc32": crc32_of_file(folder / name),
             }
             for name in ARRAY_FILES
         },
@@ -236,9 +236,11 @@ def _write_entry(folder: Path, content: Content) -> None:
     (folder / "meta.json").write_text(json.dumps(meta | {"crc32": _crc32_of_meta(meta)}, indent=1) + "\n")
 
 
-def _crc32_of_file(path: Path) -> int:
+def crc32_of_file(path: Path, *, start: int = 0) -> int:
+    """Return the CRC-32 of the bytes of a file from `start` on."""
     checksum = 0
     with path.open("rb") as file:
+        file.seek(start)
         while chunk := file.read(1 << 20):
             checksum = zlib.crc32(chunk, checksum)
     return checksum

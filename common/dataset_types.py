@@ -12,8 +12,8 @@ class Split:
     """The training or the test samples.
 
     Attributes:
-        images: (samples, height, width, channels) uint8, read-only; a memory map, so that the ranks of a host share
-            one copy (small synthetic data sets are plain arrays).
+        images: (samples, height, width, channels), read-only; uint8, or float16 from 0 to 1; a memory map, so that
+            the ranks of a host share one copy (small synthetic data sets are plain arrays).
         labels: (samples,) int64, read-only; the class numbers from 0.
     """
 
@@ -35,6 +35,8 @@ class Dataset:
         class_names: one for each class number.
         mean: per channel, of pixel / 255 over all training images.
         standard_deviation: per channel, of pixel / 255 over all training images.
+        validation_samples: the last so many rows of `train` are the validation split; None where the data set has
+            none of its own, and the settings cut one.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Dataset:
     class_names: tuple[str, ...]
     mean: tuple[float, ...]
     standard_deviation: tuple[float, ...]
+    validation_samples: int | None = None
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

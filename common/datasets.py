@@ -17,6 +17,7 @@ from common import dataset_cache, images, sources, synthetic
 from common.dataset_cache import Content, SplitContent
 from common.dataset_types import Dataset, Split
 from common.errors import UserError
+from common.prepared_file import COMMAND, load_prepared
 from common.published import PUBLISHED, PublishedDataset
 
 __all__ = ["Dataset", "Split", "dataset_help", "dataset_names", "load_dataset"]
@@ -24,14 +25,15 @@ __all__ = ["Dataset", "Split", "dataset_help", "dataset_names", "load_dataset"]
 
 def dataset_names() -> list[str]:
     """Return what `load_dataset` understands, for help texts."""
-    return [*PUBLISHED, "synthetic", synthetic.PATTERN, "images:PATH"]
+    return [*PUBLISHED, "synthetic", synthetic.PATTERN, "images:PATH", "prepared:FILE"]
 
 
 def dataset_help() -> str:
     """Return one paragraph for the command line's help."""
     return (
         f"{', '.join(PUBLISHED)}; synthetic or {synthetic.PATTERN} (learnable, made from a fixed seed, no files); "
-        "images:PATH (a folder of class folders of PNG or JPEG files, or PATH/train and PATH/test with such folders)"
+        "images:PATH (a folder of class folders of PNG or JPEG files, or PATH/train and PATH/test with such folders); "
+        f"prepared:FILE (made by `{COMMAND}`)"
     )
 
 
@@ -57,7 +59,8 @@ def load_dataset(
         The data set. Its arrays are read-only.
 
     Raises:
-        UserError: unknown name, nothing can be fetched, unusable images, labels out of range, unusable cache folder.
+        UserError: unknown name, nothing can be fetched, unusable or damaged images, labels out of range, unusable cache
+            folder.
     """
     kind, _, rest = name.partition(":")
     if kind != "images" and (image_size is not None or gray):
@@ -72,7 +75,9 @@ def load_dataset(
         return synthetic.load_synthetic(name)
     if kind == "images" and rest:
         return images.load_images(Path(rest), name=name, image_size=image_size, gray=gray, progress=progress)
-    closest = difflib.get_close_matches(name, [*PUBLISHED, "synthetic", "images:PATH"], n=1)
+    if kind == "prepared" and rest:
+        return load_prepared(Path(rest), name=name)
+    closest = difflib.get_close_matches(name, [*PUBLISHED, "synthetic", "images:PATH", "prepared:FILE"], n=1)
     suggestion = f"Did you mean {closest[0]}? " if closest else ""
     raise UserError(f"unknown data set. Received: {name!r}. {suggestion}Use one of {', '.join(dataset_names())}")
 

@@ -50,7 +50,7 @@ def list_datasets() -> None:
         cells = zip(row, widths, strict=True)
         print("  ".join(cell.ljust(width) for cell, width in cells).rstrip())
     print(f"\ncache: {dataset_cache.datasets_folder()} (set HOROVOD_TWINS_CACHE to move it)")
-    print("also: synthetic, synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES, images:PATH")
+    print("also: synthetic, synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES, images:PATH, prepared:FILE")
 
 
 def fetch_datasets(options: argparse.Namespace) -> None:

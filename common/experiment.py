@@ -25,7 +25,7 @@ class Experiment:
     """The samples, the model and the steps of a run of `size` ranks.
 
     Attributes:
-        table: (256, channels) of the model's dtype, the float of every pixel value.
+        table: (values, channels) of the model's dtype, the float of every pixel value.
         training_indices, validation_indices: sorted rows of `dataset.train`, disjoint.
         steps_per_epoch: updates of an epoch; the incomplete last global batch is dropped.
         total_steps: updates of the whole run, `--max-steps` counted in.
@@ -119,15 +119,42 @@ def prepare_experiment(config: Config, *, size: int, progress: bool) -> Experime
     height, width, channels = dataset.image_shape
     spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=_outputs(config, dataset))
     _check_batch_norm(spec, batch_size=config.training.batch_size)
-    training, validation = split_validation(
-        len(dataset.train.labels), share=config.data.validation_share, seed=config.training.seed
-    )
+    training, validation = _split_training(config, dataset)
     steps = _steps(config, samples=len(training), size=size)
     total = config.training.epochs * steps
     if config.training.max_steps is not None:
         total = min(total, config.training.max_steps)
-    table = normalization_table(dataset, normalization=config.data.normalization, dtype=np.dtype(config.model.dtype))
+    table = normalization_table(
+        dataset,
+        pixels=dataset.train.images.dtype,
+        normalization=config.data.normalization,
+        dtype=np.dtype(config.model.dtype),
+    )
     return Experiment(config, size, dataset, spec, table, training, validation, steps, total)
+
+
+def _split_training(config: Config, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return sorted rows of `dataset.train` for training and for validation: the data set's own split, or one cut."""
+    samples, share = len(dataset.train), config.data.validation_share
+    if dataset.validation_samples is None:
+        training, validation = split_validation(samples, share=share, seed=config.training.seed)
+    elif share > 0:
+        raise UserError(
+            f"the data set has a validation split of its own ({dataset.validation_samples} samples). Received: "
+            f"--validation-share {share}. Leave it out"
+        )
+    else:
+        training, validation = np.split(np.arange(samples), [samples - dataset.validation_samples])
+    for flag, value in (
+        ("--early-stop", config.training.early_stop),
+        ("--target-accuracy", config.training.target_accuracy),
+    ):
+        if value is not None and not len(validation):
+            raise UserError(
+                f"{flag} needs validation samples. Received: {flag} {value} --validation-share {share}. "
+                "Give --validation-share, such as 0.1"
+            )
+    return training, validation
 
 
 def _outputs(config: Config, dataset: Dataset) -> int:

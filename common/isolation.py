@@ -96,10 +96,15 @@ def look_at_rank(before: HostBefore | None, *, since: Spent, peak_device_memory_
         since: the time of this rank before training.
         peak_device_memory_bytes: as the framework counts it; None on a CPU.
     """
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+    throttled = None if before is None else throttle_count()
     now = spent_so_far()
     busy_cores = (now.processor_seconds - since.processor_seconds) / max(now.at - since.at, 1e-9)
-    return RankAfter(before, None if before is None else throttle_count(), peak, peak_device_memory_bytes, busy_cores)
+    return RankAfter(before, throttled, peak_memory_bytes(), peak_device_memory_bytes, busy_cores)
+
+
+def peak_memory_bytes() -> int:
+    """Return the most memory of this process that was resident at once."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
 def summarize(ranks: Iterable[RankAfter]) -> Isolation:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from common import images
 from common.batches import normalization_table, normalize
@@ -35,11 +36,10 @@ class TrainedModel:
     spec: ModelSpec
     weights: Weights
 
-    @property
-    def table(self) -> np.ndarray:
-        """(256, channels), the float of every pixel value."""
+    def table(self, pixels: DTypeLike) -> np.ndarray:
+        """Return the float of every pixel value of images of this type, (values, channels)."""
         dtype = np.dtype(self.config.model.dtype)
-        return normalization_table(self.data, normalization=self.config.data.normalization, dtype=dtype)
+        return normalization_table(self.data, pixels=pixels, normalization=self.config.data.normalization, dtype=dtype)
 
 
 def run_prediction(
@@ -113,9 +113,10 @@ def _evaluate(classifier: Classifier, model: TrainedModel, *, data_folder: Path 
 
 
 def _classify(classifier: Classifier, pixels: np.ndarray, model: TrainedModel) -> np.ndarray:
-    """Return (samples, outputs) float64 for (samples, height, width, channels) uint8."""
+    """Return (samples, outputs) float64 for (samples, height, width, channels) uint8 or float16."""
+    table = model.table(pixels.dtype)
     batches = (np.ascontiguousarray(pixels[first : first + BATCH_SIZE]) for first in range(0, len(pixels), BATCH_SIZE))
-    return np.concatenate([classifier(normalize(batch, model.table)) for batch in batches]).astype(np.float64)
+    return np.concatenate([classifier(normalize(batch, table)) for batch in batches]).astype(np.float64)
 
 
 def _classify_files(classifier: Classifier, model: TrainedModel, files: Sequence[Path], *, invert: bool) -> None:

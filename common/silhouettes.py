@@ -6,6 +6,7 @@ Each image has one shape at a random place, size, rotation and stretch, darker o
 among lines and blots, blurred and under noise. It depends on the seed and its own number only.
 """
 
+import functools
 import shutil
 import tempfile
 from pathlib import Path
@@ -34,7 +35,7 @@ def _around(radii: np.ndarray) -> np.ndarray:
     return radii[:, None] * _on_circle(np.arange(len(radii)) * 2 * np.pi / len(radii))
 
 
-def _on_circle(angles: np.ndarray) -> np.ndarray:
+def _on_circle(angles: np.ndarray | float) -> np.ndarray:
     """Return the points (..., 2) at these angles on the circle of radius 1."""
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
 
@@ -132,7 +133,7 @@ def draw_folder(
         size: (width, height) in pixels.
         seed: any whole number >= 0; the files do not depend on anything else.
         progress: whether to show a bar; None: on a terminal without a launcher.
-        workers: number of threads (None: one a core).
+        workers: number of processes (None: one a core).
 
     Raises:
         UserError: the folder exists, or there are too few images or pixels.
@@ -156,15 +157,15 @@ def draw_folder(
         finished = partial / "finished"
         for name in CLASS_NAMES:
             (finished / name).mkdir(parents=True)
-        digits = len(str(images - 1))
-
-        def draw(index: int) -> None:
-            path = finished / class_of(index) / f"{index:0{digits}d}.png"
-            draw_silhouette(index, seed=seed, size=size).save(path, compress_level=FAST_COMPRESSION)
-
-        drawn = in_order(draw, range(images), workers=workers)
+        draw = functools.partial(_draw_file, folder=finished, digits=len(str(images - 1)), seed=seed, size=size)
+        drawn = in_order(draw, range(images), workers=workers, processes=True)
         for _ in tqdm(drawn, total=images, desc="drawing", unit="image", disable=not shows_bar(progress), leave=False):
             pass
         finished.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _draw_file(index: int, *, folder: Path, digits: int, seed: int, size: tuple[int, int]) -> None:
+    path = folder / class_of(index) / f"{index:0{digits}d}.png"
+    draw_silhouette(index, seed=seed, size=size).save(path, compress_level=FAST_COMPRESSION)

@@ -163,7 +163,7 @@ def test_final_weights_are_used_and_without_them_the_newest_checkpoint(run: Path
     (run / "weights.safetensors").unlink()
     trained = read_trained_model(run)
     assert (trained.weights["fc1.bias"] == random_weights(experiment, seed=1)["fc1.bias"]).all()
-    np.testing.assert_array_equal(trained.table, experiment.table)
+    np.testing.assert_array_equal(trained.table(np.uint8), experiment.table)
 
 
 def test_an_imported_run_has_no_model(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def outputs_of(framework: str, run: str) -> list[list[float]]:
     """Return the linear outputs of a run's model for the first test images, as this framework computes them."""
     model = read_trained_model(Path(run))
     images = load_dataset(model.config.data.dataset).test.images[:OUTPUTS]
-    return _module(framework, "predict").build_classifier(model)(normalize(images, model.table)).tolist()
+    return _module(framework, "predict").build_classifier(model)(normalize(images, model.table(images.dtype))).tolist()
 
 
 def _rank() -> int:
