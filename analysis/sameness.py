@@ -32,6 +32,11 @@ def why_not_the_same(first: Run, second: Run) -> list[str]:
         *_hashes_differ(first, second),
         *_settings_differ(first, second),
         *_unlike_by_nature(first, second),
+        *(
+            f"{run.folder} is profiled, its times are not to be compared"
+            for run in (first, second)
+            if isinstance(run.record.config, Config) and run.record.config.record.profile
+        ),
     ]
 
 

@@ -297,6 +297,10 @@ class RecordConfig:
     """newest checkpoints kept, 0 keeps all"""
     tensorboard: bool = False
     """write TensorBoard event files into the run folder, too"""
+    profile: bool = False
+    """take the time of every part of a step, which slows it: a run to look into, its times are not to be compared"""
+    timeline: bool = False
+    """keep Horovod's timeline of the training as timeline.json in the run folder; for 2 ranks or more"""
     progress: Literal["auto", "bars", "lines"] = "auto"
     """bars or one line an epoch (auto: bars in a terminal without launcher)"""
 
@@ -338,6 +342,24 @@ class Config:
             not (self.device.mixed_precision and self.model.dtype == "float64"),
             problem="mixed precision computes in float16 with float32 weights",
             received="--mixed-precision --dtype float64",
+            remedy="Leave one of the two out",
+        )
+        _require(
+            not (self.record.profile and self.device.gradient_groups == "each"),
+            problem="a profile takes the time of one exchange, after the last gradient",
+            received="--profile --gradient-groups each",
+            remedy="Use --gradient-groups one",
+        )
+        _require(
+            not (self.record.profile and self.device.mixed_precision),
+            problem="the steps of mixed precision cannot be profiled",
+            received="--profile --mixed-precision",
+            remedy="Leave one of the two out",
+        )
+        _require(
+            not (self.record.profile and self.energy.energy),
+            problem="a profile takes apart what a metered run leaves alone",
+            received="--profile --energy",
             remedy="Leave one of the two out",
         )
 

@@ -17,6 +17,7 @@ from common.initial_weights import Weights, draw_initial_weights
 from common.model_specs import BatchNorm, ModelSpec, model_spec
 from common.schedule import learning_rates
 from common.sharding import dropped_samples, epoch_order, split_validation, steps_per_epoch
+from common.step_profile import LEFT_OUT_STEPS
 from common.tensorboard_events import require_tensorboard
 
 
@@ -109,6 +110,11 @@ def prepare_experiment(config: Config, *, size: int, progress: bool) -> Experime
     """
     if config.record.tensorboard:
         require_tensorboard()
+    if config.record.timeline and size == 1:
+        raise UserError(
+            "a timeline shows what ranks exchange, and there is one rank only. Received: --timeline. "
+            "Start two or more, or leave it out"
+        )
     dataset = load_dataset(
         config.data.dataset,
         source_folder=Path(config.data.data_folder) if config.data.data_folder else None,
@@ -124,6 +130,11 @@ def prepare_experiment(config: Config, *, size: int, progress: bool) -> Experime
     total = config.training.epochs * steps
     if config.training.max_steps is not None:
         total = min(total, config.training.max_steps)
+    if config.record.profile and total <= LEFT_OUT_STEPS:
+        raise UserError(
+            f"a profile leaves out the first {LEFT_OUT_STEPS} updates. Received: --profile and {total} updates. "
+            "Train for more of them"
+        )
     table = normalization_table(
         dataset,
         pixels=dataset.train.images.dtype,

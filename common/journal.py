@@ -27,6 +27,7 @@ from common.power_file import POWER_FILE, write_power
 from common.ranks import Ranks
 from common.records import (
     SCHEMA_VERSION,
+    TIMELINE_FILE,
     WEIGHTS_FILE,
     DataRecord,
     EpochRecord,
@@ -44,6 +45,7 @@ from common.records import (
     now,
 )
 from common.resume import read_resumable_run
+from common.step_profile import Profiler, average_over_ranks, profile_table
 from common.tensorboard_events import write_scalars
 from common.timing import Phases
 
@@ -106,6 +108,11 @@ class Journal:
     def training_starts(self) -> None:
         """End of start-up: what came before is not training time."""
         self.phases.startup_ends()
+
+    def timeline_file(self) -> Path | None:
+        """Return where Horovod is to write its timeline, on all ranks; None if it was not asked for."""
+        wanted = self._writer and self.experiment.config.record.timeline
+        return self.ranks.from_first(self._writer.folder / TIMELINE_FILE if self._writer and wanted else None)
 
     def check_weights(self, weights: Weights, *, when: str) -> None:
         """Stop the run if the ranks do not hold the same weights."""
@@ -188,7 +195,13 @@ class Journal:
         return self.ranks.from_first(goes_on)
 
     def finish(
-        self, test: Sums, *, test_seconds: float, weights: Weights, peak_device_memory_bytes: int | None = None
+        self,
+        test: Sums,
+        *,
+        test_seconds: float,
+        weights: Weights,
+        peak_device_memory_bytes: int | None = None,
+        profiler: Profiler | None = None,
     ) -> None:
         """Reduce the test, write final weights, totals and status, print the end.
 
@@ -197,6 +210,7 @@ class Journal:
             test_seconds: of this rank.
             weights: of this rank.
             peak_device_memory_bytes: as the framework counts it; None on a CPU.
+            profiler: of this rank, where the run was profiled.
 
         Raises:
             UserError: the weights cannot be written; on all ranks.
@@ -208,6 +222,7 @@ class Journal:
         )
         isolation = summarize(self.ranks.allgather(seen))
         metered = self._meter.finish() if self._meter else None
+        profile = average_over_ranks(self.ranks.allgather(profiler.measured())) if profiler else None
         with self.ranks.together("writing the final weights"):
             if self._writer:
                 save_weights(self._writer.folder / WEIGHTS_FILE, weights)
@@ -217,7 +232,11 @@ class Journal:
                 if metered:
                     write_power(self._writer.folder / POWER_FILE, metered.traces)
                 energy = metered.record if metered else None
-                self._writer.end("finished", totals=totals, hashes=hashes, isolation=isolation, energy=energy)
+                self._writer.end(
+                    "finished", totals=totals, hashes=hashes, isolation=isolation, energy=energy, profile=profile
+                )
+                if profile:
+                    self.console.line(profile_table(profile))
                 self.console.line(self._end_lines(totals, test))
                 if energy:
                     self.console.line(describe_energy(energy))
@@ -252,6 +271,10 @@ class Journal:
         )
         if config.device.device == "auto" and set(world.devices) == {"cpu"}:
             line("no GPU was found: the CPU computes")
+        if config.record.profile:
+            line(
+                "note: a profiled run waits for the device after each part of a step: its times are not to be compared"
+            )
         if world.oversubscribed:
             line(
                 f"note: {counted(world.local_size, 'rank')} x {counted(world.threads_per_rank, 'thread')} on "

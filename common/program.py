@@ -59,6 +59,11 @@ def run_program(
     return 0
 
 
+def wants_timeline(settings: Config | UserError) -> bool:
+    """Return whether a run of these settings keeps Horovod's timeline."""
+    return isinstance(settings, Config) and settings.record.timeline
+
+
 def leave(code: int) -> None:
     """End this rank now: a launcher kills the ranks that are still leaving when the first has left with an error."""
     sys.stdout.flush()

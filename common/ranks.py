@@ -113,12 +113,15 @@ def controller_variables(variables: Mapping[str, str], *, nccl: bool) -> dict[st
     return {name: value for name, value in chosen.items() if name not in variables}
 
 
-def join(hvd: Any) -> Ranks:
+def join(hvd: Any, *, timeline: bool) -> Ranks:
     """Start Horovod and return this process among all of the run.
 
     Args:
         hvd: the framework's Horovod module, such as `horovod.torch`.
+        timeline: whether a timeline may be started later, which Horovod allows only if it is told before.
     """
+    if timeline:
+        os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"
     os.environ.update(controller_variables(os.environ, nccl=bool(hvd.nccl_built())))
     for name, value in GPU_ORDER.items():
         os.environ.setdefault(name, value)

@@ -5,6 +5,7 @@
                 weights.safetensors  final weights, framework-neutral
                 checkpoints/         resume from here (`common.checkpoints`)
                 power.csv                power over time (`common.power_file`), of metered runs (`--energy`)
+                timeline.json            Horovod's, as trace events (`--timeline`)
                 events.out.tfevents.run   the numbers of epochs.jsonl for TensorBoard (`--tensorboard`)
 
 Fields end in their unit; times are the slowest rank's, losses and accuracies sums over all ranks divided by counts.
@@ -33,11 +34,13 @@ from common.energy import EnergyRecord
 from common.environment import Environment
 from common.errors import UserError, from_os_error, one_line
 from common.isolation import Isolation
+from common.step_profile import StepProfile
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
 EPOCHS_FILE = "epochs.jsonl"
 WEIGHTS_FILE = "weights.safetensors"
+TIMELINE_FILE = "timeline.json"
 HEARTBEAT_SECONDS = 5.0
 STALE_HEARTBEAT_SECONDS = 60.0
 
@@ -183,6 +186,7 @@ class RunRecord:
     totals: Totals | NotRecorded | None = None
     isolation: Isolation | NotRecorded | None = None
     energy: EnergyRecord | NotRecorded | None = None  # of a metered run, whose times are not to be compared
+    profile: StepProfile | None = None  # where asked for; the times of such a run are not to be compared
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,8 @@
 """The Horovod steps in tf.keras: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
@@ -10,12 +13,17 @@ from common.model_specs import ModelSpec
 from common.pinning import choose_gpu
 from common.ranks import Ranks, join, threads_per_rank
 from keras_impl.distributed_optimizer import DistributedOptimizer
+from keras_impl.gradient_exchange import GradientExchange
 from keras_impl.weights import weight_maps
 
 
-def init() -> Ranks:
-    """Join the other processes of this run; one process alone is a run of one rank."""
-    return join(hvd)
+def init(*, timeline: bool = False) -> Ranks:
+    """Join the other processes of this run; one process alone is a run of one rank.
+
+    Args:
+        timeline: whether `start_timeline` will be called.
+    """
+    return join(hvd, timeline=timeline)
 
 
 def pin_device(config: DeviceConfig, ranks: Ranks) -> tuple[str, int]:
@@ -48,6 +56,17 @@ def wrap_optimizer(
     )
 
 
+def wait_for_all_ranks() -> None:
+    """Return when every rank has come here: a sum of one number, as TensorFlow's Horovod has no barrier."""
+    hvd.allreduce(tf.zeros(1), op=hvd.Sum, name="barrier")
+
+
+def average_gradients(model: keras.Model, gradients: Sequence[tf.Tensor], *, config: DeviceConfig) -> list[tf.Tensor]:
+    """Average the gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
+    exchange = GradientExchange(name="gradients", compression=config.compression)
+    return exchange(gradients, model.trainable_variables)
+
+
 def broadcast_state(
     model: keras.Model, optimizer: keras.optimizers.Optimizer, *, spec: ModelSpec, ranks: Ranks
 ) -> None:
@@ -68,6 +87,16 @@ def average_batch_norm(model: keras.Model, *, spec: ModelSpec, ranks: Ranks) -> 
         averages = hvd.grouped_allreduce([variable.value for variable in statistics], op=hvd.Average, name="batch_norm")
         for variable, average in zip(statistics, averages, strict=True):
             variable.assign(average)
+
+
+def start_timeline(file: Path) -> None:
+    """Let Horovod write what it does from now on, as trace events; every rank calls it, the first one writes."""
+    hvd.start_timeline(str(file))
+
+
+def stop_timeline() -> None:
+    """End the timeline's file."""
+    hvd.stop_timeline()
 
 
 def peak_device_memory(device: str) -> int | None:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from common.config import Config
 from common.metrics import Sums
+from common.step_profile import Profiler
 from common.timing import Phases
 from keras_impl.distributed import synchronize
 from keras_impl.distributed_optimizer import check_compiled_model
@@ -31,6 +32,7 @@ class Trainer:
     ) -> None:
         self.model = model
         self.phases = phases
+        self.profiler: Profiler | None = None
         model.compile(
             optimizer=optimizer,
             loss=build_loss(config.optimizer, config.model),
@@ -48,7 +50,7 @@ class Trainer:
         """Train on one batch and take it back: the first call builds the graph, which is no training time."""
         variables = [*self.model.variables, *self.model.optimizer.variables]
         before = [variable.numpy() for variable in variables]
-        self._fit(batches.take(1))
+        self._train(batches.take(1), epoch=1, advance=lambda _: None)
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
 
@@ -67,14 +69,18 @@ class Trainer:
             them spent waiting for data.
         """
         with self.phases.phase("training", synchronize=synchronize) as training:
-            logs = self._fit(batches, initial_epoch=epoch - 1, epochs=epoch, callbacks=[_Counter(advance)])
+            loss, accuracy, waiting = self._train(batches, epoch=epoch, advance=advance)
         samples = int(batches.cardinality()) * batches.element_spec[1].shape[0]
-        return _sums(logs["loss"][0], logs["accuracy"][0], samples), training.seconds, self._steps.waiting_seconds()
+        return _sums(loss, accuracy, samples), training.seconds, waiting
 
-    def _fit(self, batches: tf.data.Dataset, **options: Any) -> dict[str, list[float]]:
+    def _train(
+        self, batches: tf.data.Dataset, *, epoch: int, advance: Callable[[int], object]
+    ) -> tuple[float, float, float]:
+        """Train on all batches; return mean loss, accuracy and the seconds that steps have waited for their batches."""
         self._steps.begin(int(batches.cardinality()))
-        history: dict[str, list[float]] = self.model.fit(batches, verbose=0, shuffle=False, **options).history
-        return history
+        logs = self.model.fit(batches, initial_epoch=epoch - 1, epochs=epoch, verbose=0, shuffle=False,
+                              callbacks=[_Counter(advance)]).history  # fmt: skip
+        return logs["loss"][0], logs["accuracy"][0], self._steps.waiting_seconds()
 
     def evaluate(
         self, batches: tf.data.Dataset, *, phase: Literal["validation", "test"], samples: int
@@ -101,15 +107,19 @@ class _Steps:
         @tf.function
         def train(batches: tf.data.Iterator, steps: tf.Tensor) -> dict[str, tf.Tensor]:
             for _ in tf.range(steps):
-                # TensorFlow keeps no order between a clock and anything else; reading what an update writes waits for
-                # the update.
-                with tf.control_dependencies([model.optimizer.iterations.value.read_value()]):
+                # TensorFlow keeps no order between a clock and anything else; reading what a step writes waits for its
+                # end. (The optimizer's count of updates will not do: it is raised before them.)
+                written = [*model.trainable_variables, *model.metrics_variables]
+                with tf.control_dependencies([variable.value.read_value() for variable in written]):
                     asked = tf.timestamp()
                 with tf.control_dependencies([asked]):
                     batch = next(batches)
                 with tf.control_dependencies(batch):
-                    self._waiting.assign_add(tf.timestamp() - asked)
-                step(batch)
+                    waited = self._waiting.assign_add(tf.timestamp() - asked)
+                with tf.control_dependencies(
+                    [waited]
+                ):  # else a single thread may compute first and read the clock then
+                    step(tuple(tf.identity(tensor) for tensor in batch))
             return model.get_metrics_result()
 
         self._train = train

@@ -20,7 +20,7 @@ from common.config import Config
 from common.experiment import prepare_experiment
 from common.journal import EpochResult, Journal
 from common.metrics import Sums
-from common.program import leave, program_name, read_settings, run_program
+from common.program import leave, program_name, read_settings, run_program, wants_timeline
 from common.ranks import Ranks
 from common.sharding import evaluation_range
 from keras_impl import distributed
@@ -28,6 +28,7 @@ from keras_impl.data import evaluation_data, training_data
 from keras_impl.loop import Trainer, seed_dropout
 from keras_impl.models import build_model
 from keras_impl.optimizers import build_optimizer, export_state, import_state
+from keras_impl.profiled import ProfiledTrainer
 from keras_impl.weights import get_weights, load_weights
 
 PROGRAM = program_name(__file__)
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     settings = read_settings(arguments, program=PROGRAM)
     # Horovod 1/7 - init: the processes that the launcher started find each other.
-    ranks = distributed.init()
+    ranks = distributed.init(timeline=wants_timeline(settings))
     return run_program(train, settings, ranks=ranks, framework="keras", program=PROGRAM)
 
 
@@ -63,7 +64,8 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     optimizer = build_optimizer(model, config.optimizer, learning_rates=learning_rates, device=config.device)
 
     # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update.
-    optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config.device, ranks=ranks)
+    if not config.record.profile:  # which averages them itself, to take the time of it
+        optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config.device, ranks=ranks)
     if checkpoint:
         import_state(model, optimizer, checkpoint.optimizer_state, spec=spec)
 
@@ -71,7 +73,10 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     distributed.broadcast_state(model, optimizer, spec=spec, ranks=ranks)
     journal.check_weights(get_weights(model, spec=spec), when="after the broadcast")
 
-    trainer = Trainer(model, optimizer, config=config, phases=journal.phases, distributed=ranks.size > 1)
+    if config.record.profile:
+        trainer: Trainer = ProfiledTrainer(model, optimizer, config=config, phases=journal.phases, ranks=ranks)
+    else:
+        trainer = Trainer(model, optimizer, config=config, phases=journal.phases, distributed=ranks.size > 1)
 
     def evaluate(part: Literal["validation", "test"], *, replicated: bool = False) -> tuple[Sums, float]:
         split, indices = experiment.evaluation_samples(part)
@@ -87,6 +92,9 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     if goes_on:
         trainer.warm_up(training_data(experiment, epoch=epoch + 1, ranks=ranks))
     # Horovod 7/7 - rank 0 only: the journal prints and writes on rank 0; every rank calls it, for the sums over ranks.
+    timeline = journal.timeline_file()
+    if timeline:
+        distributed.start_timeline(timeline)
     journal.training_starts()
     while goes_on:
         epoch += 1
@@ -115,12 +123,15 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
             weights=get_weights(model, spec=spec),
             optimizer_state=lambda: export_state(model, optimizer, spec=spec),
         )
+    if timeline:
+        distributed.stop_timeline()
     test, test_seconds = evaluate("test")
     journal.finish(
         test,
         test_seconds=test_seconds,
         weights=get_weights(model, spec=spec),
         peak_device_memory_bytes=distributed.peak_device_memory(device),
+        profiler=trainer.profiler,
     )
 
 

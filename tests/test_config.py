@@ -235,6 +235,9 @@ IMPOSSIBLE = [
     ("--power-interval 0", ["--power-interval 0", "0.01 or more"]),
     ("--power-interval 61", ["--power-interval 61", "60 or less"]),
     ("--idle-seconds -1", ["--idle-seconds -1", "0 or more"]),
+    ("--profile --gradient-groups each", ["--gradient-groups each", "--gradient-groups one"]),
+    ("--profile --energy", ["--profile --energy"]),
+    ("--profile --mixed-precision", ["--profile --mixed-precision"]),
     ("--progress dots", ["dots", "lines"]),
     ("--loss cross_entropy --output-activation softmax", ["--output-activation softmax"]),
     ("--modle cnn", ["--modle"]),
@@ -266,6 +269,7 @@ def test_every_setting_with_a_limit_is_in_the_table_above() -> None:
         "tensorboard",
         "energy",
         "powercap_folder",
+        "timeline",
     }
     named = {word[2:].replace("-", "_") for line, _ in IMPOSSIBLE for word in line.split() if word.startswith("--")}
     assert {name for _, name in FIELDS} - free - named == set()

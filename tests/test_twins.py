@@ -51,6 +51,7 @@ EXTRA_NAMES = {
         "bench_worker.py": {"ddp_ranks": "PyTorch's DistributedDataParallel"},
     },
     "keras": {
+        "profiled.py": {"ProfiledTrainer.warm_up": "as Trainer.warm_up"},
         "loop.py": {"Trainer.warm_up": "Keras builds a graph at the first step, PyTorch builds nothing"},
         "weights.py": {
             "WeightMap": "Keras' layouts differ from the file's, PyTorch's are the file's",
@@ -82,8 +83,11 @@ EXTRA_PARAMETERS = {
     ("optimizers.py", "import_state"): ({"scaler"}, {"spec"}),
     # PyTorch is given the rate of each step, Keras looks it up; its optimizer scales the loss itself.
     ("optimizers.py", "build_optimizer"): ({"learning_rate"}, {"learning_rates", "device"}),
+    # PyTorch's parameters hold their gradients.
+    ("distributed.py", "average_gradients"): (set(), {"gradients"}),
     ("loop.py", "Trainer.train_epoch"): ({"learning_rates"}, {"epoch"}),
     ("loop.py", "Trainer.__init__"): ({"device"}, {"distributed"}),
+    ("profiled.py", "ProfiledTrainer.__init__"): ({"device"}, set()),
     # Keras hands back means, which become sums again.
     ("loop.py", "Trainer.evaluate"): (set(), {"samples"}),
     # PyTorch has one random generator, in Keras each dropout layer has its own.

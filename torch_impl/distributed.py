@@ -1,5 +1,7 @@
 """The Horovod steps in PyTorch: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
 
+from pathlib import Path
+
 import horovod.torch as hvd
 import torch
 from torch import nn
@@ -10,9 +12,13 @@ from common.pinning import choose_gpu
 from common.ranks import Ranks, join, threads_per_rank
 
 
-def init() -> Ranks:
-    """Join the other processes of this run; one process alone is a run of one rank."""
-    return join(hvd)
+def init(*, timeline: bool = False) -> Ranks:
+    """Join the other processes of this run; one process alone is a run of one rank.
+
+    Args:
+        timeline: whether `start_timeline` will be called.
+    """
+    return join(hvd, timeline=timeline)
 
 
 def pin_device(config: DeviceConfig, ranks: Ranks) -> tuple[torch.device, int]:
@@ -46,6 +52,21 @@ def wrap_optimizer(
     )
 
 
+def wait_for_all_ranks() -> None:
+    """Return when every rank has come here: a sum of one number, as TensorFlow's Horovod has no barrier."""
+    hvd.allreduce(torch.zeros(1), op=hvd.Sum, name="barrier")
+
+
+def average_gradients(model: nn.Module, *, config: DeviceConfig) -> None:
+    """Average the gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
+    compression = hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    small, contexts = zip(*map(compression.compress, gradients), strict=True)
+    averages = hvd.grouped_allreduce(small, op=hvd.Average, name="gradients")
+    for gradient, average, context in zip(gradients, averages, contexts, strict=True):
+        gradient.copy_(compression.decompress(average, context))
+
+
 def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, ranks: Ranks) -> None:
     """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0.
 
@@ -68,6 +89,16 @@ def average_batch_norm(model: nn.Module, *, ranks: Ranks) -> None:
     statistics = [buffer for name, buffer in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
     if ranks.size > 1 and statistics:
         hvd.grouped_allreduce_(statistics, op=hvd.Average, name="batch_norm")
+
+
+def start_timeline(file: Path) -> None:
+    """Let Horovod write what it does from now on, as trace events; every rank calls it, the first one writes."""
+    hvd.start_timeline(str(file))
+
+
+def stop_timeline() -> None:
+    """End the timeline's file."""
+    hvd.stop_timeline()
 
 
 def peak_device_memory(device: torch.device) -> int | None:

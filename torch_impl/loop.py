@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from common.config import INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS, Config
 from common.metrics import Sums
+from common.step_profile import Profiler
 from common.timing import Phases, Timer, timed
 from torch_impl.distributed import synchronize
 from torch_impl.optimizers import loss_per_sample
@@ -33,6 +34,7 @@ class Trainer:
         self.config = config
         self.device = device
         self.phases = phases
+        self.profiler: Profiler | None = None
         self.scaler = torch.amp.GradScaler(
             device.type,
             init_scale=INITIAL_LOSS_SCALE,
@@ -61,8 +63,11 @@ class Trainer:
         losses_of_places = torch.zeros(batch_size, dtype=torch.float64, device=self.device)
         correct_of_places = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
         waiting = Timer()
+        batches = timed(batches, waiting)
+        if self.profiler:
+            batches = self.profiler.steps(batches)
         with self.phases.phase("training", synchronize=self._synchronize) as training:
-            for learning_rate, (images, labels) in zip(learning_rates, timed(batches, waiting), strict=True):
+            for learning_rate, (images, labels) in zip(learning_rates, batches, strict=True):
                 outputs, losses = self._step(images, labels, float(learning_rate))
                 losses_of_places += losses
                 correct_of_places += outputs.argmax(dim=1) == labels

@@ -15,13 +15,14 @@ from common.config import Config
 from common.experiment import prepare_experiment
 from common.journal import EpochResult, Journal
 from common.metrics import Sums
-from common.program import leave, program_name, read_settings, run_program
+from common.program import leave, program_name, read_settings, run_program, wants_timeline
 from common.ranks import Ranks
 from torch_impl import distributed
 from torch_impl.data import evaluation_data, training_data
 from torch_impl.loop import Trainer, seed_dropout
 from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer, export_state, import_state
+from torch_impl.profiled import ProfiledTrainer
 from torch_impl.weights import get_weights, load_weights
 
 PROGRAM = program_name(__file__)
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     settings = read_settings(arguments, program=PROGRAM)
     # Horovod 1/7 - init: the processes that the launcher started find each other.
-    ranks = distributed.init()
+    ranks = distributed.init(timeline=wants_timeline(settings))
     return run_program(train, settings, ranks=ranks, framework="torch", program=PROGRAM)
 
 
@@ -54,8 +55,13 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     optimizer = build_optimizer(model, config.optimizer, learning_rate=config.optimizer.learning_rate)
 
     # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update.
-    optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config.device, ranks=ranks)
-    trainer = Trainer(model, optimizer, config=config, device=device, phases=journal.phases)
+    if config.record.profile:  # averages them itself, to take the time of it
+        trainer: Trainer = ProfiledTrainer(
+            model, optimizer, config=config, device=device, phases=journal.phases, ranks=ranks
+        )
+    else:
+        optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config.device, ranks=ranks)
+        trainer = Trainer(model, optimizer, config=config, device=device, phases=journal.phases)
     if checkpoint:
         import_state(model, optimizer, checkpoint.optimizer_state, scaler=trainer.scaler)
 
@@ -74,6 +80,9 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     epoch, step = (checkpoint.epoch, checkpoint.step) if checkpoint else (0, 0)
     goes_on = journal.goes_on(step=step)
     # Horovod 7/7 - rank 0 only: the journal prints and writes on rank 0; every rank calls it, for the sums over ranks.
+    timeline = journal.timeline_file()
+    if timeline:
+        distributed.start_timeline(timeline)
     journal.training_starts()
     while goes_on:
         epoch += 1
@@ -103,12 +112,15 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
             weights=get_weights(model, spec=experiment.spec),
             optimizer_state=lambda: export_state(model, optimizer, scaler=trainer.scaler),
         )
+    if timeline:
+        distributed.stop_timeline()
     test, test_seconds = evaluate("test")
     journal.finish(
         test,
         test_seconds=test_seconds,
         weights=get_weights(model, spec=experiment.spec),
         peak_device_memory_bytes=distributed.peak_device_memory(device),
+        profiler=trainer.profiler,
     )
 
 

@@ -1,0 +1,138 @@
+"""Where a step goes: one definition of its parts, in both frameworks.
+
+A clock of laps: each part begins where the one before ended, and ends when the device has done its work. So the parts
+add up to the step; for the same reason nothing overlaps and a profiled run is slower than a timed one.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from pydantic import ConfigDict
+
+Part = Literal["input", "forward", "backward", "waiting", "allreduce", "optimizer", "rest"]
+# input: the batch is waited for; waiting: a barrier, for stragglers; rest: sums of losses, progress, the loop itself.
+PARTS: tuple[Part, ...] = ("input", "forward", "backward", "waiting", "allreduce", "optimizer", "rest")
+LEFT_OUT_STEPS = 5  # of a start: memory is taken and graphs are built in them
+
+Batch = TypeVar("Batch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepProfile:
+    """Seconds of a step, means over the measured steps; of a resumed run since its last start.
+
+    Attributes:
+        steps: measured.
+        left_out_steps: at the start, which build graphs and take memory.
+        step_seconds: mean over ranks, by a clock around the loop over the same steps.
+        parts_seconds: part -> mean over ranks.
+        parts_over_step: sum of the parts / step_seconds.
+        step_seconds_of_ranks: in the order of ranks.
+        parts_seconds_of_ranks: part -> in the order of ranks.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    steps: int
+    left_out_steps: int
+    step_seconds: float
+    parts_seconds: dict[Part, float]
+    parts_over_step: float
+    step_seconds_of_ranks: list[float]
+    parts_seconds_of_ranks: dict[Part, list[float]]
+
+
+@dataclass
+class Laps:
+    """What one rank measured: sums over its steps."""
+
+    steps: int
+    loop_seconds: float
+    parts_seconds: dict[Part, float]
+
+
+class Profiler:
+    """The clock of laps of one rank.
+
+    Args:
+        synchronize: waits until the device has done all its work.
+        clock: seconds.
+    """
+
+    def __init__(self, *, synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter) -> None:
+        self._synchronize = synchronize
+        self._clock = clock
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all, and leave out the next steps."""
+        self._left_out = 0
+        self._last = 0.0
+        self._laps = Laps(0, 0.0, dict.fromkeys(PARTS, 0.0))
+
+    def steps(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield the batches of an epoch; a step lasts from asking for its batch until the next one is asked for."""
+        started: float | None = None
+        self._last = self._clock()
+        while True:
+            if started is None and self._left_out == LEFT_OUT_STEPS:
+                started = self._clock()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            self.lap("input")
+            yield batch
+            self.lap("rest")
+            if started is None:
+                self._left_out += 1
+            else:
+                self._laps.steps += 1
+        if started is not None:
+            self._laps.loop_seconds += self._clock() - started
+
+    def lap(self, part: Part) -> None:
+        """End a part of the step; the next one begins."""
+        self._synchronize()
+        now = self._clock()
+        if self._left_out == LEFT_OUT_STEPS:
+            self._laps.parts_seconds[part] += now - self._last
+        self._last = now
+
+    def measured(self) -> Laps:
+        """Return the sums so far."""
+        return self._laps
+
+
+def average_over_ranks(laps: Sequence[Laps]) -> StepProfile | None:
+    """Return the profile of a run from those of its ranks, in their order; None if no step was measured.
+
+    All ranks made the same steps. A run that is resumed for few of them measures none.
+    """
+    steps = laps[0].steps
+    if steps == 0:
+        return None
+    step_of_ranks = [rank.loop_seconds / steps for rank in laps]
+    parts_of_ranks = {part: [rank.parts_seconds[part] / steps for rank in laps] for part in PARTS}
+    step_seconds = sum(step_of_ranks) / len(laps)
+    parts_seconds = {part: sum(seconds) / len(laps) for part, seconds in parts_of_ranks.items()}
+    return StepProfile(
+        steps=steps,
+        left_out_steps=LEFT_OUT_STEPS,
+        step_seconds=step_seconds,
+        parts_seconds=parts_seconds,
+        parts_over_step=sum(parts_seconds.values()) / step_seconds,
+        step_seconds_of_ranks=step_of_ranks,
+        parts_seconds_of_ranks=parts_of_ranks,
+    )
+
+
+def profile_table(profile: StepProfile) -> str:
+    """Return a line for each part of the step."""
+    rows = [
+        f"  {part:10} {1000 * seconds:9.3f} ms  {100 * seconds / profile.step_seconds:5.1f} %"
+        for part, seconds in profile.parts_seconds.items()
+    ]
+    head = f"a step of {profile.steps}, mean over ranks (the first {profile.left_out_steps} are left out):"
+    return "\n".join([head, *rows, f"  {'step':10} {1000 * profile.step_seconds:9.3f} ms"])

@@ -1,0 +1,84 @@
+"""Steps taken apart to see where their time goes (`--profile`); they compute what those of `loop.py` compute."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from common.config import Config
+from common.ranks import Ranks
+from common.step_profile import Profiler
+from common.timing import Phases, Timer, timed
+from keras_impl.distributed import average_gradients, synchronize, wait_for_all_ranks
+from keras_impl.loop import Trainer
+
+
+class ProfiledTrainer(Trainer):
+    """Takes a plain optimizer and averages the gradients itself, all at once, after the last of them."""
+
+    profiler: Profiler
+
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        *,
+        config: Config,
+        phases: Phases,
+        ranks: Ranks,
+    ) -> None:
+        super().__init__(model, optimizer, config=config, phases=phases, distributed=False)
+        self.profiler = Profiler(synchronize=synchronize)
+        self._exchanges = ranks.size > 1
+        self._loss, self._accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
+
+        def forward(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            outputs = model(images, training=True)
+            return model.compute_loss(x=images, y=labels, y_pred=outputs), outputs
+
+        def update_metrics(loss: tf.Tensor, labels: tf.Tensor, outputs: tf.Tensor) -> None:
+            self._loss.update_state(loss)
+            self._accuracy.update_state(labels, outputs)
+
+        # Compiled one by one, each to be timed; the tape around `forward` compiles the way back.
+        self._forward = tf.function(forward, autograph=False)
+        self._average = tf.function(
+            lambda gradients: average_gradients(model, gradients, config=config.device), autograph=False
+        )
+        self._update = tf.function(
+            lambda gradients: optimizer.apply(gradients, model.trainable_variables), autograph=False
+        )
+        self._update_metrics = tf.function(update_metrics, autograph=False)
+
+    def warm_up(self, batches: tf.data.Dataset) -> None:
+        """Train on one batch and take it back, as `Trainer.warm_up`, and count it for nothing."""
+        super().warm_up(batches)
+        self.profiler.restart()
+
+    def _train(
+        self, batches: tf.data.Dataset, *, epoch: int, advance: Callable[[int], object]
+    ) -> tuple[float, float, float]:
+        waiting = Timer()
+        self._loss.reset_state()
+        self._accuracy.reset_state()
+        for images, labels in self.profiler.steps(timed(iter(batches), waiting)):
+            self._step(images, labels)
+            advance(1)
+        return float(self._loss.result()), float(self._accuracy.result()), waiting.seconds
+
+    def _step(self, images: Any, labels: Any) -> None:
+        lap = self.profiler.lap
+        with tf.GradientTape() as tape:
+            loss, outputs = self._forward(images, labels)
+        lap("forward")
+        gradients = tape.gradient(loss, [variable.value for variable in self.model.trainable_variables])
+        lap("backward")
+        if self._exchanges:
+            wait_for_all_ranks()
+            lap("waiting")
+            gradients = self._average(gradients)
+            lap("allreduce")
+        self._update(gradients)
+        lap("optimizer")
+        self._update_metrics(loss, labels, outputs)
