@@ -92,10 +92,17 @@ class Profiler:
         if started is not None:
             self._laps.loop_seconds += self._clock() - started
 
-    def lap(self, part: Part) -> None:
-        """End a part of the step; the next one begins."""
+    def lap(self, part: Part, *, ended_at: float | None = None) -> None:
+        """End a part of the step; the next one begins.
+
+        Args:
+            part: that ends.
+            ended_at: when it ended, in seconds since 1970, where a compiled function has seen that; None for now.
+        """
         self._synchronize()
         now = self._clock()
+        if ended_at is not None:
+            now -= time.time() - ended_at
         if self._left_out == LEFT_OUT_STEPS:
             self._laps.parts_seconds[part] += now - self._last
         self._last = now
