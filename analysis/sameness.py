@@ -33,9 +33,9 @@ def why_not_the_same(first: Run, second: Run) -> list[str]:
         *_settings_differ(first, second),
         *_unlike_by_nature(first, second),
         *(
-            f"{run.folder} is profiled, its times are not to be compared"
+            f"{run.folder} is {what}, its times are not to be compared"
             for run in (first, second)
-            if isinstance(run.record.config, Config) and run.record.config.record.profile
+            for what in _untimed(run)
         ),
     ]
 
@@ -58,6 +58,14 @@ def _unlike_by_nature(first: Run, second: Run) -> list[str]:
     if spec.holds(BatchNorm) and batches[0] != batches[1]:
         reasons.append(f"BatchNorm saw other batches: {batches[0]} and {batches[1]} images of a rank")
     return reasons
+
+
+def _untimed(run: Run) -> list[str]:
+    """Return what a run measured in place of time."""
+    config = run.record.config
+    if not isinstance(config, Config):
+        return []
+    return ["profiled"] * config.record.profile + ["metered"] * config.energy.energy
 
 
 def _hashes_differ(first: Run, second: Run) -> list[str]:

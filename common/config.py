@@ -299,7 +299,7 @@ class RecordConfig:
     """write TensorBoard event files into the run folder, too"""
     profile: bool = False
     """take the time of every part of a step, which slows it: a run to look into, its times are not to be compared"""
-    timeline: bool = False
+    horovod_timeline: bool = False
     """keep Horovod's timeline of the training as timeline.json in the run folder; for 2 ranks or more"""
     progress: Literal["auto", "bars", "lines"] = "auto"
     """bars or one line an epoch (auto: bars in a terminal without launcher)"""

@@ -110,9 +110,9 @@ def prepare_experiment(config: Config, *, size: int, progress: bool) -> Experime
     """
     if config.record.tensorboard:
         require_tensorboard()
-    if config.record.timeline and size == 1:
+    if config.record.horovod_timeline and size == 1:
         raise UserError(
-            "a timeline shows what ranks exchange, and there is one rank only. Received: --timeline. "
+            "a timeline shows what ranks exchange, and there is one rank only. Received: --horovod-timeline. "
             "Start two or more, or leave it out"
         )
     dataset = load_dataset(

@@ -111,7 +111,7 @@ class Journal:
 
     def timeline_file(self) -> Path | None:
         """Return where Horovod is to write its timeline, on all ranks; None if it was not asked for."""
-        wanted = self._writer and self.experiment.config.record.timeline
+        wanted = self._writer and self.experiment.config.record.horovod_timeline
         return self.ranks.from_first(self._writer.folder / TIMELINE_FILE if self._writer and wanted else None)
 
     def check_weights(self, weights: Weights, *, when: str) -> None:

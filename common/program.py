@@ -61,7 +61,7 @@ def run_program(
 
 def wants_timeline(settings: Config | UserError) -> bool:
     """Return whether a run of these settings keeps Horovod's timeline."""
-    return isinstance(settings, Config) and settings.record.timeline
+    return isinstance(settings, Config) and settings.record.horovod_timeline
 
 
 def leave(code: int) -> None:

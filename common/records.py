@@ -4,8 +4,8 @@
                 epochs.jsonl         a line an epoch (`EpochRecord`)
                 weights.safetensors  final weights, framework-neutral
                 checkpoints/         resume from here (`common.checkpoints`)
-                power.csv                power over time (`common.power_file`), of metered runs (`--energy`)
-                timeline.json            Horovod's, as trace events (`--timeline`)
+                power.csv            power over time (`common.power_file`), of metered runs (`--energy`)
+                timeline.json            Horovod's, as trace events (`--horovod-timeline`)
                 events.out.tfevents.run   the numbers of epochs.jsonl for TensorBoard (`--tensorboard`)
 
 Fields end in their unit; times are the slowest rank's, losses and accuracies sums over all ranks divided by counts.

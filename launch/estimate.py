@@ -13,7 +13,9 @@ from typing import Literal
 
 from common.config import Config
 from common.environment import usable_cores
+from common.errors import expanded
 from common.model_specs import model_spec
+from common.prepared_file import read_description
 from common.published import PUBLISHED
 from common.records import Run, Status
 from common.sites import Gpu, Site
@@ -79,12 +81,13 @@ def _seconds(config: Config, *, np: int, gpu: Gpu | None, earlier: Sequence[Run]
     if outline is None:
         return None, "not known"
     samples, (height, width, channels), classes = outline
+    samples = round(samples * (1 - config.data.validation_share))
     outputs = config.model.outputs or classes
     spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=outputs)
     flops_per_image = FLOPS_PER_MULTIPLY_ADD * PASSES_PER_TRAINING_STEP * spec.multiply_adds
     rate = np * gpu.fp32_tflops * 1e12 * SHARE_OF_PEAK if gpu else min(np, usable_cores()) * CORE_FLOPS
     training = config.training
-    steps = samples * (1 - config.data.validation_share) / (training.batch_size * np)
+    steps = samples / (training.batch_size * np)
     updates = training.epochs * (training.steps_per_epoch or steps)
     updates = min(updates, training.max_steps or updates)
     return START_SECONDS + updates * training.batch_size * np * flops_per_image / rate, "rough"
@@ -99,4 +102,8 @@ def _outline(config: Config) -> tuple[int, tuple[int, int, int], int] | None:
     if name.startswith("synthetic"):
         samples, height, width, channels, classes = parse_name(name)
         return samples, (height, width, channels), classes
+    kind, _, file = name.partition(":")
+    if kind == "prepared" and (prepared := expanded(file)).exists():
+        description, _ = read_description(prepared)
+        return description.training_samples, description.image_shape, len(description.class_names)
     return None

@@ -99,6 +99,9 @@ def two_rank_jobs(framework: str) -> list[Job]:
         train("one_unscaled", *MLP, *steps, patch="one_unscaled"),
         train("one_differs", *MLP, *steps, patch="one_differs"),
         train("slow_source", *MLP, "--steps-per-epoch", "8", "--epochs", "1", patch="slow_source"),
+        train("profile", *DOUBLE, "--batch-size", "32", "--profile"),
+        train("profile_straggler", *MLP, "--max-steps", "13", "--steps-per-epoch", "8", "--profile",
+              patch="slow_source_of_one"),
         train("slow_model", *MLP, "--steps-per-epoch", "8", "--epochs", "1", patch="slow_model"),
         # What is wrong with the following stands in `BAD_INPUT`.
         train("exists", *MLP, *steps, "--name", f"{framework}2-whole", named=False, watch=f"runs/{framework}2-whole"),
@@ -107,6 +110,7 @@ def two_rank_jobs(framework: str) -> list[Job]:
         train("model", *DATA, "--model", "resnet50"),
         train("dataset", "--dataset", "mnits"),
         train("flag", *MLP, "--epoch", "3"),
+        train("short_profile", *MLP, "--max-steps", "5", "--profile"),
         train("sizes", "--dataset", "images:mixed"),
         train("small", "--dataset", "synthetic:1200x8x8x1x10", "--model", "cnn"),
         train("outputs", *MLP, "--outputs", "3"),
@@ -125,6 +129,7 @@ BAD_INPUT = {
     "model": r"unknown model\. Received: --model resnet50\. Choose one of mlp, cnn",
     "dataset": r"unknown data set\. Received: 'mnits'\. Did you mean mnist\?",
     "flag": r"Unrecognized options: --epoch, 3\. See",
+    "short_profile": r"a profile leaves out the first 5 updates\. Received: --profile and 5 updates\. Train for more",
     "sizes": r"images of different sizes .*Received: .*Give --image-size",
     "small": r"the images are too small for cnn.* Received: 8 x 8 pixels",
     "outputs": r"the model has fewer outputs .* classes \(10\)\. Received: --outputs 3\.",
@@ -153,6 +158,8 @@ def one_process_jobs(framework: str, killed_epochs: int) -> list[Job]:
     jobs = [
         Job("whole", [*WHOLE, "--epochs", "2", "--steps-per-epoch", "3", "--name", f"{framework}1-whole"]),
         Job("double", [*DOUBLE, "--batch-size", "64", "--name", f"{framework}1-double"]),
+        Job("profile", [*DOUBLE, "--batch-size", "64", "--profile", "--name", f"{framework}1-profile"]),
+        Job("timeline", [*MLP, "--timeline"]),
         Job("nothing", [*MLP, "--epochs", "0", "--name", f"{framework}1-nothing"]),
         Job("ranks", ["--resume", f"runs/{framework}2-part", "--epochs", "9"], watch=f"runs/{framework}2-part"),
         Job(
@@ -184,6 +191,7 @@ BAD_RESUME = {
     "ranks": r"the run began with another number of ranks\. Received: -np 1\. Start it with -np 2",
     "foreign": r"these weights are of another model than mlp .* Received: ",
     "settings": r"a resumed run keeps its settings \(learning_rate is 0\.01\)\. Received: --learning-rate 1\.0\.",
+    "timeline": r"a timeline shows what ranks exchange, and there is one rank only\. Received: --timeline\. Start two",
     "done": r"the last epoch was cut short by --max-steps and cannot be resumed\. Received: --resume",
     "no_run": r"no run folder: No such file or directory\. Received: runs/none/run\.json\.",
     "no_image": r"cannot read the image\. Received: file ",
@@ -572,6 +580,45 @@ def test_a_slow_source_is_waited_for_and_a_slow_model_is_not(starts: Starts, fra
         seconds[job] = figure(epoch.data_wait_seconds), figure(epoch.training_seconds)
     assert slow_seconds * 0.9 < seconds["slow_source"][0] <= seconds["slow_source"][1]
     assert seconds["slow_model"][0] < slow_seconds / 2 < slow_seconds < seconds["slow_model"][1]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_profiled_run_trains_as_a_timed_one(starts: Starts, framework: str, size: int) -> None:
+    shown = first(starts.ranks(framework, size), "profile").stdout
+    assert "its times are not to be compared" in shown and "a step of 35, mean over ranks" in shown
+    run, timed = starts.run(f"{framework}{size}-profile"), starts.run(f"{framework}{size}-double")
+    for name, array in weights_of(timed).items():
+        assert relative_difference(weights_of(run)[name], array) < 1e-12, name
+    for ours, theirs in zip(run.epochs, timed.epochs, strict=True):
+        assert figure(ours.training_loss) == pytest.approx(figure(theirs.training_loss), rel=1e-12)
+        assert ours.training_accuracy == theirs.training_accuracy
+    profile = run.record.profile
+    assert profile is not None and timed.record.profile is None
+    assert (profile.steps, profile.left_out_steps) == (35, 5)
+    assert profile.parts_over_step == pytest.approx(1.0, abs=0.02)
+    assert sum(profile.parts_seconds.values()) == pytest.approx(profile.step_seconds, rel=0.02)
+    idle = {part for part, seconds in profile.parts_seconds.items() if seconds == 0}
+    assert idle == ({"waiting", "allreduce"} if size == 1 else set())
+
+
+def test_a_straggler_reads_and_the_other_rank_waits(starts: Starts, framework: str) -> None:
+    first(starts.ranks(framework, 2), "profile_straggler")
+    profile = starts.run(f"{framework}2-profile_straggler").record.profile
+    assert profile is not None and profile.steps == 13 - 5
+    quick, late = zip(profile.parts_seconds_of_ranks["input"], profile.parts_seconds_of_ranks["waiting"], strict=True)
+    assert quick[0] < 0.02 < 0.04 < quick[1], "seconds of input and waiting of rank 0"
+    assert late[1] < 0.02 < 0.04 < late[0], "of rank 1, whose batches take 0.05 s each"
+    assert profile.parts_over_step == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("launcher", ["mpi", "gloo"])
+def test_the_timeline_is_a_whole_list_of_trace_events(framework: str, launcher: str, tmp_path: Path) -> None:
+    arguments = [*MLP, "--steps-per-epoch", "3", "--epochs", "2", "--timeline", "--name", "timeline"]
+    command = [*launcher_command(f"{launcher}2"), *train_command(framework, arguments)]
+    finished = run_command(command, folder=tmp_path)
+    assert finished.code == 0, finished
+    events = json.loads((tmp_path / "runs/timeline/timeline.json").read_text())
+    assert sum(event.get("name", "").endswith("ALLREDUCE") and event["ph"] == "B" for event in events) >= 6
 
 
 def test_early_stop(starts: Starts, framework: str) -> None:

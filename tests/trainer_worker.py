@@ -177,12 +177,13 @@ SLOW_SECONDS = 0.05  # of a batch or a step that is made slow
 
 
 @contextlib.contextmanager
-def slow_source(framework: str) -> Iterator[None]:
-    """Let every batch take its time to be made."""
+def slow_source(framework: str, *, ranks: set[int]) -> Iterator[None]:
+    """Let every batch of some ranks take its time to be made."""
     gather = batches.gather
 
     def slowly(*arguments: Any) -> Any:
-        time.sleep(SLOW_SECONDS)
+        if _rank() in ranks:
+            time.sleep(SLOW_SECONDS)
         return gather(*arguments)
 
     with mock.patch.object(batches, "gather", slowly):
@@ -233,7 +234,8 @@ PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "unscaled": functools.partial(unscaled, ranks={0, 1}),
     "one_unscaled": functools.partial(unscaled, ranks={1}),
     "one_differs": one_differs,
-    "slow_source": slow_source,
+    "slow_source": functools.partial(slow_source, ranks={0, 1}),
+    "slow_source_of_one": functools.partial(slow_source, ranks={1}),
     "slow_model": slow_model,
     "full_disk": functools.partial(full_disk, room_bytes=0),
     "nearly_full_disk": functools.partial(full_disk, room_bytes=2**17),
