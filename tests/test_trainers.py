@@ -159,7 +159,7 @@ def one_process_jobs(framework: str, killed_epochs: int) -> list[Job]:
         Job("whole", [*WHOLE, "--epochs", "2", "--steps-per-epoch", "3", "--name", f"{framework}1-whole"]),
         Job("double", [*DOUBLE, "--batch-size", "64", "--name", f"{framework}1-double"]),
         Job("profile", [*DOUBLE, "--batch-size", "64", "--profile", "--name", f"{framework}1-profile"]),
-        Job("timeline", [*MLP, "--timeline"]),
+        Job("timeline", [*MLP, "--horovod-timeline"]),
         Job("nothing", [*MLP, "--epochs", "0", "--name", f"{framework}1-nothing"]),
         Job("ranks", ["--resume", f"runs/{framework}2-part", "--epochs", "9"], watch=f"runs/{framework}2-part"),
         Job(
@@ -191,7 +191,7 @@ BAD_RESUME = {
     "ranks": r"the run began with another number of ranks\. Received: -np 1\. Start it with -np 2",
     "foreign": r"these weights are of another model than mlp .* Received: ",
     "settings": r"a resumed run keeps its settings \(learning_rate is 0\.01\)\. Received: --learning-rate 1\.0\.",
-    "timeline": r"a timeline shows what ranks exchange, and there is one rank only\. Received: --timeline\. Start two",
+    "timeline": r"a timeline shows what ranks exchange, and there is one rank only\. Received: --horovod-timeline\. Start two",
     "done": r"the last epoch was cut short by --max-steps and cannot be resumed\. Received: --resume",
     "no_run": r"no run folder: No such file or directory\. Received: runs/none/run\.json\.",
     "no_image": r"cannot read the image\. Received: file ",
@@ -613,7 +613,7 @@ def test_a_straggler_reads_and_the_other_rank_waits(starts: Starts, framework: s
 
 @pytest.mark.parametrize("launcher", ["mpi", "gloo"])
 def test_the_timeline_is_a_whole_list_of_trace_events(framework: str, launcher: str, tmp_path: Path) -> None:
-    arguments = [*MLP, "--steps-per-epoch", "3", "--epochs", "2", "--timeline", "--name", "timeline"]
+    arguments = [*MLP, "--steps-per-epoch", "3", "--epochs", "2", "--horovod-timeline", "--name", "timeline"]
     command = [*launcher_command(f"{launcher}2"), *train_command(framework, arguments)]
     finished = run_command(command, folder=tmp_path)
     assert finished.code == 0, finished
