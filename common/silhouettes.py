@@ -2,8 +2,8 @@
 
     python -m common images draw FOLDER --images 9000 --size 227x227 --seed 1
 
-Each image has one shape at a random place, size, rotation and stretch, darker or brighter than what lies behind it,
-among lines and blots, blurred and under noise. It depends on the seed and its own number only.
+Each image has one dark shape at a random place, size, rotation and stretch, among lines and blots, blurred and under
+noise. It depends on the seed and its own number only.
 """
 
 import functools
@@ -21,12 +21,13 @@ from common.workers import in_order
 
 LEAST_SIDE = 16  # pixels; below, shapes are blots
 CURVE_POINTS = 48
-RADIUS = (0.14, 0.3)  # of a shape, as a share of the shorter side
+RADIUS = (0.22, 0.38)  # of a shape, as a share of the shorter side
 STRETCH = (0.75, 1.0)  # the shorter over the longer axis of a shape
-CONTRAST = (14, 60)  # between shape and background, in gray levels
-NOISE = (15, 45)  # standard deviation of a pixel, in gray levels
-LINES, BLOTS = 4, 5  # at most this many of each beside the shape
-COARSE = 6  # cells along each side of the uneven background
+CONTRAST = (30, 90)  # by which a shape is darker than its background, in gray levels
+TURN = 0.6  # radians, at most, to either side
+NOISE = (8, 30)  # standard deviation of a pixel, in gray levels
+LINES, BLOTS = 3, 3  # at most this many of each beside the shape
+COARSE, UNEVENNESS = 6, 12  # background: cells along each side, and their standard deviation in gray levels
 FAST_COMPRESSION = 1  # of PNG: noise hardly shrinks, however long one tries
 
 
@@ -90,10 +91,10 @@ def draw_silhouette(index: int, *, seed: int, size: tuple[int, int]) -> Image.Im
     """
     random = np.random.default_rng(np.random.SeedSequence([seed, index]))
     width, height = size
-    background = random.uniform(70, 185)
-    shade = background + random.choice([-1, 1]) * random.uniform(*CONTRAST)
+    background = random.uniform(110, 200)
+    shade = background - random.uniform(*CONTRAST)
     # Uneven light: a few random values, stretched smoothly over the picture.
-    cells = np.clip(background + random.normal(0, 18, (COARSE, COARSE)), 0, 255).astype(np.uint8)
+    cells = np.clip(background + random.normal(0, UNEVENNESS, (COARSE, COARSE)), 0, 255).astype(np.uint8)
     picture = Image.fromarray(cells).resize(size, Image.Resampling.BICUBIC)
     pen = ImageDraw.Draw(picture)
     for _ in range(random.integers(LINES + 1)):
@@ -104,15 +105,15 @@ def draw_silhouette(index: int, *, seed: int, size: tuple[int, int]) -> Image.Im
         pen.ellipse([*corner, *(corner + extent)], fill=int(random.uniform(40, 215)))
     radius = random.uniform(*RADIUS) * min(size)
     middle = random.uniform(radius, np.array([width, height]) - radius)
-    outline = SHAPES[class_of(index)] * [1, random.uniform(*STRETCH)] @ _rotation(random) @ _rotation(random)
+    outline = SHAPES[class_of(index)] * [1, random.uniform(*STRETCH)] @ _rotation(random.uniform(-TURN, TURN))
     pen.polygon([tuple(point) for point in middle + radius * outline], fill=int(np.clip(shade, 0, 255)))
     picture = picture.filter(ImageFilter.BoxBlur(min(size) / 200))
     noise = random.standard_normal((height, width), np.float32) * np.float32(random.uniform(*NOISE))
     return Image.fromarray(np.clip(np.asarray(picture) + noise, 0, 255).astype(np.uint8))
 
 
-def _rotation(random: np.random.Generator) -> np.ndarray:
-    cosine, sine = _on_circle(random.uniform(0, 2 * np.pi))
+def _rotation(angle: float) -> np.ndarray:
+    cosine, sine = _on_circle(angle)
     return np.array([[cosine, -sine], [sine, cosine]])
 
 
