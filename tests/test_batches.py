@@ -46,6 +46,29 @@ def test_normalize_has_the_bits_of_the_formula(channels: int, dtype: type) -> No
     np.testing.assert_array_equal(normalize(images, unit), (images / 255.0).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_float16_pixels_are_normalised_by_the_formula(channels: int, dtype: type) -> None:
+    random = np.random.default_rng(0)
+    mean, deviation = tuple(random.uniform(0.2, 0.8, channels)), tuple(random.uniform(0.1, 0.4, channels))
+    dataset = dataset_with(mean, deviation)
+    images = random.uniform(0, 1, (7, 9, 5, channels)).astype(np.float16)
+    images[0, 0, :2] = [[0] * channels, [1] * channels]
+    table = normalization_table(dataset, pixels=np.float16, normalization="standard", dtype=dtype)
+    normal = normalize(images, table)
+    expected = ((images.astype(np.float64) - np.array(mean)) / np.array(deviation)).astype(dtype)
+    assert normal.dtype == dtype and normal.flags.c_contiguous and normal.flags.writeable
+    np.testing.assert_array_equal(normal, expected)
+    unit = normalization_table(dataset, pixels=np.float16, normalization="unit", dtype=dtype)
+    np.testing.assert_array_equal(normalize(images, unit), images.astype(dtype))
+
+
+def test_a_table_is_for_one_type_of_pixels() -> None:
+    table = normalization_table(dataset_with((0.5,), (0.1,)), pixels=np.float16)
+    with pytest.raises(AssertionError):
+        normalize(np.zeros((1, 2, 2, 1), np.uint8), table)
+
+
 def test_standard_normalization_gives_mean_0_and_deviation_1() -> None:
     dataset = load_dataset("synthetic:500x12x10x3x4")
     table = normalization_table(dataset, normalization="standard", dtype=np.float64)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from example_runs import make_config, make_experiment
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,8 +27,6 @@ SPECIAL = {
 }
 # What some values need beside them.
 COMPANIONS = {
-    "early_stop": {"data": {"validation_share": 0.1}},
-    "target_accuracy": {"data": {"validation_share": 0.1}},
     "output_activation": {"optimizer": {"loss": "mse"}},
 }
 
@@ -217,12 +216,10 @@ IMPOSSIBLE = [
     ("--max-steps 0", ["--max-steps 0"]),
     ("--validate-every 0", ["--validate-every 0"]),
     ("--validation half", ["half", "replicated"]),
-    ("--early-stop 0 --validation-share .1", ["--early-stop 0"]),
-    ("--early-stop 3", ["--early-stop 3", "--validation-share 0"]),
-    ("--target-accuracy 0 --validation-share .1", ["--target-accuracy 0"]),
-    ("--target-accuracy 97 --validation-share .1", ["--target-accuracy 97"]),
-    ("--target-accuracy nan --validation-share .1", ["--target-accuracy nan"]),
-    ("--target-accuracy .9", ["--target-accuracy 0.9", "--validation-share 0"]),
+    ("--early-stop 0", ["--early-stop 0"]),
+    ("--target-accuracy 0", ["--target-accuracy 0"]),
+    ("--target-accuracy 97", ["--target-accuracy 97"]),
+    ("--target-accuracy nan", ["--target-accuracy nan"]),
     ("--device tpu", ["tpu", "gpu"]),
     ("--mixed-precision --device cpu", ["--mixed-precision --device cpu"]),
     ("--threads 0", ["--threads 0"]),
@@ -254,6 +251,17 @@ def test_an_impossible_value_is_one_line_that_names_it(
         parse(*line.split())
     assert_one_line(error, *parts)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("setting", [{"early_stop": 3}, {"target_accuracy": 0.9}])
+def test_what_needs_validation_samples_says_so_once_the_data_are_known(
+    setting: dict[str, float], tmp_path: Path
+) -> None:
+    ((name, value),) = setting.items()
+    with pytest.raises(UserError) as error:
+        make_experiment(make_config(tmp_path, training=setting))
+    assert_one_line(error, f"--{name.replace('_', '-')} {value} --validation-share 0.0. Give --validation-share")
+    make_experiment(make_config(tmp_path, training=setting, data={"validation_share": 0.25}))
 
 
 def test_every_setting_with_a_limit_is_in_the_table_above() -> None:
