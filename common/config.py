@@ -99,6 +99,9 @@ class ModelConfig:
     """what the mse loss sees of the last layer; cross_entropy takes the linear outputs"""
     dropout: bool = True
     """train with the dropout layers of the model"""
+    batch_norm: Literal["trained", "frozen_after_validation"] = "trained"
+    """frozen_after_validation: after the first validation BatchNorm keeps its running statistics and normalises with
+    them in training, too (a mistake of 003, to reproduce it)"""
     dtype: Literal["float32", "float64"] = "float32"
     """type of weights and computation; float64 is for proofs"""
 
@@ -354,6 +357,12 @@ class Config:
             not (self.record.profile and self.device.mixed_precision),
             problem="the steps of mixed precision cannot be profiled",
             received="--profile --mixed-precision",
+            remedy="Leave one of the two out",
+        )
+        _require(
+            not (self.record.profile and self.model.batch_norm != "trained"),
+            problem="a profile shows steps of one kind",
+            received=f"--profile --batch-norm {self.model.batch_norm}",
             remedy="Leave one of the two out",
         )
         _require(

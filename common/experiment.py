@@ -85,6 +85,11 @@ class Experiment:
         """Return whether an epoch, counted from 1, is followed by a validation."""
         return len(self.validation_indices) > 0 and epoch % self.config.training.validate_every == 0
 
+    def freezes_batch_norm_in(self, epoch: int) -> bool:
+        """Return whether an epoch, counted from 1, comes after a validation that froze BatchNorm."""
+        wanted = self.config.model.batch_norm == "frozen_after_validation"
+        return wanted and any(self.validates_after(before) for before in range(1, epoch))
+
     @cached_property
     def first_weights(self) -> Weights:
         """The first weights of the run, drawn from the seed."""

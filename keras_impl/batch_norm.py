@@ -24,7 +24,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
         moving_mean     <- momentum moving_mean     + (1 - momentum) mean
         moving_variance <- momentum moving_variance + (1 - momentum) variance n / (n - 1)
 
-    A layer that is not trainable runs in inference mode, as in Keras. Statistics are those of the local batch.
+    A layer that is not trainable runs in inference mode, as in Keras; one that is `frozen` does so too, but its gamma and
+    beta are trained on. Statistics are those of the local batch.
 
     Args:
         axis: the channel axis.
@@ -45,6 +46,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
             if kwargs.get(name):
                 raise ValueError(f"`{name}` has no counterpart in PyTorch's layer. Received: {name}={kwargs[name]}")
         super().__init__(axis=axis, momentum=momentum, epsilon=epsilon, **kwargs)
+        self.frozen = False
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Normalises a batch, and in training updates the running statistics.
@@ -59,7 +61,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         """
         if mask is not None:
             raise ValueError("PyTorch's batch normalisation knows no mask. Received a mask for the layer's input.")
-        if not (training and self.trainable):
+        if not (training and self.trainable) or self.frozen:
             return super().call(inputs, training=False)
 
         # float16 would overflow in the sums; float64 stays what it is.

@@ -11,6 +11,7 @@ from common.config import Config
 from common.metrics import Sums
 from common.step_profile import Profiler
 from common.timing import Phases
+from keras_impl.batch_norm import BatchNormalization
 from keras_impl.distributed import synchronize
 from keras_impl.distributed_optimizer import check_compiled_model
 from keras_impl.optimizers import build_loss
@@ -43,8 +44,24 @@ class Trainer:
         )
         if distributed:
             check_compiled_model(model)
-        self._steps = _Steps(model)
-        model.train_function = self._steps  # what `fit` calls in place of a function of its own
+        self._build_steps()
+
+    def _build_steps(self) -> None:
+        self._steps = _Steps(self.model)
+        self.model.train_function = self._steps  # what `fit` calls in place of a function of its own
+
+    def freeze_batch_norm(self, batches: tf.data.Dataset) -> None:
+        """From now on BatchNorm normalises with its running statistics in training, too, and leaves them as they are.
+
+        Args:
+            batches: one of them warms up the graph, which is built anew.
+        """
+        layers = [layer for layer in self.model.layers if isinstance(layer, BatchNormalization)]
+        if not all(layer.frozen for layer in layers):
+            for layer in layers:
+                layer.frozen = True
+            self._build_steps()
+            self.warm_up(batches)
 
     def warm_up(self, batches: tf.data.Dataset) -> None:
         """Train on one batch and take it back: the first call builds the graph, which is no training time."""

@@ -99,6 +99,8 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     while goes_on:
         epoch += 1
         seed_dropout(model, seed=config.training.seed, epoch=epoch, rank=ranks.rank)
+        if experiment.freezes_batch_norm_in(epoch):
+            trainer.freeze_batch_norm(training_data(experiment, epoch=epoch, ranks=ranks))
         steps = experiment.steps_of_epoch(epoch)
         training, seconds, waiting = trainer.train_epoch(
             training_data(experiment, epoch=epoch, ranks=ranks),

@@ -233,6 +233,8 @@ IMPOSSIBLE = [
     ("--power-interval 61", ["--power-interval 61", "60 or less"]),
     ("--idle-seconds -1", ["--idle-seconds -1", "0 or more"]),
     ("--profile --gradient-groups each", ["--gradient-groups each", "--gradient-groups one"]),
+    ("--batch-norm frozen", ["frozen", "frozen_after_validation"]),
+    ("--profile --batch-norm frozen_after_validation", ["--profile", "--batch-norm frozen_after_validation"]),
     ("--profile --energy", ["--profile --energy"]),
     ("--profile --mixed-precision", ["--profile --mixed-precision"]),
     ("--progress dots", ["dots", "lines"]),

@@ -35,12 +35,17 @@ class Trainer:
         self.device = device
         self.phases = phases
         self.profiler: Profiler | None = None
+        self.frozen_layers: list[nn.Module] = []
         self.scaler = torch.amp.GradScaler(
             device.type,
             init_scale=INITIAL_LOSS_SCALE,
             growth_interval=LOSS_SCALE_GROWTH_STEPS,
             enabled=config.device.mixed_precision,
         )
+
+    def freeze_batch_norm(self) -> None:
+        """From now on BatchNorm normalises with its running statistics in training, too, and leaves them as they are."""
+        self.frozen_layers = [layer for layer in self.model.modules() if isinstance(layer, nn.BatchNorm2d)]
 
     def train_epoch(
         self, batches: Batches, *, learning_rates: np.ndarray, advance: Callable[[int], object]
@@ -57,6 +62,8 @@ class Trainer:
             them spent waiting for data (on a CPU: making them, as no thread makes them ahead).
         """
         self.model.train()
+        for layer in self.frozen_layers:
+            layer.eval()
         # Sums stay on the device: reading them at every step would make it wait for each. One sum for each place in the
         # batch, as all batches have one size: adding up within the batch is left for the end of the epoch.
         batch_size = self.config.training.batch_size

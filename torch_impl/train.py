@@ -87,6 +87,8 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     while goes_on:
         epoch += 1
         seed_dropout(seed=config.training.seed, epoch=epoch, rank=ranks.rank)
+        if experiment.freezes_batch_norm_in(epoch):
+            trainer.freeze_batch_norm()
         steps = experiment.steps_of_epoch(epoch)
         first = (epoch - 1) * experiment.steps_per_epoch
         training, seconds, waiting = trainer.train_epoch(
