@@ -51,7 +51,7 @@ class Trainer:
         self.model.train_function = self._steps  # what `fit` calls in place of a function of its own
 
     def freeze_batch_norm(self, batches: tf.data.Dataset) -> None:
-        """From now on BatchNorm normalises with its running statistics in training, too, and leaves them as they are.
+        """From now on BatchNorm normalises with its running statistics in training, too, and they stay as they are.
 
         Args:
             batches: one of them warms up the graph, which is built anew.

@@ -5,6 +5,7 @@ the ends of ranks under a launcher, are tested on the programs as people start t
 """
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -66,6 +67,20 @@ MLP = [*DATA, "--model", "mlp"]
 WHOLE = [*DATA, "--batch-size", "32", "--validation-share", "0.1"]
 # No dropout, no scaling, float64: what two ranks and one process must agree on. 16, 16 and 8 updates.
 DOUBLE = [*MLP, "--dtype", "float64", "--lr-scaling", "none", "--learning-rate", "0.05", "--validation-share", "0.1"]
+FROZEN = ["--dataset", "synthetic:64x32x32x1x3", "--model", "resnet34", "--dtype", "float64", "--batch-size", "8"]
+FROZEN += [
+    "--validation-share",
+    "0.25",
+    "--steps-per-epoch",
+    "2",
+    "--epochs",
+    "3",
+    "--validate-every",
+    "2",
+    "--keep",
+    "0",
+]
+FROZEN += ["--batch-norm", "frozen_after_validation"]
 DOUBLE += ["--epochs", "3", "--max-steps", "40"]
 
 
@@ -160,6 +175,7 @@ def one_process_jobs(framework: str, killed_epochs: int) -> list[Job]:
         Job("double", [*DOUBLE, "--batch-size", "64", "--name", f"{framework}1-double"]),
         Job("profile", [*DOUBLE, "--batch-size", "64", "--profile", "--name", f"{framework}1-profile"]),
         Job("timeline", [*MLP, "--horovod-timeline"]),
+        Job("frozen", [*FROZEN, "--name", f"{framework}1-frozen"]),
         Job("nothing", [*MLP, "--epochs", "0", "--name", f"{framework}1-nothing"]),
         Job("ranks", ["--resume", f"runs/{framework}2-part", "--epochs", "9"], watch=f"runs/{framework}2-part"),
         Job(
@@ -494,6 +510,23 @@ def test_losses_and_accuracies_are_those_worked_out_by_hand(starts: Starts, fram
         assert found == (pytest.approx(loss, rel=1e-12), pytest.approx(accuracy, rel=1e-12))
     assert epoch.images_per_second == pytest.approx(64 / figure(epoch.training_seconds))
     assert relative_difference(after["fc1.weight"], before["fc1.weight"]) > 0
+
+
+def test_batch_norm_frozen_after_the_first_validation(starts: Starts, framework: str) -> None:
+    """Which comes after epoch 2: epoch 3 leaves the statistics alone, and trains what BatchNorm scales by."""
+    starts.ranks(framework, 1)
+    folder = starts.run(f"{framework}1-frozen").folder / "checkpoints"
+    epochs = [load_weights(folder / f"epoch-000{epoch}" / "weights.safetensors") for epoch in (1, 2, 3)]
+    for name in epochs[0]:
+        changes = [not np.array_equal(before[name], after[name]) for before, after in itertools.pairwise(epochs)]
+        assert changes == [True, "running" not in name], name
+
+
+def test_frozen_batch_norm_trains_alike_in_both_frameworks(starts: Starts) -> None:
+    for framework in FRAMEWORKS:
+        starts.ranks(framework, 1)
+    torch, keras = (weights_of(starts.run(f"{framework}1-frozen")) for framework in FRAMEWORKS)
+    assert max(relative_difference(torch[name], keras[name]) for name in torch) < 1e-6
 
 
 def test_frameworks_begin_at_the_same_loss(starts: Starts) -> None:

@@ -85,6 +85,8 @@ EXTRA_PARAMETERS = {
     ("optimizers.py", "build_optimizer"): ({"learning_rate"}, {"learning_rates", "device"}),
     # PyTorch's parameters hold their gradients.
     ("distributed.py", "average_gradients"): (set(), {"gradients"}),
+    # A graph that is built anew has to be warmed up.
+    ("loop.py", "Trainer.freeze_batch_norm"): (set(), {"batches"}),
     ("loop.py", "Trainer.train_epoch"): ({"learning_rates"}, {"epoch"}),
     ("loop.py", "Trainer.__init__"): ({"device"}, {"distributed"}),
     ("profiled.py", "ProfiledTrainer.__init__"): ({"device"}, set()),

@@ -44,7 +44,7 @@ class Trainer:
         )
 
     def freeze_batch_norm(self) -> None:
-        """From now on BatchNorm normalises with its running statistics in training, too, and leaves them as they are."""
+        """From now on BatchNorm normalises with its running statistics in training, too, and they stay as they are."""
         self.frozen_layers = [layer for layer in self.model.modules() if isinstance(layer, nn.BatchNorm2d)]
 
     def train_epoch(
