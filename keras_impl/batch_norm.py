@@ -24,8 +24,8 @@ class BatchNormalization(keras.layers.BatchNormalization):
         moving_mean     <- momentum moving_mean     + (1 - momentum) mean
         moving_variance <- momentum moving_variance + (1 - momentum) variance n / (n - 1)
 
-    A layer that is not trainable runs in inference mode, as in Keras; so does one that is `frozen`, whose gamma and beta
-    are trained on. Statistics are those of the local batch.
+    A layer that is not trainable runs in inference mode, as in Keras; so does a `frozen` one, whose gamma and beta
+    learn on. Statistics are those of the local batch.
 
     Args:
         axis: the channel axis.

@@ -68,19 +68,8 @@ WHOLE = [*DATA, "--batch-size", "32", "--validation-share", "0.1"]
 # No dropout, no scaling, float64: what two ranks and one process must agree on. 16, 16 and 8 updates.
 DOUBLE = [*MLP, "--dtype", "float64", "--lr-scaling", "none", "--learning-rate", "0.05", "--validation-share", "0.1"]
 FROZEN = ["--dataset", "synthetic:64x32x32x1x3", "--model", "resnet34", "--dtype", "float64", "--batch-size", "8"]
-FROZEN += [
-    "--validation-share",
-    "0.25",
-    "--steps-per-epoch",
-    "2",
-    "--epochs",
-    "3",
-    "--validate-every",
-    "2",
-    "--keep",
-    "0",
-]
-FROZEN += ["--batch-norm", "frozen_after_validation"]
+FROZEN += ["--validation-share", "0.25", "--steps-per-epoch", "2", "--epochs", "3", "--validate-every", "2"]
+FROZEN += ["--keep", "0", "--batch-norm", "frozen_after_validation"]
 DOUBLE += ["--epochs", "3", "--max-steps", "40"]
 
 
