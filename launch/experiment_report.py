@@ -94,23 +94,37 @@ def print_status(plan: Plan, found: Sequence[Found], *, base: str | None) -> Non
             for standing in ("running", "failed", "to do", "left out")
             if (count := sum(one.standing == standing for one in of_cell))
         )
+        runs = [one.run for one in done if one.run]
         rows.append(
-            [cell.name, f"{len(done)}/{len(of_cell)}", others, _median(timed, "training_seconds", ".1f"),
-             _median(timed, "images_per_second", ",.0f"),
-             _median([one.run for one in done if one.run], "test_accuracy", ".4f")]
+            [cell.name, f"{len(done)}/{len(of_cell)}", others,
+             _median([_total(run, "training_seconds") for run in timed], ".1f"),
+             _median([_total(run, "images_per_second") for run in timed], ",.0f"),
+             _median([_total(run, "test_accuracy") for run in runs], ".4f"),
+             _median([_of_a_rank(run, "peak_memory_bytes", 1e-6) for run in timed], ",.0f"),
+             _median([_of_a_rank(run, "busy_cores", 1.0) for run in timed], ".2f")]
         )  # fmt: skip
-    headings = ["cell", "finished", "", "training, s (median)", "images/s (median)", "test accuracy (median)"]
-    print(tabulate(rows, headers=headings, disable_numparse=True, colalign=["left"] * 3 + ["right"] * 3))
+    headings = ["medians", "finished", "", "training, s", "images/s", "test accuracy", "MB a rank", "cores a rank"]
+    print(tabulate(rows, headers=headings, disable_numparse=True, colalign=["left"] * 3 + ["right"] * 5))
     _print_energy(plan, found, base=base)
     for one in found:
         if one.standing == "failed":
             print(f"failed: {one.planned.name}: {one.reason}")
 
 
-def _median(runs: Sequence[Run], name: str, form: str) -> str:
-    values = [getattr(run.record.totals, name) for run in runs if isinstance(run.record.totals, Totals)]
-    numbers = [value for value in values if isinstance(value, int | float)]
-    return format(statistics.median(numbers), form) if numbers else ""
+def _median(values: Sequence[float | None], form: str) -> str:
+    known = [value for value in values if value is not None]
+    return format(statistics.median(known), form) if known else ""
+
+
+def _total(run: Run, name: str) -> float | None:
+    value = getattr(run.record.totals, name, None)
+    return value if isinstance(value, int | float) else None
+
+
+def _of_a_rank(run: Run, name: str, factor: float) -> float | None:
+    """Return the mean over ranks."""
+    values = getattr(run.record.isolation, name, None)
+    return factor * statistics.mean(values) if values else None
 
 
 def _print_energy(plan: Plan, found: Sequence[Found], *, base: str | None) -> None:
