@@ -105,27 +105,33 @@ def prepare(
     with _whole_file(file) as output:
         write = functools.partial(_write, output, folder, settings=settings, progress=progress, workers=workers)
         description, rows, broken = write(classes, skipped_files=0)
-        if broken and settings.skip_broken:
+        if broken and not settings.skip_broken:
+            raise _broken_files(broken, classes)
+        if broken:
             # How the classes are split depends on what is left of them, so all is laid out anew.
             say(f"{len(broken):,} broken file(s) found, starting again without them")
             description, rows, again = write(_without(broken, classes), skipped_files=len(broken))
-        if broken and (not settings.skip_broken or again):
-            raise _broken_files(again if settings.skip_broken else broken, sum(map(len, classes.values())))
+            if again:  # they were whole a moment ago
+                raise _broken_files(again, classes)
     return Preparation(description, rows, broken)
 
 
 @contextlib.contextmanager
 def _whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Give a file under another name, and put it in its place at the end; remove it if there is an error."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.partial-", delete=False) as file:
-        temporary = Path(file.name)
-        try:
-            yield file
-            file.flush()
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.partial-", delete=False) as file:
+            temporary = Path(file.name)
+            try:
+                yield file
+                file.flush()
+                temporary.chmod(0o644)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a failed write does not say where
+        raise
 
 
 def _write(
@@ -212,7 +218,8 @@ def _without(broken: Sequence[tuple[Path, str]], classes: Mapping[str, Sequence[
     return {name: [file for file in files if Path(name, file) not in left_out] for name, files in classes.items()}
 
 
-def _broken_files(broken: Sequence[tuple[Path, str]], files: int) -> UserError:
+def _broken_files(broken: Sequence[tuple[Path, str]], classes: Mapping[str, Sequence[str]]) -> UserError:
+    files = sum(map(len, classes.values()))
     first = some([f"{path} ({reason})" for path, reason in sorted(broken)], joint="; ")
     return UserError(
         f"{len(broken):,} of {files:,} image files are broken. Received: {first}. Replace or remove them, or give "

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from tqdm import tqdm
 
 from common.errors import UserError, expanded
-from common.sources import shows_bar
+from common.sources import say, shows_bar
 from common.workers import in_order
 
 LEAST_SIDE = 16  # pixels; below, shapes are blots
@@ -160,7 +160,10 @@ def draw_folder(
             (finished / name).mkdir(parents=True)
         draw = functools.partial(_draw_file, folder=finished, digits=len(str(images - 1)), seed=seed, size=size)
         drawn = in_order(draw, range(images), workers=workers, processes=True)
-        for _ in tqdm(drawn, total=images, desc="drawing", unit="image", disable=not shows_bar(progress), leave=False):
+        bar = shows_bar(progress)
+        if not bar:
+            say(f"drawing {images:,} images into {folder}")
+        for _ in tqdm(drawn, total=images, desc="drawing", unit="image", disable=not bar, leave=False):
             pass
         finished.rename(folder)
     finally:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -349,7 +350,12 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     listed = (folder.parent / "made-skipped.txt").read_text().splitlines()
     assert [line.split(":")[0] for line in listed] == break_files(folder)
     before, after = (Image.open(folder.parent / f"made-{name}.png") for name in ("before", "after"))
-    assert before.size == after.size and before.width > 8 * 128
+    # These images need no resizing, so below the titles both sheets show the same.
+    before_pixels, after_pixels = (np.asarray(sheet)[40:] for sheet in (before, after))
+    np.testing.assert_array_equal(before_pixels, after_pixels)
+    shown_values = {*before_pixels[30, 100::134, 0].tolist(), *before_pixels[120, 100::134, 0].tolist()}
+    assert len([value for value in shown_values if 150 <= value < 190]) >= 6  # dogs
+    assert len([value for value in shown_values if value < 100]) >= 6  # cats
     assert load_dataset(f"prepared:{folder.parent / 'made'}").image_shape == (4, 6, 1)
 
 
@@ -383,6 +389,17 @@ def test_files_beside_the_file_are_not_overwritten(folder: Path, name: str, caps
     assert main(command(folder)) == 2
     assert f"{name}. Remove it" in capsys.readouterr().err
     assert {path.name for path in folder.parent.iterdir()} == {"pets", name}
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    try:
+        code = main(command(folder))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 2 and f"File too large. Received: {folder.parent / 'made'}" in capsys.readouterr().err
+    assert list(folder.parent.iterdir()) == [folder]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -48,6 +48,8 @@ def test_an_image_is_gray_of_its_size_and_unlike_the_others() -> None:
     made = [pixels(index) for index in range(0, 90, 9)] + [pixels(0, seed=2)]
     assert len({image.tobytes() for image in made}) == len(made)
     assert all(image.std() > 5 for image in made)
+    circle, hexagon = (pixels(CLASS_NAMES.index(name)) for name in ("circle", "hexagon"))
+    assert (circle == hexagon).mean() < 0.2  # neighbours do not share their background either
 
 
 def test_shapes_lie_within_a_circle_and_have_different_areas() -> None:
