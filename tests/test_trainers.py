@@ -601,7 +601,8 @@ def test_a_slow_source_is_waited_for_and_a_slow_model_is_not(starts: Starts, fra
         (epoch,) = starts.run(f"{framework}2-{job}").epochs
         seconds[job] = figure(epoch.data_wait_seconds), figure(epoch.training_seconds)
     assert slow_seconds * 0.9 < seconds["slow_source"][0] <= seconds["slow_source"][1]
-    assert seconds["slow_model"][0] < slow_seconds / 2 < slow_seconds < seconds["slow_model"][1]
+    waiting, training = seconds["slow_model"]
+    assert slow_seconds < training and waiting < training / 2
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -628,8 +629,9 @@ def test_a_straggler_reads_and_the_other_rank_waits(starts: Starts, framework: s
     profile = starts.run(f"{framework}2-profile_straggler").record.profile
     assert profile is not None and profile.steps == 13 - 5
     quick, late = zip(profile.parts_seconds_of_ranks["input"], profile.parts_seconds_of_ranks["waiting"], strict=True)
-    assert quick[0] < 0.02 < 0.04 < quick[1], "seconds of input and waiting of rank 0"
-    assert late[1] < 0.02 < 0.04 < late[0], "of rank 1, whose batches take 0.05 s each"
+    (quick_input, quick_waiting), (late_input, late_waiting) = quick, late
+    assert late_input > 0.045, "batches of rank 1 take 0.05 s each"
+    assert quick_input < late_input and late_waiting < quick_waiting
     assert profile.parts_over_step == pytest.approx(1.0, abs=0.02)
 
 
