@@ -141,7 +141,7 @@ def class_folders(folder: Path) -> dict[str, list[str]]:
         class_folder.name: sorted(
             path.name
             for path in class_folder.iterdir()
-            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+            if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and not path.is_dir()
         )
         for class_folder in sorted(folder.iterdir())
         if class_folder.is_dir() and not class_folder.name.startswith(".")

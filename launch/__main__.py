@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for module in (train, experiment, bench, parity):
         module.add_command(commands)
     options = parser.parse_args(arguments[:cut])
-    options.trainer_arguments = arguments[cut + 1 :]
+    options.launch_arguments, options.trainer_arguments = arguments[:cut], arguments[cut + 1 :]
     return carry_out(lambda: options.run(options), program=f"{parser.prog} {options.command}")
 
 

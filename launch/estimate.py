@@ -26,7 +26,7 @@ START_SECONDS = 12.0  # to start the ranks, import a framework and build a model
 CORE_FLOPS = 40e9
 SHARE_OF_PEAK = 0.3
 FLOPS_PER_MULTIPLY_ADD = 2
-PASSES_PER_TRAINING_STEP = 3  # forward, and backward for inputs and for weights
+PASSES_OF_TRAINING = 3  # forward, and backward for inputs and for weights
 SECONDS_PER_HOUR = 3600.0
 
 Basis = Literal["earlier runs", "rough", "not known"]
@@ -53,10 +53,10 @@ def estimate_run(config: Config, *, np: int, site: Site, gpu: Gpu | None, earlie
     Args:
         config: its settings.
         np: its ranks.
-        site, gpu: where it is to run; without GPU the cores of this host compute.
+        site, gpu: where it is to run; without GPU its cores compute, of an unknown number as many as this host's.
         earlier: finished runs of the same cell, made on that site.
     """
-    seconds, basis = _seconds(config, np=np, gpu=gpu, earlier=earlier)
+    seconds, basis = _seconds(config, np=np, gpu=gpu, cores=site.cores or usable_cores(), earlier=earlier)
     if seconds is None:
         return Estimate(None, basis, None, None)
     ranks_per_node = site.gpus or np
@@ -73,37 +73,60 @@ def duration_seconds(run: Run) -> float | None:
     return (datetime.fromisoformat(status.ended_at) - datetime.fromisoformat(status.started_at)).total_seconds()
 
 
-def _seconds(config: Config, *, np: int, gpu: Gpu | None, earlier: Sequence[Run]) -> tuple[float | None, Basis]:
+@dataclass(frozen=True)
+class _Outline:
+    """What is known of a data set without loading it."""
+
+    training: int
+    validation: int
+    test: int
+    image_shape: tuple[int, int, int]
+    classes: int
+
+
+def _seconds(
+    config: Config, *, np: int, gpu: Gpu | None, cores: int, earlier: Sequence[Run]
+) -> tuple[float | None, Basis]:
     durations = [seconds for run in earlier if (seconds := duration_seconds(run)) is not None]
     if durations:
         return START_SECONDS + statistics.median(durations), "earlier runs"
     outline = _outline(config)
     if outline is None:
         return None, "not known"
-    samples, (height, width, channels), classes = outline
-    samples = round(samples * (1 - config.data.validation_share))
-    outputs = config.model.outputs or classes
+    height, width, channels = outline.image_shape
+    outputs = config.model.outputs or outline.classes
     spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=outputs)
-    flops_per_image = FLOPS_PER_MULTIPLY_ADD * PASSES_PER_TRAINING_STEP * spec.multiply_adds
-    rate = np * gpu.fp32_tflops * 1e12 * SHARE_OF_PEAK if gpu else min(np, usable_cores()) * CORE_FLOPS
+    rate = np * gpu.fp32_tflops * 1e12 * SHARE_OF_PEAK if gpu else min(np, cores) * CORE_FLOPS
     training = config.training
-    steps = samples / (training.batch_size * np)
-    updates = training.epochs * (training.steps_per_epoch or steps)
+    global_batch = training.batch_size * np
+    updates = training.epochs * (training.steps_per_epoch or outline.training / global_batch)
     updates = min(updates, training.max_steps or updates)
-    return START_SECONDS + updates * training.batch_size * np * flops_per_image / rate, "rough"
+    validated = outline.validation * (training.epochs // training.validate_every)
+    if training.validation == "replicated":
+        validated *= np
+    passes = PASSES_OF_TRAINING * updates * global_batch + validated + outline.test
+    rest = 2 * config.energy.idle_seconds if config.energy.energy else 0.0
+    return START_SECONDS + rest + passes * FLOPS_PER_MULTIPLY_ADD * spec.multiply_adds / rate, "rough"
 
 
-def _outline(config: Config) -> tuple[int, tuple[int, int, int], int] | None:
-    """Return training samples, (height, width, channels), classes of a data set without loading it; None: unknown."""
+def _outline(config: Config) -> _Outline | None:
+    """Return what is known of the data set; None: nothing before it is loaded."""
     name = config.data.dataset
+    kind, _, file = name.partition(":")
+    if kind == "prepared":
+        if not (prepared := expanded(file)).exists():
+            return None
+        made, _ = read_description(prepared)
+        return _Outline(
+            made.training_samples, made.validation_samples, made.test_samples, made.image_shape, len(made.class_names)
+        )
     if name in PUBLISHED:
         published = PUBLISHED[name]
-        return published.samples[0], published.image_shape, len(published.class_names)
-    if name.startswith("synthetic"):
+        (samples, test), shape, classes = published.samples, published.image_shape, len(published.class_names)
+    elif kind == "synthetic":
         samples, height, width, channels, classes = parse_name(name)
-        return samples, (height, width, channels), classes
-    kind, _, file = name.partition(":")
-    if kind == "prepared" and (prepared := expanded(file)).exists():
-        description, _ = read_description(prepared)
-        return description.training_samples, description.image_shape, len(description.class_names)
-    return None
+        test, shape = max(1, samples // 6), (height, width, channels)
+    else:
+        return None
+    validation = round(samples * config.data.validation_share)
+    return _Outline(samples - validation, validation, test, shape, classes)

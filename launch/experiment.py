@@ -25,9 +25,9 @@ from common.console import counted
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
 from common.records import errors_for_people
 from common.sites import SITES_FILE, Sites, read_sites
-from launch.experiment_plan import Plan, Preparation, only_matching, read_plan, shipped_experiments
+from launch.experiment_plan import Plan, PlannedRun, Preparation, only_matching, read_plan, shipped_experiments
 from launch.experiment_report import estimate, outcome, print_commands, print_left, print_status, unfinished
-from launch.experiment_runs import carry_out, survey
+from launch.experiment_runs import POLL_SECONDS, carry_out, host_of, left_over_preparation, survey
 from launch.processes import trainer_environment
 from launch.progress import Progress
 
@@ -70,8 +70,8 @@ def run(options: argparse.Namespace) -> int:
     """Run what is missing; return 0, or 1 where something is missing still."""
     plan = _plan(options)
     sites = read_sites(options.table)
-    found = survey(plan)
     site = options.site or plan.protocol.site
+    found = survey(plan, host=host_of(sites[site]) if options.site else None)
     if options.dry_run:
         print_commands(plan, found)
         print_left(plan, found, sites=sites, site=site)
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
             f"this experiment is being run already. Received: {plan.folder}. Wait for it, or look at its status"
         ) from None
     except KeyboardInterrupt:
-        print(f"interrupted; go on with: python -m launch experiment run {options.file}")
+        print(f"interrupted; go on with: python -m launch {shlex.join(options.launch_arguments)}")
         return EXIT_CODE_INTERRUPTED
     return 0 if complete else EXIT_CODE_INCOMPLETE
 
@@ -114,10 +114,10 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 def _run_missing(plan: Plan, sites: Sites) -> bool:
     """Run what is missing, and what failed before once more; return whether all is done."""
-    for preparation in plan.preparations:
+    missing = unfinished(survey(plan))
+    for preparation in _needed(plan.preparations, missing, plan=plan):
         _prepare(preparation)
     found = survey(plan)
-    missing = unfinished(found)
     print_left(plan, found, sites=sites, site=plan.protocol.site)
     estimates = [estimate(plan, planned, found, sites=sites, site=plan.protocol.site) for planned in missing]
     planned_seconds = [UNKNOWN_SECONDS if one.seconds is None else one.seconds for one in estimates]
@@ -125,7 +125,8 @@ def _run_missing(plan: Plan, sites: Sites) -> bool:
     pause = plan.protocol.cool_down_seconds
     with Progress(sum(planned_seconds) + pause * max(0, len(missing) - 1)) as progress:
         for number, (planned, seconds) in enumerate(zip(missing, planned_seconds, strict=True), 1):
-            if _is_over_budget(plan, time.monotonic() - began, seconds):
+            expected = estimate(plan, planned, survey(plan), sites=sites, site=plan.protocol.site).seconds or 0.0
+            if _is_over_budget(plan, time.monotonic() - began + (pause if number > 1 else 0.0), expected):
                 print(f"the budget of {plan.protocol.budget_minutes:g} minutes is spent: "
                       f"{counted(len(missing) - number + 1, 'run')} not begun")  # fmt: skip
                 return False
@@ -156,7 +157,20 @@ class _Steps:
         self._progress.advance(self._seconds * (1.0 - self._share), title, line=True)
 
 
+def _needed(preparations: list[Preparation], missing: list[PlannedRun], *, plan: Plan) -> list[Preparation]:
+    """Return the preparations whose products runs that are missing name, or other needed preparations."""
+    needed: list[Preparation] = []
+    texts = [word for run in missing for word in run.arguments(plan.folder)]
+    for preparation in reversed(preparations):
+        if any(preparation.makes in text for text in texts):
+            needed.insert(0, preparation)
+            texts += preparation.command
+    return needed
+
+
 def _prepare(preparation: Preparation) -> None:
+    while left_over_preparation(preparation.command):  # of a command that was killed; it may be done yet
+        time.sleep(POLL_SECONDS)
     if preparation.done:
         return
     command = ["python", "-m", "common", *preparation.command]

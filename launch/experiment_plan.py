@@ -198,7 +198,10 @@ def read_plan(name: str, *, runs_folder: Path) -> Plan:
     file = _file(name)
     content = _read_file(file)
     if "based_on" in content:
-        content = _laid_over(_read_file(_file(content.pop("based_on"))), content)
+        base = content.pop("based_on")
+        if not isinstance(base, str):
+            raise _wrong(file, "something else than a name as based_on", base, "Name an experiment or a file")
+        content = _laid_over(_read_file(_file(base)), content, file=file)
     folder = runs_folder / file.stem
     content = _filled_in(content, folder=str(folder))
     unknown = set(content) - {"about", "experiment", "settings", "cells", "prepare"}
@@ -241,9 +244,15 @@ def _file(name: str) -> Path:
     return EXPERIMENTS / f"{name}.toml" if name in shipped_experiments() else Path(name)
 
 
-def _laid_over(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """Return an experiment laid over another: settings and protocol one by one, cells and the like as a whole."""
-    merged = {table: {**base.get(table, {}), **content.get(table, {})} for table in ("settings", "experiment")}
+def _laid_over(base: dict[str, Any], content: dict[str, Any], *, file: Path) -> dict[str, Any]:
+    """Return an experiment laid over another: tables one key after the other, cells and preparations as a whole."""
+    merged = {}
+    for name in ("about", "settings", "experiment"):
+        tables = base.get(name, {}), content.get(name, {})
+        for table in tables:
+            if not isinstance(table, dict):
+                raise _wrong(file, f"something else than a table as [{name}]", table, "Mend the file")
+        merged[name] = {**tables[0], **tables[1]}
     return {**base, **content, **merged}
 
 
@@ -286,8 +295,8 @@ def _validated(kind: Any, content: Any, *, file: Path, where: str) -> Any:
 def _check_protocol(protocol: Protocol, *, file: Path) -> None:
     for name in ("cool_down_seconds", "budget_minutes", "limit_minutes"):
         value = getattr(protocol, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise _wrong(file, f"an impossible {name}", value, "Give 0 or more")
+        if (value is not None and not 0 <= value < math.inf) or (value == 0 and name == "limit_minutes"):
+            raise _wrong(file, f"an impossible {name}", value, "Give 0 or more, and more than 0 for a limit")
     _check_repeats(protocol.repeats, protocol.metered, file=file)
 
 

@@ -8,6 +8,7 @@ from tabulate import tabulate
 
 from common.console import counted, readable_seconds
 from common.energy import EnergyRecord, normalized
+from common.errors import UserError
 from common.records import Run, Totals
 from common.sites import Sites
 from launch.estimate import Estimate, estimate_run
@@ -22,7 +23,7 @@ def estimate(plan: Plan, planned: PlannedRun, found: Sequence[Found], *, sites: 
     place = sites[site]
     gpu = None if planned.cell.config.device.device == "cpu" else sites.gpu_of(place)
     earlier = earlier_runs(found, planned) if site == plan.protocol.site else []
-    return estimate_run(planned.cell.config, np=planned.cell.np, site=place, gpu=gpu, earlier=earlier)
+    return estimate_run(planned.config, np=planned.cell.np, site=place, gpu=gpu, earlier=earlier)
 
 
 def unfinished(found: Sequence[Found]) -> list[PlannedRun]:
@@ -79,16 +80,20 @@ def print_status(plan: Plan, found: Sequence[Found], *, base: str | None) -> Non
 
     Args:
         plan, found: the experiment and how it stands.
-        base: the cell by whose energy-delay product those of all are divided; None: the first that has one.
+        base: the cell by whose energy and energy-delay product those of all are divided; None: the first metered one.
 
     Raises:
-        UserError: the base has none.
+        UserError: there is no such cell.
     """
+    names = [cell.name for cell in plan.cells]
+    if base is not None and base not in names:
+        raise UserError(f"no cell has such a name. Received: --base {base}. There are: {', '.join(names)}")
     rows = []
     for cell in plan.cells:
         of_cell = [one for one in found if one.planned.cell == cell]
         done = [one for one in of_cell if one.standing == "finished"]
-        timed = [one.run for one in done if one.run and not one.planned.metered]
+        profiled = cell.config.record.profile
+        timed = [one.run for one in done if one.run and not one.planned.metered and not profiled]
         others = ", ".join(
             f"{count} {standing}"
             for standing in ("running", "failed", "to do", "left out")
@@ -105,15 +110,15 @@ def print_status(plan: Plan, found: Sequence[Found], *, base: str | None) -> Non
         )  # fmt: skip
     headings = ["medians", "finished", "", "training, s", "images/s", "test accuracy", "MB a rank", "cores a rank"]
     print(tabulate(rows, headers=headings, disable_numparse=True, colalign=["left"] * 3 + ["right"] * 5))
-    _print_energy(plan, found, base=base)
+    _print_energy(found, base=base)
     for one in found:
         if one.standing == "failed":
             print(f"failed: {one.planned.name}: {one.reason}")
 
 
 def _median(values: Sequence[float | None], form: str) -> str:
-    known = [value for value in values if value is not None]
-    return format(statistics.median(known), form) if known else ""
+    median = _median_of(values)
+    return "" if median is None else format(median, form)
 
 
 def _total(run: Run, name: str) -> float | None:
@@ -127,36 +132,49 @@ def _of_a_rank(run: Run, name: str, factor: float) -> float | None:
     return factor * statistics.mean(values) if values else None
 
 
-def _print_energy(plan: Plan, found: Sequence[Found], *, base: str | None) -> None:
-    """Print medians over the metered runs of each cell: energy and energy-delay products of each run come first."""
+def _print_energy(found: Sequence[Found], *, base: str | None) -> None:
+    """Print medians over the metered runs of each cell: the products of each run come first, then their median."""
     records: dict[str, list[EnergyRecord]] = {}
     for one in found:
         if one.run and one.standing == "finished" and isinstance(one.run.record.energy, EnergyRecord):
             records.setdefault(one.planned.cell.name, []).append(one.run.record.energy)
-    if not records:
+    medians = {
+        name: [
+            _median_of([getattr(getattr(record, which), quantity) for record in of_cell])
+            for which in ("used_devices", "all_devices")
+            for quantity in ("joules", "edp_joule_seconds", "ed2p_joule_square_seconds")
+        ]
+        for name, of_cell in records.items()
+    }
+    measured = {name: values for name, values in medians.items() if values[0] is not None}
+    for name in records.keys() - measured.keys():
+        print(f"metered, and nothing could be measured: {name}")
+    if not measured:
         return
-    used = {name: _median_edp(of_cell, "used_devices") for name, of_cell in records.items()}
-    measured = {name: edp for name, edp in used.items() if edp is not None}
-    if base is not None or measured:
-        measured = normalized(measured, base=base or next(iter(measured)))
+    chosen = base or next(iter(measured))
+    if chosen not in measured:
+        print(f"no energy of {chosen} was measured: nothing is divided by it")
     rows = []
-    for name, of_cell in records.items():
-        row = [name, str(len(of_cell)), "" if all(one.used_devices.complete for one in of_cell) else "in part"]
-        for which in ("used_devices", "all_devices"):
-            joules = [value for one in of_cell if (value := getattr(one, which).joules) is not None]
-            edp = _median_edp(of_cell, which)
-            row += [
-                f"{statistics.median(joules):,.1f}" if joules else "not measured",
-                "" if edp is None else f"{edp:.4g}",
-            ]
-        rows.append([*row, f"{measured[name]:.4f}" if name in measured else ""])
-    headings = ["metered cell", "runs", "", "energy, J", "EDP, J s", "with idle GPUs, J", "EDP, J s", "EDP / base"]
-    print(tabulate(rows, headers=headings, disable_numparse=True, colalign=["left"] * 3 + ["right"] * 5))
+    for name, values in measured.items():
+        whole = all(record.used_devices.complete for record in records[name])
+        ratios = [
+            normalized({cell: of_cell[column] or 0.0 for cell, of_cell in measured.items()}, base=chosen)[name]
+            for column in (0, 1)
+            if chosen in measured
+        ]
+        shown = [f"{value:.4g}" for value in values if value is not None] + [f"{ratio:.4f}" for ratio in ratios]
+        rows.append([name, len(records[name]), "" if whole else "in part", *shown])
+    quantities = ["energy, J", "EDP, J s", "ED2P, J s2"]
+    headings = ["metered", "runs", "", *quantities, *(f"{one}, idle GPUs too" for one in quantities)]
+    headings += ["energy / base", "EDP / base"] if chosen in measured else []
+    print(
+        tabulate(rows, headers=headings, disable_numparse=True, colalign=["left"] * 3 + ["right"] * len(headings[3:]))
+    )
 
 
-def _median_edp(records: Sequence[EnergyRecord], which: str) -> float | None:
-    values = [value for one in records if (value := getattr(one, which).edp_joule_seconds) is not None]
-    return statistics.median(values) if values else None
+def _median_of(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def outcome(found: Found) -> str:
@@ -169,4 +187,8 @@ def outcome(found: Found) -> str:
         parts.append(f"trained in {readable_seconds(totals.training_seconds)}")
     if isinstance(totals.test_accuracy, float):
         parts.append(f"test accuracy {100 * totals.test_accuracy:.2f} %")
-    return ", ".join([*parts, "energy measured"] if found.planned.metered else parts)
+    energy = found.run.record.energy
+    if isinstance(energy, EnergyRecord):
+        joules = energy.used_devices.joules
+        parts.append("energy not measured" if joules is None else f"{joules:,.0f} J")
+    return ", ".join(parts)

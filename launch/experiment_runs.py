@@ -1,6 +1,7 @@
 """The run folders of an experiment: what is done, what is left, what stands in the way; and one run, carried out."""
 
 import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ import psutil
 from common.config import Config
 from common.environment import usable_cores
 from common.errors import UserError
-from common.records import EPOCHS_FILE, Run, Status, errors_for_people, read_run
+from common.records import EPOCHS_FILE, Run, Status, World, errors_for_people, read_run
+from common.sites import Site
 from launch.experiment_plan import Plan, PlannedRun
-from launch.processes import last_lines, started
+from launch.processes import end_processes, reason_in, started
 from launch.setup_run import ask_nvidia
 
 LOGS = "logs"
@@ -39,54 +41,78 @@ class Found:
     reason: str = ""
 
 
-def survey(plan: Plan) -> list[Found]:
+@dataclass(frozen=True)
+class Host:
+    """What a place has for the cells that need it."""
+
+    gpus: float
+    cores: float
+
+
+@functools.cache
+def this_host() -> Host:
+    """Return what this host has."""
+    return Host(gpus=len(ask_nvidia("--list-gpus").splitlines()), cores=usable_cores())
+
+
+def host_of(site: Site) -> Host:
+    """Return what a site has, of as many nodes as are wanted; of an unknown number of cores enough."""
+    return Host(gpus=math.inf if site.gpus else 0, cores=site.cores or math.inf)
+
+
+def survey(plan: Plan, *, host: Host | None = None) -> list[Found]:
     """Return how each planned run stands, in the plan's order.
+
+    Args:
+        plan: the experiment.
+        host: where it is to run; None: here.
 
     Raises:
         UserError: a run was made with other settings than the plan's.
     """
-    return [find(plan, planned) for planned in plan.runs]
+    return [find(plan, planned, host=host) for planned in plan.runs]
 
 
-@functools.cache
-def _gpus() -> int:
-    return len(ask_nvidia("--list-gpus").splitlines())
-
-
-def find(plan: Plan, planned: PlannedRun) -> Found:
+def find(plan: Plan, planned: PlannedRun, *, host: Host | None = None) -> Found:
     """Return how a planned run stands; see `survey`."""
+    host = host or this_host()
     folder, log = plan.folder / planned.name, _log(plan, planned)
     if not folder.exists():
         if log.exists():  # it was begun, and has come no further, or not yet
-            return Found(planned, "running" if left_over(plan, planned) else "failed", reason=_reason_in(log))
-        for what, needed, there in (
-            ("GPUs", planned.cell.gpus, _gpus()),
-            ("cores", planned.cell.cores, usable_cores()),
-        ):
+            return Found(planned, "running" if left_over(plan, planned) else "failed", reason=reason_in(log))
+        for what, needed, there in (("GPUs", planned.cell.gpus, host.gpus), ("cores", planned.cell.cores, host.cores)):
             if needed > there:
-                return Found(planned, "left out", reason=f"needs {needed} {what}, here are {there}")
+                return Found(planned, "left out", reason=f"needs {needed} {what}, there are {there}")
         return Found(planned, "to do")
     try:
         run = read_run(folder)
     except UserError as error:  # ended while the folder was made
         return Found(planned, "failed", reason=str(error))
     if isinstance(run.record.config, Config):
-        _check_settings(run.record.config, planned.config, planned, file=plan.file)
+        _check_settings(run, planned, file=plan.file)
     if run.state in ("finished", "running"):
         return Found(planned, run.state, run)
     message = run.record.status.message if isinstance(run.record.status, Status) else None
     return Found(planned, "failed", run, reason=f"{run.state}{f': {message}' if message else ''}")
 
 
-def _check_settings(old: Config, new: Config, planned: PlannedRun, *, file: Path) -> None:
-    before, now = old.as_dict(), new.as_dict()
-    for subject, values in now.items():
-        for name, value in values.items():
-            if subject != "record" and value != before[subject][name]:
-                raise UserError(
-                    f"{planned.name} was run with {name} {before[subject][name]}. Received: {value} in {file.name}. "
-                    "Give the changed experiment another file name, so that it has a folder of its own"
-                )
+def _check_settings(run: Run, planned: PlannedRun, *, file: Path) -> None:
+    assert isinstance(run.record.config, Config)
+    before, now = run.record.config.as_dict(), planned.config.as_dict()
+    changes = [
+        (name, before[subject][name], value)
+        for subject, values in now.items()
+        for name, value in values.items()
+        if subject != "record" and value != before[subject][name]
+    ]
+    world, wanted = run.record.world, planned.cell.controller
+    if isinstance(world, World) and world.size > 1 and wanted is not None and world.controller != wanted:
+        changes.append(("controller", world.controller, wanted))
+    for name, old, new in changes:
+        raise UserError(
+            f"{planned.name} was run with {name} {old}. Received: {new} in {file.name}. "
+            "Give the changed experiment another file name, so that it has a folder of its own"
+        )
 
 
 def carry_out(plan: Plan, planned: PlannedRun, *, tell: Callable[[float, str], None]) -> Found:
@@ -100,7 +126,7 @@ def carry_out(plan: Plan, planned: PlannedRun, *, tell: Callable[[float, str], N
         tell: told now and then of the share of epochs that are done, 0 to 1, and of what happens.
     """
     limit = plan.protocol.limit_minutes
-    _wait_for_left_over(plan, planned, tell=tell)
+    _wait_for_left_over(plan, planned)
     found = find(plan, planned)
     if found.standing == "finished":
         return found
@@ -124,12 +150,6 @@ def carry_out(plan: Plan, planned: PlannedRun, *, tell: Callable[[float, str], N
     return Found(planned, "failed", found.run, reason=found.reason)
 
 
-def _reason_in(log: Path) -> str:
-    lines = last_lines(log).splitlines()
-    errors = [line for line in lines if "error: " in line]
-    return (errors or lines or ["it ended without a word"])[-1]
-
-
 def _epochs_done(folder: Path) -> int:
     try:
         return len((folder / EPOCHS_FILE).read_text(encoding="utf-8").splitlines())
@@ -137,21 +157,48 @@ def _epochs_done(folder: Path) -> int:
         return 0
 
 
-def _wait_for_left_over(plan: Plan, planned: PlannedRun, *, tell: Callable[[float, str], None]) -> None:
-    """Wait for processes of this run that outlived the command that had started them: they may finish it yet."""
-    while processes := left_over(plan, planned):
-        tell(0.0, f"{planned.name} still runs from an earlier start: waiting for it")
-        psutil.wait_procs(processes, timeout=POLL_SECONDS)
+def _wait_for_left_over(plan: Plan, planned: PlannedRun) -> None:
+    """Wait for a run that outlived the command that had started it: it may be finished yet.
+
+    It is not waited for longer than `limit_minutes`, then its processes here are ended.
+    """
+    limit, began, told = plan.protocol.limit_minutes, time.monotonic(), False
+    while (processes := left_over(plan, planned)) or find(plan, planned).standing == "running":
+        if not told:
+            print(f"{planned.name} still runs from an earlier start: waiting for it", flush=True)
+            told = True
+        if processes and limit is not None and time.monotonic() - began > limit * 60:
+            end_processes(processes)
+        time.sleep(POLL_SECONDS)
 
 
 def left_over(plan: Plan, planned: PlannedRun) -> list[psutil.Process]:
-    """Return the processes that carry out this run, launchers among them."""
-    mark = " ".join(planned.arguments(plan.folder)[-4:])  # its folder and name: no other run has them
+    """Return the processes that carry out this run, launchers among them, from whatever folder they were started."""
+    folder = plan.folder.resolve()
+
+    def is_of_this_run(command: list[str], cwd: str) -> bool:
+        words = [word for part in command for word in (part.split() if " " in part else [part])]  # sh -c "mpirun ..."
+        own = [
+            (Path(cwd) / words[at + 1]).resolve() == folder
+            for at, word in enumerate(words[:-3])
+            if word == "--runs-folder" and words[at + 2 : at + 4] == ["--name", planned.name]
+        ]
+        return any(own)
+
+    return _processes(is_of_this_run)
+
+
+def left_over_preparation(command: Sequence[str]) -> list[psutil.Process]:
+    """Return the processes that prepare just this, from this folder."""
+    here, words = str(Path.cwd()), list(command)
+    return _processes(lambda found, cwd: cwd == here and found[-len(words) :] == words and "common" in found)
+
+
+def _processes(is_meant: Callable[[list[str], str], bool]) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "cwd", "status"]):
-        command = process.info["cmdline"] or []
-        alive = process.info["status"] != psutil.STATUS_ZOMBIE
-        if alive and f"{mark} " in f"{' '.join(command)} " and process.info["cwd"] == str(Path.cwd()):
+        command, cwd = process.info["cmdline"], process.info["cwd"]
+        if command and cwd and process.info["status"] != psutil.STATUS_ZOMBIE and is_meant(command, cwd):
             found.append(process)
     return found
 

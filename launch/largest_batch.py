@@ -20,7 +20,7 @@ from common.errors import UserError
 from common.experiment import Experiment
 from common.isolation import Isolation
 from common.records import read_run
-from launch.processes import PROGRAMS, last_lines, started, train_command
+from launch.processes import PROGRAMS, last_lines, reason_in, started, train_command
 
 SHARE_OF_FREE_MEMORY = 0.9
 FIRST_TRY = 32
@@ -103,8 +103,7 @@ def _try(command: Sequence[str], folder: Path, *, batch: int, limit_bytes: float
     text = last_lines(log)
     if _FULL.search(text) or process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return False, "memory is full"
-    last = text.splitlines()[-1] if text else "not a word"
-    raise UserError(f"a try with a batch of {batch} failed. Received: {last}. Mend that first")
+    raise UserError(f"a try with a batch of {batch} failed. Received: {reason_in(log)}. Mend that first")
 
 
 def _resident_bytes(process: "subprocess.Popen[bytes]") -> int:

@@ -141,15 +141,26 @@ def last_lines(log: Path) -> str:
     return "\n".join(line for line in lines if line)
 
 
+def reason_in(log: Path) -> str:
+    """Return the line of a log of ranks that tells why they ended: the last error, or the last line."""
+    lines = last_lines(log).splitlines()
+    errors = [line for line in lines if "error: " in line]
+    return (errors or lines or ["it ended without a word"])[-1]
+
+
+def end_processes(processes: Sequence[psutil.Process]) -> None:
+    """End processes, all at once, by force where they do not end by themselves."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    for process in psutil.wait_procs(processes, timeout=PATIENCE_SECONDS)[1]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the ranks and what started them, all at once: mpirun outlives a horovodrun that is told alone."""
     with suppress(psutil.NoSuchProcess):
         first = psutil.Process(process.pid)
-        members = [first, *first.children(recursive=True)]
-        for member in members:
-            with suppress(psutil.NoSuchProcess):
-                member.terminate()
-        for member in psutil.wait_procs(members, timeout=PATIENCE_SECONDS)[1]:
-            with suppress(psutil.NoSuchProcess):
-                member.kill()
+        end_processes([first, *first.children(recursive=True)])
     process.wait()

@@ -35,8 +35,11 @@ class Progress:
     def advance(self, planned_seconds: float, title: str, *, line: bool = False) -> None:
         """Tell of so many planned seconds done; `line`: also where there is no terminal."""
         self._done += planned_seconds
-        pace = (time.monotonic() - self._began) / max(self._done, 1.0)
-        left = readable_seconds(round(max(0.0, self._planned - self._done) * pace))
+        spent = time.monotonic() - self._began
+        # Too little done tells no pace: the plan is believed until a twentieth of it is done.
+        known = self._done > 0.05 * self._planned
+        left_seconds = (self._planned - self._done) * spent / self._done if known else self._planned - spent
+        left = readable_seconds(round(max(0.0, left_seconds)))
         if line:
             self._bar.clear()
             print(f"{title}; about {left} left", flush=True)

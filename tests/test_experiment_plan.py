@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.config import Config, parse_command_line
+from common.config import Config, EnergyConfig, parse_command_line
 from common.errors import UserError
 from common.sites import Gpu, Price, Site, read_sites
 from launch.estimate import CORE_FLOPS, SHARE_OF_PEAK, START_SECONDS, estimate_run
@@ -121,6 +121,7 @@ CELL = '[[cells]]\nframework = "torch"\n'
         ('[experiment]\nrepeats = "3"\n' + CELL, r"\[experiment\] repeats: .*Received: '3'"),
         ("[experiment]\nrepeats = 0\n" + CELL, "an impossible number of repeats. Received: 0"),
         ("[experiment]\nmetered = [2]\n" + CELL, r"metered repeats beyond its 1. Received: \[2\]"),
+        ("[experiment]\nlimit_minutes = 0.0\n" + CELL, "an impossible limit_minutes. Received: 0.0"),
         ("[experiment]\ncool_down_seconds = -1.0\n" + CELL, "an impossible cool_down_seconds. Received: -1.0"),
         ('[experiment]\norder = "any"\n' + CELL, r"\[experiment\] order: .*Received: 'any'"),
         ("[settings]\nepoch = 3\n" + CELL, r"`epoch` in \[settings\], which is no setting"),
@@ -145,6 +146,8 @@ CELL = '[[cells]]\nframework = "torch"\n'
         (CELL + CELL, "two cells of one name. Received: torch-cnn-np1"),
         ("settings = 3\n" + CELL, "something else than a table"),
         ('[[prepare]]\ncommand = ["a"]\n' + CELL, r"\[\[prepare\]\] 0.makes: "),
+        ("based_on = 3\n", "something else than a name as based_on. Received: 3"),
+        ('based_on = "smoke"\nsettings = 3\n', r"something else than a table as \[settings\]. Received: 3"),
         ('based_on = "nothing.toml"\n', "cannot read the experiment: No such file or directory"),
     ],
 )
@@ -224,8 +227,8 @@ def config_of(**training: object) -> Config:
 
 
 def test_an_estimate_by_hand() -> None:
-    """mlp: 784 x 192 + 192 x 10 multiply-adds an image, two operations each, three passes."""
-    flops = 1000 * 2 * 6 * (784 * 192 + 192 * 10)
+    """mlp: 784 x 192 + 192 x 10 multiply-adds an image, two operations each; 3 passes to train, 1 for 166 tests."""
+    flops = (3 * 1000 * 2 + 166) * 2 * (784 * 192 + 192 * 10)
     config = config_of(epochs=2, batch_size=100)
     on_gpus = estimate_run(config, np=5, site=RENTED, gpu=GPU, earlier=[])
     seconds = START_SECONDS + flops / (5 * 10e12 * SHARE_OF_PEAK)
@@ -237,7 +240,15 @@ def test_an_estimate_by_hand() -> None:
     assert alone.seconds == pytest.approx(START_SECONDS + flops / CORE_FLOPS)
     assert (alone.joules, alone.usd) == (None, 0.0)
     cut = estimate_run(config_of(epochs=2, batch_size=100, max_steps=5), np=1, site=RENTED, gpu=None, earlier=[])
-    assert cut.seconds == pytest.approx(START_SECONDS + flops / 4 / CORE_FLOPS)
+    multiply_adds = 784 * 192 + 192 * 10
+    assert cut.seconds == pytest.approx(START_SECONDS + (3 * 500 + 166) * 2 * multiply_adds / CORE_FLOPS)
+    config = replace(config_of(epochs=4, batch_size=100, validate_every=2, validation="replicated"),
+                     energy=EnergyConfig(energy=True, idle_seconds=7.0))  # fmt: skip
+    config = replace(config, data=replace(config.data, validation_share=0.2))
+    metered = estimate_run(config, np=2, site=RENTED, gpu=GPU, earlier=[])
+    passes = 3 * 800 * 4 + 200 * 2 * 2 + 166
+    rate = 2 * 10e12 * SHARE_OF_PEAK
+    assert metered.seconds == pytest.approx(START_SECONDS + 14 + passes * 2 * multiply_adds / rate)
 
 
 def test_what_is_not_known_is_not_guessed() -> None:

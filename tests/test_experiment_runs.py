@@ -16,7 +16,8 @@ from example_runs import make_record, make_status
 from trainer_runs import ROOT, Finished, finish, start_command, wait_until
 
 from common.energy import EnergyRecord, EnergyTotals
-from common.records import RunWriter, read_run
+from common.errors import UserError
+from common.records import RunWriter, World, read_run
 from launch import __main__ as launch
 from launch.experiment_plan import read_plan
 from launch.experiment_runs import left_over, survey
@@ -174,7 +175,7 @@ def test_budget_limit_and_needs(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, f"{protocol}{LONG}{rich}[[cells]]\n")
     ended = experiment.run()
     assert ended.code == 1, ended
-    assert "left out: rich-torch-mlp-np1, needs 100000 cores, here are" in ended.stdout
+    assert "left out: rich-torch-mlp-np1, needs 100000 cores, there are" in ended.stdout
     assert "torch-mlp-np1-r1: FAILED: not ended within 0.15 minutes (limit_minutes)" in ended.stdout
     assert "the budget of 0.3 minutes is spent: 1 run not begun" in ended.stdout
     assert not experiment.trainers()
@@ -205,10 +206,13 @@ def test_a_dry_run_shows_commands_and_estimate_and_does_nothing(
     program = os.path.relpath(ROOT / "torch_impl/train.py")
     assert lines[0] == "python -m common images draw runs/made/drawn"
     assert lines[1].startswith(f"python {program} --model mlp --dataset synthetic:600x8x8x1x3 ")
-    assert "left out: gpu-torch-mlp-np1, needs 64 GPUs, here are 0" in lines
+    assert lines[2].endswith("--name gpu-torch-mlp-np1-r1")  # there are enough on that site, on as many nodes as needed
     assert re.fullmatch(
-        r"1 run of 2 to do on aws-p3-2xlarge: about 12\.0 s \(roughly, within a factor of 3\); .*; \$0\.01", lines[-1]
+        r"2 runs of 2 to do on aws-p3-2xlarge: about 24\.0 s \(roughly, within a factor of 3\); .*; \$0\.\d\d",
+        lines[-1],
     )
+    assert launch.main(["experiment", "run", "made.toml", "--dry-run"]) == 0
+    assert "left out: gpu-torch-mlp-np1, needs 64 GPUs, there are 0" in capsys.readouterr().out.splitlines()
     assert [path.name for path in tmp_path.iterdir()] == ["made.toml"]
     assert launch.main(["experiment", "run", "made.toml", "--site", "mars"]) == 2
     assert "unknown site. Received: mars" in capsys.readouterr().err
@@ -231,13 +235,39 @@ def test_energy_of_metered_runs_is_shown_as_a_ratio_to_a_base(
         RunWriter.create(plan.folder / planned.name, record).end("finished")
     assert launch.main(["experiment", "status", "made.toml"]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"^a-torch-mlp-np1 +3 +30\.0 +300 +60\.0 +600 +1\.0000$", shown, re.M), shown
-    assert re.search(r"^b-torch-mlp-np1 +3 +60\.0 +600 +120\.0 +1200 +2\.0000$", shown, re.M), shown
-    assert re.search(r"^none-torch-mlp-np1 +3 +in part +not measured +not measured$", shown, re.M), shown
+    two = r"^{} +3 +{} +{} +{} +{} +{} +{} +{} +{}$"
+    assert re.search(two.format("a-torch-mlp-np1", 30, 300, 3000, 60, 600, 6000, "1.0000", "1.0000"), shown, re.M), (
+        shown
+    )
+    assert re.search(
+        two.format("b-torch-mlp-np1", 60, 600, 6000, 120, 1200, r"1.2e\+04", "2.0000", "2.0000"), shown, re.M
+    )
+    assert "metered, and nothing could be measured: none-torch-mlp-np1" in shown
     assert launch.main(["experiment", "status", "made.toml", "--base", "b-torch-mlp-np1"]) == 0
     assert re.search(r"^a-torch.* 0\.5000$", capsys.readouterr().out, re.M)
-    assert launch.main(["experiment", "status", "made.toml", "--base", "none-torch-mlp-np1"]) == 2
-    assert "nothing can be divided by this base. Received: none-torch-mlp-np1" in capsys.readouterr().err
+    assert launch.main(["experiment", "status", "made.toml", "--base", "none-torch-mlp-np1"]) == 0
+    assert "no energy of none-torch-mlp-np1 was measured: nothing is divided by it" in capsys.readouterr().out
+    assert launch.main(["experiment", "status", "made.toml", "--base", "c"]) == 2
+    assert "no cell has such a name. Received: --base c. There are: a-torch-mlp-np1" in capsys.readouterr().err
+
+
+def test_another_controller_is_another_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.toml").write_text(
+        SHORT.replace('launcher = "python"', 'np = 2\ncontroller = "gloo"') + "[[cells]]\n"
+    )
+    plan = read_plan("made.toml", runs_folder=Path("runs"))
+    world = World(size=2, local_size=2, hosts=["a"], controller="mpi", threads_per_rank=1, cores=2,
+                  oversubscribed=False, devices=["cpu", "cpu"])  # fmt: skip
+    record = make_record(config=plan.runs[0].config, status=make_status(), world=world)
+    RunWriter.create(plan.folder / plan.runs[0].name, record).end("finished")
+    with pytest.raises(UserError, match=r"was run with controller mpi\. Received: gloo in made\.toml"):
+        survey(plan)
+
+
+def test_preparations_that_no_run_needs_are_left_out(tmp_path: Path) -> None:
+    prepare = '[[prepare]]\ncommand = ["sites", "show", "mars"]\nmakes = "{folder}/drawn"\n'
+    assert Experiment(tmp_path, f"{prepare}{SHORT}[[cells]]\n").run().code == 0
 
 
 def energy_of(joules: float | None) -> EnergyRecord:
@@ -257,7 +287,7 @@ def energy_of(joules: float | None) -> EnergyRecord:
 
 def test_a_failed_preparation_ends_it(tmp_path: Path) -> None:
     prepare = '[[prepare]]\ncommand = ["sites", "show", "mars"]\nmakes = "{folder}/drawn"\n'
-    ended = Experiment(tmp_path, f"{prepare}{SHORT}[[cells]]\n").run()
+    ended = Experiment(tmp_path, f'{prepare}{SHORT}data_folder = "{{folder}}/drawn"\n[[cells]]\n').run()
     assert ended.code == 2
     assert "preparing the experiment failed. Received: exit code 2 of python -m common sites show mars" in ended.stderr
 
@@ -279,6 +309,14 @@ def test_processes_of_other_runs_are_not_taken_for_left_over_ones(
         process.kill()
         process.wait()
     assert left_over(plan, eleventh) == []
+    monkeypatch.chdir(tmp_path.parent)  # the same folder, said from elsewhere
+    plan = read_plan(str(tmp_path / "made.toml"), runs_folder=tmp_path / "runs")
+    process = psutil.Popen(sleeper, cwd=tmp_path)
+    try:
+        _soon(lambda: [found.pid for found in left_over(plan, eleventh)] == [process.pid])
+    finally:
+        process.kill()
+        process.wait()
     assert {found.standing for found in survey(plan)} == {"to do"}
 
 
