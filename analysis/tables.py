@@ -10,6 +10,8 @@ from typing import Literal, get_args
 
 from tabulate import tabulate
 
+from analysis.inference import Interval
+
 Format = Literal["text", "md", "csv", "json", "latex"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _TABULATE = {"text": "simple", "md": "github", "latex": "latex_booktabs"}
@@ -64,3 +66,8 @@ def _for_people(cell: Cell, form: str) -> str:
 
 def _for_json(cell: Cell) -> Cell:
     return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell
+
+
+def shown_interval(interval: Interval | None, form: str, *, scale: float = 1.0) -> str | None:
+    """Return an interval for a cell, such as "1.05 to 1.12"; None where there is none."""
+    return f"{interval.low * scale:{form}} to {interval.high * scale:{form}}" if interval else None

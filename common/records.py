@@ -36,7 +36,7 @@ from common.errors import UserError, from_os_error, one_line
 from common.isolation import Isolation
 from common.step_profile import StepProfile
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 RUN_FILE = "run.json"
 EPOCHS_FILE = "epochs.jsonl"
 WEIGHTS_FILE = "weights.safetensors"
@@ -171,7 +171,7 @@ class RunRecord:
     """`run.json`."""
 
     __pydantic_config__ = _STRICT
-    schema_version: int
+    schema_version: Literal[1]
     origin: Literal["measured", "imported", "published"]
     framework: str
     config: Config | NotRecorded
@@ -379,37 +379,69 @@ def read_run(folder: Path | str) -> Run:
         UserError: no run folder, or one that does not follow the schema.
     """
     folder = Path(folder)
+    record = read_record(folder)
+    return Run(folder, record, read_epochs(folder), state_of(record))
+
+
+def read_record(folder: Path) -> RunRecord:
+    """Read and validate `run.json`.
+
+    Raises:
+        UserError: there is none, or it does not follow the schema.
+    """
+    text = _read(folder / RUN_FILE)
     try:
-        text = (folder / RUN_FILE).read_text(encoding="utf-8")
-        lines = (folder / EPOCHS_FILE).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(
-            f"no run folder: {error.strerror}. Received: {error.filename}. Name a folder with run.json"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{folder} is no valid run folder. Received: {error}. Restore its files") from None
+        return _RUN.validate_json(text, strict=True)
+    except ValidationError as error:
+        # Only what is refused is looked at twice: reading thousands of runs has to be quick.
+        raise _invalid(folder, text, error) from None
+
+
+def read_epochs(folder: Path) -> list[EpochRecord]:
+    """Read and validate `epochs.jsonl`.
+
+    Raises:
+        UserError: there is none, it does not follow the schema, or epochs are missing or doubled.
+    """
     try:
-        version = json.loads(text).get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise UserError(
-                f"unknown schema version. Received: {version} in {folder}. This program reads {SCHEMA_VERSION}"
-            )
-        record = _RUN.validate_json(text, strict=True)
-        epochs = [_EPOCH.validate_json(line, strict=True) for line in lines]
+        epochs = [_EPOCH.validate_json(line, strict=True) for line in _read(folder / EPOCHS_FILE).splitlines()]
     except ValidationError as error:
         raise UserError(f"{folder} is no valid run folder: {one_line(error)}. Restore the file") from None
-    except (json.JSONDecodeError, AttributeError) as error:
-        raise UserError(f"{folder} is no valid run folder. Received: {error} in {RUN_FILE}. Restore the file") from None
     if [epoch.epoch for epoch in epochs] != list(range(1, len(epochs) + 1)):
         raise UserError(
             f"{folder} is no valid run folder: epochs are missing or doubled. "
             f"Received: {[epoch.epoch for epoch in epochs]} in {EPOCHS_FILE}. Restore the file"
         )
-    return Run(folder, record, epochs, _state(record.status))
+    return epochs
 
 
-def _state(status: Status | NotRecorded) -> State:
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"no run folder: {error.strerror}. Received: {error.filename}. Name a folder with run.json"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file.parent} is no valid run folder. Received: {error}. Restore its files") from None
+
+
+def _invalid(folder: Path, text: str, error: ValidationError) -> UserError:
+    """Return why a record was refused: another version of the schema before all else."""
+    try:
+        version = json.loads(text).get("schema_version")
+    except (json.JSONDecodeError, AttributeError) as broken:
+        return UserError(f"{folder} is no valid run folder. Received: {broken} in {RUN_FILE}. Restore the file")
+    if version != SCHEMA_VERSION:
+        return UserError(
+            f"unknown schema version. Received: {version} in {folder}. This program reads {SCHEMA_VERSION}"
+        )
+    return UserError(f"{folder} is no valid run folder: {one_line(error)}. Restore the file")
+
+
+def state_of(record: RunRecord) -> State:
     """Tell a run that still runs from one whose process is gone without a word."""
+    status = record.status
     if isinstance(status, NotRecorded):
         return "finished"
     if status.state != "running":

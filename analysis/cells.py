@@ -1,0 +1,153 @@
+"""Runs of the same settings put together: a cell is a row of a table, its runs are the points of a plot."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from analysis.runs import StudiedRun
+from analysis.sameness import SETTINGS
+from common.environment import Environment
+from common.records import DataRecord, World
+
+# What has a column of its own, or tells nothing that another setting does not.
+_CORE = ("framework", "model", "data set", "np")
+Settings = dict[str, Hashable]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Runs that differ in nothing but their seed, or not even in that.
+
+    Attributes:
+        settings: what they have in common, by names for people.
+        runs: at least one, in the order in which they were read.
+        words: the settings that tell the cell from others of the same framework, model, data set and np.
+    """
+
+    settings: Settings
+    runs: list[StudiedRun]
+    words: str = ""
+
+    @property
+    def framework(self) -> str:
+        """Framework of all of its runs."""
+        return self.runs[0].framework
+
+    @property
+    def label(self) -> str:
+        """Model, data set, ranks, and what tells it from others; the framework aside."""
+        first = self.runs[0]
+        ranks = f"np {first.ranks}" if first.ranks else ""
+        origin = first.origin if first.origin == "published" else ""
+        return ", ".join(part for part in (first.model, first.dataset, ranks, self.words, origin) if part)
+
+    @cached_property
+    def timed(self) -> list[StudiedRun]:
+        """Those of its runs whose times may be compared."""
+        return [run for run in self.runs if run.timed]
+
+    @cached_property
+    def finished(self) -> list[StudiedRun]:
+        """Those of its runs whose accuracies may be compared: metered and profiled ones train the same."""
+        return [run for run in self.runs if run.state == "finished"]
+
+    def seconds(self, of: Callable[[StudiedRun], float]) -> dict[Hashable, float]:
+        """Return what pairs a run with others -> a time of it, or another figure that measuring disturbs."""
+        return _values(self.timed, of)
+
+    def results(self, of: Callable[[StudiedRun], float]) -> dict[Hashable, float]:
+        """Return what pairs a run with others -> a result of it that measuring leaves alone."""
+        return _values(self.finished, of)
+
+
+def _values(runs: Sequence[StudiedRun], of: Callable[[StudiedRun], float]) -> dict[Hashable, float]:
+    seeds = Counter(run.seed for run in runs)
+    # A seed that is not known, or that several runs have, pairs nothing.
+    keys = [str(run.folder) if run.seed is None or seeds[run.seed] > 1 else run.seed for run in runs]
+    values = {key: of(run) for key, run in zip(keys, runs, strict=True)}
+    return {key: value for key, value in values.items() if not math.isnan(value)}
+
+
+def cells_of(runs: Iterable[StudiedRun]) -> list[Cell]:
+    """Put runs of the same settings together, in the order in which they come."""
+    groups: dict[tuple[Hashable, ...], list[StudiedRun]] = defaultdict(list)
+    names: dict[tuple[Hashable, ...], Settings] = {}
+    for run in runs:
+        settings = settings_of(run)
+        key = tuple(settings.items())
+        groups[key].append(run)
+        names[key] = settings
+    return with_words([Cell(names[key], of_cell) for key, of_cell in groups.items()])
+
+
+def with_words(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells, each with what tells it from others of its model, data set and np."""
+    neighbours: dict[Hashable, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        neighbours[_place(cell)].append(cell)
+    varying = {place: _varying([cell.settings for cell in near]) for place, near in neighbours.items()}
+    words = [", ".join(_word(name, cell.settings.get(name)) for name in varying[_place(cell)]) for cell in cells]
+    return [Cell(cell.settings, cell.runs, of_cell) for cell, of_cell in zip(cells, words, strict=True)]
+
+
+def _place(cell: Cell) -> Hashable:
+    return tuple(cell.settings.get(name) for name in _CORE[1:])
+
+
+def _varying(settings: Sequence[Settings]) -> list[str]:
+    names = dict.fromkeys(name for one in settings for name in one)
+    return [name for name in names if name not in _CORE and len({one.get(name, _MISSING) for one in settings}) > 1]
+
+
+_MISSING = "not recorded"
+
+
+def _word(name: str, value: Hashable) -> str:
+    if value is None:
+        return f"{name} {_MISSING}"
+    return str(value) if name in ("device", "site", "origin", "machine", "devices") else f"{name} {value}"
+
+
+def differing(first: Mapping[str, Hashable], second: Mapping[str, Hashable]) -> list[str]:
+    """Return, in words, the settings that differ, the framework aside."""
+    return [
+        f"{name}: {first.get(name, _MISSING)} and {second.get(name, _MISSING)}"
+        for name in dict.fromkeys((*first, *second))
+        if name != "framework" and first.get(name, _MISSING) != second.get(name, _MISSING)
+    ]
+
+
+def settings_of(run: StudiedRun) -> Settings:
+    """Return all settings that define a run but its seed, by names for people."""
+    record, config = run.record, run.config
+    settings: Settings = {
+        "framework": run.framework,
+        "model": run.model,
+        "data set": run.dataset,
+        "np": run.ranks,
+        "origin": run.origin,
+        "site": run.site,
+        "device": run.device,
+        "image size": run.image_size,
+        "global batch": run.global_batch,
+    }
+    if isinstance(record.world, World):
+        settings["controller"] = record.world.controller
+        settings["threads"] = record.world.threads_per_rank
+    if isinstance(record.data, DataRecord):
+        data = record.data
+        settings["samples"] = f"{data.training_samples}/{data.validation_samples}/{data.test_samples}"
+    if isinstance(record.environment, Environment):
+        settings["machine"] = f"{record.environment.processor}, {record.environment.cores} cores"
+    if config is not None:
+        settings["gradient groups"] = config.device.gradient_groups
+        settings["validation"] = config.training.validation
+        for subject, names in SETTINGS.items():
+            part: Any = getattr(config, subject)
+            for name in names:
+                if name not in ("seed", "dataset", "model", "image_size"):
+                    settings[name.replace("_", " ")] = getattr(part, name)
+    return settings

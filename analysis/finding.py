@@ -1,0 +1,120 @@
+"""What a command has found: question, answer, tables, plots and what is to be said against them; and how it is shown.
+
+Every command makes a `Finding` of run folders. On the terminal it becomes tables and lines, in `report` a chapter.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from analysis.plots import save_figure
+from analysis.runs import Selection, read_runs
+from analysis.tables import FORMATS, Table, render
+from common.errors import UserError
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture and the numbers in it; `name` becomes that of its files."""
+
+    name: str
+    figure: Figure
+    data: Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What a command has found.
+
+    Attributes:
+        name: of the command.
+        question: that it answers.
+        answer: in a sentence or a few.
+        tables, plots: what shows it.
+        flags: why something is not comparable, or a run is not valid; with --strict they are an error.
+        notes: what was not measured, what could not be drawn and why, how a figure was had.
+    """
+
+    name: str
+    question: str
+    answer: str
+    tables: Sequence[Table]
+    plots: Sequence[Plot] = ()
+    flags: Sequence[str] = ()
+    notes: Sequence[str] = field(default_factory=list)
+
+
+def add_show_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that tell how a finding is shown."""
+    parser.add_argument("--format", default="text", help=f"one of {', '.join(FORMATS)} (default: %(default)s)")
+    parser.add_argument("--plots", metavar="DIR", help="write the plots there, as PNG and SVG")
+    parser.add_argument("--strict", action="store_true", help="exit code 2 if anything is flagged")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command that works on runs."""
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
+    add_show_options(parser)
+
+
+def selected(options: argparse.Namespace) -> Selection:
+    """Return the runs that a command was given.
+
+    Raises:
+        UserError: there are none, or the format is unknown: before the work, not after it.
+    """
+    check_format(options)
+    return read_runs(options.runs)
+
+
+def check_format(options: argparse.Namespace) -> None:
+    """Raise UserError for a format that does not exist."""
+    if options.format not in FORMATS:
+        raise UserError(f"there is no such format. Received: --format {options.format}. Use {', '.join(FORMATS)}")
+
+
+def show(finding: Finding, options: argparse.Namespace) -> None:
+    """Print a finding, and write its plots where asked.
+
+    All of it is one JSON object; in the other formats tables go to standard output, each after its title, and with
+    all but text the words to standard error: what programs read stays tables.
+
+    Raises:
+        UserError: with --strict, if something is flagged; or the plots cannot be written.
+    """
+    files = []
+    if options.plots:
+        files = [file for plot in finding.plots for file in save_figure(plot.figure, Path(options.plots), plot.name)]
+    if options.format == "json":
+        print(_as_json(finding))
+    else:
+        for table in finding.tables:
+            print(_TITLES[options.format].format(table.title) + render(table, options.format) + "\n")
+        lines = [finding.answer, *(f"note: {note}" for note in finding.notes)]
+        lines += [f"flag: {flag}" for flag in finding.flags if not options.strict]
+        lines += [f"plot: {file}" for file in files]
+        print("\n".join(lines), file=sys.stdout if options.format == "text" else sys.stderr)
+    refuse_flags(finding.flags, options)
+
+
+_TITLES = {"text": "", "md": "**{}**\n\n", "csv": "# {}\n", "latex": "% {}\n"}
+
+
+def _as_json(finding: Finding) -> str:
+    words = {name: getattr(finding, name) for name in ("name", "question", "answer", "flags", "notes")}
+    return json.dumps(words | {"tables": [json.loads(render(table, "json")) for table in finding.tables]}, indent=1)
+
+
+def refuse_flags(flags: Sequence[str], options: Any) -> None:
+    """Raise UserError with --strict if something is flagged."""
+    if flags and options.strict:
+        more = f" ({len(flags)} flags in all)" if len(flags) > 1 else ""
+        raise UserError(
+            f"this is not comparable. Received: {flags[0]}{more}. Leave out --strict to see it all the same"
+        )

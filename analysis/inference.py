@@ -1,0 +1,201 @@
+"""Statistics of repeated runs: medians with intervals, who is faster, and whether two accuracies are the same.
+
+All of it rests on ranks and holds for any distribution; nothing is assumed to be normal. Intervals are exact up to
+the sizes in `_EXACT`, beyond them by the normal approximation of the ranks' sum. What too few runs cannot tell is
+None, never a guess. After Hoefler and Belli, SC'15 (doi 10.1145/2807591.2807644): medians with intervals, harmonic
+means of rates, ratios are never averaged.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+CONFIDENCE = 0.95
+EQUIVALENCE_CONFIDENCE = 0.90  # of two one-sided tests at 5 % each (Schuirmann 1987)
+FEWEST_PAIRS = 6  # with fewer, no interval of pairs reaches 95 %
+_EXACT = 2500  # number of pairs of values up to which distributions are counted out
+
+Method = Literal["paired by seed", "unpaired"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From `low` to `high`."""
+
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        """Return whether a value lies in it, edges included."""
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two sets of values held against each other.
+
+    Attributes:
+        estimate: ratio or difference (Hodges and Lehmann 1963): the median over pairs of runs.
+        interval: of it, with CONFIDENCE; None: too few runs.
+        p_value: of the hypothesis that both are the same, two-sided: Wilcoxon's signed-rank test of pairs, else Mann
+            and Whitney's; None: too few runs.
+        method: how runs were put side by side.
+        n: pairs, or runs on each side.
+    """
+
+    estimate: float
+    interval: Interval | None
+    p_value: float | None
+    method: Method
+    n: tuple[int, int]
+
+
+def median_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Interval | None:
+    """Return the interval of the median between two order statistics, or None where so few values have none.
+
+    The k-th smallest and k-th largest of n values hold the median with probability 1 - 2 B(k - 1; n, 1/2), B being
+    the binomial distribution function (David and Nagaraja, Order Statistics, 7.1); k is the largest that suffices.
+    At 95 % six values are needed.
+    """
+    ordered = sorted(values)
+    k = int(stats.binom.ppf((1 - confidence) / 2, len(ordered), 0.5)) if ordered else 0
+    while k > 0 and 2 * stats.binom.cdf(k - 1, len(ordered), 0.5) > 1 - confidence:
+        k -= 1
+    return Interval(ordered[k - 1], ordered[-k]) if k > 0 else None
+
+
+def olympic_mean(values: Sequence[float]) -> float | None:
+    """Return the mean without the smallest and the largest value, as MLPerf scores; None with fewer than three."""
+    return float(np.mean(sorted(values)[1:-1])) if len(values) > 2 else None
+
+
+def harmonic_mean(values: Sequence[float]) -> float | None:
+    """Return n / sum(1 / value), the mean of rates over equal work; None without values or with one that is not > 0."""
+    return len(values) / sum(1 / value for value in values) if values and min(values) > 0 else None
+
+
+def ratio(values: Mapping[Any, float], base: Mapping[Any, float]) -> Comparison | None:
+    """Return how many times the base the values are; None without values or with one that is not > 0.
+
+    Args:
+        values, base: seed (or another number that makes pairs) -> value. Pairs are used if there are enough of them.
+    """
+    if not values or not base or min(*values.values(), *base.values(), 1.0) <= 0:
+        return None
+    logs = [{key: math.log(value) for key, value in side.items()} for side in (values, base)]
+    found = difference(*logs)
+    if found is None:
+        return None
+    interval = found.interval and Interval(math.exp(found.interval.low), math.exp(found.interval.high))
+    return Comparison(
+        estimate=math.exp(found.estimate), interval=interval, p_value=found.p_value, method=found.method, n=found.n
+    )
+
+
+def difference(
+    values: Mapping[Any, float], base: Mapping[Any, float], *, confidence: float = CONFIDENCE
+) -> Comparison | None:
+    """Return how much larger than the base the values are; None if there are none on a side, or one is not finite."""
+    if not values or not base or not all(math.isfinite(value) for value in (*values.values(), *base.values())):
+        return None
+    pairs = sorted(values.keys() & base.keys())
+    if len(pairs) >= FEWEST_PAIRS:
+        return _paired(np.array([values[key] - base[key] for key in pairs]), confidence=confidence)
+    return _unpaired(np.array(list(values.values())), np.array(list(base.values())), confidence=confidence)
+
+
+Sameness = Literal["same", "different", "not shown"]
+
+
+def sameness(values: Mapping[Any, float], base: Mapping[Any, float], *, margin: float) -> Sameness:
+    """Return whether two sets of values are the same to within a margin.
+
+    same: the 90 % interval of their difference lies inside the margin, which is two one-sided tests at 5 %. different:
+    it does not, and the 95 % interval leaves out 0. Else neither is shown: more runs may tell.
+    """
+    inner, outer = (
+        difference(values, base, confidence=confidence) for confidence in (EQUIVALENCE_CONFIDENCE, CONFIDENCE)
+    )
+    if inner and inner.interval and -margin < inner.interval.low and inner.interval.high < margin:
+        return "same"
+    return "different" if outer and outer.interval and not outer.interval.holds(0.0) else "not shown"
+
+
+def _paired(differences: NDArray[np.float64], *, confidence: float) -> Comparison:
+    """Hodges and Lehmann's estimate and interval from the mean of every two differences (Walsh averages)."""
+    n = len(differences)
+    rows, columns = np.triu_indices(n)
+    averages = np.sort((differences[rows] + differences[columns]) / 2)
+    counts = signed_rank_counts(n) if n * n <= _EXACT else None
+    spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
+    p_value = 1.0 if not differences.any() else float(stats.wilcoxon(differences).pvalue)
+    return Comparison(
+        estimate=float(np.median(averages)),
+        interval=_between(averages, counts, spread=spread, confidence=confidence),
+        p_value=p_value,
+        method="paired by seed",
+        n=(n, n),
+    )
+
+
+def _unpaired(values: NDArray[np.float64], base: NDArray[np.float64], *, confidence: float) -> Comparison:
+    """The same from the difference of every value to every one of the base."""
+    n, m = len(values), len(base)
+    differences = np.sort((values[:, None] - base[None, :]).ravel())
+    counts = rank_sum_counts(n, m) if n * m <= _EXACT else None
+    interval = _between(differences, counts, spread=math.sqrt(n * m * (n + m + 1) / 12), confidence=confidence)
+    return Comparison(
+        estimate=float(np.median(differences)),
+        interval=interval,
+        p_value=None if interval is None else float(stats.mannwhitneyu(values, base).pvalue),
+        method="unpaired",
+        n=(n, m),
+    )
+
+
+def _between(
+    ordered: NDArray[np.float64], counts: NDArray[np.float64] | None, *, spread: float, confidence: float
+) -> Interval | None:
+    """Return the interval from the k-th smallest to the k-th largest, k the largest that suffices; None if none does.
+
+    Args:
+        ordered: (values,) float64, sorted.
+        counts: [i] ways in which the statistic of the test is i, if nothing differs; None: it is taken as normal.
+        spread: its standard deviation.
+        confidence: that the interval holds the truth.
+    """
+    tail = (1 - confidence) / 2
+    if counts is None:
+        k = math.floor(len(ordered) / 2 - stats.norm.ppf(1 - tail) * spread)
+    else:
+        k = int(np.searchsorted(np.cumsum(counts) / counts.sum(), tail * (1 + 1e-12), side="right"))
+    return Interval(float(ordered[k - 1]), float(ordered[-k])) if k > 0 else None
+
+
+@lru_cache
+def signed_rank_counts(n: int) -> NDArray[np.float64]:
+    """Return in how many ways n signs give each sum of positive ranks: (n (n + 1) / 2 + 1,) float64."""
+    counts = np.ones(1)
+    for rank in range(1, n + 1):
+        counts = np.pad(counts, (0, rank)) + np.pad(counts, (rank, 0))
+    return counts
+
+
+@lru_cache
+def rank_sum_counts(n: int, m: int) -> NDArray[np.float64]:
+    """Return in how many ways n values among n + m give each of Mann and Whitney's U: (n m + 1,) float64."""
+    # ways[k][u]: k of the items so far were chosen, with u the number of items left out below each of them, summed.
+    ways = np.zeros((n + 1, n * m + 1))
+    ways[0, 0] = 1
+    for item in range(n + m):
+        for k in range(min(item, n - 1), -1, -1):
+            below = item - k
+            if below <= m:
+                ways[k + 1, below:] += ways[k, : n * m + 1 - below]
+    return ways[n]

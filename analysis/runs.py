@@ -1,0 +1,245 @@
+"""Many run folders, read at once: what cannot be used is named and left out."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.config import Config
+from common.errors import UserError
+from common.records import (
+    EPOCHS_FILE,
+    RUN_FILE,
+    DataRecord,
+    EpochRecord,
+    ModelRecord,
+    NotRecorded,
+    RunRecord,
+    State,
+    Totals,
+    World,
+    read_epochs,
+    read_record,
+    state_of,
+)
+from common.step_profile import StepProfile
+
+_SERIES = [name for name in EpochRecord.__annotations__ if name not in ("epoch", "weights_hash")]
+_DEEPEST = 3  # folders of folders of runs
+
+
+@dataclass(frozen=True)
+class StudiedRun:
+    """One run as comparisons see it. What is not known is NaN, or "unknown" where words stand.
+
+    Attributes:
+        figures: (fields, epochs) float64, see `series`.
+    """
+
+    folder: Path
+    record: RunRecord
+    state: State
+    figures: NDArray[np.float64] = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The folder's name, with the source before it where the run is a published result."""
+        return self.folder.name
+
+    @property
+    def origin(self) -> str:
+        """Measured, imported or published."""
+        return self.record.origin
+
+    @property
+    def framework(self) -> str:
+        """Keras or torch, or another of a published result."""
+        return self.record.framework
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        model = self.record.model
+        return model.name if isinstance(model, ModelRecord) else "unknown"
+
+    @property
+    def dataset(self) -> str:
+        """Name of the data set."""
+        data = self.record.data
+        return data.name if isinstance(data, DataRecord) else "unknown"
+
+    @property
+    def ranks(self) -> int:
+        """Number of processes; 0: not known."""
+        return self.record.world.size if isinstance(self.record.world, World) else 0
+
+    @property
+    def site(self) -> str:
+        """Where it ran, a name of the table of sites."""
+        return self.record.site
+
+    @property
+    def device(self) -> str:
+        """Kind of its devices: cpu, gpu, or both of a hybrid run."""
+        devices = self.record.world.devices if isinstance(self.record.world, World) else []
+        return " and ".join(sorted({"cpu" if device == "cpu" else "gpu" for device in devices})) or "unknown"
+
+    @property
+    def global_batch(self) -> int:
+        """Images of an update over all ranks; 0: not known."""
+        return self.record.data.global_batch_size if isinstance(self.record.data, DataRecord) else 0
+
+    @property
+    def image_size(self) -> str:
+        """Width x height of an image in pixels, as in 197x148."""
+        data = self.record.data
+        return f"{data.image_shape[1]}x{data.image_shape[0]}" if isinstance(data, DataRecord) else "unknown"
+
+    @property
+    def config(self) -> Config | None:
+        """All settings; None where they are not recorded."""
+        return self.record.config if isinstance(self.record.config, Config) else None
+
+    @property
+    def seed(self) -> int | None:
+        """Its seed; None where it is not recorded."""
+        return self.config.training.seed if self.config else None
+
+    @property
+    def timed(self) -> bool:
+        """Whether its times may be compared: it is finished, took time, and was neither metered nor profiled."""
+        profiled = isinstance(self.record.profile, StepProfile)
+        return self.state == "finished" and self.training_seconds != 0 and not self.metered and not profiled
+
+    @property
+    def metered(self) -> bool:
+        """Whether it measured energy."""
+        return self.record.energy is not None
+
+    def total(self, name: str) -> float:
+        """Return a field of `common.records.Totals`; NaN where it is not known."""
+        return _number(getattr(self.record.totals, name)) if isinstance(self.record.totals, Totals) else math.nan
+
+    @property
+    def training_seconds(self) -> float:
+        """Of all epochs."""
+        return self.total("training_seconds")
+
+    @property
+    def total_seconds(self) -> float:
+        """T = train + validation + test (003). A part that the source counts within another is 0 here."""
+        rest = [self.total(name) for name in ("validation_seconds", "test_seconds")]
+        return self.training_seconds + sum(seconds for seconds in rest if not math.isnan(seconds))
+
+    @property
+    def images_per_second(self) -> float:
+        """Training images of all ranks / training seconds."""
+        return self.total("images_per_second")
+
+    @property
+    def epoch_seconds(self) -> float:
+        """Training seconds of an epoch, mean over all epochs."""
+        epochs = self.total("epochs")
+        return self.training_seconds / epochs if epochs > 0 else math.nan
+
+    @property
+    def steady_epoch_seconds(self) -> float:
+        """Training seconds of an epoch, mean over all but the first; NaN with one epoch."""
+        epochs = self.total("epochs")
+        return (self.training_seconds - self.total("first_epoch_seconds")) / (epochs - 1) if epochs > 1 else math.nan
+
+    @property
+    def accuracy(self) -> float:
+        """On the test samples; where they were not used, on the validation samples after the last epoch."""
+        test = self.total("test_accuracy")
+        if not math.isnan(test):
+            return test
+        validation = self.series("validation_accuracy")
+        return float(validation[-1]) if len(validation) else math.nan
+
+    def series(self, name: str) -> NDArray[np.float64]:
+        """Return a field of `EpochRecord` over the epochs: (epochs,) float64, NaN where it is not known."""
+        return self.figures[_SERIES.index(name)]
+
+    def seconds_to(self, accuracy: float) -> float:
+        """Return training and validation seconds until an epoch's validation accuracy reached this; NaN if none did."""
+        reached = np.flatnonzero(self.series("validation_accuracy") >= accuracy)
+        if len(reached) == 0:
+            return math.nan
+        spent = self.series("training_seconds") + np.nan_to_num(self.series("validation_seconds"))
+        return float(spent[: reached[0] + 1].sum())
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a command works on.
+
+    Attributes:
+        runs: those that can be read and have come to an end or are under way, sorted by folder.
+        left_out: a line for each folder that is no use, and why.
+    """
+
+    runs: list[StudiedRun]
+    left_out: list[str]
+
+
+def read_runs(paths: Iterable[Path | str]) -> Selection:
+    """Read run folders and folders of run folders.
+
+    Raises:
+        UserError: a path does not exist, or there is not one run in any of them.
+    """
+    folders = [Path(path) for path in paths]
+    runs, left_out = [], []
+    for folder in dict.fromkeys(folder for path in folders for folder in _run_folders(path)):
+        try:
+            runs.append(read_studied_run(folder))
+        except UserError as error:
+            left_out.append(f"left out: {error}")
+    if not runs:
+        reason = left_out[0] if left_out else f"no {RUN_FILE} in {', '.join(str(path) for path in folders)}"
+        raise UserError(
+            f"there are no runs to look at. Received: {reason}. Name run folders, or folders that hold some"
+        )
+    return Selection(runs, left_out)
+
+
+def read_studied_run(folder: Path) -> StudiedRun:
+    """Read and validate a run folder.
+
+    Raises:
+        UserError: no run folder, or one that does not follow the schema.
+    """
+    record = read_record(folder)
+    # As numbers, for those of thousands of runs are in memory at once.
+    figures = [[_number(getattr(epoch, name)) for name in _SERIES] for epoch in read_epochs(folder)]
+    return StudiedRun(folder, record, state_of(record), np.array(figures).reshape(-1, len(_SERIES)).T)
+
+
+def _run_folders(path: Path, depth: int = 0) -> Sequence[Path]:
+    """Return the run folders in a path, itself included, in order of their names, numbers by their value."""
+    if not path.is_dir():
+        raise UserError(f"there is no such folder. Received: {path}. Name folders with runs")
+    if (path / RUN_FILE).exists() or (path / EPOCHS_FILE).exists():
+        return [path]
+    if depth == _DEEPEST:
+        return []
+    inside = sorted(
+        (one for one in path.iterdir() if one.is_dir() and not one.name.startswith(".") and one.name != "set-aside"),
+        key=lambda one: _natural(one.name),
+    )
+    return [folder for one in inside for folder in _run_folders(one, depth + 1)]
+
+
+def _natural(name: str) -> list[int | str]:
+    """Return a key that sorts r2 before r10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", name)]
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None or isinstance(value, NotRecorded) else float(value)
