@@ -594,15 +594,16 @@ def test_replicated_validation_finds_what_sharded_does(starts: Starts, framework
 
 
 def test_a_slow_source_is_waited_for_and_a_slow_model_is_not(starts: Starts, framework: str) -> None:
-    outcomes, slow_seconds = starts.ranks(framework, 2), 8 * 0.05
+    outcomes = starts.ranks(framework, 2)
     seconds = {}
     for job in ("slow_source", "slow_model"):
         first(outcomes, job)
         (epoch,) = starts.run(f"{framework}2-{job}").epochs
         seconds[job] = figure(epoch.data_wait_seconds), figure(epoch.training_seconds)
-    assert slow_seconds * 0.9 < seconds["slow_source"][0] <= seconds["slow_source"][1]
+    waiting, training = seconds["slow_source"]
+    assert training / 2 < waiting <= training
     waiting, training = seconds["slow_model"]
-    assert slow_seconds < training and waiting < training / 2
+    assert waiting < training / 2
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -630,7 +631,6 @@ def test_a_straggler_reads_and_the_other_rank_waits(starts: Starts, framework: s
     assert profile is not None and profile.steps == 13 - 5
     quick, late = zip(profile.parts_seconds_of_ranks["input"], profile.parts_seconds_of_ranks["waiting"], strict=True)
     (quick_input, quick_waiting), (late_input, late_waiting) = quick, late
-    assert late_input > 0.045, "batches of rank 1 take 0.05 s each"
     assert quick_input < late_input and late_waiting < quick_waiting
     assert profile.parts_over_step == pytest.approx(1.0, abs=0.02)
 
