@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from analysis.plots import framework_style
 from analysis.runs import StudiedRun
 from analysis.sameness import SETTINGS
 from common.environment import Environment
@@ -35,6 +36,11 @@ class Cell:
     def framework(self) -> str:
         """Framework of all of its runs."""
         return self.runs[0].framework
+
+    @property
+    def name(self) -> str:
+        """Framework and label."""
+        return f"{framework_style(self.framework)['label']}, {self.label}"
 
     @property
     def label(self) -> str:

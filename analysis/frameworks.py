@@ -90,7 +90,7 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
     cells = cells_of(selection.runs)
     matches, alone = matched(cells, margin=margin)
     flags = [*selection.left_out, *flags_of(selection.runs, cells), *(flag for one in matches for flag in one.flags)]
-    notes = [f"{cell.framework}, {cell.label}: no runs of another framework to compare with" for cell in alone]
+    notes = [f"{cell.name}: no runs of another framework to compare with" for cell in alone]
     notes.append(
         "time is that of training, of the slowest rank; intervals: 95 %, of medians by order statistics (6 runs or "
         "more), of ratios by Wilcoxon's signed-rank test of pairs of a seed (6 or more), else by Mann and Whitney's"

@@ -128,35 +128,49 @@ def sameness(values: Mapping[Any, float], base: Mapping[Any, float], *, margin: 
 
 
 def _paired(differences: NDArray[np.float64], *, confidence: float) -> Comparison:
-    """Hodges and Lehmann's estimate and interval from the mean of every two differences (Walsh averages)."""
     n = len(differences)
-    rows, columns = np.triu_indices(n)
-    averages = np.sort((differences[rows] + differences[columns]) / 2)
-    counts = signed_rank_counts(n) if n * n <= _EXACT else None
-    spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
-    p_value = 1.0 if not differences.any() else float(stats.wilcoxon(differences).pvalue)
     return Comparison(
-        estimate=float(np.median(averages)),
-        interval=_between(averages, counts, spread=spread, confidence=confidence),
-        p_value=p_value,
+        estimate=float(np.median(_walsh_averages(differences))),
+        interval=paired_interval(differences, confidence=confidence),
+        p_value=1.0 if not differences.any() else float(stats.wilcoxon(differences).pvalue),
         method="paired by seed",
         n=(n, n),
     )
 
 
 def _unpaired(values: NDArray[np.float64], base: NDArray[np.float64], *, confidence: float) -> Comparison:
-    """The same from the difference of every value to every one of the base."""
-    n, m = len(values), len(base)
-    differences = np.sort((values[:, None] - base[None, :]).ravel())
-    counts = rank_sum_counts(n, m) if n * m <= _EXACT else None
-    interval = _between(differences, counts, spread=math.sqrt(n * m * (n + m + 1) / 12), confidence=confidence)
+    interval = unpaired_interval(values, base, confidence=confidence)
     return Comparison(
-        estimate=float(np.median(differences)),
+        estimate=float(np.median(values[:, None] - base[None, :])),
         interval=interval,
         p_value=None if interval is None else float(stats.mannwhitneyu(values, base).pvalue),
         method="unpaired",
-        n=(n, m),
+        n=(len(values), len(base)),
     )
+
+
+def paired_interval(differences: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> Interval | None:
+    """Return the interval of the differences of pairs, (n,) float64: what the signed-rank test does not refuse."""
+    n = len(differences)
+    counts = signed_rank_counts(n) if n * n <= _EXACT else None
+    spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
+    return _between(np.sort(_walsh_averages(differences)), counts, spread=spread, confidence=confidence)
+
+
+def unpaired_interval(
+    values: NDArray[np.float64], base: NDArray[np.float64], *, confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Return the interval of the shift from the base, (m,), to the values, (n,): what U does not refuse."""
+    n, m = len(values), len(base)
+    counts = rank_sum_counts(n, m) if n * m <= _EXACT else None
+    spread = math.sqrt(n * m * (n + m + 1) / 12)
+    return _between(np.sort((values[:, None] - base[None, :]).ravel()), counts, spread=spread, confidence=confidence)
+
+
+def _walsh_averages(differences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean of every two differences, and of each with itself."""
+    rows, columns = np.triu_indices(len(differences))
+    return (differences[rows] + differences[columns]) / 2
 
 
 def _between(

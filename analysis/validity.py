@@ -76,23 +76,21 @@ def cell_flags(cell: Cell) -> list[str]:
     repeated = sorted(seed for seed, count in seeds.items() if count > 1)
     if repeated:
         flags.append(
-            f"{cell.framework}, {cell.label}: seeds are repeated ({_listed(repeated)}): these runs show the noise of "
-            "the machine only, their accuracies are one result"
+            f"seeds are repeated ({_listed(repeated)}): these runs show the noise of the machine only, their "
+            "accuracies are one result"
         )
-    measuring = [run.name for run in cell.finished if not run.timed]
-    if measuring and cell.timed:
+    if 0 < len(cell.timed) < len(cell.finished):
         flags.append(
-            f"{cell.framework}, {cell.label}: profiled or metered runs stand among timed ones ({_listed(measuring)}); "
-            "they count for accuracy and energy, not for time"
+            "profiled or metered runs stand among timed ones; they count for accuracy and energy, not for time"
         )
     if len(cell.timed) == 1 and cell.runs[0].origin != "published":
-        flags.append(f"{cell.framework}, {cell.label}: one timed run alone proves nothing; repeat it")
+        flags.append("one timed run alone proves nothing; repeat it")
     return flags
 
 
 def pair_flags(first: Cell, second: Cell) -> list[str]:
     """Return why two cells are not the same experiment: settings, first weights, order of the samples."""
-    label = f"{first.framework}, {first.label} against {second.framework}, {second.label}"
+    label = f"{first.name} against {second.name}"
     flags = [f"{label}: {words}" for words in differing(first.settings, second.settings)]
     if "published" in (first.runs[0].origin, second.runs[0].origin):
         return [f"{label}: published figures, whose runs nobody can check"]
@@ -117,16 +115,17 @@ def _unlike(first: StudiedRun, second: StudiedRun, name: str) -> bool:
 
 
 def flags_of(runs: Iterable[StudiedRun], cells: Sequence[Cell]) -> list[str]:
-    """Return the flags of runs and cells; one that many runs share is said once."""
+    """Return the flags of runs and cells; one that many share is said once."""
     of_flag: dict[str, list[Hashable]] = defaultdict(list)
     for run in runs:
         for flag in run_flags(run):
             of_flag[flag].append(run.name)
-    return [f"{_listed(names)}: {flag}" for flag, names in of_flag.items()] + [
-        flag for cell in cells for flag in cell_flags(cell)
-    ]
+    for cell in cells:
+        for flag in cell_flags(cell):
+            of_flag[flag].append(cell.name)
+    return [f"{_listed(names, apart='; ')}: {flag}" for flag, names in of_flag.items()]
 
 
-def _listed(items: Sequence[Hashable]) -> str:
+def _listed(items: Sequence[Hashable], *, apart: str = ", ") -> str:
     more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
-    return ", ".join(str(item) for item in items[:MOST_NAMED]) + more
+    return apart.join(str(item) for item in items[:MOST_NAMED]) + more
