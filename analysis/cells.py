@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from analysis.plots import framework_style
@@ -62,18 +63,26 @@ class Cell:
 
     def seconds(self, of: Callable[[StudiedRun], float]) -> dict[Hashable, float]:
         """Return what pairs a run with others -> a time of it, or another figure that measuring disturbs."""
-        return _values(self.timed, of)
+        return _values(self.timed, self._keys, of)
 
     def results(self, of: Callable[[StudiedRun], float]) -> dict[Hashable, float]:
         """Return what pairs a run with others -> a result of it that measuring leaves alone."""
-        return _values(self.finished, of)
+        return _values(self.finished, self._keys, of)
+
+    @cached_property
+    def _keys(self) -> dict[Path, Hashable]:
+        """What pairs each run with those of other cells: its seed, unless it is not known or several have it."""
+        seeds = Counter(run.seed for run in self.finished)
+        return {
+            run.folder: str(run.folder) if run.seed is None or seeds[run.seed] > 1 else run.seed
+            for run in self.finished
+        }
 
 
-def _values(runs: Sequence[StudiedRun], of: Callable[[StudiedRun], float]) -> dict[Hashable, float]:
-    seeds = Counter(run.seed for run in runs)
-    # A seed that is not known, or that several runs have, pairs nothing.
-    keys = [str(run.folder) if run.seed is None or seeds[run.seed] > 1 else run.seed for run in runs]
-    values = {key: of(run) for key, run in zip(keys, runs, strict=True)}
+def _values(
+    runs: Sequence[StudiedRun], keys: Mapping[Path, Hashable], of: Callable[[StudiedRun], float]
+) -> dict[Hashable, float]:
+    values = {keys[run.folder]: of(run) for run in runs}
     return {key: value for key, value in values.items() if not math.isnan(value)}
 
 

@@ -28,6 +28,7 @@ from analysis.runs import Selection, StudiedRun
 from analysis.tables import Table, shown_interval
 from analysis.validity import flags_of, pair_flags
 
+MOST_DRAWN = 25  # rows of a plot that can still be read
 MARGIN = 0.005  # of accuracy, as a fraction: half a percentage point
 BASE, OTHER = "torch", "keras"
 
@@ -267,6 +268,9 @@ def _plots(cells: Sequence[Cell]) -> list[Plot]:
         drawn = [cell for cell in cells if found[id(cell)]]
         if not drawn:
             continue
+        labels = list(dict.fromkeys(cell.label for cell in drawn))
+        more = f"; the first {MOST_DRAWN} of {len(labels)}" if len(labels) > MOST_DRAWN else ""
+        drawn = [cell for cell in drawn if cell.label in labels[:MOST_DRAWN]]
         groups: dict[str, list[Row]] = defaultdict(list)
         for cell in drawn:
             published = cell.runs[0].origin == "published"
@@ -282,7 +286,7 @@ def _plots(cells: Sequence[Cell]) -> list[Plot]:
             ax = figure.subplots()
             draw_rows(ax, list(groups.items()), unit=unit, scale=scale)
             figure.legend(loc="outside lower center", ncols=4)
-            figure.suptitle(f"{title}: Keras and PyTorch, {n} runs each; all points, median, 95 % interval")
+            figure.suptitle(f"{title}: Keras and PyTorch, {n} runs each; all points, median, 95 % interval{more}")
         data = Table(
             title, ["framework", "model, data set, np", "run", unit],
             [[cell.framework, cell.label, key, value * scale] for cell in drawn

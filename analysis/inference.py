@@ -130,7 +130,7 @@ def sameness(values: Mapping[Any, float], base: Mapping[Any, float], *, margin: 
 def _paired(differences: NDArray[np.float64], *, confidence: float) -> Comparison:
     n = len(differences)
     return Comparison(
-        estimate=float(np.median(_walsh_averages(differences))),
+        estimate=float(np.median(walsh_averages(differences))),
         interval=paired_interval(differences, confidence=confidence),
         p_value=1.0 if not differences.any() else float(stats.wilcoxon(differences).pvalue),
         method="paired by seed",
@@ -151,45 +151,61 @@ def _unpaired(values: NDArray[np.float64], base: NDArray[np.float64], *, confide
 
 def paired_interval(differences: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> Interval | None:
     """Return the interval of the differences of pairs, (n,) float64: what the signed-rank test does not refuse."""
-    n = len(differences)
-    counts = signed_rank_counts(n) if n * n <= _EXACT else None
-    spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
-    return _between(np.sort(_walsh_averages(differences)), counts, spread=spread, confidence=confidence)
+    return _between(walsh_averages(differences), paired_depth(len(differences), confidence=confidence))
 
 
 def unpaired_interval(
     values: NDArray[np.float64], base: NDArray[np.float64], *, confidence: float = CONFIDENCE
 ) -> Interval | None:
     """Return the interval of the shift from the base, (m,), to the values, (n,): what U does not refuse."""
-    n, m = len(values), len(base)
+    depth = unpaired_depth(len(values), len(base), confidence=confidence)
+    return _between((values[:, None] - base[None, :]).ravel(), depth)
+
+
+def _between(values: NDArray[np.float64], depth: int) -> Interval | None:
+    ordered = np.sort(values)
+    return Interval(float(ordered[depth - 1]), float(ordered[-depth])) if depth > 0 else None
+
+
+@lru_cache
+def paired_depth(n: int, *, confidence: float = CONFIDENCE) -> int:
+    """Return k: the interval of n pairs lies between the k-th smallest and largest Walsh average; 0: there is none.
+
+    Tukey's: as many as the signed-rank test refuses on either side.
+    """
+    counts = signed_rank_counts(n) if n * n <= _EXACT else None
+    return _depth(counts, n * (n + 1) // 2, spread=math.sqrt(n * (n + 1) * (2 * n + 1) / 24), confidence=confidence)
+
+
+@lru_cache
+def unpaired_depth(n: int, m: int, *, confidence: float = CONFIDENCE) -> int:
+    """Return k: the interval lies between the k-th smallest and largest of the n x m differences; 0: there is none.
+
+    Moses': as many as Mann and Whitney's test refuses on either side.
+    """
     counts = rank_sum_counts(n, m) if n * m <= _EXACT else None
-    spread = math.sqrt(n * m * (n + m + 1) / 12)
-    return _between(np.sort((values[:, None] - base[None, :]).ravel()), counts, spread=spread, confidence=confidence)
+    return _depth(counts, n * m, spread=math.sqrt(n * m * (n + m + 1) / 12), confidence=confidence)
 
 
-def _walsh_averages(differences: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean of every two differences, and of each with itself."""
-    rows, columns = np.triu_indices(len(differences))
-    return (differences[rows] + differences[columns]) / 2
-
-
-def _between(
-    ordered: NDArray[np.float64], counts: NDArray[np.float64] | None, *, spread: float, confidence: float
-) -> Interval | None:
-    """Return the interval from the k-th smallest to the k-th largest, k the largest that suffices; None if none does.
+def _depth(counts: NDArray[np.float64] | None, values: int, *, spread: float, confidence: float) -> int:
+    """Return the number of values of the test's statistic, from 0 on, that together have no more than half of the rest.
 
     Args:
-        ordered: (values,) float64, sorted.
-        counts: [i] ways in which the statistic of the test is i, if nothing differs; None: it is taken as normal.
+        counts: [i] ways in which the statistic is i, if nothing differs; None: it is taken as normal.
+        values: number of differences, which is the statistic's largest value.
         spread: its standard deviation.
         confidence: that the interval holds the truth.
     """
     tail = (1 - confidence) / 2
     if counts is None:
-        k = math.floor(len(ordered) / 2 - stats.norm.ppf(1 - tail) * spread)
-    else:
-        k = int(np.searchsorted(np.cumsum(counts) / counts.sum(), tail * (1 + 1e-12), side="right"))
-    return Interval(float(ordered[k - 1]), float(ordered[-k])) if k > 0 else None
+        return max(0, math.floor(values / 2 - stats.norm.ppf(1 - tail) * spread))
+    return int(np.searchsorted(np.cumsum(counts) / counts.sum(), tail * (1 + 1e-12), side="right"))
+
+
+def walsh_averages(differences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean of every two differences, (..., n) float64, and of each with itself."""
+    rows, columns = np.triu_indices(differences.shape[-1])
+    return (differences[..., rows] + differences[..., columns]) / 2
 
 
 @lru_cache

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from common.records import (
 from common.step_profile import StepProfile
 
 _SERIES = [name for name in EpochRecord.__annotations__ if name not in ("epoch", "weights_hash")]
+_ROW = attrgetter(*_SERIES)
 _DEEPEST = 3  # folders of folders of runs
 
 
@@ -217,8 +219,12 @@ def read_studied_run(folder: Path) -> StudiedRun:
     """
     record = read_record(folder)
     # As numbers, for those of thousands of runs are in memory at once.
-    figures = [[_number(getattr(epoch, name)) for name in _SERIES] for epoch in read_epochs(folder)]
-    return StudiedRun(folder, record, state_of(record), np.array(figures).reshape(-1, len(_SERIES)).T)
+    rows = [_ROW(epoch) for epoch in read_epochs(folder)]
+    try:
+        figures = np.array(rows, dtype=np.float64)  # None becomes NaN
+    except TypeError:  # for what was not recorded
+        figures = np.array([[_number(value) for value in row] for row in rows])
+    return StudiedRun(folder, record, state_of(record), figures.reshape(-1, len(_SERIES)).T)
 
 
 def _run_folders(path: Path, depth: int = 0) -> Sequence[Path]:
