@@ -1,21 +1,33 @@
-"""Read what was measured: tables and plots.
+"""Read what was measured: tables, plots and a report.
 
-python -m analysis parity FOLDER          what the proofs of `python -m launch parity` showed
-python -m analysis parity RUN RUN         whether two runs were the same experiment
+python -m analysis frameworks RUNS...              tf.keras against PyTorch: time, throughput, accuracy
+python -m analysis check RUNS...                   why a run or a comparison is not valid
+python -m analysis a-against-a RUNS...             how often the comparison errs
+python -m analysis parity FOLDER                   what the proofs of `python -m launch parity` showed
+python -m analysis parity RUN RUN                  whether two runs were the same experiment
+python -m analysis import-thesis FOLDER -o RUNS    the raw files of the thesis (003) as run folders
 """
 
 import sys
 from collections.abc import Sequence
 
-from analysis import a_against_a, check, frameworks, parity
+from analysis import a_against_a, check, frameworks, import_thesis, parity
 from common.command_line import Parser, carry_out
+
+COMMANDS = (
+    frameworks,
+    check,
+    a_against_a,
+    parity,
+    import_thesis,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code."""
     parser = Parser(prog="python -m analysis", description="Tables and plots of what was measured.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (frameworks, check, a_against_a, parity):
+    for module in COMMANDS:
         module.add_command(commands)
     options = parser.parse_args(arguments)
     return carry_out(lambda: options.run(options), program=f"{parser.prog} {options.command}")

@@ -250,6 +250,7 @@ class Journal:
 
     def _print_start(self, world: World) -> None:
         experiment, config = self.experiment, self.experiment.config
+        assert isinstance(world.threads_per_rank, int), "a measured run knows its threads"
         line = self.console.line
         line(layer_table(experiment.spec))
         for subject, values in config.as_dict().items():

@@ -20,7 +20,7 @@ import os
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -73,8 +73,8 @@ class World:
     size: int
     local_size: int
     hosts: list[str]
-    controller: str  # mpi, gloo or none
-    threads_per_rank: int
+    controller: str  # mpi, gloo or none; ddp: PyTorch's wrapper, of imported runs
+    threads_per_rank: int | NotRecorded
     cores: int
     oversubscribed: bool  # more threads than cores: the run is functional, its times are not to be compared
     devices: list[str]  # of each rank
@@ -140,7 +140,7 @@ class Totals:
 
     __pydantic_config__ = _STRICT
     epochs: int
-    steps: int
+    steps: int | NotRecorded
     startup_seconds: float | NotRecorded  # of the last start: to the first update, an evaluation before it included
     training_seconds: float | NotRecorded
     validation_seconds: float | NotRecorded
@@ -354,12 +354,29 @@ class RunWriter:
                     self._write_run(replace(self._record, status=replace(self._status(), heartbeat_at=now())))
 
     def _write_run(self, record: RunRecord) -> None:
-        write_atomically(self.folder / RUN_FILE, json.dumps(asdict(record), indent=1) + "\n")
+        write_record(self.folder, record)
         self._record = record
 
     def _write_epochs(self) -> None:
-        lines = [json.dumps(asdict(epoch)) + "\n" for epoch in self._epochs]
-        write_atomically(self.folder / EPOCHS_FILE, "".join(lines))
+        write_epochs(self.folder, self._epochs)
+
+
+def write_record(folder: Path, record: RunRecord) -> None:
+    """Write `run.json`.
+
+    Raises:
+        OSError: full disk, missing permission.
+    """
+    write_atomically(folder / RUN_FILE, json.dumps(asdict(record), indent=1) + "\n")
+
+
+def write_epochs(folder: Path, epochs: Iterable[EpochRecord]) -> None:
+    """Write `epochs.jsonl`.
+
+    Raises:
+        OSError: full disk, missing permission.
+    """
+    write_atomically(folder / EPOCHS_FILE, "".join(json.dumps(asdict(epoch)) + "\n" for epoch in epochs))
 
 
 @dataclass(frozen=True)
