@@ -114,7 +114,7 @@ def _invalid(path: Path, received: str) -> UserError:
 
 
 def _read_table(path: Path, *, delimiter: str) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Return the header and (rows, columns) float64, all finite, at least one row."""
+    """Return the header and (rows, columns) float64, all finite and none negative, at least one row."""
     try:
         with path.open(encoding="ascii", newline="") as file:
             header, *lines = csv.reader(file, delimiter=delimiter)
@@ -123,6 +123,6 @@ def _read_table(path: Path, *, delimiter: str) -> tuple[tuple[str, ...], NDArray
         raise UserError(f"no energy file: {error.strerror}. Received: {path}. Name an original file") from None
     except (ValueError, csv.Error) as error:
         raise _invalid(path, str(error)) from None
-    if rows.ndim != 2 or rows.shape[1] != len(header) or not np.isfinite(rows).all():
-        raise _invalid(path, f"rows that do not have {len(header)} numbers each")
+    if rows.ndim != 2 or rows.shape[1] != len(header) or not np.isfinite(rows).all() or rows.min() < 0:
+        raise _invalid(path, f"rows that do not have {len(header)} numbers of at least 0 each")
     return tuple(header), rows

@@ -42,7 +42,8 @@ def test_sums(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", trace_text(("a", "b")), trace_text(watts=()), trace_text(watts=(47, 47)), trace_text(watts=(16, 21)),
-     trace_text().replace("16.5\n", "\n", 1), trace_text().replace("47.000", "nan"), "\xff"],
+     trace_text().replace("16.5\n", "\n", 1), trace_text().replace("47.000", "nan"),
+     trace_text().replace("47.000", "-1"), "\xff"],
 )  # fmt: skip
 def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "energia0.dat"
