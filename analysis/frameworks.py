@@ -178,7 +178,8 @@ def _answer(matches: Sequence[Match], *, margin: float) -> str:
     accuracy = f"The accuracy is the same to within {100 * margin:g} points in {by_sameness['same']} of {count}"
     accuracy += f", different in {by_sameness['different']}" if by_sameness["different"] else ""
     accuracy += f", and not shown to be either in {by_sameness['not shown']}" if by_sameness["not shown"] else ""
-    return f"{'; '.join(words)}. {accuracy}."
+    times = "; ".join(words)
+    return f"{times[0].upper()}{times[1:]}. {accuracy}."
 
 
 def _verdicts(matches: Sequence[Match], *, margin: float) -> Table:
