@@ -50,10 +50,10 @@ class Finding:
     notes: Sequence[str] = field(default_factory=list)
 
 
-def add_show_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that tell how a finding is shown."""
+def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the plots there, as PNG and SVG") -> None:
+    """Add the options that tell how a finding is shown; `plots` is the help of that option."""
     parser.add_argument("--format", default="text", help=f"one of {', '.join(FORMATS)} (default: %(default)s)")
-    parser.add_argument("--plots", metavar="DIR", help="write the plots there, as PNG and SVG")
+    parser.add_argument("--plots", metavar="DIR", help=plots)
     parser.add_argument("--strict", action="store_true", help="exit code 2 if anything is flagged")
 
 
@@ -82,8 +82,8 @@ def check_format(options: argparse.Namespace) -> None:
 def show(finding: Finding, options: argparse.Namespace) -> None:
     """Print a finding, and write its plots where asked.
 
-    All of it is one JSON object; in the other formats tables go to standard output, each after its title, and with
-    all but text the words to standard error: what programs read stays tables.
+    In JSON all of it is one object; in the other formats tables go to standard output, several of them each after its
+    title. With all formats but text the words go to standard error too: what programs read stays clean.
 
     Raises:
         UserError: with --strict, if something is flagged; or the plots cannot be written.
@@ -94,12 +94,16 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
     if options.format == "json":
         print(_as_json(finding))
     else:
+        several = len(finding.tables) > 1  # one alone is a plain file of its format
         for table in finding.tables:
-            print(_TITLES[options.format].format(table.title) + render(table, options.format) + "\n")
-        lines = [finding.answer, *(f"note: {note}" for note in finding.notes)]
-        lines += [f"flag: {flag}" for flag in finding.flags if not options.strict]
-        lines += [f"plot: {file}" for file in files]
-        print("\n".join(lines), file=sys.stdout if options.format == "text" else sys.stderr)
+            title = _TITLES[options.format].format(table.title) if several else ""
+            print(title + render(table, options.format) + ("\n" if several or options.format == "text" else ""))
+    lines = [finding.answer, *(f"note: {note}" for note in finding.notes)]
+    lines += [f"flag: {flag}" for flag in finding.flags] + [f"plot: {file}" for file in files]
+    if options.format == "text":
+        print("\n".join(lines))
+    elif not options.strict:
+        print("\n".join(lines), file=sys.stderr)
     refuse_flags(finding.flags, options)
 
 

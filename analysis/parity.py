@@ -2,15 +2,15 @@
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from analysis.finding import Finding, Plot, add_show_options, check_format, show
 from analysis.parity_plots import plot_losses, plot_ranks
-from analysis.plots import save_figure
 from analysis.sameness import HASHES, why_not_the_same
-from analysis.tables import FORMATS, Table, render
+from analysis.tables import Table
 from common.differences import worst_difference
 from common.errors import UserError
 from common.initial_weights import load_weights
@@ -27,10 +27,8 @@ def add_command(commands: Any) -> None:
         description="Show the proofs in a folder of `python -m launch parity` as table and plots, or compare two runs.",
     )
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="one folder with parity.json, or two run folders")
-    parser.add_argument("--format", default="text", help=f"one of {', '.join(FORMATS)} (default: %(default)s)")
     parser.add_argument("--all", action="store_true", help="a row for every comparison")
-    parser.add_argument("--plots", metavar="DIR", help="folder of the plots (default: FOLDER/plots)")
-    parser.add_argument("--strict", action="store_true", help="exit code 2 if anything differs or is missing")
+    add_show_options(parser, plots="write the plots there, as PNG and SVG (default: FOLDER/plots)")
     parser.set_defaults(run=run)
 
 
@@ -40,28 +38,66 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         UserError: with --strict, if something differs; always for what cannot be read.
     """
-    if options.format not in FORMATS:
-        raise UserError(f"there is no such format. Received: --format {options.format}. Use {', '.join(FORMATS)}")
+    check_format(options)
     folders = [Path(folder) for folder in options.folders]
     if len(folders) > 2:
         raise UserError(
             f"two runs are compared. Received: {len(folders)} folders. Name one folder of proofs, or two runs"
         )
     if len(folders) == 2:
-        runs = [read_run(folder) for folder in folders]
-        _show([runs_table(*runs)], flags=why_not_the_same(*runs), options=options)
+        show(_of_runs(*(read_run(folder) for folder in folders)), options)
         return
-    record = read_parity(folders[0])
-    runs = [read_run(folders[0] / name) for name in record.runs]
+    options.plots = options.plots or str(folders[0] / "plots")
+    show(find(folders[0], every=options.all), options)
+
+
+def find(folder: Path, *, every: bool = False) -> Finding:
+    """Return what the proofs in a folder showed.
+
+    Args:
+        folder: of `python -m launch parity`.
+        every: a row for every comparison.
+
+    Raises:
+        UserError: there are none, or they cannot be read.
+    """
+    record = read_parity(folder)
+    runs = [read_run(folder / name) for name in record.runs]
     flags = parity_flags(record)
     if len(runs) == 2:
         flags += why_not_the_same(*runs)
-    files = []
-    if record.curves:
-        plots = Path(options.plots) if options.plots else folders[0] / "plots"
-        for name, figure in (("losses", plot_losses(record)), ("ranks", plot_ranks(record))):
-            files += save_figure(figure, plots, name) if figure is not None else []
-    _show([parity_table(record, every=options.all)], flags=flags, options=options, files=files)
+    plots = [
+        Plot(name, figure, _curves_table(record))
+        for name, figure in (("losses", plot_losses(record)), ("ranks", plot_ranks(record)))
+        if figure is not None
+    ]
+    return _finding([parity_table(record, every=every)], flags=flags, plots=plots)
+
+
+def _of_runs(first: Run, second: Run) -> Finding:
+    return _finding([runs_table(first, second)], flags=why_not_the_same(first, second))
+
+
+def _finding(tables: list[Table], *, flags: list[str], plots: Sequence[Plot] = ()) -> Finding:
+    return Finding(
+        name="parity",
+        question="Did both frameworks run the same experiment?",
+        answer="Something speaks against it." if flags else "Nothing to flag: the same experiment.",
+        tables=tables,
+        plots=plots,
+        flags=flags,
+    )
+
+
+def _curves_table(record: ParityRecord) -> Table:
+    headings = ["model", "optimizer", "dtype", "between", "state exchanged", "update", "loss", "loss of the other",
+                "weights, relative difference"]  # fmt: skip
+    rows = [
+        [one.model, one.optimizer, one.dtype, " and ".join(one.between), str(one.exchanged), number, *values]
+        for one in record.curves
+        for number, values in enumerate(zip_longest(*one.losses, one.weights_difference), start=1)
+    ]
+    return Table("Update by update", headings, rows, {})
 
 
 def parity_flags(record: ParityRecord) -> list[str]:
@@ -177,21 +213,3 @@ def _hash(run: Run, name: str) -> str:
     if isinstance(value, NotRecorded):
         return f"not recorded: {value.not_recorded}"
     return value or "not yet"
-
-
-def _show(tables: list[Table], *, flags: list[str], options: argparse.Namespace, files: Sequence[Path] = ()) -> None:
-    """Print tables, what was flagged and, for people, what was written; with --strict a flag is an error."""
-    for table in tables:
-        print(render(table, options.format))
-    # What a program reads stays a table; people hear of flags in any case.
-    stream = sys.stdout if options.format == "text" else sys.stderr
-    lines = [f"flag: {flag}" for flag in flags]
-    if options.format == "text":
-        lines = ["", *(lines or ["nothing to flag: the same experiment"]), *(f"plot: {file}" for file in files)]
-    if lines and not (options.strict and options.format != "text"):
-        print("\n".join(lines), file=stream)
-    if flags and options.strict:
-        more = f" ({len(flags)} flags in all)" if len(flags) > 1 else ""
-        raise UserError(
-            f"this does not prove one experiment. Received: {flags[0]}{more}. Leave out --strict to see it all the same"
-        )

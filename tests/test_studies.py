@@ -249,7 +249,7 @@ def test_equal_times_and_strange_values_are_no_trouble(tmp_path: Path, capsys: p
     ("changes", "words"),
     [
         ({"world": {"oversubscribed": True, "cores": 1}}, "cores are oversubscribed: 1 ranks x 1 threads on 1 cores"),
-        ({"status": make_status()}, "is running, not finished"),
+        ({"status": make_status(state="interrupted")}, "is interrupted, not finished"),
         ({"totals": {"epochs": 4}}, "epochs are missing: 4 were trained, 3 are recorded"),
         ({"settings": {"training": {"epochs": 5}}, "accuracies": [None] * 3, "totals": {"epochs": 3}},
          "epochs are missing: 5 were asked for, 3 are recorded"),
