@@ -6,12 +6,13 @@ python -m analysis a-against-a RUNS...             how often the comparison errs
 python -m analysis parity FOLDER                   what the proofs of `python -m launch parity` showed
 python -m analysis parity RUN RUN                  whether two runs were the same experiment
 python -m analysis import-thesis FOLDER -o RUNS    the raw files of the thesis (003) as run folders
+python -m analysis ring --ranks 4                  the ring all-reduce, pass by pass
 """
 
 import sys
 from collections.abc import Sequence
 
-from analysis import a_against_a, check, frameworks, import_thesis, parity
+from analysis import a_against_a, check, frameworks, import_thesis, parity, ring
 from common.command_line import Parser, carry_out
 
 COMMANDS = (
@@ -20,6 +21,7 @@ COMMANDS = (
     a_against_a,
     parity,
     import_thesis,
+    ring,
 )
 
 
