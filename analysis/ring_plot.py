@@ -29,14 +29,14 @@ def plot_ring(passes: Sequence[Pass]) -> Figure:
     ranks, elements = passes[0].vectors.shape
     is_whole = ranks <= RANKS_DRAWN_WHOLE
     chosen = list(passes) if is_whole else [passes[number] for number in selected_passes(ranks)]
-    columns, panel_inches = (4, 2.5) if is_whole else (3, 4.0)
-    columns = min(columns, len(chosen))
-    rows = -(-len(chosen) // columns)
+    most_columns, panel_inches = (4, 2.5) if is_whole else (3, 4.0)
+    rows = -(-len(chosen) // most_columns)
+    columns = -(-len(chosen) // rows)
     # From light to dark: legible in grey.
     colors = matplotlib.colormaps["YlGnBu"].resampled(ranks)
     norm = BoundaryNorm(np.arange(0.5, ranks + 1), ranks)
     with matplotlib.rc_context(SETTINGS | {"axes.grid": False}):
-        figure = Figure(figsize=(panel_inches * columns + 1.0, panel_inches * rows + 0.7), layout="constrained")
+        figure = Figure(figsize=(panel_inches * columns + 1.0, (panel_inches + 0.4) * rows + 0.5), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for ax, one in zip(axes, chosen, strict=False):
             _draw_pass(ax, one, colors=colors, norm=norm, font_size=9 if is_whole else min(9, 70 / ranks))
@@ -52,13 +52,14 @@ def plot_ring(passes: Sequence[Pass]) -> Figure:
 def _title(ranks: int, elements: int, *, shown: int, of: int) -> str:
     half = ranks - 1
     lines = [f"Ring all-reduce: {ranks} ranks, {elements} numbers each; passes that add: {half}, that replace: {half}"]
+    lines.append("arrows: what was sent in the pass, frames: where it is then")
     if elements > ranks and ranks <= RANKS_WITH_NUMBERS:
         lines.append("in each cell the sum of a chunk")
     if shown < of:
         lines.append(f"the start and {shown - 1} of {of - 1} passes are shown")
     if ranks > RANKS_WITH_NUMBERS:
         lines.append(f"numbers are left out above {RANKS_WITH_NUMBERS} ranks")
-    return f"{lines[0]}\n{'; '.join(lines[1:])}" if lines[1:] else lines[0]
+    return f"{lines[0]}\n{'; '.join(lines[1:])}"
 
 
 def _draw_pass(ax: Axes, one: Pass, *, colors: Colormap, norm: BoundaryNorm, font_size: float) -> None:
@@ -68,7 +69,7 @@ def _draw_pass(ax: Axes, one: Pass, *, colors: Colormap, norm: BoundaryNorm, fon
     ax.imshow(counts, cmap=colors, norm=norm)
     edges = np.arange(-0.5, ranks)
     for draw in (ax.vlines, ax.hlines):
-        draw(edges, -0.5, ranks - 0.5, color="white", linewidth=1.0 if ranks <= RANKS_WITH_NUMBERS else 0.2)
+        draw(edges, -0.5, ranks - 0.5, color="white", zorder=0.5, linewidth=1.0 if ranks <= RANKS_WITH_NUMBERS else 0.2)
     ax.set_ylim(ranks - 1 + MARGIN, -MARGIN)
     if ranks <= RANKS_WITH_NUMBERS:
         for (rank, chunk), number in np.ndenumerate(sums):

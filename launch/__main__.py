@@ -2,6 +2,7 @@
 
 python -m launch train --framework keras --np 4 -- --epochs 3     check the settings, then horovodrun
 python -m launch experiment run smoke                             many runs from one settings file
+python -m launch verify RUN                                       does a run reproduce?
 python -m launch bench                                            how fast, against bare loops and DDP
 python -m launch parity                                           prove that both frameworks train alike
 """
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from common.command_line import Parser, carry_out
-from launch import bench, experiment, parity, train
+from launch import bench, experiment, parity, train, verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     parser = Parser(prog="python -m launch", description="Start trainers and measure them.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (train, experiment, bench, parity):
+    for module in (train, experiment, verify, bench, parity):
         module.add_command(commands)
     options = parser.parse_args(arguments[:cut])
     options.launch_arguments, options.trainer_arguments = arguments[:cut], arguments[cut + 1 :]

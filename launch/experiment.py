@@ -10,7 +10,6 @@ Each run is a run folder in `runs/<name of the file>/`; `launch/experiment_plan.
 
 import argparse
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from common.sites import SITES_FILE, Sites, read_sites
 from launch.experiment_plan import Plan, PlannedRun, Preparation, only_matching, read_plan, shipped_experiments
 from launch.experiment_report import estimate, outcome, print_commands, print_left, print_status, unfinished
 from launch.experiment_runs import POLL_SECONDS, carry_out, host_of, left_over_preparation, survey
-from launch.processes import trainer_environment
+from launch.processes import require_program
 from launch.progress import Progress
 
 EXIT_CODE_INCOMPLETE = 1
@@ -76,9 +75,7 @@ def run(options: argparse.Namespace) -> int:
         print_commands(plan, found)
         print_left(plan, found, sites=sites, site=site)
         return 0
-    program = "horovodrun"
-    if shutil.which(program, path=trainer_environment()["PATH"]) is None:
-        raise UserError(f"{program} is not installed. Received: {sys.executable}. Run `make setup` and use its .venv")
+    require_program("horovodrun")
     with errors_for_people("making the experiment's folder"):
         plan.folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does

@@ -27,7 +27,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from common.config import Config, parse_command_line, read_recipe
 from common.errors import UserError, one_line
-from launch.processes import PROGRAMS, train_command
+from launch.processes import PROGRAMS, settings_flags, train_command
 
 EXPERIMENTS = Path(__file__).with_name("experiments")
 RECIPES = Path(__file__).with_name("recipes")
@@ -401,15 +401,7 @@ def _arguments(values: Mapping[str, Any], *, np: int, file: Path) -> list[str]:
         if type(whole) is not int or whole % np:
             raise _wrong(file, "a batch that its ranks cannot share", f"{whole} on {np}", "Give a multiple of np")
         settings["batch_size"] = whole // np
-    for key, value in settings.items():
-        flag = key.replace("_", "-")
-        if isinstance(value, bool):
-            arguments.append(f"--{flag}" if value else f"--no-{flag}")
-        elif isinstance(value, list):
-            arguments += [f"--{flag}", *map(str, value)]
-        else:
-            arguments += [f"--{flag}", str(value)]
-    return arguments
+    return [*arguments, *settings_flags(settings)]
 
 
 def _in_order(cells: Sequence[Cell], *, protocol: Protocol) -> list[PlannedRun]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Any, TextIO
 
 import psutil
 
@@ -108,6 +109,35 @@ def train_command(program: str, *, np: int, controller: str | None, arguments: S
     return ["horovodrun", "-np", str(np), *chosen, "python", path, *arguments]
 
 
+def settings_flags(settings: Mapping[str, Any]) -> list[str]:
+    """Return the trainer's flags for settings, by their names in `common.config`."""
+    arguments = []
+    for name, value in settings.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            arguments.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, list | tuple):
+            arguments += [f"--{flag}", *map(str, value)]
+        else:
+            arguments += [f"--{flag}", str(value)]
+    return arguments
+
+
+def require_program(name: str) -> None:
+    """See whether a program of the set-up is there.
+
+    Raises:
+        UserError: it is not.
+    """
+    if shutil.which(name, path=trainer_environment()["PATH"]) is None:
+        raise not_installed(name)
+
+
+def not_installed(name: str) -> UserError:
+    """Return the error for people where a program of the set-up is missing."""
+    return UserError(f"{name} is not installed. Received: {sys.executable}. Run `make setup` and use its .venv")
+
+
 def launcher_command(launcher: str, *, size: int) -> list[str]:
     """Return the command before a worker's path: of a process alone (none), by torchrun, or by horovodrun."""
     if launcher == "none":
@@ -126,9 +156,7 @@ def started(command: Sequence[str], *, variables: Mapping[str, str], log: Path) 
                 command, env={**trainer_environment(), **variables}, stdout=output, stderr=subprocess.STDOUT
             )
         except FileNotFoundError:
-            raise UserError(
-                f"{command[0]} is not installed. Received: {sys.executable}. Run `make setup` and use its .venv"
-            ) from None
+            raise not_installed(command[0]) from None
         try:
             yield process
         finally:

@@ -21,7 +21,7 @@ from common.program import read_settings
 from common.records import check_new_folder
 from common.resume import read_resumable_run
 from launch.largest_batch import find_largest_batch
-from launch.processes import PROGRAMS, run_filtered, train_command, trainer_environment
+from launch.processes import PROGRAMS, require_program, run_filtered, train_command, trainer_environment
 
 EXIT_CODE_NOTHING_FITS = 1
 
@@ -57,10 +57,7 @@ def run(options: argparse.Namespace) -> int:
     print(shlex.join(command), flush=True)
     if options.dry_run:
         return 0
-    if shutil.which(command[0], path=trainer_environment()["PATH"]) is None:
-        raise UserError(
-            f"{command[0]} is not installed. Received: {sys.executable}. Run `make setup` and use its .venv"
-        )
+    require_program(command[0])
     return run_filtered(command, environment=trainer_environment())
 
 

@@ -39,6 +39,24 @@ def make_status(**changes: Any) -> Status:
     return Status(**{**values, **changes})
 
 
+def make_environment(**changes: Any) -> Environment:
+    """Return a made machine."""
+    values: dict[str, Any] = {
+        "host": "node1",
+        "operating_system": "Linux 6.1",
+        "architecture": "x86_64",
+        "processor": "example",
+        "cores": 2,
+        "memory_bytes": 8_000_000_000,
+        "python": "3.11.9",
+        "packages": {"numpy": "2.0"},
+        "variables": {},
+        "source_revision": "unknown",
+        "command": ["train.py", "--epochs", "1"],
+    }
+    return Environment(**{**values, **changes})
+
+
 def make_record(**changes: Any) -> RunRecord:
     """Return a record in which most is not recorded."""
     unknown = NotRecorded("an example")
@@ -47,19 +65,7 @@ def make_record(**changes: Any) -> RunRecord:
         "origin": "measured",
         "framework": "torch",
         "config": Config(),
-        "environment": Environment(
-            host="node1",
-            operating_system="Linux 6.1",
-            architecture="x86_64",
-            processor="example",
-            cores=2,
-            memory_bytes=8_000_000_000,
-            python="3.11.9",
-            packages={"numpy": "2.0"},
-            variables={},
-            source_revision="unknown",
-            command=["train.py", "--epochs", "1"],
-        ),
+        "environment": make_environment(),
         "site": "local",
         "world": unknown,
         "data": unknown,
