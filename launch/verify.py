@@ -29,8 +29,7 @@ from launch.verdict import VARIABLES, another_experiment, judge, on_cpu
 
 EXIT_CODE_DOES_NOT_REPRODUCE = 1
 _MODULES = {"torch": ("torch",), "keras": ("keras", "tensorflow")}
-# horovodrun's and a shell's for a program that Ctrl-C or SIGTERM has ended.
-_INTERRUPTED = (EXIT_CODE_INTERRUPTED, 143)
+_INTERRUPTED = (EXIT_CODE_INTERRUPTED, 143)  # of a program that Ctrl-C or SIGTERM has ended; horovodrun may say 1
 
 
 def add_command(commands: Any) -> None:
@@ -73,13 +72,21 @@ def run(options: argparse.Namespace) -> int:
         return EXIT_CODE_DOES_NOT_REPRODUCE
     print(shlex.join(rerun.command), flush=True)
     code = run_filtered(rerun.command, environment={**trainer_environment(), **rerun.variables})
-    if code in _INTERRUPTED:
+    if code in _INTERRUPTED or (code and _ended_by_signal(rerun.folder)):
+        print("interrupted: no verdict")
         return EXIT_CODE_INTERRUPTED
     if code:
         raise UserError(f"the rerun failed. Received: exit code {code} of {rerun.folder}. Mend what it says above")
     verdict = judge(before, read_run(rerun.folder), time_ratio=options.time_ratio)
     print("", *verdict.lines, sep="\n")
     return 0 if verdict.reproduces else EXIT_CODE_DOES_NOT_REPRODUCE
+
+
+def _ended_by_signal(folder: Path) -> bool:
+    try:
+        return read_run(folder).state == "interrupted"
+    except UserError:  # it ended before it had a run folder
+        return False
 
 
 @dataclass(frozen=True)

@@ -427,9 +427,18 @@ def test_a_rerun_that_fails_or_is_interrupted_is_no_verdict(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(verify, "run_filtered", lambda command, environment: ended_with)
-    assert main(["verify", str(written(tmp_path / "run"))]) == code
+    folder = written(tmp_path / "run")
+    assert main(["verify", str(folder)]) == code
     output = capsys.readouterr()
     assert "reproduce" not in output.out and ("the rerun failed" in output.err) is (code == 2)
+
+    def interrupted(command: Sequence[str], *, environment: Mapping[str, str]) -> int:
+        RunWriter.create(tmp_path / "run-verify", make_record()).end("interrupted")
+        return 1  # as horovodrun ends
+
+    monkeypatch.setattr(verify, "run_filtered", interrupted)
+    assert main(["verify", str(folder)]) == 130
+    assert capsys.readouterr().out.endswith("\ninterrupted: no verdict\n")
 
 
 # Real runs
