@@ -241,10 +241,16 @@ def _run_folders(path: Path, depth: int = 0) -> Sequence[Path]:
     if depth == _DEEPEST:
         return []
     inside = sorted(
-        (one for one in path.iterdir() if one.is_dir() and not one.name.startswith(".") and one.name != "set-aside"),
+        (one for one in path.iterdir() if one.is_dir() and not one.name.startswith(".") and not _is_aside(one)),
         key=lambda one: _natural(one.name),
     )
     return [folder for one in inside for folder in _run_folders(one, depth + 1)]
+
+
+def _is_aside(folder: Path) -> bool:
+    """Return whether a folder stands for no run of a study: what a failed one left, or the rerun of `launch verify`."""
+    rerun = re.fullmatch(r"(.+)-verify(-[0-9]+)?", folder.name)
+    return folder.name == "set-aside" or (rerun is not None and folder.with_name(rerun[1]).exists())
 
 
 def _natural(name: str) -> list[int | str]:

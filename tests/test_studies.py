@@ -49,9 +49,11 @@ def test_folders_of_folders_are_found_in_the_order_of_their_numbers(tmp_path: Pa
     for number in (10, 2, 1):
         write_study_run(tmp_path / "study" / f"run-r{number}", seed=number)
     write_study_run(tmp_path / "study" / "set-aside" / "old")
+    write_study_run(tmp_path / "study" / "run-r2-verify")
     (tmp_path / "study" / "logs").mkdir()
     names = [run.name for run in read_runs([tmp_path, tmp_path / "study" / "run-r2"]).runs]
-    assert names == ["run-r1", "run-r2", "run-r10"], "each once"
+    assert names == ["run-r1", "run-r2", "run-r10"], "each once, reruns aside"
+    assert len(read_runs([tmp_path, tmp_path / "study" / "run-r2-verify"]).runs) == 4, "unless they are named"
 
 
 def damaged(folder: Path, how: str) -> None:
