@@ -151,7 +151,8 @@ def settings_of(run: StudiedRun) -> Settings:
     }
     if isinstance(record.world, World):
         settings["controller"] = record.world.controller
-        settings["threads"] = record.world.threads_per_rank
+        threads = record.world.threads_per_rank
+        settings["threads"] = threads if isinstance(threads, int) else None
     if isinstance(record.data, DataRecord):
         data = record.data
         settings["samples"] = f"{data.training_samples}/{data.validation_samples}/{data.test_samples}"

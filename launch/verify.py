@@ -126,6 +126,7 @@ def plan_rerun(before: Run) -> Rerun:
     assert isinstance(config, Config) and isinstance(world, World) and isinstance(environment, Environment)
     _check_machine(record.framework, world)
     threads = world.threads_per_rank
+    assert isinstance(threads, int), "a measured run knows its threads"
     if not world.oversubscribed:  # a machine with fewer cores gets fewer threads, and the verdict tells it
         threads = min(threads, max(1, int(this_host().cores) // world.size))
     folder = _free_folder(path)
