@@ -1,6 +1,7 @@
 """Read what was measured: tables, plots and a report.
 
 python -m analysis frameworks RUNS...              tf.keras against PyTorch: time, throughput, accuracy
+python -m analysis scaling RUNS...                 speedup and efficiency over ranks, models of them, projections
 python -m analysis check RUNS...                   why a run or a comparison is not valid
 python -m analysis a-against-a RUNS...             how often the comparison errs
 python -m analysis parity FOLDER                   what the proofs of `python -m launch parity` showed
@@ -12,11 +13,12 @@ python -m analysis ring --ranks 4                  the ring all-reduce, pass by 
 import sys
 from collections.abc import Sequence
 
-from analysis import a_against_a, check, frameworks, import_thesis, parity, ring
+from analysis import a_against_a, check, frameworks, import_thesis, parity, ring, scaling
 from common.command_line import Parser, carry_out
 
 COMMANDS = (
     frameworks,
+    scaling,
     check,
     a_against_a,
     parity,
