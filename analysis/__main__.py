@@ -2,6 +2,7 @@
 
 python -m analysis frameworks RUNS...              tf.keras against PyTorch: time, throughput, accuracy
 python -m analysis scaling RUNS...                 speedup and efficiency over ranks, models of them, projections
+python -m analysis hyperparameters RUNS...         accuracy and time by batch and resolution
 python -m analysis check RUNS...                   why a run or a comparison is not valid
 python -m analysis a-against-a RUNS...             how often the comparison errs
 python -m analysis parity FOLDER                   what the proofs of `python -m launch parity` showed
@@ -13,12 +14,13 @@ python -m analysis ring --ranks 4                  the ring all-reduce, pass by 
 import sys
 from collections.abc import Sequence
 
-from analysis import a_against_a, check, frameworks, import_thesis, parity, ring, scaling
+from analysis import a_against_a, check, frameworks, hyperparameters, import_thesis, parity, ring, scaling
 from common.command_line import Parser, carry_out
 
 COMMANDS = (
     frameworks,
     scaling,
+    hyperparameters,
     check,
     a_against_a,
     parity,

@@ -36,7 +36,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--base",
         metavar="CELL/NP",
-        help="words in the label of a cell or in the names of its runs, and its ranks, as in cpu/1 "
+        help="words in the label of a cell or how the names of its runs begin, and its ranks, as in cpu/1 "
         "(default: the fewest ranks)",
     )
     parser.add_argument(
@@ -92,11 +92,13 @@ def find(
         found, reasons = fits_of(study, project=project, destination=destination)
         fits += found
         notes += reasons
-    flags = [*selection.left_out, *flags_of(selection.runs, cells)]
+    used = {id(cell): cell for study in studies for cell in study.cells}
+    flags = [*selection.left_out, *flags_of([one for cell in used.values() for one in cell.runs], list(used.values()))]
     flags += [flag for study in studies for flag in study.flags()]
     flags += [_raw_flag(point) for study in studies for point in study.points if point.sameness == "different"]
     tables = [
         _speedups(studies),
+        _means(studies),
         _accuracies(studies, margin=margin),
         _equal_accuracy(studies, margin=margin),
         _models(fits),
@@ -145,7 +147,7 @@ def _at_ranks(study: Study, ranks: int, *, margin: float) -> str:
     nearest = min((point for point in points if point.margin is not None), key=lambda p: p.margin or 0.0, default=None)
     if nearest is None:
         return f"{words}; too few runs to show equal accuracy"
-    its = "its accuracy is" if nearest is raw else f"{_batch(nearest)} ({_times(nearest)}) is"
+    its = "its accuracy is" if nearest is raw else f"{_batch(nearest)}, {_times(nearest)}, is"
     return (
         f"{words}; equal accuracy is not shown within {100 * margin:g} points, nearest: {its} shown to be the same "
         f"within {_up(100 * (nearest.margin or 0.0))} points"
@@ -159,9 +161,10 @@ def equal_accuracy(points: Sequence[Point]) -> Point | None:
 
 def _times(point: Point) -> str:
     assert point.total, "points without a time have been left aside"
-    interval = shown_interval(point.total.interval, ".2f")
+    interval = shown_interval(point.total.interval, ".3f")
     efficiency = point.per_device(point.total)
     parts = [f"95 %: {interval}" if interval else "too few runs for an interval"]
+    parts += ["not shown to be faster"] if point.total.interval and point.total.interval.holds(1.0) else []
     parts += [f"efficiency {efficiency:.2f}"] if efficiency is not None else []
     return f"{point.total.estimate:.3f} times as fast ({', '.join([*parts, f'n = {point.total.n[1]}'])})"
 
@@ -201,13 +204,12 @@ def _notes(studies: Sequence[Study], alone: Sequence[Cell]) -> list[str]:
         named = "; ".join(f"{cell.framework}, {cell.label}" for cell in alone[:MOST_NAMED])
         more = f" and {len(alone) - MOST_NAMED} more" if len(alone) > MOST_NAMED else ""
         notes.append(f"no runs on another number of ranks to compare with: {named}{more}")
-    for study in studies:
-        shared = [point for point in study.points if point.devices == 1 and point.ranks != study.base.runs[0].ranks]
-        if shared:
-            notes.append(
-                f"{study.label}: {_ranks(study.base.runs[0].ranks)} and {_ranks(shared[0].ranks)} ran on as many "
-                "cores, shared out differently; efficiency is by cores"
-            )
+    shared = [study.label for study in studies for point in study.points if _same_devices(point)]
+    if shared:
+        notes.append(
+            f"{'; '.join(dict.fromkeys(shared))}: ran on as many cores with any number of ranks, shared out "
+            "differently; efficiency is by cores"
+        )
     if studies:
         notes.append(
             "T = train + validation + test; speedup S = T_base / T, median over pairs of runs; efficiency E = S / "
@@ -215,6 +217,10 @@ def _notes(studies: Sequence[Study], alone: Sequence[Cell]) -> list[str]:
             "weak: the same batch of a rank; all runs of a curve train the same epochs"
         )
     return notes
+
+
+def _same_devices(point: Point) -> bool:
+    return point.devices == 1 and point.ranks != point.base.runs[0].ranks
 
 
 # Tables
@@ -226,26 +232,46 @@ def _cell_words(cell: Cell) -> list[str | None]:
 
 def _speedups(studies: Sequence[Study]) -> Table:
     headings = ["framework", "model, data set, np", "scaling", "n", "total, s", "speedup", "95 % interval",
-                "of means", "efficiency", "training, s", "speedup in training", "95 % interval of it",
+                "efficiency", "training, s", "speedup in training", "95 % interval of it",
                 "efficiency in training"]  # fmt: skip
     rows = []
     for study in studies:
         base = [list(of(study.base).values()) for of in (total_seconds, training_seconds)]
         rows.append(
-            [*_cell_words(study.base), "base", len(base[0]), _median(base[0]), 1.0, None, 1.0, 1.0, _median(base[1]),
+            [*_cell_words(study.base), "base", len(base[0]), _median(base[0]), 1.0, None, 1.0, _median(base[1]),
              1.0, None, 1.0]
         )  # fmt: skip
         for point in sorted(study.points, key=lambda one: one.ranks):
             totals, trainings = (list(of(point.cell).values()) for of in (total_seconds, training_seconds))
             rows.append(
                 [*_cell_words(point.cell), "speedup over that machine" if study.other_machine else point.kind,
-                 len(totals), _median(totals), *_estimate(point.total), float(np.mean(base[0]) / np.mean(totals)),
-                 point.per_device(point.total), _median(trainings), *_estimate(point.training),
-                 point.per_device(point.training)]
+                 len(totals), _median(totals), *_estimate(point.total), point.per_device(point.total),
+                 _median(trainings), *_estimate(point.training), point.per_device(point.training)]
             )  # fmt: skip
     formats = dict.fromkeys(("total, s", "training, s"), ",.2f") | {"n": "d"}
-    formats |= dict.fromkeys(("speedup", "of means", "efficiency", headings[-3], headings[-1]), ".3f")
+    formats |= dict.fromkeys(("speedup", "efficiency", headings[-3], headings[-1]), ".3f")
     return Table("Speedup over the base (times: medians)", headings, rows, formats)
+
+
+def _means(studies: Sequence[Study]) -> Table:
+    headings = ["framework", "model, data set, np", "total, s", "speedup", "efficiency", "training, s",
+                "speedup in training", "efficiency in training"]  # fmt: skip
+    rows: list[list[Any]] = []
+    for study in studies:
+        base = [_mean(of(study.base)) for of in (total_seconds, training_seconds)]
+        rows.append([*_cell_words(study.base), base[0], 1.0, 1.0, base[1], 1.0, 1.0])
+        for point in sorted(study.points, key=lambda one: one.ranks):
+            row: list[Any] = _cell_words(point.cell)
+            for mean, of in zip(base, (total_seconds, training_seconds), strict=True):
+                seconds = _mean(of(point.cell))
+                row += [seconds, mean / seconds, mean / seconds / point.devices if point.devices else None]
+            rows.append(row)
+    formats = dict.fromkeys(headings[3:], ".4f") | dict.fromkeys(("total, s", "training, s"), ",.2f")
+    return Table("The same of means, as document 003 counts", headings, rows, formats)
+
+
+def _mean(values: dict[Any, float]) -> float:
+    return float(np.mean(list(values.values())))
 
 
 def _estimate(comparison: Comparison | None) -> list[float | str | None]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from analysis.cells import Cell, Settings
 from analysis.inference import EQUIVALENCE_CONFIDENCE, Comparison, Sameness, difference, ratio, sameness
+from analysis.plots import framework_style
 from analysis.runs import StudiedRun
 from analysis.scaling_models import Work
 from analysis.validity import pair_flags
@@ -78,7 +79,8 @@ class Study:
     def label(self) -> str:
         """Framework, model and data set."""
         run = self.base.runs[0]
-        return f"{run.framework}, {run.model}, {run.dataset}" + (" (published)" if run.origin == "published" else "")
+        label = framework_style(run.framework)["label"]
+        return f"{label}, {run.model}, {run.dataset}" + (" (published)" if run.origin == "published" else "")
 
     @property
     def ranks(self) -> list[int]:
@@ -99,6 +101,11 @@ class Study:
     def curve(self, kind: Kind) -> list[Point]:
         """Return the points of one kind, by ranks; of several with as many ranks the fastest."""
         return [found[0] for p in self.ranks if (found := [one for one in self.at(p) if one.kind == kind])]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The base and what is held against it."""
+        return [self.base, *(point.cell for point in self.points)]
 
     def flags(self) -> list[str]:
         """Return why a cell is not comparable with the base."""
@@ -129,7 +136,7 @@ def studies_of(cells: Sequence[Cell], *, margin: float, base: str | None = None)
     Args:
         cells: all of them; those without times are left aside.
         margin: of accuracy, as a fraction.
-        base: WORDS or WORDS/NP: words in the label of a cell or in the names of its runs; None: the fewest ranks.
+        base: WORDS or WORDS/NP: words in the label of a cell, or how its runs' names begin; None: the fewest ranks.
 
     Raises:
         UserError: no cell or several of one model have these words.
@@ -142,8 +149,8 @@ def studies_of(cells: Sequence[Cell], *, margin: float, base: str | None = None)
         for cell in timed:
             families[tuple(_lasting(cell).items())].append(cell)
         studies = [study for family in families.values() for study in _in_family(family, margin=margin)]
-    used = {id(cell) for study in studies for cell in (study.base, *(point.cell for point in study.points))}
-    return studies, [cell for cell in timed if id(cell) not in used]
+    used = {id(run) for study in studies for cell in study.cells for run in cell.runs}
+    return studies, [cell for cell in timed if not any(id(run) in used for run in cell.runs)]
 
 
 def _lasting(cell: Cell) -> Settings:
@@ -175,8 +182,8 @@ def _named(cells: Sequence[Cell], wanted: str) -> list[Cell]:
         raise UserError(f"the base has a wrong number of ranks. Received: --base {wanted}. Give WORDS/NP, as in cpu/1")
     found = []
     for cell in cells:
-        named = [run for run in cell.runs if words in run.name]
-        # A run's name may pick some runs of a cell; words of its label, all of them.
+        named = [run for run in cell.runs if run.name.startswith(words)]
+        # Names may pick some runs of a cell; words of its label, all of them.
         runs = cell.runs if words in f"{cell.framework}, {cell.label}, {_machine(cell)}" else named
         if runs and ranks in ("", str(cell.runs[0].ranks)):
             found.append(replace(cell, runs=runs))
@@ -210,8 +217,14 @@ def _against(bases: Sequence[Cell], cells: Sequence[Cell], *, margin: float) -> 
         # A cell of which some runs only are the base does not stand against them.
         others = [cell for cell in cells if _workload(cell) == _workload(base) and base.runs[0] not in cell.runs]
         points = [_point(cell, base, margin=margin) for cell in others]
-        studies.append(Study(base, points, given=True))
-    return [study for study in studies if study.points]
+        # What runs on the machine of the base scales; what runs on another is faster or slower than it.
+        for of_kind in (
+            [point for point in points if point.devices is not None],
+            [point for point in points if point.devices is None],
+        ):
+            if of_kind:
+                studies.append(Study(base, of_kind, given=True))
+    return studies
 
 
 def _point(cell: Cell, base: Cell, *, margin: float) -> Point:

@@ -14,14 +14,14 @@ from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter
 from analysis.cells import Cell
 from analysis.finding import Plot
 from analysis.inference import Comparison
-from analysis.plots import IDEAL, LOG_FROM, SETTINGS, framework_style
+from analysis.plots import IDEAL, ROW_INCHES, SETTINGS, Row, draw_rows, framework_style
 from analysis.scaling_curves import Kind, Point, Study, accuracies, total_seconds, training_seconds
 from analysis.scaling_fits import CurveFit
 from analysis.scaling_models import AMDAHL
 from analysis.tables import Table
 
 _KINDS: tuple[Kind, ...] = ("strong", "weak", "other batch", "as many ranks")
-_DODGE = 0.035  # of the axis, in powers of two: series beside each other
+_DODGE = 0.08  # of the axis, in powers of two: series beside each other
 _DASHES = {AMDAHL.name: (0, (6, 2)), "": (0, (3, 1.5, 1, 1.5))}
 _LOG_RANKS = 4  # most / fewest ranks from which on the axes are powers of two
 
@@ -66,6 +66,9 @@ def plots_of(studies: Sequence[Study], fits: Sequence[CurveFit]) -> list[Plot]:
         groups[run.model, run.dataset, run.image_size, study.other_machine].append(study)
     plots = []
     for of_group in groups.values():
+        if of_group[0].other_machine:
+            plots += [_plot_machines(of_group, time) for time in _TIMES]
+            continue
         series = _series(of_group)
         for time in _TIMES:
             # Models are fitted to training: only there they can be held against points.
@@ -98,9 +101,8 @@ def _series(studies: Sequence[Study]) -> list[_Series]:
 def _label(study: Study, points: Sequence[Point], kind: Kind) -> str:
     run = points[0].cell.runs[0]
     batch = {"strong": f", batch {run.global_batch}", "weak": f", {run.global_batch // run.ranks} a rank"}.get(kind, "")
-    what = "speedup over that machine" if study.other_machine else kind + batch
     published = ", published" if run.origin == "published" else ""
-    return f"{framework_style(run.framework)['label']}, {what}{published}"
+    return f"{framework_style(run.framework)['label']}, {kind}{batch}{published}"
 
 
 def _style(study: Study, kind: Kind) -> dict[str, Any]:
@@ -114,7 +116,7 @@ def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time) -> P
     counts = sorted({len(time.of(point.cell)) for one in series for point in one.points})
     n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
     bases = sorted({one.base_ranks for one in series})
-    over = "another machine" if series[0].study.other_machine else f"{', '.join(map(str, bases))} rank(s)"
+    over = " and ".join(map(str, bases)) + (" rank" if bases == [1] else " ranks")
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(9.0, 4.6), layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -134,11 +136,39 @@ def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time) -> P
     return Plot(time.name, figure, _data(series, time))
 
 
+def _plot_machines(studies: Sequence[Study], time: _Time) -> Plot:
+    """Draw how many times as fast as another machine cells are, a row for each."""
+    rows: list[tuple[str, list[Row]]] = []
+    values: list[list[Any]] = []
+    for study in studies:
+        base = float(np.median(list(time.of(study.base).values())))
+        label = f"{study.base.runs[0].site}, {study.base.runs[0].device}, np {study.base.runs[0].ranks}: base"
+        for cell, words in ((study.base, label), *((point.cell, point.cell.label) for point in study.points)):
+            of_cell = time.of(cell)
+            rows.append((words, [_row(cell, [base / seconds for seconds in of_cell.values()])]))
+            values += [[cell.framework, words, str(key), one, base / one] for key, one in of_cell.items()]
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(8.0, 1.6 + ROW_INCHES * len(rows)), layout="constrained")
+        ax = figure.subplots()
+        ax.axvline(1.0, **IDEAL)
+        draw_rows(ax, rows, unit="times as fast as the base")
+        figure.legend(loc="outside lower center", ncols=4)
+        run = studies[0].base.runs[0]
+        counts = sorted(len(row.values) for _, of_row in rows for row in of_row)
+        figure.suptitle(
+            f"Speed against another machine, {time.title}: {run.model}, {run.dataset}, n = {counts[0]} to {counts[-1]}"
+        )
+    headings = ["framework", "model, data set, np", "run", f"{time.title}, s", "median of the base / this"]
+    data = Table(f"Speed, {time.title}", headings, values, {headings[3]: ".6g", headings[4]: ".4g"})
+    return Plot(f"{time.name}-machines", figure, data)
+
+
+def _row(cell: Cell, values: list[float]) -> Row:
+    published = cell.runs[0].origin == "published"
+    return Row(label=cell.label, values=values, style=framework_style(cell.framework), published=published)
+
+
 def _draw_ideal(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *, per_device: bool) -> None:
-    if series[0].study.other_machine:
-        if not per_device:
-            ax.axhline(1.0, **IDEAL, label="that machine")
-        return
     if per_device:
         ax.axhline(1.0, **IDEAL, label="ideal")
         return
@@ -157,12 +187,8 @@ def _draw_series(ax: Axes, one: _Series, time: _Time, *, per_device: bool) -> No
     base = np.array(list(time.of(one.study.base).values()))
     color, x_all, medians = one.style["color"], [one.base_ranks], [1.0]
     cells: list[tuple[Cell, Point | None]] = [(one.study.base, None), *((point.cell, point) for point in one.points)]
-    if one.study.other_machine:
-        cells, x_all, medians = cells[1:], [], []
     for cell, point in cells:
         devices = point.devices if point else 1.0
-        if per_device and not devices:
-            continue
         scale = 1 / devices if per_device and devices else 1.0
         values = scale * np.median(base) / np.array(list(time.of(cell).values()))
         x = cell.runs[0].ranks * 2**one.shift
@@ -173,7 +199,7 @@ def _draw_series(ax: Axes, one: _Series, time: _Time, *, per_device: bool) -> No
             continue
         x_all.append(cell.runs[0].ranks)
         medians.append(compared.estimate * scale)
-        ax.plot(x, medians[-1], marker="_", markersize=14, markeredgewidth=1.8, color="black", linestyle="", zorder=4)
+        ax.plot(x, medians[-1], marker="_", markersize=10, markeredgewidth=1.6, color="black", linestyle="", zorder=4)
         if compared.interval:
             low, high = compared.interval.low * scale, compared.interval.high * scale
             ax.plot([x, x], [low, high], color=color, linewidth=2.2, solid_capstyle="butt", zorder=3)
@@ -214,7 +240,7 @@ def _draw_fit(ax: Axes, one: CurveFit, *, per_device: bool) -> None:
 
 
 def _draw_axes(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *, per_device: bool) -> None:
-    ticks = {one.base_ranks for one in series if not one.study.other_machine}
+    ticks = {one.base_ranks for one in series}
     ticks |= {point.ranks for one in series for point in one.points}
     measured = max(ticks)
     ticks |= {found.ranks for one in fits for found in one.projections if one.site == series[0].study.base.runs[0].site}
@@ -231,17 +257,11 @@ def _draw_axes(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *,
         ax.axvline(measured * 1.1, color="#555555", linewidth=0.6)
         ax.annotate("projection →", (measured * 1.12, 0.02), xycoords=("data", "axes fraction"), fontsize=7)
     if per_device:
-        if series[0].study.other_machine:
-            ax.text(0.5, 0.5, "no efficiency: devices of two kinds", transform=ax.transAxes, ha="center")
         ax.set_ylim(bottom=0)
         return
-    low, high = ax.get_ylim()
-    if wide and not series[0].study.other_machine:
+    if wide:
         ax.set_yscale("log", base=2)
         ax.yaxis.set_major_formatter(ScalarFormatter())
-        ax.set_ylabel(ax.get_ylabel() + " (logarithmic)")
-    elif low > 0 and high / low > LOG_FROM:
-        ax.set_yscale("log")
         ax.set_ylabel(ax.get_ylabel() + " (logarithmic)")
     else:
         ax.set_ylim(bottom=0)
