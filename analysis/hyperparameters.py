@@ -16,7 +16,6 @@ from analysis.runs import Selection
 from analysis.tables import Table
 from analysis.trials import (
     Trial,
-    accuracy_curve,
     batch_studies,
     family_of,
     median_of,
@@ -62,7 +61,7 @@ def find(selection: Selection) -> Finding:
         plots += [plot for draw in (plot_accuracies, plot_times) if (plot := draw(group)) is not None]
     plots += [plot for study in shares if (plot := plot_shares(study)) is not None]
     notes = []
-    if any(not len(accuracy_curve(one)) for study in studies for trial in study for one in trial.cell.finished):
+    if any(trial.best is None and trial.last is not None for study in studies for trial in study):
         notes.append("runs without validation have no accuracy curve; their accuracy is that on the test samples")
     if studies:
         notes.append("time: train + validation + test; accuracies: on the validation samples; all medians over runs")
@@ -77,10 +76,7 @@ def find(selection: Selection) -> Finding:
         answer=" ".join([*map(_answer, studies), *map(_share_answer, shares)]) or _NOTHING,
         tables=[table for table in tables if table.rows],
         plots=_numbered(plots),
-        flags=[
-            *selection.left_out,
-            *flags_of([one for cell in used.values() for one in cell.runs], list(used.values())),
-        ],
+        flags=flags,
         notes=notes,
     )
 
@@ -183,7 +179,7 @@ def _table(studies: Sequence[Sequence[Trial]]) -> Table:
             percents = [None if value is None else 100 * value for value in (trial.last, trial.best)]
             rows.append(
                 [framework_style(first.framework)["label"], first.model, first.ranks or None, trial.size, trial.batch,
-                 len(trial.cell.finished), median_of(trial.seconds), min(seconds, default=None),
+                 trial.n, median_of(trial.seconds), min(seconds, default=None),
                  max(seconds, default=None), *percents, trial.remark]
             )  # fmt: skip
     formats = dict.fromkeys(("total, s", "min", "max"), ",.2f") | dict.fromkeys(("np", "batch", "n"), "d")

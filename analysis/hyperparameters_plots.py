@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
 from analysis.finding import Plot
 from analysis.plots import COLORS, MARKERS, SETTINGS, framework_style, scale_axis
@@ -45,13 +45,15 @@ def plot_accuracies(studies: Sequence[Study]) -> Plot | None:
             row[0].set_ylabel("validation accuracy, %")
         for ax in panels[-1]:
             ax.set_xlabel("epoch")
-            ax.xaxis.get_major_locator().set_params(integer=True)
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+            longest = max(len(curve) for of_trial in curves.values() for curve in of_trial.values())
+            ax.set_xlim(1 - 0.02 * longest - 0.2, 1.02 * longest + 0.2)
         handles = [
             Line2D([], [], label=f"batch {batch}", **_batch_style(number)) for number, batch in enumerate(batches)
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=6)
         model = trials[0].cell.runs[0].model
-        figure.suptitle(f"Accuracy by batch and resolution: {model}, {_n(trials)}; line: median over runs")
+        figure.suptitle(f"Accuracy by batch and resolution: {model}, {_n(trials)}")
     rows: list[list[Any]] = [
         [trial.cell.framework, trial.size, trial.batch, name, epoch, 100 * value]
         for trial in trials
@@ -90,7 +92,7 @@ def plot_times(studies: Sequence[Study]) -> Plot | None:
         handles = [Line2D([], [], color=one["color"], marker=one["marker"], label=one["label"]) for one in styles]
         figure.legend(handles=handles, loc="outside lower center", ncols=4)
         model = trials[0].cell.runs[0].model
-        figure.suptitle(f"Time by batch and resolution: {model}, {_n(trials)}; line: median over runs")
+        figure.suptitle(f"Time by batch and resolution: {model}, {_n(trials)}")
     rows: list[list[Any]] = [
         [trial.cell.framework, trial.size, trial.batch, str(key), value]
         for trial in trials
@@ -201,6 +203,8 @@ def _framework(study: Study) -> str:
 
 
 def _n(trials: Sequence[Trial]) -> str:
-    counts = sorted({len(trial.cell.finished) for trial in trials})
-    runs = "run" if counts[-1] == 1 else "runs"
-    return f"n = {counts[0]} {runs} each" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]} runs each"
+    counts = sorted({trial.n for trial in trials})
+    if counts == [1]:
+        return "n = 1 run each"
+    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    return f"{n} runs each; line: median over runs"

@@ -169,6 +169,7 @@ def _in_family(family: Sequence[Cell], *, margin: float) -> list[Study]:
         for base in related or [min(bases, key=_median_seconds)]:
             of_base[id(base)].append(cell)
     studies = [Study(base, [_point(cell, base, margin=margin) for cell in of_base[id(base)]]) for base in bases]
+    studies.sort(key=lambda study: study.base.runs[0].global_batch)
     return [study for study in studies if study.ranks]
 
 

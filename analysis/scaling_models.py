@@ -22,7 +22,7 @@ from analysis.inference import CONFIDENCE, Interval
 
 FEWEST_SIZES = 3  # numbers of ranks: two to fit and one to hold out
 LARGEST_ERROR = 0.2  # of the point that was held out: a model that misses it by more projects nothing
-_RESAMPLES = 1000
+_RESAMPLES = 500
 Numbers = NDArray[np.float64]
 
 
@@ -100,7 +100,7 @@ class Fit:
             return f"serial share {100 * self.values[0] / self.values.sum():.1f} %"
         compute, latency, per_byte = self.values
         bandwidth = f"{1e-9 / per_byte:.3g} GB/s" if per_byte > 0 else "no limit by bandwidth"
-        return f"{1e3 * compute:.3g} ms an image, latency {1e6 * latency:.3g} µs, {bandwidth}"
+        return f"{1e3 * compute:.3g} ms an image, latency {1e6 * latency:,.0f} µs, {bandwidth}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +142,13 @@ def fit(model: Model, ranks: Sequence[int], seconds: Sequence[float], work: Work
     """Fit a model to runs, each by its relative error; None if there are fewer numbers of ranks than unknowns."""
     if len(set(ranks)) < model.unknowns:
         return None
-    measured = np.array(seconds, dtype=float)
-    columns = model.columns(work, np.array(ranks, dtype=float)) / measured[:, None]
+    return _fitted(model, np.array(ranks, dtype=float), np.array(seconds, dtype=float), work)
+
+
+def _fitted(model: Model, ranks: Numbers, seconds: Numbers, work: Work) -> Fit:
+    columns = model.columns(work, ranks) / seconds[:, None]
     sizes = np.linalg.norm(columns, axis=0)  # of very different units: seconds, bytes
-    return Fit(model, work, nnls(columns / sizes, np.ones(len(measured)))[0] / sizes)
+    return Fit(model, work, nnls(columns / sizes, np.ones(len(seconds)))[0] / sizes)
 
 
 def held_out(model: Model, ranks: Sequence[int], seconds: Sequence[float], work: Work) -> HeldOut | None:
@@ -181,22 +184,21 @@ def projection(
     judged, found = held_out(model, ranks, seconds, work), fit(model, ranks, seconds, work)
     if judged is None or found is None or abs(judged.error) > LARGEST_ERROR or to > farthest(ranks):
         return None
-    groups = {p: [value for q, value in zip(ranks, seconds, strict=True) if q == p] for p in sorted(set(ranks))}
+    sizes, times = np.array(ranks), np.array(seconds, dtype=float)
+    groups = [np.flatnonzero(sizes == p) for p in np.unique(sizes)]
     random = np.random.default_rng(0)  # the same runs give the same projection
     fits = [found]
     for _ in range(_RESAMPLES):
-        again = [(p, value) for p, values in groups.items() for value in random.choice(values, len(values))]
-        resampled = fit(model, [p for p, _ in again], [value for _, value in again], work)
-        assert resampled is not None, "as many numbers of ranks as before"
-        fits.append(resampled)
+        drawn = np.concatenate([random.choice(group, len(group)) for group in groups])
+        fits.append(_fitted(model, sizes[drawn].astype(float), times[drawn], work))
     base, wider = min(ranks), 1 + abs(judged.error)
-    times, bases = (np.array([(move(one, p) if move else one).seconds([p])[0] for one in fits]) for p in (to, base))
+    there, bases = (np.array([(move(one, p) if move else one).seconds([p])[0] for one in fits]) for p in (to, base))
     return Projection(
         ranks=to,
-        seconds=float(times[0]),
-        seconds_interval=_interval(times[1:], wider=wider),
-        speedup=float(bases[0] / times[0]),
-        speedup_interval=_interval(bases[1:] / times[1:], wider=wider),
+        seconds=float(there[0]),
+        seconds_interval=_interval(there[1:], wider=wider),
+        speedup=float(bases[0] / there[0]),
+        speedup_interval=_interval(bases[1:] / there[1:], wider=wider),
     )
 
 

@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter, StrMethodFormatter
 
 from analysis.cells import Cell
 from analysis.finding import Plot
@@ -23,6 +23,8 @@ from analysis.tables import Table
 _KINDS: tuple[Kind, ...] = ("strong", "weak", "other batch", "as many ranks")
 _DODGE = 0.08  # of the axis, in powers of two: series beside each other
 _DASHES = {AMDAHL.name: (0, (6, 2)), "": (0, (3, 1.5, 1, 1.5))}
+_PROJECTED = "projection, not measured, with 95 % interval"
+_GREY = "#555555"  # of what stands for both frameworks
 _LOG_RANKS = 4  # most / fewest ranks from which on the axes are powers of two
 
 
@@ -152,6 +154,8 @@ def _plot_machines(studies: Sequence[Study], time: _Time) -> Plot:
         ax = figure.subplots()
         ax.axvline(1.0, **IDEAL)
         draw_rows(ax, rows, unit="times as fast as the base")
+        if ax.get_xscale() == "log":
+            ax.xaxis.set_major_formatter(ScalarFormatter())
         figure.legend(loc="outside lower center", ncols=4)
         run = studies[0].base.runs[0]
         counts = sorted(len(row.values) for _, of_row in rows for row in of_row)
@@ -204,10 +208,10 @@ def _draw_series(ax: Axes, one: _Series, time: _Time, *, per_device: bool) -> No
             low, high = compared.interval.low * scale, compared.interval.high * scale
             ax.plot([x, x], [low, high], color=color, linewidth=2.2, solid_capstyle="butt", zorder=3)
         if not per_device and point.sameness != "same" and (results := list(accuracies(cell).values())):
-            ax.annotate(
-                f"{100 * np.median(results):.1f} %", (x, medians[-1]), xytext=(8, -3), textcoords="offset points",
-                fontsize=7, color=color,
-            )  # fmt: skip
+            # Series beside each other have their words on either side.
+            place: dict[str, Any] = {"xytext": (8, -9)} if one.shift >= 0 else {"xytext": (-8, 6), "ha": "right"}
+            words = f"{100 * np.median(results):.1f} %"
+            ax.annotate(words, (x, medians[-1]), textcoords="offset points", fontsize=7, color=color, **place)
     order = np.argsort(x_all, kind="stable")
     ax.plot(np.array(x_all)[order] * 2**one.shift, np.array(medians)[order], color=color, linewidth=0.8, alpha=0.7)
     ax.plot([], [], linestyle="", label=one.label, **one.style)
@@ -220,10 +224,9 @@ def _draw_fit(ax: Axes, one: CurveFit, *, per_device: bool) -> None:
     here = one.site == one.study.base.runs[0].site
     ranks = np.geomspace(base, most, 60)
     per = ranks / base if per_device else 1.0
-    ax.plot(
-        ranks, one.fit.speedup(ranks.tolist(), base=base) / per, color=color, linestyle=dashes, linewidth=1.0,
-        alpha=0.8, label=f"fit: {name}, {one.kind}",
-    )  # fmt: skip
+    fitted = one.fit.speedup(ranks.tolist(), base=base) / per
+    ax.plot(ranks, fitted, color=color, linestyle=dashes, linewidth=1.0, alpha=0.8)
+    ax.plot([], [], color=_GREY, linestyle=dashes, linewidth=1.0, label=f"fit: {name}, {one.kind}")
     if not one.projections or not here:
         return
     ends = [found for found in one.projections if found.ranks > most]
@@ -235,7 +238,10 @@ def _draw_fit(ax: Axes, one: CurveFit, *, per_device: bool) -> None:
         np.array([start, *(getattr(found.speedup_interval, edge) for found in ends)]) / per for edge in columns
     )
     middle = np.array([start, *(found.speedup for found in ends)]) / per
-    ax.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0, label="projection, not measured")
+    ax.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
+    ax.fill_between(
+        [], [], [], color=_GREY, alpha=0.2, linewidth=0, label="projection, not measured, with 95 % interval"
+    )
     ax.plot(x, middle, color=color, linestyle=dashes, linewidth=0.8, alpha=0.5)
 
 
@@ -254,14 +260,14 @@ def _draw_axes(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *,
     ax.set_xlabel("ranks" + (" (logarithmic)" if wide else ""))
     ax.set_ylabel("efficiency: speedup / devices" if per_device else "speedup T_base / T")
     if max(ticks) > measured:
-        ax.axvline(measured * 1.1, color="#555555", linewidth=0.6)
+        ax.axvline(measured * 1.1, color=_GREY, linewidth=0.6)
         ax.annotate("projection →", (measured * 1.12, 0.02), xycoords=("data", "axes fraction"), fontsize=7)
     if per_device:
         ax.set_ylim(bottom=0)
         return
     if wide:
         ax.set_yscale("log", base=2)
-        ax.yaxis.set_major_formatter(ScalarFormatter())
+        ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         ax.set_ylabel(ax.get_ylabel() + " (logarithmic)")
     else:
         ax.set_ylim(bottom=0)

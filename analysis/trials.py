@@ -43,6 +43,11 @@ class Trial:
         """Train + validation + test of each timed run."""
         return self.cell.seconds(lambda run: run.total_seconds)
 
+    @property
+    def n(self) -> int:
+        """Number of its runs that have a time or an accuracy."""
+        return max(len(self.seconds), len(self.cell.results(lambda run: run.accuracy)))
+
     def median(self, of: Callable[[StudiedRun], float]) -> float | None:
         """Return the median over timed runs of a time; None without."""
         return median_of(self.cell.seconds(of))
