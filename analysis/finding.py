@@ -6,8 +6,9 @@ Every command makes a `Finding` of run folders. On the terminal it becomes table
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,16 @@ class Plot:
     name: str
     figure: Figure
     data: Table
+
+
+def numbered(plots: Sequence[Plot]) -> list[Plot]:
+    """Return the plots with a number after every name that has been there before."""
+    seen: Counter[str] = Counter()
+    renamed = []
+    for plot in plots:
+        seen[plot.name] += 1
+        renamed.append(replace(plot, name=f"{plot.name}-{seen[plot.name]}") if seen[plot.name] > 1 else plot)
+    return renamed
 
 
 @dataclass(frozen=True, kw_only=True)

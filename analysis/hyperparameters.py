@@ -3,13 +3,12 @@
 import argparse
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from analysis.cells import cells_of
-from analysis.finding import Finding, Plot, add_options, selected, show
+from analysis.finding import Finding, Plot, add_options, numbered, selected, show
 from analysis.hyperparameters_plots import plot_accuracies, plot_shares, plot_times
 from analysis.plots import framework_style
 from analysis.runs import Selection
@@ -75,7 +74,7 @@ def find(selection: Selection) -> Finding:
         question="What do batch, resolution and the share of validation samples do to time and accuracy?",
         answer=" ".join([*map(_answer, studies), *map(_share_answer, shares)]) or _NOTHING,
         tables=[table for table in tables if table.rows],
-        plots=_numbered(plots),
+        plots=numbered(plots),
         flags=flags,
         notes=notes,
     )
@@ -103,16 +102,6 @@ def _together(studies: Sequence[list[Trial]]) -> list[list[list[Trial]]]:
             study
         )
     return list(groups.values())
-
-
-def _numbered(plots: Sequence[Plot]) -> list[Plot]:
-    names: dict[str, int] = defaultdict(int)
-    numbered = []
-    for plot in plots:
-        names[plot.name] += 1
-        number = f"-{names[plot.name]}" if names[plot.name] > 1 else ""
-        numbered.append(replace(plot, name=plot.name + number))
-    return numbered
 
 
 # Words

@@ -13,7 +13,7 @@ from analysis.frameworks import MARGIN
 from analysis.inference import Comparison
 from analysis.plots import framework_style
 from analysis.runs import Selection
-from analysis.scaling_curves import Point, Study, accuracies, studies_of, total_seconds, training_seconds
+from analysis.scaling_curves import Kind, Point, Study, accuracies, studies_of, total_seconds, training_seconds
 from analysis.scaling_fits import CurveFit, Destination, fits_of
 from analysis.scaling_models import EXCHANGE
 from analysis.scaling_plots import plots_of
@@ -107,7 +107,7 @@ def find(
     return Finding(
         name="scaling",
         question="How much faster are more ranks?",
-        answer=" ".join(_answers(studies, margin=margin)) or _NOTHING,
+        answer=" ".join([*_answers(studies, margin=margin), *_projected(fits)]) or _NOTHING,
         tables=[table for table in tables if table.rows],
         plots=plots_of(studies, fits),
         flags=list(dict.fromkeys(flags)),
@@ -126,7 +126,8 @@ def _answers(studies: Sequence[Study], *, margin: float) -> list[str]:
     for study in studies:
         seconds = list(total_seconds(study.base).values())
         own = study.base.runs[0].ranks
-        base = f"base: {_ranks(own)}, {np.median(seconds):,.2f} s, n = {len(seconds)}"
+        words = f", {study.base.words}" if study.base.words else ""
+        base = f"base: {_ranks(own)}{words}, {np.median(seconds):,.2f} s, n = {len(seconds)}"
         if study.other_machine or study.given:
             base += f", {study.base.runs[0].site}, {study.base.runs[0].device}"
         parts = [part for p in study.ranks if (part := _at_ranks(study, p, margin=margin))]
@@ -152,6 +153,26 @@ def _at_ranks(study: Study, ranks: int, *, margin: float) -> str:
         f"{words}; equal accuracy is not shown within {100 * margin:g} points, nearest: {its} shown to be the same "
         f"within {_up(100 * (nearest.margin or 0.0))} points"
     )
+
+
+def _projected(fits: Sequence[CurveFit]) -> list[str]:
+    """Return a sentence for each curve: the farthest projection of the model that foretold its held-out point best."""
+    best: dict[tuple[int, Kind], CurveFit] = {}
+    for one in fits:
+        key = id(one.study), one.kind
+        if one.projections and (key not in best or _error(one) < _error(best[key])):
+            best[key] = one
+    return [
+        f"Projection, not measured: {one.study.label}, {one.kind}: {_ranks(found.ranks)} at {one.site} would train in "
+        f"{found.seconds:,.1f} s (95 %: {shown_interval(found.seconds_interval, ',.1f')}; {one.fit.model.name}, "
+        f"{100 * _error(one):.1f} % off where it was tested)."
+        for one in best.values()
+        for found in one.projections[-1:]
+    ]
+
+
+def _error(one: CurveFit) -> float:
+    return abs(one.judged.error) if one.judged else float("inf")
 
 
 def equal_accuracy(points: Sequence[Point]) -> Point | None:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter, StrMethodFormatter
 
 from analysis.cells import Cell
-from analysis.finding import Plot
+from analysis.finding import Plot, numbered
 from analysis.inference import Comparison
 from analysis.plots import IDEAL, ROW_INCHES, SETTINGS, Row, draw_rows, framework_style
 from analysis.scaling_curves import Kind, Point, Study, accuracies, total_seconds, training_seconds
@@ -77,13 +77,7 @@ def plots_of(studies: Sequence[Study], fits: Sequence[CurveFit]) -> list[Plot]:
             drawn = [one for one in fits if one.study in of_group] if time.of is training_seconds else []
             if any(time.compared(point) for one in series for point in one.points):
                 plots.append(_plot(series, drawn, time))
-    names: dict[str, int] = defaultdict(int)
-    numbered = []
-    for plot in plots:
-        names[plot.name] += 1
-        number = f"-{names[plot.name]}" if names[plot.name] > 1 else ""
-        numbered.append(Plot(plot.name + number, plot.figure, plot.data))
-    return numbered
+    return numbered(plots)
 
 
 def _series(studies: Sequence[Study]) -> list[_Series]:

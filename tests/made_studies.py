@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from example_runs import make_config, make_record, make_status
 
+from analysis.finding import Finding
 from analysis.runs import Selection, StudiedRun
 from common.config import config_from_dict
 from common.records import DataRecord, EpochRecord, Hashes, ModelRecord, NotRecorded, RunRecord, Totals, World, now
@@ -96,3 +97,9 @@ def made_runs(
 def select(*groups: Sequence[StudiedRun]) -> Selection:
     """Return what a command works on."""
     return Selection([run for group in groups for run in group], [])
+
+
+def rows_of(finding: Finding, title: str) -> list[dict[str, Any]]:
+    """Return the rows of the table whose title begins so, by heading."""
+    table = next(table for table in finding.tables if table.title.startswith(title))
+    return [dict(zip(table.headings, row, strict=True)) for row in table.rows]

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from example_runs import make_epoch
-from made_studies import made_record, made_run, made_runs, select
+from made_studies import made_record, made_run, made_runs, rows_of, select
 
 from analysis.__main__ import main
-from analysis.finding import Finding
 from analysis.hyperparameters import find
 from common.records import NotRecorded, RunWriter
 
@@ -21,11 +20,6 @@ def trial(batch: int, size: tuple[int, int], seconds: float, curve: list[float],
     """Return one run, as in document 003."""
     name = f"{size[0]}x{size[1]}-batch{batch}"
     return [made_run(name, seconds=seconds, global_batch=batch, size=size, curve=curve, classes=9, **settings)]
-
-
-def rows_of(finding: Finding, title: str) -> list[dict[str, Any]]:
-    table = next(table for table in finding.tables if table.title.startswith(title))
-    return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
 
 
 def study() -> Any:

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from example_runs import make_epoch
-from made_studies import IMAGES, PARAMETERS, made_record, made_run, made_runs, select
+from made_studies import IMAGES, PARAMETERS, made_record, made_run, made_runs, rows_of, select
 
 from analysis.__main__ import main
 from analysis.cells import cells_of
-from analysis.finding import Finding
 from analysis.scaling import find
 from analysis.scaling_curves import studies_of
 from analysis.scaling_models import (
@@ -34,11 +33,6 @@ SPREAD = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998)  # of seven runs, its med
 
 def runs_of(seconds: float, name: str, **settings: Any) -> list[Any]:
     return made_runs(name, seconds=[seconds * one for one in SPREAD], **settings)
-
-
-def rows_of(finding: Finding, title: str) -> list[dict[str, Any]]:
-    table = next(table for table in finding.tables if table.title.startswith(title))
-    return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
 
 
 # Speedup and efficiency
@@ -338,6 +332,7 @@ def test_runs_are_projected_and_marked_as_such_in_table_and_plot() -> None:
     row = next(row for row in rows_of(found, "Projection: not measured") if row["model"] == EXCHANGE.name)
     assert (row["np"], row["projected training, s"]) == (16, pytest.approx(true_seconds(16), rel=0.01))
     assert row["95 % interval"] and row["95 % interval of it"]
+    assert "Projection, not measured: PyTorch, mlp, made, strong: 16 ranks at local would train in" in found.answer
     judged = next(row for row in rows_of(found, "Models") if row["model"] == EXCHANGE.name)
     assert (judged["held out, np"], judged["fitted up to np"]) == (8, 4) and abs(judged["error there, %"]) < 3
     training = next(plot for plot in found.plots if plot.name == "scaling-training")

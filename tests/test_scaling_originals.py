@@ -7,12 +7,11 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
+from made_studies import rows_of
 
 from analysis.__main__ import main
-from analysis.finding import Finding
 from analysis.hyperparameters import find as find_hyperparameters
 from analysis.runs import Selection, read_runs
 from analysis.scaling import find
@@ -35,15 +34,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def thesis(folder: Path) -> Selection:
     """The same, read once."""
     return read_runs([folder])
-
-
-def rows_of(finding: Finding, title: str) -> list[dict[str, Any]]:
-    return [
-        dict(zip(table.headings, row, strict=True))
-        for table in finding.tables
-        if table.title.startswith(title)
-        for row in table.rows
-    ]
 
 
 def test_the_published_speedups_and_efficiencies(thesis: Selection) -> None:
