@@ -45,7 +45,7 @@ def plot_accuracies(studies: Sequence[Study]) -> Plot | None:
             row[0].set_ylabel("validation accuracy, %")
         for ax in panels[-1]:
             ax.set_xlabel("epoch")
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
             longest = max(len(curve) for of_trial in curves.values() for curve in of_trial.values())
             ax.set_xlim(1 - 0.02 * longest - 0.2, 1.02 * longest + 0.2)
         handles = [
@@ -157,7 +157,7 @@ def _draw_curves(ax: Axes, curves: dict[str, Any], style: dict[str, Any]) -> Non
     epochs = max(len(curve) for curve in values)
     # Of runs that ended early, the median is over those that were still training.
     median = [float(np.median([curve[epoch] for curve in values if len(curve) > epoch])) for epoch in range(epochs)]
-    ax.plot(range(1, epochs + 1), median, linewidth=1.2, markersize=4, markevery=max(1, epochs // _MARKS), **style)
+    ax.plot(range(1, epochs + 1), median, linewidth=1.2, markevery=max(1, epochs // _MARKS), **style)
 
 
 def _draw_times(ax: Axes, trials: Sequence[Trial]) -> None:
@@ -189,6 +189,7 @@ def _batch_style(number: int) -> dict[str, Any]:
     return {
         "color": COLORS[number % len(COLORS)],
         "marker": MARKERS[number % len(MARKERS)],
+        "markersize": max(3.5, 7 - 0.6 * number),  # what is drawn first shows from beneath
         "linestyle": _DASHES[number // len(COLORS) % len(_DASHES)],
     }
 

@@ -168,7 +168,7 @@ def _row(cell: Cell, values: list[float]) -> Row:
 
 def _draw_ideal(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *, per_device: bool) -> None:
     if per_device:
-        ax.axhline(1.0, **IDEAL, label="ideal")
+        ax.axhline(1.0, **IDEAL, label="ideal, by devices")
         return
     ends = [projected.ranks for one in fits for projected in one.projections]
     lines: set[tuple[tuple[int, float], ...]] = set()
@@ -178,7 +178,7 @@ def _draw_ideal(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *
         devices |= {end: devices[most] * end / most for end in ends if end > most}
         lines.add(tuple(sorted(devices.items())))
     for line in sorted(lines):
-        ax.plot([p for p, _ in line], [value for _, value in line], **IDEAL, label="ideal", zorder=1)
+        ax.plot([p for p, _ in line], [value for _, value in line], **IDEAL, label="ideal, by devices", zorder=1)
 
 
 def _draw_series(ax: Axes, one: _Series, time: _Time, *, per_device: bool) -> None:

@@ -67,7 +67,7 @@ def test_strong_and_weak_are_named_and_both_may_hang_on_one_base() -> None:
     rows = rows_of(found, "Speedup over the base")
     assert [row["scaling"] for row in rows] == ["base", "strong", "weak", "other batch"]
     labels = [text.get_text() for text in found.plots[0].figure.legends[0].get_texts()]
-    assert {"PyTorch, strong, batch 64", "PyTorch, weak, 64 a rank", "ideal"} <= set(labels)
+    assert {"PyTorch, strong, batch 64", "PyTorch, weak, 64 a rank", "ideal, by devices"} <= set(labels)
 
 
 def test_each_batch_has_a_base_of_its_own() -> None:
