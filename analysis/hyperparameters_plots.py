@@ -53,7 +53,7 @@ def plot_accuracies(studies: Sequence[Study]) -> Plot | None:
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=6)
         model = trials[0].cell.runs[0].model
-        figure.suptitle(f"Accuracy by batch and resolution: {model}, {_n(trials)}")
+        figure.suptitle(f"Accuracy by batch and resolution: {model}\n{_n(trials)}")
     rows: list[list[Any]] = [
         [trial.cell.framework, trial.size, trial.batch, name, epoch, 100 * value]
         for trial in trials
@@ -92,7 +92,7 @@ def plot_times(studies: Sequence[Study]) -> Plot | None:
         handles = [Line2D([], [], color=one["color"], marker=one["marker"], label=one["label"]) for one in styles]
         figure.legend(handles=handles, loc="outside lower center", ncols=4)
         model = trials[0].cell.runs[0].model
-        figure.suptitle(f"Time by batch and resolution: {model}, {_n(trials)}")
+        figure.suptitle(f"Time by batch and resolution: {model}\n{_n(trials)}")
     rows: list[list[Any]] = [
         [trial.cell.framework, trial.size, trial.batch, str(key), value]
         for trial in trials
@@ -134,7 +134,7 @@ def plot_shares(study: Study) -> Plot | None:
         first = trials[0]
         what = f", {first.size}, batch {first.batch}" if first.batch else ""
         figure.suptitle(
-            f"Time by share of validation samples: {_framework(study)}, {first.cell.runs[0].model}{what}, {_n(trials)}"
+            f"Time by share of validation samples: {_framework(study)}, {first.cell.runs[0].model}{what}\n{_n(trials)}"
         )
     headings = ["validation samples", "phase", "run", "s"]
     return Plot(

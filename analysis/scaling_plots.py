@@ -154,7 +154,8 @@ def _plot_machines(studies: Sequence[Study], time: _Time) -> Plot:
         run = studies[0].base.runs[0]
         counts = sorted(len(row.values) for _, of_row in rows for row in of_row)
         figure.suptitle(
-            f"Speed against another machine, {time.title}: {run.model}, {run.dataset}, n = {counts[0]} to {counts[-1]}"
+            f"Speed against another machine, {time.title}: {run.model}, {run.dataset}\n"
+            f"n = {counts[0]} to {counts[-1]} runs each"
         )
     headings = ["framework", "model, data set, np", "run", f"{time.title}, s", "median of the base / this"]
     data = Table(f"Speed, {time.title}", headings, values, {headings[3]: ".6g", headings[4]: ".4g"})
