@@ -1,6 +1,9 @@
 """Read what was measured: tables, plots and a report.
 
 python -m analysis frameworks RUNS...              tf.keras against PyTorch: time, throughput, accuracy
+python -m analysis clouds RUNS...                  the same experiment on different sites: time, money, energy
+python -m analysis compare RUN RUN                 two runs on one screen: what differs, then time and accuracy
+python -m analysis energy RUNS...                  energy by device and phase, power over time, EDP
 python -m analysis scaling RUNS...                 speedup and efficiency over ranks, models of them, projections
 python -m analysis hyperparameters RUNS...         accuracy and time by batch and resolution
 python -m analysis check RUNS...                   why a run or a comparison is not valid
@@ -14,11 +17,26 @@ python -m analysis ring --ranks 4                  the ring all-reduce, pass by 
 import sys
 from collections.abc import Sequence
 
-from analysis import a_against_a, check, frameworks, hyperparameters, import_thesis, parity, ring, scaling
+from analysis import (
+    a_against_a,
+    check,
+    clouds,
+    compare,
+    energy,
+    frameworks,
+    hyperparameters,
+    import_thesis,
+    parity,
+    ring,
+    scaling,
+)
 from common.command_line import Parser, carry_out
 
 COMMANDS = (
     frameworks,
+    clouds,
+    compare,
+    energy,
     scaling,
     hyperparameters,
     check,

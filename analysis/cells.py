@@ -48,7 +48,7 @@ class Cell:
         """Model, data set, ranks, and what tells it from others; the framework aside."""
         first = self.runs[0]
         ranks = f"np {first.ranks}" if first.ranks else ""
-        origin = first.origin if first.origin == "published" else ""
+        origin = first.origin if first.origin == "published" and "published" not in self.words else ""
         return ", ".join(part for part in (first.model, first.dataset, ranks, self.words, origin) if part)
 
     @cached_property

@@ -32,6 +32,9 @@ class Gpu:
         memory_bandwidth_gb_s: peak.
         power_watts: limit of the board.
         energy_counter: whether the driver counts joules (from Volta on); else power has to be integrated.
+        memory_bus_bits: width of the way to its memory.
+        cores, clock_ghz: of its simple processors.
+        purchase_usd: what it cost to buy, where the source tells.
     """
 
     __pydantic_config__ = _STRICT
@@ -43,6 +46,24 @@ class Gpu:
     energy_counter: bool
     source: str
     tensor_tflops: float | None = None
+    memory_bus_bits: int | None = None
+    cores: int | None = None
+    clock_ghz: float | None = None
+    purchase_usd: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cpu:
+    """A processor to hold GPUs against; the fields are those of `Gpu`, `threads` run at once on its cores."""
+
+    __pydantic_config__ = _STRICT
+    name: str
+    fp32_tflops: float
+    cores: int
+    threads: int
+    clock_ghz: float
+    source: str
+    purchase_usd: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +119,12 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True)
 class Sites:
-    """The whole table: name -> GPU, name -> site."""
+    """The whole table: name -> GPU, name -> site, name -> processor."""
 
     __pydantic_config__ = _STRICT
     gpus: dict[str, Gpu]
     sites: dict[str, Site]
+    cpus: dict[str, Cpu] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Site:
         """Return a site.

@@ -27,6 +27,12 @@ def test_the_shipped_table_has_the_published_figures() -> None:
     assert (v100.fp32_tflops, v100.tensor_tflops, v100.memory_gb, v100.memory_bandwidth_gb_s) == (15.7, 125, 16, 900)
     assert (m60.fp32_tflops, m60.memory_gb, m60.memory_bandwidth_gb_s, m60.tensor_tflops) == (4.8, 8, 160, None)
     assert v100.energy_counter and not m60.energy_counter  # from Volta on
+    assert (v100.memory_bus_bits, m60.memory_bus_bits) == (4096, 256)
+    bought, cpu = table.gpus["gtx-1080-ti"], table.cpus["i7-7700k"]  # of document 001
+    assert (bought.fp32_tflops, bought.cores, bought.clock_ghz, bought.purchase_usd) == (11.4, 3584, 1.6, 699)
+    assert (bought.memory_gb, bought.memory_bandwidth_gb_s, bought.power_watts) == (11, 484, 250)
+    assert (cpu.fp32_tflops, cpu.cores, cpu.threads, cpu.clock_ghz, cpu.purchase_usd) == (0.54, 4, 8, 4.2, 339)
+    assert not bought.energy_counter and "document 001" in bought.source and cpu.source == "document 001"
     retired = {name for name, site in table.sites.items() if site.retired}
     assert retired == {name for name in AWS if name.startswith(("aws-g3-", "aws-p3-"))}
     for name in retired:
