@@ -1,17 +1,17 @@
 """Read what was measured: tables, plots and a report.
 
-python -m analysis frameworks RUNS...              tf.keras against PyTorch: time, throughput, accuracy
-python -m analysis clouds RUNS...                  the same experiment on different sites: time, money, energy
-python -m analysis compare RUN RUN                 two runs on one screen: what differs, then time and accuracy
-python -m analysis energy RUNS...                  energy by device and phase, power over time, EDP
-python -m analysis scaling RUNS...                 speedup and efficiency over ranks, models of them, projections
-python -m analysis hyperparameters RUNS...         accuracy and time by batch and resolution
-python -m analysis check RUNS...                   why a run or a comparison is not valid
-python -m analysis a-against-a RUNS...             how often the comparison errs
-python -m analysis parity FOLDER                   what the proofs of `python -m launch parity` showed
-python -m analysis parity RUN RUN                  whether two runs were the same experiment
-python -m analysis import-thesis FOLDER -o RUNS    the raw files of the thesis (003) as run folders
-python -m analysis ring --ranks 4                  the ring all-reduce, pass by pass
+python -m analysis frameworks RUNS...                 tf.keras against PyTorch: time, throughput, accuracy
+python -m analysis clouds RUNS... --base cte-power    sites side by side: time, cost, energy
+python -m analysis scaling RUNS...                    speedup and efficiency over ranks, models of them, projections
+python -m analysis energy RUNS...                     energy by device and phase, power over time, EDP
+python -m analysis hyperparameters RUNS...            accuracy and time by batch and resolution
+python -m analysis compare RUN RUN                    two runs on one screen
+python -m analysis check RUNS...                      why a run or a comparison is not valid
+python -m analysis a-against-a RUNS...                how often the comparison errs
+python -m analysis parity FOLDER                      what the proofs of `python -m launch parity` showed
+python -m analysis parity RUN RUN                     whether two runs were the same experiment
+python -m analysis import-thesis FOLDER -o RUNS       the raw files of the thesis (003) as run folders
+python -m analysis ring --ranks 4                     the ring all-reduce, pass by pass
 """
 
 import sys
@@ -35,10 +35,10 @@ from common.command_line import Parser, carry_out
 COMMANDS = (
     frameworks,
     clouds,
-    compare,
-    energy,
     scaling,
+    energy,
     hyperparameters,
+    compare,
     check,
     a_against_a,
     parity,
