@@ -27,6 +27,7 @@ from common.records import Status
 
 FEWEST_RUNS = 40
 MOST_CELLS = 4
+MOST_RUNS = 60  # of a cell: time and memory grow with their square
 SPLITS = 20_000
 AT_ONCE = 500  # splits, for the memory's sake
 SEED = 1
@@ -89,6 +90,7 @@ def find(selection: Selection) -> Finding:
         )
         return Finding(name="a-against-a", question=question, answer=answer, tables=[])
     left = len(enough) - MOST_CELLS
+    cut = sum(len(cell.timed) > MOST_RUNS for cell in enough)
     enough = sorted(enough, key=lambda cell: -len(cell.timed))[:MOST_CELLS]
     splits = [(cell, paired_splits(seconds(cell)), unpaired_splits(seconds(cell))) for cell in enough]
     return Finding(
@@ -102,13 +104,14 @@ def find(selection: Selection) -> Finding:
             f"{SPLITS:,} random splits (seed {SEED}) of the same runs each; a delay is planted by multiplying the "
             "times of one side; paired: neighbours in time, as in an interleaved experiment",
             *([f"{left} more settings have enough runs: only those with the most are shown"] if left > 0 else []),
+            *([f"of {cut} settings only the first {MOST_RUNS} runs are taken"] if cut else []),
         ],
     )
 
 
 def seconds(cell: Cell) -> NDArray[np.float64]:
-    """Return the training seconds of the timed runs in the order in which they were made, (runs,) float64."""
-    return np.array([run.training_seconds for run in sorted(cell.timed, key=_started_at)])
+    """Return the training seconds of the first timed runs in the order in which they were made, (runs,) float64."""
+    return np.array([run.training_seconds for run in sorted(cell.timed, key=_started_at)[:MOST_RUNS]])
 
 
 def _started_at(run: StudiedRun) -> str:
@@ -175,7 +178,7 @@ def _table(splits: Sequence[tuple[Cell, Splits, Splits]]) -> Table:
 
 def _by_pairs(cells: Sequence[Cell]) -> Table:
     """Return which delay is found with how many pairs: what an experiment has to take to find it."""
-    most = max(len(cell.timed) // 2 for cell in cells)
+    most = max(len(seconds(cell)) // 2 for cell in cells)
     numbers = [n for n in (FEWEST_PAIRS, 10, 20, 40, 80) if n <= most]
     headings = ["framework, model, data set, np", *(f"{n} pairs" for n in numbers)]
     rows: list[list[Any]] = []

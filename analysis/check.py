@@ -6,11 +6,11 @@ from typing import Any
 
 from analysis.cells import Cell, cells_of
 from analysis.finding import Finding, add_options, selected, show
-from analysis.frameworks import matched
+from analysis.frameworks import pairs_of
 from analysis.plots import framework_style
 from analysis.runs import Selection
 from analysis.tables import Table
-from analysis.validity import flags_of
+from analysis.validity import flags_of, pair_flags
 
 
 def add_command(commands: Any) -> None:
@@ -32,11 +32,12 @@ def run(options: argparse.Namespace) -> None:
 def find(selection: Selection) -> Finding:
     """Look at every run, at runs of the same settings, and at both frameworks side by side."""
     cells = cells_of(selection.runs)
-    matches, _ = matched(cells, margin=0.0)
-    flags = [*selection.left_out, *flags_of(selection.runs, cells), *(flag for one in matches for flag in one.flags)]
+    pairs, _ = pairs_of(cells)
+    flags = [*selection.left_out, *flags_of(selection.runs, cells)]
+    flags += [flag for pair in pairs for flag in pair_flags(*pair)]
     flags = list(dict.fromkeys(flags))
     count = len(selection.runs)
-    looked_at = f"{count:,} run{'s' if count != 1 else ''}, {len(matches)} pairs of frameworks"
+    looked_at = f"{count:,} run{'s' if count != 1 else ''}, {len(pairs)} pairs of frameworks"
     answer = f"Nothing speaks against {looked_at}." if not flags else f"{len(flags)} findings in {looked_at}."
     return Finding(
         name="check",

@@ -30,6 +30,7 @@ from analysis.validity import flags_of, pair_flags
 
 MOST_DRAWN = 25  # rows of a plot that can still be read
 MARGIN = 0.005  # of accuracy, as a fraction: half a percentage point
+MOST_ROWS = 150  # of a plot
 BASE, OTHER = "torch", "keras"
 
 
@@ -96,6 +97,11 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
         "time is that of training, of the slowest rank; intervals: 95 %, of medians by order statistics (6 runs or "
         "more), of ratios by Wilcoxon's signed-rank test of pairs of a seed (6 or more), else by Mann and Whitney's"
     )
+    too_many = len(cells) > MOST_ROWS
+    if too_many:
+        notes.append(
+            f"no plots: {len(cells)} rows of points are too many for one; name fewer runs, at most {MOST_ROWS}"
+        )
     return Finding(
         name="frameworks",
         question="Which framework is faster, and are the accuracies the same?",
@@ -105,14 +111,20 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
             times_table(cells, target=target),
             results_table(cells),
         ],
-        plots=_plots(cells),
+        plots=[] if too_many else _plots(cells),
         flags=list(dict.fromkeys(flags)),
         notes=notes,
     )
 
 
 def matched(cells: Sequence[Cell], *, margin: float) -> tuple[list[Match], list[Cell]]:
-    """Return pairs of cells of both frameworks, and the cells that have none.
+    """Return the comparisons of pairs of cells, see `pairs_of`, and the cells that are in none."""
+    pairs, alone = pairs_of(cells)
+    return [_match(base, other, margin=margin) for base, other in pairs], alone
+
+
+def pairs_of(cells: Sequence[Cell]) -> tuple[list[tuple[Cell, Cell]], list[Cell]]:
+    """Return pairs of cells, PyTorch's first, and the cells that have none.
 
     Cells of equal settings first; then those of the same model, data set and np that are left alone with each other.
     """
@@ -134,7 +146,7 @@ def matched(cells: Sequence[Cell], *, margin: float) -> tuple[list[Match], list[
     order = {id(cell): number for number, cell in enumerate(cells)}
     pairs.sort(key=lambda pair: min(order[id(cell)] for cell in pair))
     ours = [cell for cell in cells if cell.framework not in (BASE, OTHER)]
-    return [_match(base, other, margin=margin) for base, other in pairs], [*bases, *others, *ours]
+    return pairs, [*bases, *others, *ours]
 
 
 def _all_settings(cell: Cell) -> Hashable:

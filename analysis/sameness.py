@@ -5,7 +5,7 @@ from typing import Any
 
 from common.config import Config, DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
 from common.model_specs import BatchNorm, Dropout, model_spec
-from common.records import DataRecord, Hashes, NotRecorded, Run, World
+from common.records import DataRecord, Hashes, NotRecorded, Run, RunRecord, World
 
 # Settings that may differ: the global batch is compared instead of a rank's, and where the data lies and how an
 # evaluation is shared out changes no number.
@@ -31,7 +31,7 @@ def why_not_the_same(first: Run, second: Run) -> list[str]:
         *(f"{run.folder} is {run.state}, not finished" for run in (first, second) if run.state != "finished"),
         *_hashes_differ(first, second),
         *_settings_differ(first, second),
-        *_unlike_by_nature(first, second),
+        *unlike_by_nature(first.record, second.record),
         *(
             f"{run.folder} is {what}, its times are not to be compared"
             for run in (first, second)
@@ -40,16 +40,16 @@ def why_not_the_same(first: Run, second: Run) -> list[str]:
     ]
 
 
-def _unlike_by_nature(first: Run, second: Run) -> list[str]:
+def unlike_by_nature(first: RunRecord, second: RunRecord) -> list[str]:
     """Return what no setting makes alike: masks of dropout, and batches that BatchNorm sees."""
-    configs, data = (first.record.config, second.record.config), (first.record.data, second.record.data)
+    configs, data = (first.config, second.config), (first.data, second.data)
     if not all(isinstance(config, Config) for config in configs) or not isinstance(data[0], DataRecord):
         return []
     model, reasons = configs[0].model.model, []  # type: ignore[union-attr]
     height, width, channels = data[0].image_shape
     spec = model_spec(model, input_shape=(channels, height, width), outputs=len(data[0].class_names))
-    sizes = [run.record.world.size if isinstance(run.record.world, World) else None for run in (first, second)]
-    other_framework = first.record.framework != second.record.framework
+    sizes = [record.world.size if isinstance(record.world, World) else None for record in (first, second)]
+    other_framework = first.framework != second.framework
     if spec.holds(Dropout) and configs[0].model.dropout and (other_framework or sizes[0] != sizes[1]):  # type: ignore[union-attr]
         reasons.append(
             f"the masks of dropout differ: {model} was trained with it, and they come from framework and rank"

@@ -45,7 +45,7 @@ def render(table: Table, form: Format) -> str:
         writer.writerows(table.rows)
         return text.getvalue().rstrip("\n")
     rows_for_people = [
-        [_for_people(cell, table.formats.get(name, "")) for name, cell in zip(table.headings, row, strict=True)]
+        [shown_cell(cell, table.formats.get(name, "")) for name, cell in zip(table.headings, row, strict=True)]
         for row in table.rows
     ]
     body = tabulate(
@@ -58,7 +58,8 @@ def render(table: Table, form: Format) -> str:
     return f"{table.title}\n{body}" if form == "text" else body
 
 
-def _for_people(cell: Cell, form: str) -> str:
+def shown_cell(cell: Cell, form: str) -> str:
+    """Return a cell as readers see it; None is nothing."""
     if cell is None:
         return ""
     return format(cell, form) if isinstance(cell, int | float) and form else str(cell)
