@@ -6,9 +6,9 @@ python -m analysis scaling RUNS...                    speedup and efficiency ove
 python -m analysis energy RUNS...                     energy by device and phase, power over time, EDP
 python -m analysis hyperparameters RUNS...            accuracy and time by batch and resolution
 python -m analysis compare RUN RUN                    two runs on one screen
+python -m analysis report RUNS... -o report.html      all of it in one self-contained page
 python -m analysis check RUNS...                      why a run or a comparison is not valid
 python -m analysis a-against-a RUNS...                how often the comparison errs
-python -m analysis report RUNS... -o report.html      all that runs tell, in one file for a browser, a phone and paper
 python -m analysis parity FOLDER                      what the proofs of `python -m launch parity` showed
 python -m analysis parity RUN RUN                     whether two runs were the same experiment
 python -m analysis import-thesis FOLDER -o RUNS       the raw files of the thesis (003) as run folders
@@ -41,9 +41,9 @@ COMMANDS = (
     energy,
     hyperparameters,
     compare,
+    report,
     check,
     a_against_a,
-    report,
     parity,
     import_thesis,
     ring,
