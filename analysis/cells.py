@@ -12,7 +12,7 @@ from analysis.plots import framework_style
 from analysis.runs import StudiedRun
 from analysis.sameness import SETTINGS
 from common.environment import Environment
-from common.records import DataRecord, World
+from common.records import DataRecord, NotRecorded, World
 
 # What has a column of its own, or tells nothing that another setting does not.
 _CORE = ("framework", "model", "data set", "np")
@@ -48,7 +48,7 @@ class Cell:
         """Model, data set, ranks, and what tells it from others; the framework aside."""
         first = self.runs[0]
         ranks = f"np {first.ranks}" if first.ranks else ""
-        origin = first.origin if first.origin == "published" and "published" not in self.words else ""
+        origin = first.origin if first.origin == "published" and not self.words.endswith(first.origin) else ""
         return ", ".join(part for part in (first.model, first.dataset, ranks, self.words, origin) if part)
 
     @cached_property
@@ -113,7 +113,7 @@ def _place(cell: Cell) -> Hashable:
 
 
 def _varying(settings: Sequence[Settings]) -> list[str]:
-    names = dict.fromkeys(name for one in settings for name in one)
+    names = sorted({name: None for one in settings for name in one}, key=lambda name: name == "origin")
     return [name for name in names if name not in _CORE and len({one.get(name, _MISSING) for one in settings}) > 1]
 
 
@@ -143,7 +143,6 @@ def settings_of(run: StudiedRun) -> Settings:
         "model": run.model,
         "data set": run.dataset,
         "np": run.ranks,
-        "origin": run.origin,
         "site": run.site,
         "device": run.device,
         "image size": run.image_size,
@@ -152,7 +151,7 @@ def settings_of(run: StudiedRun) -> Settings:
     if isinstance(record.world, World):
         settings["controller"] = record.world.controller
         threads = record.world.threads_per_rank
-        settings["threads"] = threads if isinstance(threads, int) else None
+        settings["threads"] = None if isinstance(threads, NotRecorded) else threads
     if isinstance(record.data, DataRecord):
         data = record.data
         settings["samples"] = f"{data.training_samples}/{data.validation_samples}/{data.test_samples}"
@@ -166,4 +165,6 @@ def settings_of(run: StudiedRun) -> Settings:
             for name in names:
                 if name not in ("seed", "dataset", "model", "image_size"):
                     settings[name.replace("_", " ")] = getattr(part, name)
+    # What stands in different places of a document was not measured together.
+    settings["origin"] = f"{run.published_in}, {run.origin}" if run.published_in else run.origin
     return settings

@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.clouds_tables import cost_table, energy_tables, median_of, times_table, worth_tables
+from analysis.clouds_tables import claims_tables, cost_table, energy_tables, median_of, times_table, worth_tables
 from analysis.finding import Finding, Plot, add_options, selected, show
 from analysis.frameworks import MARGIN
 from analysis.inference import ratio
@@ -21,6 +21,7 @@ from analysis.machines import break_even_table, machine_tables, price_notes, pri
 from analysis.places import Experiment, experiments, times_of
 from analysis.plots import COLORS, MARKERS, ROW_INCHES, SETTINGS, Row, draw_rows
 from analysis.pricing import Pricing, costs
+from analysis.published import published_claims
 from analysis.runs import Selection
 from analysis.tables import Table, shown_interval
 from analysis.validity import flags_of, pair_flags
@@ -130,6 +131,7 @@ def find(
         question="Which site is the fastest, which the cheapest, and does it reach the same accuracy?",
         answer=_answer(compared, names=names, pricing=pricing),
         tables=[
+            *claims_tables(published_claims(selection.published), compared),
             times_table(compared, base=base, margin=margin),
             cost_table(shown, pricing=pricing, target=target),
             *energy_tables(compared, base=base),
@@ -140,6 +142,7 @@ def find(
         ]
         if compared
         else [
+            *claims_tables(published_claims(selection.published), compared),
             cost_table(shown, pricing=pricing, target=target),
             price_table(pricing.sites, names=names, on=pricing.on),
         ],

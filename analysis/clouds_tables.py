@@ -10,6 +10,7 @@ from analysis.joules import covered, mean_of, metered
 from analysis.machines import OWNED
 from analysis.places import Experiment, times_of
 from analysis.pricing import Pricing, costs, epoch_seconds, paid_seconds
+from analysis.published import Claim
 from analysis.runs import StudiedRun
 from analysis.tables import Table, shown_interval
 from common.sites import SECONDS_PER_HOUR
@@ -132,6 +133,30 @@ def worth_tables(compared: Sequence[Experiment], *, pricing: Pricing) -> list[Ta
                 )  # fmt: skip
     formats = dict.fromkeys((headings[3], headings[4]), ".3f")
     return [Table("Worth its price? Prices of the nodes that a run needs", headings, rows, formats)] if rows else []
+
+
+def claims_tables(claims: Sequence[Claim], compared: Sequence[Experiment]) -> list[Table]:
+    """Return what documents say of these sites, each claim beside the ratio of every experiment that has both."""
+    headings = ["published in", "claim, published", "times as long, published", "experiment", "site", "against",
+                "times as long, these runs", "95 % interval"]  # fmt: skip
+    rows: list[list[tables.Cell]] = []
+    for claim in claims:
+        if claim.base is None:
+            continue
+        stated: list[tables.Cell] = [f"{claim.source}, {claim.where}", claim.words, claim.times]
+        found: list[list[tables.Cell]] = []
+        for one in compared:
+            of_site = {name: cell for name, cell in one.places.items() if cell.runs[0].site in claim.sites}
+            of_base = {name: cell for name, cell in one.places.items() if cell.runs[0].site == claim.base}
+            for name, cell in of_site.items():
+                for base, other in of_base.items():
+                    slower = ratio(times_of(cell), times_of(other))
+                    if slower:
+                        interval = shown_interval(slower.interval, ".3f")
+                        found.append([*stated, one.label, name, base, slower.estimate, interval])
+        rows += found or [[*stated, "no timed runs on both", None, None, None, None]]
+    formats = {"times as long, published": "g", "times as long, these runs": ".3f"}
+    return [Table("Published claims about sites", headings, rows, formats)] if rows else []
 
 
 def _worth(faster: Comparison | None, needed: float) -> str:

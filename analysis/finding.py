@@ -15,6 +15,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from analysis.plots import save_figure
+from analysis.published import checked_sources, published_notes, published_runs
 from analysis.runs import Selection, read_runs
 from analysis.tables import FORMATS, Table, render
 from common.errors import UserError
@@ -71,6 +72,12 @@ def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that works on runs."""
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
+    parser.add_argument(
+        "--published",
+        nargs="*",
+        metavar="DOCUMENT",
+        help="after RUNS: put published results beside them, of the documents 000, 002, 003, 004 (default: of all)",
+    )
     add_show_options(parser)
 
 
@@ -78,10 +85,12 @@ def selected(options: argparse.Namespace) -> Selection:
     """Return the runs that a command was given.
 
     Raises:
-        UserError: there are none, or the format is unknown: before the work, not after it.
+        UserError: there are none, or the format or a document is unknown: before the work, not after it.
     """
     check_format(options)
-    return read_runs(options.runs)
+    sources = checked_sources(options.published)
+    selection = read_runs(options.runs)
+    return replace(selection, runs=[*selection.runs, *published_runs(sources)], published=sources)
 
 
 def check_format(options: argparse.Namespace) -> None:
@@ -99,6 +108,8 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
     Raises:
         UserError: with --strict, if something is flagged; or the plots cannot be written.
     """
+    notes = [*finding.notes, *published_notes(checked_sources(getattr(options, "published", None)))]
+    finding = replace(finding, notes=notes)
     files = []
     if options.plots:
         files = [file for plot in finding.plots for file in save_figure(plot.figure, Path(options.plots), plot.name)]

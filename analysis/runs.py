@@ -31,8 +31,8 @@ from common.records import (
 )
 from common.step_profile import StepProfile
 
-_SERIES = [name for name in EpochRecord.__annotations__ if name not in ("epoch", "weights_hash")]
-_ROW = attrgetter(*_SERIES)
+SERIES = [name for name in EpochRecord.__annotations__ if name not in ("epoch", "weights_hash")]
+_ROW = attrgetter(*SERIES)
 _DEEPEST = 3  # folders of folders of runs
 
 
@@ -51,13 +51,18 @@ class StudiedRun:
 
     @property
     def name(self) -> str:
-        """The folder's name, with the source before it where the run is a published result."""
+        """The folder's name."""
         return self.folder.name
 
     @property
     def origin(self) -> str:
         """Measured, imported or published."""
         return self.record.origin
+
+    @property
+    def published_in(self) -> str:
+        """Where a published result stands; empty for other runs."""
+        return self.folder.parent.name if self.origin == "published" else ""
 
     @property
     def framework(self) -> str:
@@ -167,7 +172,7 @@ class StudiedRun:
 
     def series(self, name: str) -> NDArray[np.float64]:
         """Return a field of `EpochRecord` over the epochs: (epochs,) float64, NaN where it is not known."""
-        return self.figures[_SERIES.index(name)]
+        return self.figures[SERIES.index(name)]
 
     def seconds_to(self, accuracy: float) -> float:
         """Return training and validation seconds until an epoch's validation accuracy reached this; NaN if none did."""
@@ -185,10 +190,12 @@ class Selection:
     Attributes:
         runs: those that can be read and have come to an end or are under way, sorted by folder.
         left_out: a line for each folder that is no use, and why.
+        published: the documents whose results stand among the runs.
     """
 
     runs: list[StudiedRun]
     left_out: list[str]
+    published: Sequence[str] = ()
 
 
 def read_runs(paths: Iterable[Path | str]) -> Selection:
@@ -229,7 +236,7 @@ def read_studied_run(folder: Path) -> StudiedRun:
         figures = np.array(rows, dtype=np.float64)  # None becomes NaN
     except TypeError:  # for what was not recorded
         figures = np.array([[_number(value) for value in row] for row in rows])
-    return StudiedRun(folder, record, state_of(record), figures.reshape(-1, len(_SERIES)).T)
+    return StudiedRun(folder, record, state_of(record), figures.reshape(-1, len(SERIES)).T)
 
 
 def _run_folders(path: Path, depth: int = 0) -> Sequence[Path]:

@@ -16,6 +16,8 @@ MOST_NAMED = 3
 
 def run_flags(run: StudiedRun) -> list[str]:
     """Return what is wrong with one run."""
+    if run.origin == "published":
+        return ["published, a mean or a claim without interval: nobody can check it"]
     return [*_state(run), *_epochs(run), *_numbers(run), *_machine(run)]
 
 
