@@ -52,7 +52,7 @@ class Result:
         joules: device -> energy; `used` names those that did the work.
         energy_seconds: on which the energy-delay products rest.
         edp, edp_with_idle: energy-delay product of used devices, of all devices, divided by that of 1 GPU.
-        why: quantity -> why a figure that is recomputed from the document's raw files differs.
+        parameters: of table 4.1 of 003, as printed.
         remark: what a reader of the figures has to know.
     """
 
@@ -94,7 +94,7 @@ class Result:
     energy_seconds: float | None = None
     edp: float | None = None
     edp_with_idle: float | None = None
-    why: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, str] = field(default_factory=dict)
     remark: str | None = None
 
 
@@ -146,7 +146,8 @@ def read_published(path: Path = PUBLISHED_FILE) -> Published:
         raise UserError(f"published results are not TOML. Received: {path} ({error}). Mend the file") from None
     except ValidationError as error:
         raise UserError(f"{path} holds no published results: {one_line(error)}. Mend the file") from None
-    for one in (*found.results.values(), *found.claims):
+    stated: list[Result | Claim] = [*found.results.values(), *found.claims]
+    for one in stated:
         if one.source not in found.sources:
             raise UserError(f"{path} holds no published results: an unknown source. Received: {one.source}. Mend it")
     return found
