@@ -19,6 +19,7 @@ python -m analysis compare RUN RUN                 two runs on one screen
 python -m analysis scaling RUNS...                 speedup and efficiency over ranks
 python -m analysis energy RUNS...                  energy by device and phase, power over time, energy-delay products
 python -m analysis hyperparameters RUNS...         accuracy and time by batch, resolution and share of validation
+python -m analysis times RUNS...                   times of epochs; mean epoch, test and total
 python -m analysis check RUNS...                   why a run or a comparison is not valid
 python -m analysis a-against-a RUNS...             how often the comparison errs
 python -m analysis parity FOLDER                   what the proofs of `python -m launch parity` showed
@@ -44,6 +45,7 @@ from analysis import (
     ring,
     scaling,
     thesis,
+    times,
 )
 from common.command_line import Parser, carry_out
 
@@ -55,6 +57,7 @@ COMMANDS = (
     hyperparameters,
     compare,
     report,
+    times,
     check,
     a_against_a,
     parity,

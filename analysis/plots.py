@@ -1,5 +1,6 @@
 """How plots look, what several of them draw, and how they are written: as PNG for a page, as SVG for a paper."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from analysis.inference import median_interval
 from common.errors import from_os_error
@@ -107,6 +109,10 @@ def scale_axis(ax: Axes, values: Sequence[float], *, axis: str = "x") -> None:
     """Make an axis logarithmic, and say so, where its values lie far apart; else leave it."""
     if values and min(values) > 0 and max(values) / min(values) > LOG_FROM:
         getattr(ax, f"set_{axis}scale")("log")
+        of_axis, decades = getattr(ax, f"{axis}axis"), math.log10(max(values) / min(values))
+        of_axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2 else (1.0,)))
+        of_axis.set_major_formatter("{x:,g}")
+        of_axis.set_minor_formatter(NullFormatter())
         getattr(ax, f"set_{axis}label")(f"{getattr(ax, f'get_{axis}label')()} (logarithmic)")
 
 

@@ -204,7 +204,8 @@ def times(thesis: ThesisRuns) -> list[Compared]:
         compared.append(
             Compared(
                 of=label, quantity="metered runs, s", values=measured, places=1,
-                published=result.energy_seconds if result else None, why="the published sums name another time than the traces last",
+                published=result.energy_seconds if result else None,
+                why="the published sums name another time than the traces last",
             )
         )  # fmt: skip
     return [one for one in compared if one.values]

@@ -132,8 +132,10 @@ def _plot_study(number: str, size: str, runs: Sequence[StudiedRun], *, highest: 
             left.plot(np.arange(1, len(curve) + 1), curve, linestyle=_DASHES[place], linewidth=1.1, markersize=4,
                       markevery=(place * 2, 12), label=label, **_style(place))  # fmt: skip
             right.plot(run.global_batch, run.training_seconds, linestyle="", markersize=6, **_style(place))
-            right.annotate(f"{run.training_seconds:,.0f}", (run.global_batch, run.training_seconds), xytext=(0, 7),
-                           textcoords="offset points", ha="center", fontsize=8)  # fmt: skip
+            right.annotate(
+                f"{run.training_seconds:,.0f}", (run.global_batch, run.training_seconds), xytext=(0, 9 + 10 * (place % 2)),
+                textcoords="offset points", ha="center", fontsize=8,
+            )  # fmt: skip
             rows += [[label, f"epoch {epoch}, %", value] for epoch, value in enumerate(curve.tolist(), 1)]
             rows.append([label, "training + validation, s", run.training_seconds])
         results = [(run.global_batch, result.training_seconds) for run in runs if (result := published(run.name))]
@@ -145,7 +147,7 @@ def _plot_study(number: str, size: str, runs: Sequence[StudiedRun], *, highest: 
         right.set_ylabel("training + validation, s")
         right.set_ylim(0, 1.12 * highest)  # of both resolutions, so that they can be held against each other
         right.margins(x=0.12)
-        figure.legend(loc="outside lower center", ncols=7)
+        figure.legend(loc="outside lower center", ncols=4)
         title = f"Accuracy and time by batch, {size} pixels (figure {number}), n = 1 each"
         return _plot(f"{number}-{size}", figure, title, ["of", "what", "value"], rows)
 
@@ -164,7 +166,8 @@ def plot_shares(thesis: ThesisRuns) -> Plot | None:
             seconds = [run.total(f"{phase}_seconds") / run.total("epochs") for _, run in runs]
             left.plot(range(len(runs)), seconds, linestyle=_DASHES[number], label=phase, **_style(number))
             for place, value in enumerate(seconds):
-                left.annotate(f"{value:.2f}", (place, value), xytext=(8, 3), textcoords="offset points", fontsize=8)
+                offset = (8, (-12, 3)[number])
+                left.annotate(f"{value:.2f}", (place, value), xytext=offset, textcoords="offset points", fontsize=8)
                 rows.append([ticks[place], f"{phase} an epoch, s", value])
         totals = {f"148x112,\n{tick}": run.total_seconds for tick, (_, run) in zip(ticks, runs, strict=True)}
         printed = [result.total_seconds if (result := published(name)) else None for name, _ in runs]
@@ -181,7 +184,7 @@ def plot_shares(thesis: ThesisRuns) -> Plot | None:
                    **PUBLISHED | {"markersize": 10, "markerfacecolor": "none"})  # fmt: skip
         left.set_xticks(range(len(runs)), ticks)
         right.set_xticks(range(len(totals)), list(totals))
-        for ax, label in ((left, "seconds an epoch"), (right, "training + validation of 100 epochs, s")):
+        for ax, label in ((left, "seconds an epoch"), (right, "training + validation, s")):
             ax.set_ylabel(label)
             ax.set_ylim(bottom=0)
             ax.margins(x=0.3)
@@ -361,8 +364,17 @@ def plot_power(thesis: ThesisRuns) -> list[Plot]:
         ]
         place = number.replace("-", ", ")
         title = f"Power, {ENVIRONMENTS[name]} (figure {place}): {run.name}, by energy the middle one of {len(runs)}"
-        traces, of_epoch = read_power(run.folder / POWER_FILE), np.concatenate(epochs) if epochs else np.empty(0)
-        plots.append(power_plot(f"thesis-{number}-power", title, traces, epoch_seconds=of_epoch))
+        # What stands as training in these traces is all of the epochs and the test.
+        traces = [
+            replace(trace, phases=["epochs" if phase == "training" else phase for phase in trace.phases])
+            for trace in read_power(run.folder / POWER_FILE)
+        ]
+        of_epoch = np.concatenate(epochs) if epochs else np.empty(0)
+        plot = power_plot(f"thesis-{number}-power", title, traces, epoch_seconds=of_epoch)
+        for ax in plot.figure.axes[1:]:
+            for text in list(ax.texts):
+                text.remove()  # the name of the only phase, where the title of the enlarged part stands
+        plots.append(plot)
     return plots
 
 
@@ -375,7 +387,10 @@ def plot_energy(thesis: ThesisRuns) -> Plot | None:
     names = [name for name in ENVIRONMENTS if thesis.metered.get(name)]
     printed = [(result.edp, place) for place, name in enumerate(names) if (result := published(name)) and result.edp]
     with matplotlib.rc_context(SETTINGS):
-        product = plot.figure.axes[1]
+        energy, product = plot.figure.axes
+        energy.set_xlabel("joules by device, a point for each run")
+        product.set_xlabel(f"EDP / that of 1 GPU{' (logarithmic)' * (product.get_xscale() == 'log')}")
+        product.margins(x=0.15)
         product.plot([edp for edp, _ in printed], [place + 0.25 for _, place in printed], **PUBLISHED)
         title = "Energy by device and energy-delay product (figure 4.12)"
         plot.figure.suptitle(f"{title}, {_counted(measured)} metered runs; diamonds: published", fontsize=10)
