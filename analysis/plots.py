@@ -1,6 +1,7 @@
 """How plots look, what several of them draw, and how they are written: as PNG for a page, as SVG for a paper."""
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,11 @@ class Row:
     published: bool = False
 
 
+def wrapped(label: str, *, width: int = 48) -> str:
+    """Return a label in lines of so many characters, that the axes beside it keep their place."""
+    return "\n".join(line for part in label.split("\n") for line in textwrap.wrap(part, width, break_on_hyphens=False))
+
+
 def framework_style(framework: str) -> dict[str, Any]:
     """Return how a framework is drawn, the same everywhere; grey for one that is not ours."""
     other = {"color": "#555555", "linestyle": ":", "marker": "^", "label": framework}
@@ -92,7 +98,7 @@ def draw_rows(ax: Axes, groups: Sequence[tuple[str, Sequence[Row]]], *, unit: st
                 _draw_row(ax, values, top + number, row)
                 everything += values.tolist()
         ticks.append(top + (len(rows) - 1) / 2)
-        labels.append(label)
+        labels.append(wrapped(label))
         top += len(rows) + 0.6
     ax.set_yticks(ticks, labels)
     ax.set_ylim(top - 0.6, -1.0)
@@ -110,7 +116,7 @@ def scale_axis(ax: Axes, values: Sequence[float], *, axis: str = "x") -> None:
     if values and min(values) > 0 and max(values) / min(values) > LOG_FROM:
         getattr(ax, f"set_{axis}scale")("log")
         of_axis, decades = getattr(ax, f"{axis}axis"), math.log10(max(values) / min(values))
-        of_axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 2 else (1.0,)))
+        of_axis.set_major_locator(LogLocator(subs=(1.0, 3.0) if decades < 2 else (1.0,)))
         of_axis.set_major_formatter("{x:,g}")
         of_axis.set_minor_formatter(NullFormatter())
         getattr(ax, f"set_{axis}label")(f"{getattr(ax, f'get_{axis}label')()} (logarithmic)")

@@ -41,6 +41,7 @@ from analysis.thesis_plots import (
     plot_studies,
     plot_times,
 )
+from analysis.validity import flags_of
 from common.power_file import POWER_FILE
 
 _TIMED = "cpu-r1, gpu1-r*, gpu1-wrapped-r*, gpu2-r*"
@@ -91,7 +92,7 @@ def find(selection: Selection) -> Finding:
         answer=_answer(thesis, [one for of_title in figures.values() for one in of_title]),
         tables=tables,
         plots=_plots(thesis),
-        flags=selection.left_out,
+        flags=[*selection.left_out, *flags_of([run for run in selection.runs if run.origin == "imported"], [])],
         notes=[
             *(f"{title}: no runs to compute it from ({needs})" for title, *_, needs in _FIGURES if not figures[title]),
             *([] if parameters else [f"Table 4.1: no runs to read it from ({BASE}-r*)"]),

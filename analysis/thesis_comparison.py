@@ -138,17 +138,19 @@ def first_figures(thesis: ThesisRuns) -> list[Compared]:
         result, of = published(name), f"{framework_style(run.framework)['label']}, {run.device}"
         seconds, accuracy = (result.training_seconds, result.accuracy) if result else (None, None)
         compared += [
-            Compared(of=of, quantity="seconds", values=[run.training_seconds], published=seconds),
+            Compared(
+                of=of, quantity="seconds", values=_values([run], lambda one: one.training_seconds), published=seconds
+            ),
             Compared(
                 of=of,
                 quantity="accuracy, %",
-                values=[100 * run.accuracy],
+                values=_values([run], lambda one: 100 * one.accuracy),
                 published=_percent(accuracy),
                 places=0,
                 remark=result.remark if result else None,
             ),
         ]
-    return compared
+    return [one for one in compared if one.values]
 
 
 def _percent(fraction: float | None) -> float | None:
@@ -269,13 +271,13 @@ def _efficiencies(thesis: ThesisRuns) -> list[Compared]:
     compared = []
     for name in ("gpu2", "gpu2-batch64"):
         total, base, result = mean_total(thesis, name), mean_total(thesis, BASE), published(name)
-        if not total or not base:
+        if not total or not base or not thesis.timed[name][0].ranks:
             continue
         label, runs = ENVIRONMENTS[name], thesis.timed[name]
         training = [
             fmean(_values(thesis.timed[one], lambda run: run.training_seconds) or [math.nan]) for one in (BASE, name)
         ]
-        alone = training[0] / training[1]
+        alone = training[0] / training[1] if training[1] else math.nan
         rounded = round(base / total, 2) / runs[0].ranks
         figures = (
             ("efficiency", base / total / runs[0].ranks, "efficiency"),

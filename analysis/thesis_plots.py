@@ -133,8 +133,8 @@ def _plot_study(number: str, size: str, runs: Sequence[StudiedRun], *, highest: 
                       markevery=(place * 2, 12), label=label, **_style(place))  # fmt: skip
             right.plot(run.global_batch, run.training_seconds, linestyle="", markersize=6, **_style(place))
             right.annotate(
-                f"{run.training_seconds:,.0f}", (run.global_batch, run.training_seconds), xytext=(0, 9 + 10 * (place % 2)),
-                textcoords="offset points", ha="center", fontsize=8,
+                f"{run.training_seconds:,.0f}", (run.global_batch, run.training_seconds),
+                xytext=(0, 9 + 10 * (place % 2)), textcoords="offset points", ha="center", fontsize=8,
             )  # fmt: skip
             rows += [[label, f"epoch {epoch}, %", value] for epoch, value in enumerate(curve.tolist(), 1)]
             rows.append([label, "training + validation, s", run.training_seconds])
@@ -235,7 +235,10 @@ def plot_speedups(thesis: ThesisRuns) -> Plot | None:
         figure = Figure(figsize=(8.0, 1.7 + 0.45 * len(runs)), layout="constrained")
         panels = figure.subplots(1, len(references), sharey=True, squeeze=False)[0]
         for ax, (reference, total) in zip(panels, references.items(), strict=True):
-            values = {name: [total / run.total_seconds for run in of_name] for name, of_name in runs.items()}
+            values = {
+                name: [total / run.total_seconds for run in of_name if run.total_seconds > 0]
+                for name, of_name in runs.items()
+            }
             means = {name: total / mean for name in runs if (mean := mean_total(thesis, name))}
             printed = {name: (result.speedups if (result := published(name)) else {}).get(reference) for name in runs}
             _draw_runs(ax, values, means=means, printed=printed, form=".3f")
@@ -263,6 +266,8 @@ def _draw_runs(
     form: str,
 ) -> None:
     for place, (name, of_name) in enumerate(values.items()):
+        if name not in means:
+            continue
         offsets = 0.18 * np.sin(np.arange(len(of_name)) * 2.4) if len(of_name) > 1 else np.zeros(1)
         ax.plot(of_name, place + offsets, linestyle="", markersize=4.5, alpha=0.5, **STYLES[name])
         ax.plot([means[name]] * 2, [place - 0.3, place + 0.3], color="black", linewidth=1.6)
@@ -300,7 +305,8 @@ def plot_curves(thesis: ThesisRuns) -> Plot | None:
         panels = figure.subplots(2, 3, sharex=True, sharey=True).ravel()
         together = panels[len(ENVIRONMENTS)]
         for number, (ax, (name, of_name)) in enumerate(zip(panels, runs.items(), strict=False)):
-            curves = np.stack([_curve(run) for run in of_name])  # (runs, epochs)
+            shortest = min(len(_curve(run)) for run in of_name)
+            curves = np.stack([_curve(run)[:shortest] for run in of_name])  # (runs, epochs)
             epochs = np.arange(1, curves.shape[1] + 1)
             ax.plot(epochs, curves.T, color=STYLES[name]["color"], linewidth=0.6, alpha=0.5)
             ax.plot(epochs, curves.mean(axis=0), color="black", linewidth=1.4)

@@ -9,13 +9,14 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from analysis import tables
 from analysis.cells import Cell, cells_of
 from analysis.finding import Finding, Plot, add_options, selected, show
 from analysis.inference import median_interval
-from analysis.plots import ROW_INCHES, SETTINGS, Row, draw_rows, framework_style, scale_axis
+from analysis.plots import ROW_INCHES, SETTINGS, Row, draw_rows, framework_style, scale_axis, wrapped
 from analysis.runs import Selection, StudiedRun
 from analysis.tables import Table, shown_interval
 from analysis.validity import flags_of
@@ -220,15 +221,9 @@ def _draw_epochs(ax: Axes, cell: Cell, curves: Sequence[NDArray[np.float64]]) ->
     median = [np.median([seconds[epoch] for seconds in curves if len(seconds) > epoch]) for epoch in range(longest)]
     ax.plot(range(1, longest + 1), median, linewidth=1.8, color=style["color"], linestyle=style["linestyle"],
             marker=style["marker"], markersize=4, markevery=max(1, longest // 10))  # fmt: skip
-    ax.set_title(f"{_wrapped(cell.name)}\nn = {len(curves)}", fontsize=8)
+    ax.set_title(f"{wrapped(cell.name, width=34)}\nn = {len(curves)}", fontsize=8)
     ax.set_xlabel("epoch")
-    ax.xaxis.get_major_locator().set_params(integer=True)
-
-
-def _wrapped(name: str) -> str:
-    """Return a name in lines of two parts."""
-    parts = name.split(", ")
-    return "\n".join(", ".join(parts[place : place + 2]) for place in range(0, len(parts), 2))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def plot_totals(cells: Sequence[Cell]) -> Plot | None:
@@ -241,7 +236,7 @@ def plot_totals(cells: Sequence[Cell]) -> Plot | None:
     counts = sorted({len(cell.timed) for drawn in groups.values() for cell in drawn})
     n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
     with matplotlib.rc_context(SETTINGS):
-        inches = max(1.6 * ROW_INCHES, *(0.2 * (1 + _wrapped(cell.name).count("\n")) for cell in cells))
+        inches = max(1.6 * ROW_INCHES, *(0.2 * (1 + wrapped(cell.name, width=34).count("\n")) for cell in cells))
         figure = Figure(figsize=(8.5, 1.5 + inches * len(cells)), layout="constrained")
         panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
         for ax, name in zip(panels, groups, strict=True):
@@ -252,7 +247,7 @@ def plot_totals(cells: Sequence[Cell]) -> Plot | None:
                 )
                 for cell in cells
             }  # fmt: skip
-            draw_rows(ax, [(_wrapped(label), [row]) for label, row in rows.items()], unit=f"{name}, s")
+            draw_rows(ax, [(wrapped(label, width=34), [row]) for label, row in rows.items()], unit=f"{name}, s")
             ax.margins(x=0.1)
             if ax.get_xscale() == "linear":
                 ax.set_xlim(left=0)
