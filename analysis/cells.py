@@ -104,7 +104,10 @@ def with_words(cells: Sequence[Cell]) -> list[Cell]:
     for cell in cells:
         neighbours[_place(cell)].append(cell)
     varying = {place: _varying([cell.settings for cell in near]) for place, near in neighbours.items()}
-    words = [", ".join(_word(name, cell.settings.get(name)) for name in varying[_place(cell)]) for cell in cells]
+    words = [
+        ", ".join(_word(name, cell.settings[name]) for name in varying[_place(cell)] if name in cell.settings)
+        for cell in cells
+    ]
     return [Cell(cell.settings, cell.runs, of_cell) for cell, of_cell in zip(cells, words, strict=True)]
 
 
@@ -114,7 +117,8 @@ def _place(cell: Cell) -> Hashable:
 
 def _varying(settings: Sequence[Settings]) -> list[str]:
     names = sorted({name: None for one in settings for name in one}, key=lambda name: name == "origin")
-    return [name for name in names if name not in _CORE and len({one.get(name, _MISSING) for one in settings}) > 1]
+    # Settings that a source does not have at all, as published results, are no difference: the origin tells them apart.
+    return [name for name in names if name not in _CORE and len({one[name] for one in settings if name in one}) > 1]
 
 
 _MISSING = "not recorded"
@@ -150,8 +154,8 @@ def settings_of(run: StudiedRun) -> Settings:
     }
     if isinstance(record.world, World):
         settings["controller"] = record.world.controller
-        threads = record.world.threads_per_rank
-        settings["threads"] = None if isinstance(threads, NotRecorded) else threads
+        if not isinstance(record.world.threads_per_rank, NotRecorded):
+            settings["threads"] = record.world.threads_per_rank
     if isinstance(record.data, DataRecord):
         data = record.data
         settings["samples"] = f"{data.training_samples}/{data.validation_samples}/{data.test_samples}"

@@ -18,7 +18,7 @@ from analysis.published import (
     published_runs,
     read_published,
 )
-from analysis.runs import Selection, StudiedRun
+from analysis.runs import Selection, StudiedRun, read_runs
 from common.errors import UserError
 
 SOURCES = ("000", "002", "003", "004")
@@ -78,6 +78,16 @@ def test_published_runs_stand_alone_in_their_cells() -> None:
         assert len({run.name.removesuffix("-energy") for run in cell.runs}) == 1, cell.label
         assert cell.label.endswith("published")
         assert cell.label.count("published") == 1
+
+
+def test_labels_beside_ones_own_runs_name_what_differs_alone(runs: Path) -> None:
+    """Settings that documents do not tell are no difference."""
+    labels = [cell.label for cell in cells_of([*read_runs([runs]).runs, *published_runs(["002"])])]
+    assert labels == [
+        "cnn, mnist, np 1, local, cpu, global batch 30, samples 120/0/1000, measured",
+        "cnn, mnist, np 1, swordfish-002, cpu, global batch 200, samples 60000/0/10000, 002, printed output, published",
+        "cnn, mnist, np 1, swordfish-002, gpu, global batch 200, samples 60000/0/10000, 002, section Results, published",
+    ]
 
 
 def test_claims_that_are_no_run() -> None:
