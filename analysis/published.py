@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from analysis.runs import SERIES, StudiedRun
+from analysis.runs import PUBLISHED_FOLDER, SERIES, StudiedRun
 from common.energy import DeviceEnergy, EnergyRecord, EnergyTotals, energy_delay, energy_delay_squared
 from common.errors import UserError, one_line
 from common.model_specs import model_spec
@@ -248,7 +248,7 @@ def _run(name: str, result: Result, reason: NotRecorded, **fields: Any) -> Studi
         **fields,
     )
     # A path of names alone: it tells this run from all others, and where it stands.
-    place = Path("published", f"{result.source}, {result.where}".replace("/", "-"), name)
+    place = Path(PUBLISHED_FOLDER, f"{result.source}, {result.where}".replace("/", "-"), name)
     return StudiedRun(place, record, "finished", _figures(result))
 
 

@@ -33,6 +33,7 @@ from common.step_profile import StepProfile
 
 SERIES = [name for name in EpochRecord.__annotations__ if name not in ("epoch", "weights_hash")]
 _ROW = attrgetter(*SERIES)
+PUBLISHED_FOLDER = "published:"  # of published results, which are on no disk
 _DEEPEST = 3  # folders of folders of runs
 
 
@@ -61,8 +62,8 @@ class StudiedRun:
 
     @property
     def published_in(self) -> str:
-        """Where a published result stands; empty for other runs."""
-        return self.folder.parent.name if self.origin == "published" else ""
+        """Document and place of a result that `--published` has added; empty for what stands in a run folder."""
+        return self.folder.parent.name if self.folder.parts[0] == PUBLISHED_FOLDER else ""
 
     @property
     def framework(self) -> str:

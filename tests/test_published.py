@@ -83,10 +83,11 @@ def test_published_runs_stand_alone_in_their_cells() -> None:
 def test_labels_beside_ones_own_runs_name_what_differs_alone(runs: Path) -> None:
     """Settings that documents do not tell are no difference."""
     labels = [cell.label for cell in cells_of([*read_runs([runs]).runs, *published_runs(["002"])])]
-    assert labels == [
-        "cnn, mnist, np 1, local, cpu, global batch 30, samples 120/0/1000, measured",
-        "cnn, mnist, np 1, swordfish-002, cpu, global batch 200, samples 60000/0/10000, 002, printed output, published",
-        "cnn, mnist, np 1, swordfish-002, gpu, global batch 200, samples 60000/0/10000, 002, section Results, published",
+    published = "global batch 200, samples 60000/0/10000, 002"
+    assert [label.removeprefix("cnn, mnist, np 1, ") for label in labels] == [
+        "local, cpu, global batch 30, samples 120/0/1000, measured",
+        f"swordfish-002, cpu, {published}, printed output, published",
+        f"swordfish-002, gpu, {published}, section Results, published",
     ]
 
 
