@@ -7,25 +7,14 @@ python -m analysis energy RUNS...                     energy by device and phase
 python -m analysis hyperparameters RUNS...            accuracy and time by batch and resolution
 python -m analysis compare RUN RUN                    two runs on one screen
 python -m analysis report RUNS... -o report.html      all of it in one self-contained page
+python -m analysis times RUNS...                      times of epochs; mean epoch, test and total
 python -m analysis check RUNS...                      why a run or a comparison is not valid
 python -m analysis a-against-a RUNS...                how often the comparison errs
 python -m analysis parity FOLDER                      what the proofs of `python -m launch parity` showed
 python -m analysis parity RUN RUN                     whether two runs were the same experiment
 python -m analysis import-thesis FOLDER -o RUNS       the raw files of the thesis (003) as run folders
+python -m analysis thesis RUNS...                     tables and figures of 003 from them, published figures beside
 python -m analysis ring --ranks 4                     the ring all-reduce, pass by pass
-python -m analysis frameworks RUNS...              tf.keras against PyTorch: time, throughput, accuracy
-python -m analysis clouds RUNS... --base SITE      the same experiment on different sites: time, accuracy, money, energy
-python -m analysis compare RUN RUN                 two runs on one screen
-python -m analysis scaling RUNS...                 speedup and efficiency over ranks
-python -m analysis energy RUNS...                  energy by device and phase, power over time, energy-delay products
-python -m analysis hyperparameters RUNS...         accuracy and time by batch, resolution and share of validation
-python -m analysis times RUNS...                   times of epochs; mean epoch, test and total
-python -m analysis check RUNS...                   why a run or a comparison is not valid
-python -m analysis a-against-a RUNS...             how often the comparison errs
-python -m analysis parity FOLDER                   what the proofs of `python -m launch parity` showed
-python -m analysis parity RUN RUN                  whether two runs were the same experiment
-python -m analysis import-thesis FOLDER -o RUNS    the raw files of the thesis (003) as run folders
-python -m analysis thesis RUNS...                  tables and figures of 003 from them, published figures beside
 """
 
 import sys
@@ -55,15 +44,15 @@ COMMANDS = (
     scaling,
     energy,
     hyperparameters,
+    times,
     compare,
     report,
-    times,
     check,
     a_against_a,
     parity,
     import_thesis,
-    ring,
     thesis,
+    ring,
 )
 
 
