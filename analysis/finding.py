@@ -71,6 +71,12 @@ def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that works on runs."""
+    add_runs_options(parser)
+    add_show_options(parser)
+
+
+def add_runs_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that tell which runs to look at."""
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
     parser.add_argument(
         "--published",
@@ -78,7 +84,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="DOCUMENT",
         help="after RUNS: put published results beside them, of the documents 000, 002, 003, 004 (default: of all)",
     )
-    add_show_options(parser)
 
 
 def selected(options: argparse.Namespace) -> Selection:
@@ -88,6 +93,15 @@ def selected(options: argparse.Namespace) -> Selection:
         UserError: there are none, or the format or a document is unknown: before the work, not after it.
     """
     check_format(options)
+    return named_runs(options)
+
+
+def named_runs(options: argparse.Namespace) -> Selection:
+    """Return the runs of `add_runs_options`, published results last.
+
+    Raises:
+        UserError: there are none, or an unknown document.
+    """
     sources = checked_sources(options.published)
     selection = read_runs(options.runs)
     return replace(selection, runs=[*selection.runs, *published_runs(sources)], published=sources)

@@ -8,10 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis import a_against_a, check, clouds, compare, energy, frameworks, hyperparameters, report_chapters, scaling
-from analysis.finding import Finding, refuse_flags
+from analysis import (
+    a_against_a,
+    check,
+    clouds,
+    compare,
+    energy,
+    frameworks,
+    hyperparameters,
+    report_chapters,
+    scaling,
+    thesis,
+    times,
+)
+from analysis.finding import Finding, add_runs_options, named_runs, refuse_flags
+from analysis.published import published_notes
 from analysis.report_page import Page, html_of, says_nothing
-from analysis.runs import Selection, read_runs
+from analysis.runs import Selection
 from analysis.tables import Table
 from common.environment import describe_environment
 from common.errors import UserError
@@ -25,6 +38,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     scaling.find,
     energy.find,
     hyperparameters.find,
+    times.find,
     compare.find,
     a_against_a.find,
     report_chapters.parity,
@@ -44,7 +58,7 @@ def add_command(commands: Any) -> None:
         help="everything in one HTML file, for a browser, a phone and paper",
         description="Write everything that runs tell into one HTML file that loads nothing.",
     )
-    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
+    add_runs_options(parser)
     parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--title", help="heading of the page")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
@@ -60,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
     """
     output = Path(options.output)
     _check_output(output, replaced=options.force)
-    page = page_of(read_runs(options.runs), folders=options.runs, title=options.title)
+    page = page_of(named_runs(options), folders=options.runs, title=options.title)
     flags = [str(row[0]) for row in (*page.left_out.rows, *page.flags.rows)]
     refuse_flags(flags, options)
     text = html_of(page)
@@ -95,7 +109,12 @@ def page_of(selection: Selection, *, folders: Sequence[str], title: str | None =
         folders: their paths, as the user gave them.
         title: None: one that names what was run.
     """
-    findings = [_without(chapter(selection), selection.left_out) for chapter in CHAPTERS]
+    chapters = [*CHAPTERS]
+    if any(run.origin == "imported" for run in selection.runs):
+        chapters.append(thesis.find)
+    if selection.published:
+        chapters.append(_published)
+    findings = [_without(chapter(selection), selection.left_out) for chapter in chapters]
     return Page(
         title=title or _title(selection),
         facts=_facts(selection, folders),
@@ -103,6 +122,17 @@ def page_of(selection: Selection, *, folders: Sequence[str], title: str | None =
         open_questions=[finding for finding in findings if says_nothing(finding)],
         flags=_flags_table(findings),
         left_out=Table("", ["folder, and why"], [[line.removeprefix("left out: ")] for line in selection.left_out], {}),
+    )
+
+
+def _published(selection: Selection) -> Finding:
+    """Return what readers of the published results among the runs have to know."""
+    notes = [[note.removeprefix("published ")] for note in published_notes(selection.published)]
+    return Finding(
+        name="published",
+        question="Which published results stand among these runs?",
+        answer=f"Those of the documents {', '.join(selection.published)}; nobody can check them.",
+        tables=[Table("Published results and claims", ["name, place, number of runs, remark"], notes, {})],
     )
 
 

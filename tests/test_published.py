@@ -185,3 +185,12 @@ def test_a_claim_without_such_runs_says_so(runs: Path, capsys: pytest.CaptureFix
     rows = claims(capsys, runs)
     assert {row["experiment"] for row in rows} == {"no timed runs on both"}
     assert len(rows) == 2
+
+
+def test_the_report_has_them(runs: Path, tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    assert main(["report", str(runs), "--published", "000", "004", "-o", str(output)]) == 0
+    text = output.read_text()
+    assert "Those of the documents 000, 004; nobody can check them." in text
+    assert "almost 7 times" in text and "simplecnn, mnist, np 12, published" in text
+    assert "003-gpu1" not in text

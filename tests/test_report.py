@@ -218,8 +218,8 @@ def test_links_within_the_page_arrive(tmp_path: Path) -> None:
 
 def test_what_the_page_is_made_of_is_installed_with_the_package() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    files = {file.name for file in (ROOT / "analysis").iterdir() if file.suffix in (".css", ".js")}
-    assert files == set(settings["package-data"]["analysis"]) and len(files) == 2
+    files = {file.name for file in (ROOT / "analysis").iterdir() if file.suffix in (".css", ".js", ".toml")}
+    assert files == set(settings["package-data"]["analysis"]) and len(files) == 3
 
 
 EVIL = "<script>alert(1)</script>\"&'"
