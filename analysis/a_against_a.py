@@ -27,9 +27,9 @@ from common.records import Status
 
 FEWEST_RUNS = 40
 MOST_CELLS = 4
-MOST_RUNS = 60  # of a cell: time and memory grow with their square
+MOST_RUNS = 200  # of a cell: time and memory grow with their square
 SPLITS = 20_000
-AT_ONCE = 500  # splits, for the memory's sake
+AT_ONCE = 250  # splits, for the memory's sake
 SEED = 1
 DELAY = 0.05
 POWER = 0.9

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.run_index import EpochsIndex, stamp_of
 from common.config import Config
 from common.errors import UserError
 from common.records import (
@@ -207,15 +208,21 @@ def read_runs(paths: Iterable[Path | str]) -> Selection:
     """
     folders = [Path(path) for path in paths]
     runs, left_out = [], []
+    indexes: dict[Path, EpochsIndex] = {}
     gc.disable()  # it would look through the objects of thousands of runs again and again: a third of the time
     try:
         for folder in dict.fromkeys(folder for path in folders for folder in _run_folders(path)):
+            parent = folder.parent
+            if parent not in indexes:
+                indexes[parent] = EpochsIndex(parent, fields=SERIES)
             try:
-                runs.append(read_studied_run(folder))
+                runs.append(read_studied_run(folder, index=indexes[parent]))
             except UserError as error:
                 left_out.append(f"left out: {error}")
     finally:
         gc.enable()
+    for index in indexes.values():
+        index.save()
     if not runs:
         reason = left_out[0] if left_out else f"no {RUN_FILE} in {', '.join(str(path) for path in folders)}"
         raise UserError(
@@ -224,20 +231,29 @@ def read_runs(paths: Iterable[Path | str]) -> Selection:
     return Selection(runs, left_out)
 
 
-def read_studied_run(folder: Path) -> StudiedRun:
-    """Read and validate a run folder.
+def read_studied_run(folder: Path, *, index: EpochsIndex) -> StudiedRun:
+    """Read and validate a run folder; its epochs only if the index does not know them.
 
     Raises:
         UserError: no run folder, or one that does not follow the schema.
     """
     record = read_record(folder)
-    # As numbers, for those of thousands of runs are in memory at once.
-    rows = [_ROW(epoch) for epoch in read_epochs(folder)]
+    stamp = stamp_of(folder)
+    figures = index.figures(folder, stamp)
+    if figures is None:
+        figures = _figures(read_epochs(folder))
+        index.add(folder, stamp, figures)
+    return StudiedRun(folder, record, state_of(record), figures)
+
+
+def _figures(epochs: Sequence[EpochRecord]) -> NDArray[np.float64]:
+    """Return numbers alone, (fields, epochs): those of thousands of runs are in memory at once."""
+    rows = [_ROW(epoch) for epoch in epochs]
     try:
         figures = np.array(rows, dtype=np.float64)  # None becomes NaN
     except TypeError:  # for what was not recorded
         figures = np.array([[_number(value) for value in row] for row in rows])
-    return StudiedRun(folder, record, state_of(record), figures.reshape(-1, len(SERIES)).T)
+    return figures.reshape(-1, len(SERIES)).T
 
 
 def _run_folders(path: Path, depth: int = 0) -> Sequence[Path]:

@@ -22,7 +22,7 @@ from analysis.__main__ import main
 from analysis.cells import cells_of
 from analysis.finding import Finding, Plot
 from analysis.report_page import MOST_FILE_ROWS, MOST_POINTS, MOST_ROWS, Page, html_of
-from analysis.runs import Selection, StudiedRun, read_runs, read_studied_run
+from analysis.runs import Selection, StudiedRun, read_runs
 from analysis.tables import Table
 from common.config import Config, config_from_dict
 from common.records import DataRecord, Hashes, ModelRecord, NotRecorded, RunRecord, RunWriter, Totals, World, now
@@ -342,11 +342,11 @@ def test_series_are_read_with_and_without_what_is_not_recorded(tmp_path: Path) -
     writer.add_epoch(make_epoch(1, validation_accuracy=None, data_wait_seconds=0.5))
     writer.add_epoch(make_epoch(2, validation_accuracy=0.5, data_wait_seconds=0.25))
     writer.end("finished")
-    read = read_studied_run(tmp_path / "run")
+    (read,) = read_runs([tmp_path]).runs
     assert read.series("data_wait_seconds").tolist() == [0.5, 0.25]
     assert math.isnan(read.series("validation_accuracy")[0]) and read.series("validation_accuracy")[1] == 0.5
     writer.add_epoch(make_epoch(3, data_wait_seconds=NotRecorded("inside the step")))
-    read = read_studied_run(tmp_path / "run")
+    (read,) = read_runs([tmp_path]).runs
     assert read.series("data_wait_seconds").tolist()[:2] == [0.5, 0.25]
     assert math.isnan(read.series("data_wait_seconds")[2]) and read.series("training_seconds").tolist() == [2.0] * 3
 

@@ -13,6 +13,7 @@ import pytest
 from example_runs import make_status
 from example_studies import write_study, write_study_run
 
+from analysis import run_index, runs
 from analysis.__main__ import main
 from analysis.a_against_a import FEWEST_RUNS, paired_splits, unpaired_splits
 from analysis.cells import cells_of
@@ -115,6 +116,37 @@ def test_without_one_run_it_is_an_error(tmp_path: Path, capsys: pytest.CaptureFi
         (tmp_path / "empty").mkdir()
         read_runs([tmp_path / "empty"])
     assert "Received: --format pdf" in shown(capsys, "check", tmp_path, "--format", "pdf", code=2)
+
+
+def test_an_index_of_many_runs_is_believed_only_as_long_as_nothing_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_index, "FEWEST_RUNS", 2)
+    write_study_run(tmp_path / "a", accuracies=[0.5, 0.6, None])
+    write_study_run(tmp_path / "b", accuracies=[0.7])
+    plain = read_runs([tmp_path]).runs
+    assert (tmp_path / run_index.INDEX_FILE).exists()
+    read: list[Path] = []
+    real = runs.read_epochs
+    monkeypatch.setattr(runs, "read_epochs", lambda folder: (read.append(folder), real(folder))[1])
+    for one, other in zip(plain, read_runs([tmp_path]).runs, strict=True):
+        np.testing.assert_array_equal(one.figures, other.figures)
+    assert not read
+    lines = (tmp_path / "b" / EPOCHS_FILE).read_text()
+    (tmp_path / "b" / EPOCHS_FILE).write_text(lines.replace("0.7", "0.25"))
+    assert read_runs([tmp_path]).runs[1].accuracy == 0.9 and read == [tmp_path / "b"]
+    assert read_runs([tmp_path]).runs[1].series("validation_accuracy").tolist() == [0.25]
+    (tmp_path / "a" / EPOCHS_FILE).write_text("{")
+    assert len(read_runs([tmp_path]).left_out) == 1, "what the index knows does not hide damage"
+
+
+@pytest.mark.parametrize("content", [b"", b"no index", b"PK\x03\x04 half"])
+def test_a_damaged_index_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(run_index, "FEWEST_RUNS", 1)
+    write_study_run(tmp_path / "a", accuracies=[0.5])
+    (tmp_path / run_index.INDEX_FILE).write_bytes(content)
+    assert read_runs([tmp_path]).runs[0].series("validation_accuracy").tolist() == [0.5]
+    assert (tmp_path / run_index.INDEX_FILE).read_bytes() != content
 
 
 # Cells
