@@ -6,6 +6,9 @@ NP ?= 4
 ARGS ?=
 # Which frameworks are installed: "torch", "keras" or both. Empty: as in the last set-up, at first both.
 FRAMEWORKS ?=
+# For report: run folders, or folders that hold some; and the file that is written.
+RUNS ?= runs/smoke
+OUT ?= report.html
 # A folder of wheels to install from without any network.
 WHEELS ?=
 # 1: set up for an NVIDIA GPU, 0: leave it unused. Empty: look.
@@ -19,13 +22,14 @@ SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") \
 	$(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lint types bench parity smoke wheels lock clean
+.PHONY: help setup train test test-all lint types bench parity smoke report wheels lock clean
 
 help: ## list the targets
 	@echo "Targets:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables, with their defaults:"
 	@echo "  FRAMEWORK=torch|keras  NP=4  ARGS=\"...\"      for train; ARGS for test, bench, parity too (make train ARGS=--help)"
+	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report"
 	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  PYTHON=python3      for set-up"
 
 setup: ## set up .venv: packages, MPI, Horovod (the first time Horovod is compiled)
@@ -66,6 +70,10 @@ parity: ## prove that both frameworks train alike, show table and plots (ARGS="-
 smoke: ## every kind of experiment at toy size, both frameworks, under 5 minutes (results in runs/smoke/)
 	@$(SETUP) --frameworks "torch keras"
 	@.venv/bin/python -m launch experiment run smoke $(ARGS)
+
+report: ## one page of what RUNS tell, in OUT (default: those of make smoke, report.html)
+	@$(SETUP) --frameworks "$(FRAMEWORKS)"
+	@.venv/bin/python -m analysis report $(RUNS) -o "$(OUT)" $(ARGS)
 
 wheels: ## fill WHEELS=DIR for `make setup WHEELS=DIR` on a machine without network
 	@test -n "$(WHEELS)" || { echo "make wheels: name the folder: make wheels WHEELS=DIR" >&2; exit 2; }
