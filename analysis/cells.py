@@ -125,8 +125,10 @@ _MISSING = "not recorded"
 
 
 def _word(name: str, value: Hashable) -> str:
-    if value is None:
-        return f"{name} {_MISSING}"
+    if value is None or value is False:
+        return f"no {name}"
+    if value is True:
+        return name
     return str(value) if name in ("device", "site", "origin", "machine", "devices") else f"{name} {value}"
 
 

@@ -165,6 +165,18 @@ def test_runs_of_other_settings_are_other_cells_and_say_what_differs(tmp_path: P
     ]
 
 
+def test_settings_that_are_on_or_off_or_not_there_are_said_in_words(tmp_path: Path) -> None:
+    write_study(tmp_path, seconds=[5.0], name="whole")
+    write_study(tmp_path, seconds=[5.0], name="short", settings={"training": {"max_steps": 4}})
+    write_study(tmp_path, seconds=[5.0], name="without", settings={"model": {"dropout": False}})
+    labels = [cell.label for cell in cells_of(read_runs([tmp_path]).runs)]
+    assert labels == [
+        "cnn, mnist, np 1, dropout, max steps 4",
+        "cnn, mnist, np 1, dropout, no max steps",
+        "cnn, mnist, np 1, no dropout, no max steps",
+    ]
+
+
 def metered() -> EnergyRecord:
     nothing = EnergyTotals(
         complete=True, joules=1.0, joules_by_phase={}, joules_above_idle=None, edp_joule_seconds=1.0,
