@@ -103,6 +103,9 @@ def find(selection: Selection) -> Finding:
         notes=[
             f"{SPLITS:,} random splits (seed {SEED}) of the same runs each; a delay is planted by multiplying the "
             "times of one side; paired: neighbours in time, as in an interleaved experiment",
+            "as chance splits the runs, at most 5 % are called faster whatever the runs are like: that tests the "
+            "comparison; which delay is found tells of the machine; neither tells of drift that meets one side alone, "
+            "as where the sides do not take turns",
             *([f"{left} more settings have enough runs: only those with the most are shown"] if left > 0 else []),
             *([f"of {cut} settings only the first {MOST_RUNS} runs are taken"] if cut else []),
         ],

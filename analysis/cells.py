@@ -108,7 +108,18 @@ def with_words(cells: Sequence[Cell]) -> list[Cell]:
         ", ".join(_word(name, cell.settings[name]) for name in varying[_place(cell)] if name in cell.settings)
         for cell in cells
     ]
-    return [Cell(cell.settings, cell.runs, of_cell) for cell, of_cell in zip(cells, words, strict=True)]
+    named = [Cell(cell.settings, cell.runs, of_cell) for cell, of_cell in zip(cells, words, strict=True)]
+    alike: dict[str, list[Cell]] = defaultdict(list)
+    for cell in named:
+        alike[cell.name].append(cell)
+    return [cell if len(alike[cell.name]) == 1 else _with_gaps(cell, alike[cell.name]) for cell in named]
+
+
+def _with_gaps(cell: Cell, alike: Sequence[Cell]) -> Cell:
+    """Return a cell with what it does not tell in its words, where nothing else keeps it apart from others."""
+    told = dict.fromkeys(name for one in alike for name in one.settings)
+    gaps = [f"{name} {_MISSING}" for name in told if name not in cell.settings]
+    return Cell(cell.settings, cell.runs, ", ".join(part for part in (*gaps, cell.words) if part))
 
 
 def _place(cell: Cell) -> Hashable:
@@ -129,7 +140,7 @@ def _word(name: str, value: Hashable) -> str:
         return f"no {name}"
     if value is True:
         return name
-    return str(value) if name in ("device", "site", "origin", "machine", "devices") else f"{name} {value}"
+    return str(value) if name in ("device", "site", "origin", "machine", "data") else f"{name} {value}"
 
 
 def differing(first: Mapping[str, Hashable], second: Mapping[str, Hashable]) -> list[str]:
@@ -155,12 +166,15 @@ def settings_of(run: StudiedRun) -> Settings:
         "global batch": run.global_batch,
     }
     if isinstance(record.world, World):
+        settings["hosts"] = len(set(record.world.hosts))
         settings["controller"] = record.world.controller
         if not isinstance(record.world.threads_per_rank, NotRecorded):
             settings["threads"] = record.world.threads_per_rank
     if isinstance(record.data, DataRecord):
         data = record.data
         settings["samples"] = f"{data.training_samples}/{data.validation_samples}/{data.test_samples}"
+    elif not run.published_in:  # what is unknown for another reason is something else
+        settings["data"] = record.data.not_recorded
     if isinstance(record.environment, Environment):
         settings["machine"] = f"{record.environment.processor}, {record.environment.cores} cores"
     if config is not None:

@@ -11,6 +11,7 @@ from analysis.plots import framework_style
 from analysis.runs import Selection
 from analysis.tables import Table
 from analysis.validity import flags_of, pair_flags
+from common.console import counted
 
 
 def add_command(commands: Any) -> None:
@@ -36,9 +37,8 @@ def find(selection: Selection) -> Finding:
     flags = [*selection.left_out, *flags_of(selection.runs, cells)]
     flags += [flag for pair in pairs for flag in pair_flags(*pair)]
     flags = list(dict.fromkeys(flags))
-    count = len(selection.runs)
-    looked_at = f"{count:,} run{'s' if count != 1 else ''}, {len(pairs)} pairs of frameworks"
-    answer = f"Nothing speaks against {looked_at}." if not flags else f"{len(flags)} findings in {looked_at}."
+    looked_at = f"{counted(len(selection.runs), 'run')}, {counted(len(pairs), 'pair')} of frameworks"
+    answer = f"{counted(len(flags), 'finding')} in {looked_at}." if flags else f"Nothing speaks against {looked_at}."
     return Finding(
         name="check",
         question="Are these runs and comparisons valid?",

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 
 from analysis.clouds_tables import claims_tables, cost_table, energy_tables, median_of, times_table, worth_tables
 from analysis.finding import Finding, Plot, add_options, selected, show
-from analysis.frameworks import MARGIN
 from analysis.inference import ratio
 from analysis.joules import covered, mean_of, metered
 from analysis.machines import break_even_table, machine_tables, price_notes, price_table
+from analysis.options import MARGIN, add_margin_option, add_target_option
 from analysis.places import Experiment, experiments, times_of
 from analysis.plots import COLORS, MARKERS, ROW_INCHES, SETTINGS, Row, draw_rows
 from analysis.pricing import Pricing, costs
@@ -46,14 +46,8 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--site-of", action="append", default=[], metavar="RUNS=SITE", help="say where the runs in a folder were made"
     )
-    parser.add_argument(
-        "--margin",
-        type=float,
-        default=MARGIN * 100,
-        metavar="POINTS",
-        help="percentage points within which accuracies are called the same (default: %(default)s)",
-    )
-    parser.add_argument("--target", type=float, metavar="PERCENT", help="the cost to this validation accuracy")
+    add_margin_option(parser)
+    add_target_option(parser, shown="cost")
     parser.set_defaults(run=run)
 
 

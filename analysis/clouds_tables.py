@@ -7,7 +7,7 @@ import numpy as np
 from analysis import tables
 from analysis.inference import Comparison, difference, median_interval, ratio, sameness
 from analysis.joules import covered, mean_of, metered
-from analysis.machines import OWNED
+from analysis.machines import OWNED, quotient
 from analysis.places import Experiment, times_of
 from analysis.pricing import Pricing, costs, epoch_seconds, paid_seconds
 from analysis.published import Claim
@@ -61,13 +61,13 @@ def cost_table(shown: Sequence[Experiment], *, pricing: Pricing, target: float |
             if not seconds:
                 continue
             of_run = costs(cell, pricing)
-            reached = list(cell.seconds(lambda run: _to_target(run, target)).values())
+            reached = list(cell.seconds(lambda run: run.seconds_to(target)).values())
             rows.append(
                 [one.label, name, len(seconds), pricing.nodes(first), _price(pricing, first), median_of(seconds),
                  median_of(of_run) if of_run else _no_price(pricing, first),
                  shown_interval(median_interval(of_run), ".4f"),
                  median_of(costs(cell, pricing, epoch_seconds)),
-                 median_of(costs(cell, pricing, lambda run: _to_target(run, target))),
+                 median_of(costs(cell, pricing, lambda run: run.seconds_to(target))),
                  f"{len(reached)} of {len(seconds)}"]
             )  # fmt: skip
     formats = {"n": "d", "nodes": "d", "$ an hour": ".3f", "s paid": ".1f"}
@@ -91,10 +91,6 @@ def _no_price(pricing: Pricing, run: StudiedRun) -> str:
     return "nodes not recorded"
 
 
-def _to_target(run: StudiedRun, target: float | None) -> float:
-    return run.total("seconds_to_target") if target is None else run.seconds_to(target)
-
-
 def energy_tables(compared: Sequence[Experiment], *, base: str) -> list[Table]:
     """Return a table of what metered runs took; none without any."""
     headings = ["experiment", "site", "metered runs", "J", f"J / {base}", "EDP, J s", f"EDP / {base}", "measured"]
@@ -104,11 +100,12 @@ def energy_tables(compared: Sequence[Experiment], *, base: str) -> list[Table]:
             if runs := metered(cell):
                 base_name = one.base_of(name)
                 of_base = metered(one.places[base_name]) if base_name else []
-                joules, edp = mean_of(runs, "joules"), mean_of(runs, "edp_joule_seconds")
-                rows.append(
-                    [one.label, name, len(runs), joules, joules / mean_of(of_base, "joules") if of_base else None,
-                     edp, edp / mean_of(of_base, "edp_joule_seconds") if of_base else None, covered(runs)]
-                )  # fmt: skip
+                figures = [
+                    (mean, quotient(mean, mean_of(of_base, quantity) if of_base else None))
+                    for quantity in ("joules", "edp_joule_seconds")
+                    for mean in [mean_of(runs, quantity)]
+                ]
+                rows.append([one.label, name, len(runs), *figures[0], *figures[1], covered(runs)])
     formats = {"metered runs": "d", "J": ".5g", "EDP, J s": ".5g"} | dict.fromkeys((headings[4], headings[6]), ".4f")
     return [Table("Energy by site (means over metered runs, used devices)", headings, rows, formats)] if rows else []
 

@@ -18,7 +18,7 @@ from analysis.tables import Cell, Table
 from analysis.validity import flags_of
 from common.energy import EnergyRecord
 from common.errors import UserError
-from common.records import Hashes, NotRecorded, read_run
+from common.records import Hashes, NotRecorded, Run, read_run
 
 # Field of a record -> its subject for people, in the order of the table. Results and moments stand elsewhere.
 SUBJECTS = {
@@ -72,7 +72,7 @@ def find(selection: Selection) -> Finding:
         answer = f"Two runs are compared, and there are {len(selection.runs)}."
         return Finding(name="compare", question=question, answer=answer, tables=[])
     first, second = selection.runs
-    reasons = why_not_the_same(*(read_run(run.folder) for run in selection.runs))
+    reasons = why_not_the_same(_whole(first), _whole(second))
     plot = _plot(first, second)
     notes = ["one run each proves nothing: repeat both with several seeds and see `python -m analysis frameworks`"]
     if plot is None:
@@ -86,6 +86,11 @@ def find(selection: Selection) -> Finding:
         flags=list(dict.fromkeys([*selection.left_out, *reasons, *flags_of(selection.runs, [])])),
         notes=notes,
     )
+
+
+def _whole(run: StudiedRun) -> Run:
+    """Return a run with the records of its epochs; a published result has none, and no folder."""
+    return Run(run.folder, run.record, [], run.state) if run.published_in else read_run(run.folder)
 
 
 def _titled(what: str, first: StudiedRun, second: StudiedRun) -> str:

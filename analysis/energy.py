@@ -21,6 +21,7 @@ from analysis.joules import (
     images_per_joule,
     joules_per_epoch,
     mean_of,
+    median_trace,
     metered,
     values_of,
 )
@@ -29,7 +30,7 @@ from analysis.tables import Table
 from analysis.validity import flags_of
 from common.energy import COUNTED_PHASES, DeviceEnergy, normalized
 from common.errors import UserError
-from common.power_file import POWER_FILE, read_power
+from common.power_file import POWER_FILE
 from common.power_trace import PowerTrace
 from common.records import NotRecorded
 
@@ -75,7 +76,7 @@ def find(selection: Selection, *, base: str | None = None) -> Finding:
     of_base = _base(list(measured), base)
     plots, notes, untraced = [], _unmeasured(every), []
     for number, name in enumerate(list(measured)[:MOST_TRACES]):
-        found = _median_trace(measured[name], flags=flags)
+        found = median_trace(measured[name], flags=flags)
         if found is None:
             untraced.append(name)
         else:
@@ -251,22 +252,6 @@ def _answer(measured: Mapping[str, list[StudiedRun]], *, base: str) -> str:
             f"{len(measured[most])})."
         )
     return words
-
-
-def _median_trace(runs: Sequence[StudiedRun], *, flags: list[str]) -> tuple[StudiedRun, list[PowerTrace]] | None:
-    """Return the run whose energy lies in the middle and its trace; if that cannot be read, the next to it."""
-    joules = [energy_of(one).used_devices.joules or 0.0 for one in runs]
-    order = np.argsort(joules, kind="stable")
-    middle = (len(runs) - 1) // 2
-    for number in sorted(range(len(runs)), key=lambda place: abs(place - middle)):
-        one = runs[order[number]]
-        if not (one.folder / POWER_FILE).exists():
-            continue
-        try:
-            return one, read_power(one.folder / POWER_FILE)
-        except UserError as error:
-            flags.append(f"left out: {error}")
-    return None
 
 
 def _power(number: int, name: str, run: StudiedRun, traces: Sequence[PowerTrace], *, cell: Cell) -> Plot:

@@ -138,7 +138,7 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
     lines += [f"flag: {flag}" for flag in finding.flags] + [f"plot: {file}" for file in files]
     if options.format == "text":
         print("\n".join(lines))
-    elif not options.strict:
+    elif not (options.strict and finding.flags):  # what is refused is told in one line
         print("\n".join(lines), file=sys.stderr)
     refuse_flags(finding.flags, options)
 

@@ -23,13 +23,13 @@ from analysis.inference import (
     ratio,
     sameness,
 )
+from analysis.options import MARGIN, add_margin_option, add_target_option
 from analysis.plots import ROW_INCHES, SETTINGS, STYLES, Row, draw_rows, framework_style
 from analysis.runs import Selection, StudiedRun
 from analysis.tables import Table, shown_interval
 from analysis.validity import flags_of, pair_flags
 
 MOST_DRAWN = 25  # rows of a plot that can still be read
-MARGIN = 0.005  # of accuracy, as a fraction: half a percentage point
 MOST_ROWS = 150  # of a plot
 BASE, OTHER = "torch", "keras"
 
@@ -63,14 +63,8 @@ def add_command(commands: Any) -> None:
         description="Compare both frameworks for every model, data set and number of ranks.",
     )
     add_options(parser)
-    parser.add_argument(
-        "--margin",
-        type=float,
-        default=MARGIN * 100,
-        metavar="POINTS",
-        help="percentage points within which accuracies are called the same (default: %(default)s)",
-    )
-    parser.add_argument("--target", type=float, metavar="PERCENT", help="show the time to this validation accuracy")
+    add_margin_option(parser)
+    add_target_option(parser, shown="time")
     parser.set_defaults(run=run)
 
 
@@ -97,6 +91,11 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
         "time is that of training, of the slowest rank; intervals: 95 %, of medians by order statistics (6 runs or "
         "more), of ratios by Wilcoxon's signed-rank test of pairs of a seed (6 or more), else by Mann and Whitney's"
     )
+    if len(matches) > 1:
+        notes.append(
+            f"{len(matches)} comparisons, each at 95 %: of those in which nothing differs, up to one in 20 finds a "
+            "difference by chance"
+        )
     too_many = len(cells) > MOST_ROWS
     if too_many:
         notes.append(
@@ -229,7 +228,7 @@ def times_table(cells: Sequence[Cell], *, target: float | None = None) -> Table:
         if not seconds:
             continue
         rates = list(cell.seconds(lambda run: run.images_per_second).values())
-        reached = list(cell.seconds(lambda run: _to_target(run, target)).values())
+        reached = list(cell.seconds(lambda run: run.seconds_to(target)).values())
         rows.append(
             [framework_style(cell.framework)["label"], cell.label, len(seconds), float(np.median(seconds)),
              shown_interval(median_interval(seconds), ".2f"), float(np.mean(seconds)), olympic_mean(seconds),
@@ -240,10 +239,6 @@ def times_table(cells: Sequence[Cell], *, target: float | None = None) -> Table:
     formats = dict.fromkeys(("training, s", "mean", "mean of the middle", "min", "max", to_target), ".2f")
     formats |= {"images/s": ",.0f", "s/epoch": ".3f", "s/epoch after the first": ".3f", "n": "d"}
     return Table("Times (medians; images/s: harmonic means)", headings, rows, formats)
-
-
-def _to_target(run: StudiedRun, target: float | None) -> float:
-    return run.total("seconds_to_target") if target is None else run.seconds_to(target)
 
 
 def _median(cell: Cell, of: Callable[[StudiedRun], float]) -> float | None:
@@ -265,7 +260,8 @@ def results_table(cells: Sequence[Cell]) -> Table:
                  shown_interval(median_interval(values), ".2f"), float(np.mean(values)), min(values), max(values)]
             )  # fmt: skip
     formats = dict.fromkeys(("accuracy, %", "mean", "min", "max"), ".2f")
-    return Table("Accuracies on the test samples (medians)", headings, rows, formats)
+    title = "Accuracies (medians; on the test samples, of runs without them on the validation samples)"
+    return Table(title, headings, rows, formats)
 
 
 def _plots(cells: Sequence[Cell]) -> list[Plot]:

@@ -8,6 +8,9 @@ import numpy as np
 from analysis.cells import Cell
 from analysis.runs import StudiedRun
 from common.energy import DeviceEnergy, EnergyRecord
+from common.errors import UserError
+from common.power_file import POWER_FILE, read_power
+from common.power_trace import PowerTrace
 from common.records import DataRecord
 
 EPOCH_PHASES = ("training", "validation")
@@ -94,3 +97,22 @@ def images_per_joule(run: StudiedRun, *, epochs: float) -> float:
     # The last batch of an epoch may be a smaller one, and the last epoch be broken off.
     of_steps = run.total("steps") * data.global_batch_size
     return (images if math.isnan(of_steps) else min(images, of_steps)) / joules
+
+
+def median_trace(runs: Sequence[StudiedRun], *, flags: list[str]) -> tuple[StudiedRun, list[PowerTrace]] | None:
+    """Return the run whose energy lies in the middle and its traces; if they cannot be read, the next to it.
+
+    Args:
+        runs: metered ones.
+        flags: get a line for every trace that cannot be read.
+    """
+    order = sorted(runs, key=lambda run: energy_of(run).used_devices.joules or 0.0)
+    middle = (len(order) - 1) // 2
+    for run in sorted(order, key=lambda run: abs(order.index(run) - middle)):
+        if not (run.folder / POWER_FILE).exists():
+            continue
+        try:
+            return run, read_power(run.folder / POWER_FILE)
+        except UserError as error:
+            flags.append(f"left out: {error}")
+    return None

@@ -38,10 +38,10 @@ FIGURES: dict[str, Callable[[Machine], float | None]] = {
 
 def _gigaflops_per(machine: Machine, name: str) -> float | None:
     """Peak operations a second for each watt of the board's limit, or for each dollar of its price."""
-    return _quotient(GIGA_IN_TERA * machine.fp32_tflops, _field(name)(machine))
+    return quotient(GIGA_IN_TERA * machine.fp32_tflops, _field(name)(machine))
 
 
-def _quotient(value: float | None, base: float | None) -> float | None:
+def quotient(value: float | None, base: float | None) -> float | None:
     """Return value / base; None where one of them is not known, or the base is 0."""
     return value / base if value is not None and base else None
 
@@ -74,7 +74,7 @@ def _side_by_side(first: Machine, second: Machine) -> Table:
     for name, of in FIGURES.items():
         values = of(first), of(second)
         if None not in values:
-            rows.append([name, *values, _quotient(*values)])
+            rows.append([name, *values, quotient(*values)])
     headings = ["figure", first.name, second.name, "times as much"]
     title = f"{first.name} against {second.name} (sources: {'; '.join(dict.fromkeys((first.source, second.source)))})"
     return Table(title, headings, rows, dict.fromkeys(headings[1:], ".4g"))
@@ -94,7 +94,7 @@ def price_table(sites: Sites, *, names: Collection[str], on: date | None) -> Tab
         seen = [str(price.date), price.terms, price.source] if price else [None] * 3
         rows.append(
             [name, site.title, f"{site.gpus} x {gpu.name}" if gpu else "none", dollars,
-             _quotient(site.gpus * gpu.fp32_tflops if gpu else None, dollars), *seen, standing(site)]
+             quotient(site.gpus * gpu.fp32_tflops if gpu else None, dollars), *seen, standing(site)]
         )  # fmt: skip
     return Table("Prices of a whole node", headings, rows, {"$ an hour": ".3f", "TFLOPS for $1 an hour": ".2f"})
 
@@ -142,6 +142,6 @@ def break_even_table(sites: Sites, *, on: date | None) -> Table:
     for pair in combinations(prices, 2):
         dear, cheap = sorted(pair, key=lambda name: -prices[name])
         of_gpu = [prices[name] / sites[name].gpus if sites[name].gpus else None for name in (dear, cheap)]
-        rows.append([dear, cheap, _quotient(prices[dear], prices[cheap]), _quotient(*of_gpu)])
+        rows.append([dear, cheap, quotient(prices[dear], prices[cheap]), quotient(*of_gpu)])
     formats = dict.fromkeys(headings[2:], ".3f")
     return Table("Worth its price if more than so many times faster", headings, rows, formats)

@@ -9,7 +9,7 @@ from analysis.inference import Comparison, ratio
 from analysis.runs import StudiedRun
 
 # What another place brings with it; everything else has to be the same.
-_PLACE = ("site", "machine", "device", "threads")
+_PLACE = ("site", "machine", "device", "threads", "hosts")
 
 
 @dataclass(frozen=True)

@@ -145,10 +145,11 @@ def _title(selection: Selection) -> str:
 def _facts(selection: Selection, folders: Sequence[str]) -> dict[str, str]:
     named = [shlex.quote(folder) for folder in folders[:MOST_NAMED]]
     more = [f"and {len(folders) - MOST_NAMED} more"] if len(folders) > MOST_NAMED else []
+    published = ["--published", *selection.published] if selection.published else []
     return {
         "Made": now()[:16].replace("T", " ") + " UTC",
         "From": f"{len(selection.runs):,} run{'' if len(selection.runs) == 1 else 's'}",
-        "By": " ".join(["python -m analysis report", *named, *more]),
+        "By": " ".join(["python -m analysis report", *named, *more, *published]),
         "Revision": describe_environment().source_revision,
     }
 

@@ -16,6 +16,7 @@ from analysis.plots import framework_style
 from analysis.runs import Selection, StudiedRun
 from analysis.sameness import HASHES, unlike_by_nature
 from analysis.tables import Table
+from common.console import counted
 from common.energy import EnergyRecord
 from common.environment import Environment
 from common.records import EpochRecord, Hashes, NotRecorded, Status, World
@@ -92,7 +93,7 @@ def settings(selection: Selection) -> Finding:
     return Finding(
         name="settings",
         question="What was run, and with which settings?",
-        answer=f"{_count(len(selection.runs), 'run')} of {_count(len(cells), 'combination')} of settings; "
+        answer=f"{counted(len(selection.runs), 'run')} of {counted(len(cells), 'combination')} of settings; "
         f"{_origins(selection.runs)}.",
         tables=[
             Table("Where the runs differ", [*varying, "runs", "seeds"], rows, {}),
@@ -208,8 +209,8 @@ def _parity_answer(verdicts: Sequence[Any], *, seeds: int) -> str:
         return "No experiment was run in both frameworks."
     counts = Counter(verdicts)
     words = (
-        f"In {counts['same']} of {_count(len(verdicts), 'comparison')} both frameworks began with the same weights and "
-        f"saw the same samples in the same order, under the same settings ({_count(seeds, 'seed')} compared)"
+        f"In {counts['same']} of {counted(len(verdicts), 'comparison')} both frameworks began with the same weights "
+        f"and saw the same samples in the same order, under the same settings ({counted(seeds, 'seed')} compared)"
     )
     if counts["not the same"]:
         words += f"; in {counts['not the same']} they did not"
@@ -232,8 +233,8 @@ def commands(selection: Selection) -> Finding:
     return Finding(
         name="commands",
         question="How were these runs made?",
-        answer=f"By {_count(len(groups), 'command')}, with the seeds beside each ({known:,} of "
-        f"{_count(len(selection.runs), 'run')}); start them in the project's folder."
+        answer=f"By {counted(len(groups), 'command')}, with the seeds beside each ({known:,} of "
+        f"{counted(len(selection.runs), 'run')}); start them in the project's folder."
         if groups
         else "The records of these runs hold no commands.",
         tables=[Table("Commands", ["framework", "command", "seeds", "runs"], rows, {})],
@@ -285,7 +286,7 @@ def not_measured(selection: Selection) -> Finding:
     return Finding(
         name="not-measured",
         question="What was not measured?",
-        answer=f"{_count(len({what for what, _ in counts}), 'figure')} of some or all of {_count(total, 'run')}."
+        answer=f"{counted(len({what for what, _ in counts}), 'figure')} of some or all of {counted(total, 'run')}."
         if rows
         else "Every figure that a record has a place for was measured in every run.",
         tables=[Table("Not measured", ["figure", "why", "runs", "of"], rows, {})],
@@ -335,8 +336,4 @@ def _reasons(runs: Iterable[StudiedRun], part_of: Callable[[StudiedRun], Any], w
     """Return a note for each reason why a part of a record is missing."""
     parts = (part_of(run) for run in runs)
     reasons = Counter(part.not_recorded for part in parts if isinstance(part, NotRecorded))
-    return [f"{what} not recorded in {_count(count, 'run')}: {reason}" for reason, count in reasons.items()]
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return [f"{what} not recorded in {counted(count, 'run')}: {reason}" for reason, count in reasons.items()]

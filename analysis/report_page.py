@@ -20,6 +20,7 @@ import numpy as np
 from analysis.finding import Finding, Plot
 from analysis.plots import SETTINGS
 from analysis.tables import Cell, Table, render, shown_cell
+from common.console import counted
 
 MOST_ROWS = 200  # of a table on the page; more are in its file
 MOST_COLUMNS = 12  # more need a smaller print on paper
@@ -131,7 +132,7 @@ def _data_uri(kind: str, content: bytes) -> str:
 def _in_short(page: Page) -> str:
     count = len(page.flags.rows)
     flagged = (
-        f'<p class="flagged">{_link("#flags", _counted(count, "flag"))}: read them before you rely on a figure.</p>'
+        f'<p class="flagged">{_link("#flags", counted(count, "flag"))}: read them before you rely on a figure.</p>'
     )
     return _questions(page.chapters, links=True) + (flagged if count else "")
 
@@ -149,7 +150,7 @@ def _chapter(finding: Finding, chapters: Sequence[Finding]) -> str:
     name = _anchor(finding.name)
     parts = [f'<p class="question">{_text(finding.question)}</p><p class="answer">{_text(finding.answer)}</p>']
     if finding.flags:
-        parts.append(f'<p class="flagged">{_link("#flags", _counted(len(finding.flags), "flag"))} on this chapter.</p>')
+        parts.append(f'<p class="flagged">{_link("#flags", counted(len(finding.flags), "flag"))} on this chapter.</p>')
     parts += [
         _table(table, name=f"{name}-table-{number}", title=table.title)
         for number, table in enumerate(finding.tables, start=1)
@@ -165,16 +166,12 @@ def _notes(notes: Sequence[str]) -> str:
         return ""
     items = "".join(f"<li>{_text(note)}</li>" for note in notes[:MOST_LINES])
     more = len(notes) - MOST_LINES
-    items += f"<li>and {_counted(more, 'more note')}</li>" if more > 0 else ""
+    items += f"<li>and {counted(more, 'more note')}</li>" if more > 0 else ""
     return f'<div class="notes"><h3>Notes</h3><ul>{items}</ul></div>'
 
 
 def _link(target: str, words: str) -> str:
     return f'<a href="{_text(target)}">{_text(words)}</a>'
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _table(table: Table, *, name: str, title: str = "") -> str:
@@ -261,7 +258,7 @@ class _Column:
 def _file_link(table: Table, name: str) -> str:
     content = render(replace(table, rows=table.rows[:MOST_FILE_ROWS]), "csv") + "\n"
     target = _data_uri("text/csv;charset=utf-8", content.encode())
-    count = _counted(min(len(table.rows), MOST_FILE_ROWS), "row")
+    count = counted(min(len(table.rows), MOST_FILE_ROWS), "row")
     return f'<a download="{_text(name)}.csv" href="{target}">CSV, {count}</a>'
 
 

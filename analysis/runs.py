@@ -2,6 +2,7 @@
 
 import gc
 import math
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -176,8 +177,13 @@ class StudiedRun:
         """Return a field of `EpochRecord` over the epochs: (epochs,) float64, NaN where it is not known."""
         return self.figures[SERIES.index(name)]
 
-    def seconds_to(self, accuracy: float) -> float:
-        """Return training and validation seconds until an epoch's validation accuracy reached this; NaN if none did."""
+    def seconds_to(self, accuracy: float | None) -> float:
+        """Return training and validation seconds until an epoch's validation accuracy reached this; NaN if none did.
+
+        None: until it reached the target that the run itself had.
+        """
+        if accuracy is None:
+            return self.total("seconds_to_target")
         reached = np.flatnonzero(self.series("validation_accuracy") >= accuracy)
         if len(reached) == 0:
             return math.nan
@@ -207,11 +213,16 @@ def read_runs(paths: Iterable[Path | str]) -> Selection:
         UserError: a path does not exist, or there is not one run in any of them.
     """
     folders = [Path(path) for path in paths]
+    inside = {path: _run_folders(path) for path in folders}
+    # A run that is named in two ways is one run.
+    unique: dict[str, Path] = {}
+    for folder in (folder for of_path in inside.values() for folder in of_path):
+        unique.setdefault(os.path.realpath(folder), folder)
     runs, left_out = [], []
     indexes: dict[Path, EpochsIndex] = {}
     gc.disable()  # it would look through the objects of thousands of runs again and again: a third of the time
     try:
-        for folder in dict.fromkeys(folder for path in folders for folder in _run_folders(path)):
+        for folder in unique.values():
             parent = folder.parent
             if parent not in indexes:
                 indexes[parent] = EpochsIndex(parent, fields=SERIES)
@@ -228,6 +239,7 @@ def read_runs(paths: Iterable[Path | str]) -> Selection:
         raise UserError(
             f"there are no runs to look at. Received: {reason}. Name run folders, or folders that hold some"
         )
+    left_out += [f"left out: no {RUN_FILE} in {path}" for path, of_path in inside.items() if not of_path]
     return Selection(runs, left_out)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from analysis.cells import Cell, cells_of
 from analysis.finding import Finding, add_options, selected, show
-from analysis.frameworks import MARGIN
 from analysis.inference import Comparison
+from analysis.options import MARGIN, add_margin_option
 from analysis.plots import framework_style
 from analysis.runs import Selection
 from analysis.scaling_curves import Kind, Point, Study, accuracies, studies_of, total_seconds, training_seconds
@@ -39,13 +39,7 @@ def add_command(commands: Any) -> None:
         help="words in the label of a cell or how the names of its runs begin, and its ranks, as in cpu/1 "
         "(default: the fewest ranks)",
     )
-    parser.add_argument(
-        "--margin",
-        type=float,
-        default=MARGIN * 100,
-        metavar="POINTS",
-        help="percentage points within which accuracies are called the same (default: %(default)s)",
-    )
+    add_margin_option(parser)
     parser.add_argument("--project", type=int, metavar="N", help="project to N ranks (default: as far as supported)")
     parser.add_argument("--site", metavar="NAME", help="project to this site's GPUs and network")
     parser.set_defaults(run=run)

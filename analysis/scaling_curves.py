@@ -20,7 +20,7 @@ from common.records import ModelRecord, World
 
 Kind = Literal["strong", "weak", "other batch", "as many ranks"]
 # Settings that follow from np, or that np is scaled with; `image size` and the like must stay.
-_FOLLOWING = ("np", "global batch", "controller", "threads")
+_FOLLOWING = ("np", "global batch", "controller", "threads", "hosts")
 FLOAT32_BYTES = 4
 _SAME_WORK = 0.01  # share by which the images of two runs may differ: a last batch is dropped
 

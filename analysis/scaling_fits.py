@@ -86,6 +86,12 @@ def fits_of(study: Study, *, project: int | None, destination: Destination | Non
         of_curve = _fitted(study, kind, project=project, destination=destination)
         fits += of_curve
         notes += [f"{name}: {words}" for words in _why_no_projection(of_curve, sizes, project, destination)]
+        alone = [str(p) for p in sizes if of_curve and list(of_curve[0].ranks).count(p) == 1]
+        if alone and any(one.projections for one in of_curve):
+            notes.append(
+                f"{name}: one run alone on {', '.join(alone)} ranks: the interval of a projection holds the error of "
+                "its model, and not how runs there differ"
+            )
     return fits, notes
 
 

@@ -82,6 +82,7 @@ def find(selection: Selection) -> Finding:
     if not (thesis.timed or thesis.metered or thesis.single):
         answer = "None of these runs is one of 003. Make them with `python -m analysis import-thesis FOLDER -o RUNS`."
         return Finding(name="thesis", question=question, answer=answer, tables=[], flags=selection.left_out)
+    flags = [*selection.left_out, *flags_of([run for run in selection.runs if run.origin == "imported"], [])]
     figures = {title: of(thesis) for title, of, _, _ in _FIGURES}
     parameters = parameter_table(thesis)
     tables = [table_of(title, figures[title], form) for title, _, form, _ in _FIGURES if figures[title]]
@@ -91,8 +92,8 @@ def find(selection: Selection) -> Finding:
         question=question,
         answer=_answer(thesis, [one for of_title in figures.values() for one in of_title]),
         tables=tables,
-        plots=_plots(thesis),
-        flags=[*selection.left_out, *flags_of([run for run in selection.runs if run.origin == "imported"], [])],
+        plots=_plots(thesis, flags=flags),
+        flags=flags,
         notes=[
             *(f"{title}: no runs to compute it from ({needs})" for title, *_, needs in _FIGURES if not figures[title]),
             *([] if parameters else [f"Table 4.1: no runs to read it from ({BASE}-r*)"]),
@@ -146,7 +147,7 @@ def _missing_power(thesis: ThesisRuns) -> list[str]:
     ]
 
 
-def _plots(thesis: ThesisRuns) -> list[Plot]:
+def _plots(thesis: ThesisRuns, *, flags: list[str]) -> list[Plot]:
     found = [
         plot_hybrid(thesis),
         *plot_studies(thesis),
@@ -155,7 +156,7 @@ def _plots(thesis: ThesisRuns) -> list[Plot]:
         plot_speedups(thesis),
         plot_curves(thesis),
         plot_accuracies(thesis),
-        *plot_power(thesis),
+        *plot_power(thesis, flags=flags),
         plot_energy(thesis),
     ]
     return [plot for plot in found if plot is not None]

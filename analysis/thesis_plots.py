@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from analysis.energy_plots import energy_plot, power_plot
 from analysis.finding import Plot
-from analysis.joules import mean_of
+from analysis.joules import median_trace
 from analysis.plots import COLORS, IDEAL, MARKERS, SETTINGS, scale_axis
 from analysis.runs import StudiedRun
 from analysis.tables import Table
 from analysis.thesis_comparison import BASE, ENVIRONMENTS, HYBRIDS, ThesisRuns, mean_total, published, share
-from common.power_file import POWER_FILE, read_power
 
 PUBLISHED: dict[str, Any] = {
     "color": "black", "marker": "D", "linestyle": "", "markerfacecolor": "white", "markersize": 5.5, "zorder": 5,
@@ -357,26 +356,32 @@ def plot_accuracies(thesis: ThesisRuns) -> Plot | None:
         return _plot("4.6-accuracy", figure, title, ["of", "test accuracy, %"], rows)
 
 
-def plot_power(thesis: ThesisRuns) -> list[Plot]:
-    """Draw figures 4.7 (left half) and 4.8: power over time, and two epochs of it, of the run with middle energy."""
+def plot_power(thesis: ThesisRuns, *, flags: list[str]) -> list[Plot]:
+    """Draw figures 4.7 (left half) and 4.8: power over time, and two epochs of it, of the run with middle energy.
+
+    Args:
+        thesis: the runs.
+        flags: get a line for every trace that cannot be read.
+    """
     plots = []
     for name, number in (("gpu1", "4.7-left"), ("gpu1-wrapped", "4.8-left"), ("gpu2", "4.8-right")):
-        runs = [run for run in thesis.metered.get(name, []) if (run.folder / POWER_FILE).is_file()]
-        if not runs:
+        runs = thesis.metered.get(name, [])
+        found = median_trace(runs, flags=flags)
+        if found is None:
             continue
-        run = sorted(runs, key=lambda one: mean_of([one], "joules"))[(len(runs) - 1) // 2]
+        run, traces = found
         epochs = [
             one.series("training_seconds") + one.series("validation_seconds") for one in thesis.timed.get(name, [])
         ]
         place = number.replace("-", ", ")
         title = f"Power, {ENVIRONMENTS[name]} (figure {place}): {run.name}, by energy the middle one of {len(runs)}"
         # What stands as training in these traces is all of the epochs and the test.
-        traces = [
+        epochs_alone = [
             replace(trace, phases=["epochs" if phase == "training" else phase for phase in trace.phases])
-            for trace in read_power(run.folder / POWER_FILE)
+            for trace in traces
         ]
         of_epoch = np.concatenate(epochs) if epochs else np.empty(0)
-        plot = power_plot(f"thesis-{number}-power", title, traces, epoch_seconds=of_epoch)
+        plot = power_plot(f"thesis-{number}-power", title, epochs_alone, epoch_seconds=of_epoch)
         for ax in plot.figure.axes[1:]:
             for text in list(ax.texts):
                 text.remove()  # the name of the only phase, where the title of the enlarged part stands

@@ -230,8 +230,7 @@ def _validation_share_runs(folder: Path) -> Iterator[ThesisRun]:
         record = run_record(
             world=STUDY_WORLD,
             data=NotRecorded(
-                f"148x112 pixels in batches of 128, {share} % of 9,000 samples for validation; 003 does not say how "
-                "the others were split when it changed this share"
+                f"148x112, batch 128, {share} % of 9,000 samples for validation; 003 does not split the rest"
             ),
             model=model_record("resnet34", (112, 148, 1), CLASSES),
             totals=totals,

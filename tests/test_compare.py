@@ -1,6 +1,7 @@
 """`python -m analysis compare`: two runs, what differs and what came of it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from made_runs import make_trace, make_world, write_made_run
 
 from analysis.__main__ import main
 from analysis.compare import differing_leaves, find
+from analysis.published import published_runs
 from analysis.runs import read_runs
 from common.records import Hashes, NotRecorded, now
 
@@ -165,3 +167,11 @@ def test_other_than_two_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
     error = capsys.readouterr().err.splitlines()
     assert len(error) == 1 and "Received: 1 that can be read" in error[0] and str(second) in error[0]
     assert find(read_runs([first])).answer == "Two runs are compared, and there are 1."
+
+
+def test_a_published_result_can_stand_beside_a_run(tmp_path: Path) -> None:
+    selection = read_runs([write_made_run(tmp_path / "first")])
+    published = next(run for run in published_runs(["004"]) if run.name == "004-pydtnn")
+    found = find(replace(selection, runs=[*selection.runs, published]))
+    assert "004-pydtnn (published) has no hashes" in found.answer
+    assert any(table.title.startswith("Results") and table.rows for table in found.tables)

@@ -193,4 +193,5 @@ def test_the_report_has_them(runs: Path, tmp_path: Path) -> None:
     text = output.read_text()
     assert "Those of the documents 000, 004; nobody can check them." in text
     assert "almost 7 times" in text and "simplecnn, mnist, np 12, published" in text
+    assert f"python -m analysis report {runs} --published 000 004" in text
     assert "003-gpu1" not in text

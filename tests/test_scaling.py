@@ -342,6 +342,12 @@ def test_runs_are_projected_and_marked_as_such_in_table_and_plot() -> None:
     assert not any("projection" in text.get_text() for text in found.plots[0].figure.legends[0].get_texts())
 
 
+def test_a_projection_from_single_runs_says_that_its_interval_does_not_hold_their_noise() -> None:
+    alone = [made_run(f"np{p}", seconds=true_seconds(p), ranks=p) for p in (1, 2, 4, 8)]
+    assert any("one run alone on 1, 2, 4, 8 ranks" in note for note in find(select(alone)).notes)
+    assert not any("one run alone" in note for note in find(select(scaled(1, 2, 4, 8))).notes)
+
+
 def test_a_projection_too_far_or_from_too_little_is_refused_in_a_sentence() -> None:
     found = find(select(scaled(1, 2, 4, 8)), project=64)
     assert not any(table.title.startswith("Projection") for table in found.tables)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_runs import make_status
+from example_runs import make_environment, make_status
 from example_studies import write_study, write_study_run
 
 from analysis import run_index, runs
@@ -19,6 +19,7 @@ from analysis.a_against_a import FEWEST_RUNS, paired_splits, unpaired_splits
 from analysis.cells import cells_of
 from analysis.frameworks import find
 from analysis.runs import read_runs
+from analysis.tables import FORMATS
 from common.energy import EnergyRecord, EnergyTotals
 from common.errors import UserError
 from common.isolation import Isolation
@@ -149,6 +150,18 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / run_index.INDEX_FILE).read_bytes() != content
 
 
+def test_a_run_that_is_named_twice_is_read_once_and_a_folder_without_runs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_study(tmp_path / "study", seconds=[5.0, 5.0])
+    (tmp_path / "link").symlink_to(tmp_path / "study")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    selection = read_runs(["study", tmp_path / "study", "link", "study/../study/run-r1", "empty"])
+    assert [run.folder for run in selection.runs] == [Path("study/run-r1"), Path("study/run-r2")]
+    assert selection.left_out == ["left out: no run.json in empty"]
+
+
 # Cells
 
 
@@ -174,6 +187,31 @@ def test_settings_that_are_on_or_off_or_not_there_are_said_in_words(tmp_path: Pa
         "cnn, mnist, np 1, dropout, max steps 4",
         "cnn, mnist, np 1, dropout, no max steps",
         "cnn, mnist, np 1, no dropout, no max steps",
+    ]
+
+
+def test_cells_that_one_source_tells_less_of_have_names_of_their_own(tmp_path: Path) -> None:
+    write_study(tmp_path, seconds=[5.0])
+    write_study_run(tmp_path / "untold", seed=2, environment=NotRecorded("an example"))
+    cells = cells_of(read_runs([tmp_path]).runs)
+    assert [cell.label for cell in cells] == ["cnn, mnist, np 1", "cnn, mnist, np 1, machine not recorded"]
+
+
+def test_ranks_on_one_host_and_on_several_are_other_cells(tmp_path: Path) -> None:
+    write_study(tmp_path, seconds=[5.0, 5.0], name="one", np=2)
+    write_study(tmp_path, seconds=[7.0, 7.0], name="two", np=2, world={"hosts": ["node1", "node2"], "local_size": 1})
+    assert [(cell.label, len(cell.runs)) for cell in cells_of(read_runs([tmp_path]).runs)] == [
+        ("cnn, mnist, np 2, hosts 1", 2),
+        ("cnn, mnist, np 2, hosts 2", 2),
+    ]
+
+
+def test_what_is_unknown_for_another_reason_is_another_cell(tmp_path: Path) -> None:
+    for name, reason in (("a", "10 % for validation"), ("b", "10 % for validation"), ("c", "1 % for validation")):
+        write_study_run(tmp_path / name, data=NotRecorded(reason))
+    assert [(cell.words, len(cell.runs)) for cell in cells_of(read_runs([tmp_path]).runs)] == [
+        ("10 % for validation", 2),
+        ("1 % for validation", 1),
     ]
 
 
@@ -288,6 +326,36 @@ def test_equal_times_and_strange_values_are_no_trouble(tmp_path: Path, capsys: p
     assert "its training took no time" in text and "7 (2 without)" in text and "not shown" in text
 
 
+@pytest.mark.parametrize("command", ["frameworks", "clouds", "scaling"])
+@pytest.mark.parametrize("margin", ["0", "-1", "nan", "101", "half"])
+def test_a_margin_that_is_none_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, margin: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, str(tmp_path), f"--margin={margin}"])
+    error = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and len(error) == 1
+    assert f"a number above 0 and up to 100 is needed. Received: {margin}" in error[0]
+
+
+def test_many_comparisons_are_said_to_find_some_by_chance(tmp_path: Path) -> None:
+    both(tmp_path / "one")
+    assert not any("by chance" in note for note in find(read_runs([tmp_path])).notes)
+    both(tmp_path / "two", np=2)
+    (note,) = [note for note in find(read_runs([tmp_path])).notes if "by chance" in note]
+    assert note.startswith("2 comparisons, each at 95 %")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_is_not_refused_is_told_with_strict_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    both(tmp_path)
+    assert main(["frameworks", str(tmp_path), "--strict", "--format", form]) == 0
+    captured = capsys.readouterr()
+    assert "Keras trains faster in 1 of 1 comparisons" in (captured.out if form == "text" else captured.err)
+
+
 # check
 
 
@@ -337,6 +405,26 @@ def test_repeated_seeds_are_not_paired(tmp_path: Path) -> None:
     for number in range(6):
         write_study_run(tmp_path / f"again-{number}", framework="keras", seed=number + 1, seconds=8.0)
     assert find(read_runs([tmp_path])).tables[0].rows[0][1] == "12 and 6 runs"
+
+
+def test_other_versions_and_variables_are_flagged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    versions = [{"numpy": "2.0", "torch": "2.13.0", "torchvision": "1"}, {"numpy": "2.0", "torch": "2.14.0"}]
+    for seed, packages in enumerate(versions, start=1):
+        write_study_run(tmp_path / f"torch-{seed}", seed=seed, environment=make_environment(packages=packages))
+        variables = {"OMP_NUM_THREADS": "2", "OMPI_MCA_mpi_yield_when_idle": str(seed), "HOROVOD_RANK": str(seed)}
+        environment = make_environment(packages={"numpy": "2.1"}, variables=variables)
+        write_study_run(tmp_path / f"keras-{seed}", seed=seed, framework="keras", environment=environment)
+    text = shown(capsys, "check", tmp_path)
+    assert "flag: PyTorch, cnn, mnist, np 1: torch is not the same in these runs: 2.13.0, 2.14.0" in text
+    assert "PyTorch, cnn, mnist, np 1 against Keras, cnn, mnist, np 1: numpy: 2.0 and 2.1" in text
+    assert "OMP_NUM_THREADS: none and 2" in text
+    assert not any(word in text for word in ("torchvision", "HOROVOD_RANK", "yield_when_idle")), "of no effect here"
+    with_mpi = [run for run in read_runs([tmp_path]).runs if run.framework == "keras"]
+    for run in with_mpi:
+        record = json.loads((run.folder / RUN_FILE).read_text())
+        record["world"]["controller"] = "mpi"
+        (run.folder / RUN_FILE).write_text(json.dumps(record))
+    assert "OMPI_MCA_mpi_yield_when_idle is not the same in these runs: 1, 2" in shown(capsys, "check", tmp_path)
 
 
 # a-against-a

@@ -166,6 +166,17 @@ def test_every_figure_is_drawn(runs: Path, tmp_path: Path, capsys: pytest.Captur
     assert f"epochs              {EPOCHS}" in printed
 
 
+def test_a_damaged_trace_is_named_and_another_drawn(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs, tmp_path / "runs")
+    drawn = {plot.name: plot.figure.get_suptitle() for plot in find(read_runs([runs])).plots}["thesis-4.8-right-power"]
+    (name,) = [word for word in drawn.replace(":", " ").replace(",", " ").split() if word.startswith("gpu2-energy")]
+    (tmp_path / "runs" / name / "power.csv").write_text("nothing")
+    found = find(read_runs([tmp_path / "runs"]))
+    assert any(flag.startswith("left out: ") and name in flag for flag in found.flags)
+    again = {plot.name: plot.figure.get_suptitle() for plot in found.plots}["thesis-4.8-right-power"]
+    assert name not in again and "gpu2-energy" in again
+
+
 def test_what_is_missing_is_said(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("gpu1-r1", "gpu1-r2"):
         shutil.copytree(runs / name, tmp_path / "few" / name)

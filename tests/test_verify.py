@@ -366,7 +366,10 @@ def change(folder: Path, part: str, **values: Any) -> None:
     [
         ({"origin": "imported", "config": "none"}, "only a measured run can be run again"),
         ({"origin": "published", "config": "none"}, "published. Name a measured run"),
-        ({"status": make_status(host="elsewhere")}, "the run is not finished. Received: FOLDER, running"),
+        (
+            {"status": make_status(host="elsewhere", heartbeat_at="2100-01-01T00:00:00.000+00:00")},
+            "the run is not finished. Received: FOLDER, running",
+        ),
         ({"status": make_status(state="interrupted", ended_at=now())}, "FOLDER, interrupted"),
         ({"hashes": NotRecorded("lost")}, "the record lacks what a rerun needs"),
         ({"totals": None}, "the record lacks what a rerun needs"),
