@@ -68,7 +68,7 @@ def cost_table(shown: Sequence[Experiment], *, pricing: Pricing, target: float |
                  shown_interval(median_interval(of_run), ".4f"),
                  median_of(costs(cell, pricing, epoch_seconds)),
                  median_of(costs(cell, pricing, lambda run: run.seconds_to(target))),
-                 f"{len(reached)} of {len(seconds)}"]
+                 f"{len(reached)} of {len(seconds)}" if reached or target is not None else None]
             )  # fmt: skip
     formats = {"n": "d", "nodes": "d", "$ an hour": ".3f", "s paid": ".1f"}
     formats |= dict.fromkeys(("$ a run", "$ an epoch", to_target), ".4f")
