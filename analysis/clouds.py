@@ -19,7 +19,7 @@ from analysis.joules import covered, mean_of, metered
 from analysis.machines import break_even_table, machine_tables, price_notes, price_table
 from analysis.options import MARGIN, add_margin_option, add_target_option
 from analysis.places import Experiment, experiments, times_of
-from analysis.plots import COLORS, MARKERS, ROW_INCHES, SETTINGS, Row, draw_rows
+from analysis.plots import COLORS, MARKERS, ROW_INCHES, SETTINGS, Row, draw_rows, spread_words
 from analysis.pricing import Pricing, costs
 from analysis.published import published_claims
 from analysis.runs import Selection
@@ -243,10 +243,10 @@ def _thriftiest(one: Experiment) -> Winner:
 
 
 def _plots(shown: Sequence[Experiment], *, pricing: Pricing) -> list[Plot]:
-    sites = list(dict.fromkeys(cell.runs[0].site for one in shown for cell in one.places.values()))
+    places = list(dict.fromkeys(place for one in shown for place in one.places))
     styles = {
-        site: {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)], "label": site}
-        for number, site in enumerate(sites)
+        place: {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)], "label": place}
+        for number, place in enumerate(places)
     }
     plots = []
     for name, title, unit, values_of in (
@@ -254,7 +254,7 @@ def _plots(shown: Sequence[Experiment], *, pricing: Pricing) -> list[Plot]:
         ("clouds-cost", "Cost of a run by site", "dollars", lambda cell: costs(cell, pricing)),
     ):  # fmt: skip
         rows = [
-            (one.label, place, Row(label=place, values=values, style=styles[cell.runs[0].site]))
+            (one.label, place, Row(label=place, values=values, style=styles[place]))
             for one in shown
             for place, cell in one.places.items()
             if (values := values_of(cell))
@@ -268,13 +268,11 @@ def _plot(name: str, title: str, unit: str, rows: Sequence[tuple[str, str, Row]]
     groups: dict[str, list[Row]] = defaultdict(list)
     for label, _, row in rows:
         groups[label.replace(", ", "\n", 1)].append(row)
-    counts = sorted({len(row.values) for _, _, row in rows})
-    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
     with matplotlib.rc_context(SETTINGS):
         height = 1.6 + ROW_INCHES * sum(max(len(group), 1.4) + 0.6 for group in groups.values())
         figure = Figure(figsize=(8.0, height), layout="constrained")
         draw_rows(figure.subplots(), list(groups.items()), unit=unit)
         figure.legend(loc="outside lower center", ncols=4)
-        figure.suptitle(f"{title}, {n} runs each; all points, median, 95 % interval")
+        figure.suptitle(f"{title}, {spread_words([len(row.values) for _, _, row in rows])}")
     data: list[list[str | float | None]] = [[label, place, value] for label, place, row in rows for value in row.values]
     return Plot(name, figure, Table(title, ["experiment", "site", unit], data, {unit: ".6g"}))

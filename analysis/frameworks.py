@@ -24,7 +24,7 @@ from analysis.inference import (
     sameness,
 )
 from analysis.options import MARGIN, add_margin_option, add_target_option
-from analysis.plots import ROW_INCHES, SETTINGS, STYLES, Row, draw_rows, framework_style
+from analysis.plots import ROW_INCHES, SETTINGS, STYLES, Row, draw_rows, framework_style, spread_words
 from analysis.runs import Selection, StudiedRun
 from analysis.tables import Table, shown_interval
 from analysis.validity import flags_of, pair_flags
@@ -288,14 +288,13 @@ def _plots(cells: Sequence[Cell]) -> list[Plot]:
             )
             groups[cell.label].append(row)
         rows = sum(len(group) + 0.6 for group in groups.values())
-        counts = sorted({len(found[id(cell)]) for cell in drawn})
-        n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+        spread = spread_words([len(found[id(cell)]) for cell in drawn])
         with matplotlib.rc_context(SETTINGS):
             figure = Figure(figsize=(8.0, 1.6 + ROW_INCHES * rows), layout="constrained")
             ax = figure.subplots()
             draw_rows(ax, list(groups.items()), unit=unit, scale=scale)
             figure.legend(loc="outside lower center", ncols=4)
-            figure.suptitle(f"{title}: Keras and PyTorch, {n} runs each; all points, median, 95 % interval{more}")
+            figure.suptitle(f"{title}: Keras and PyTorch, {spread}{more}")
         data = Table(
             title, ["framework", "model, data set, np", "run", unit],
             [[cell.framework, cell.label, key, value * scale] for cell in drawn

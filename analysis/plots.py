@@ -75,6 +75,18 @@ def wrapped(label: str, *, width: int = 48) -> str:
     return "\n".join(line for part in label.split("\n") for line in textwrap.wrap(part, width, break_on_hyphens=False))
 
 
+def spread_words(counts: Sequence[int]) -> str:
+    """Return how many runs rows have, at least one each, and what `draw_rows` draws of them; few have no interval."""
+    least, most = min(counts), max(counts)
+    n = f"n = {least}" if least == most else f"n = {least} to {most}"
+    drawn = ["all points"]
+    if most > 1:
+        drawn.append("median")
+    if median_interval([0.0] * most) is not None:
+        drawn.append("95 % interval")
+    return f"{n} run{'s' if most > 1 else ''} each; {', '.join(drawn)}"
+
+
 def framework_style(framework: str) -> dict[str, Any]:
     """Return how a framework is drawn, the same everywhere; grey for one that is not ours."""
     other = {"color": "#555555", "linestyle": ":", "marker": "^", "label": framework}

@@ -16,7 +16,7 @@ from analysis import tables
 from analysis.cells import Cell, cells_of
 from analysis.finding import Finding, Plot, add_options, selected, show
 from analysis.inference import median_interval
-from analysis.plots import ROW_INCHES, SETTINGS, Row, draw_rows, framework_style, scale_axis, wrapped
+from analysis.plots import ROW_INCHES, SETTINGS, Row, draw_rows, framework_style, scale_axis, spread_words, wrapped
 from analysis.runs import Selection, StudiedRun
 from analysis.tables import Table, shown_interval
 from analysis.validity import flags_of
@@ -223,7 +223,8 @@ def _draw_epochs(ax: Axes, cell: Cell, curves: Sequence[NDArray[np.float64]]) ->
             marker=style["marker"], markersize=4, markevery=max(1, longest // 10))  # fmt: skip
     ax.set_title(f"{wrapped(cell.name, width=34)}\nn = {len(curves)}", fontsize=8)
     ax.set_xlabel("epoch")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    ax.set_xlim(1 - 0.02 * longest - 0.2, 1.02 * longest + 0.2)
 
 
 def plot_totals(cells: Sequence[Cell]) -> Plot | None:
@@ -233,8 +234,7 @@ def plot_totals(cells: Sequence[Cell]) -> Plot | None:
     groups = {name: drawn for name, drawn in groups.items() if drawn}
     if not groups:
         return None
-    counts = sorted({len(cell.timed) for drawn in groups.values() for cell in drawn})
-    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    spread = spread_words([len(cell.timed) for drawn in groups.values() for cell in drawn])
     with matplotlib.rc_context(SETTINGS):
         inches = max(1.6 * ROW_INCHES, *(0.2 * (1 + wrapped(cell.name, width=34).count("\n")) for cell in cells))
         figure = Figure(figsize=(8.5, 1.5 + inches * len(cells)), layout="constrained")
@@ -253,7 +253,7 @@ def plot_totals(cells: Sequence[Cell]) -> Plot | None:
                 ax.set_xlim(left=0)
         handles = dict(zip(*reversed(panels[0].get_legend_handles_labels()), strict=True))
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
-        figure.suptitle(f"Execution time: all runs, median, 95 % interval; {n} runs each", fontsize=10)
+        figure.suptitle(f"Execution time: {spread}", fontsize=10)
     rows_of_data: list[list[tables.Cell]] = [
         [cell, name, value]
         for name, of_name in values.items()

@@ -323,3 +323,12 @@ def test_plots_show_every_run(tmp_path: Path) -> None:
     assert (len(time.data.rows), len(cost.data.rows)) == (18, 12)  # CTE-POWER has no price
     assert {row[1] for row in cost.data.rows} == {"aws-g3-16xlarge", "aws-p3-8xlarge"}
     assert min(row[2] for row in cost.data.rows) == pytest.approx((2 * 98 + 15) / 3600 * 12.24)
+
+
+def test_places_of_one_site_are_told_apart(tmp_path: Path) -> None:
+    write_site(tmp_path / "gpu", "cte-power", [10.0, 11.0], world=make_world("cuda:0"))
+    write_site(tmp_path / "cpu", "cte-power", [300.0, 310.0])
+    (plot,) = find(read_runs([tmp_path])).plots
+    (legend,) = plot.figure.legends
+    assert {text.get_text() for text in legend.get_texts()} == {"cte-power, cpu", "cte-power, gpu"}
+    assert plot.figure.get_suptitle() == "Training time by site, n = 2 runs each; all points, median"

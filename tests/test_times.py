@@ -93,3 +93,12 @@ def test_runs_without_times(tmp_path: Path, seconds: float, capsys: pytest.Captu
     write_study(tmp_path, seconds=[seconds] * 2)
     answer = found(tmp_path, capsys)
     assert answer["answer"] == "None of these runs has times." and answer["tables"] == []
+
+
+def test_one_epoch_has_one_tick(tmp_path: Path) -> None:
+    write_study_run(tmp_path / "a", settings={"training": {"epochs": 1}})
+    plot = plot_epochs(cells_of(read_runs([tmp_path]).runs))
+    assert plot is not None
+    ax = plot.figure.axes[0]
+    low, high = ax.get_xlim()
+    assert [tick for tick in ax.get_xticks() if low <= tick <= high] == [1.0]
