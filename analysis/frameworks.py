@@ -190,7 +190,9 @@ def _answer(matches: Sequence[Match], *, margin: float) -> str:
     accuracy += f", different in {by_sameness['different']}" if by_sameness["different"] else ""
     accuracy += f", and not shown to be either in {by_sameness['not shown']}" if by_sameness["not shown"] else ""
     times = "; ".join(words)
-    return f"{times[0].upper()}{times[1:]}. {accuracy}."
+    counts = [len(cell.timed) for one in matches for cell in (one.base, one.other)]
+    n = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    return f"{times[0].upper()}{times[1:]}. {accuracy} (timed runs on each side: n = {n})."
 
 
 def _verdicts(matches: Sequence[Match], *, margin: float) -> Table:

@@ -256,6 +256,7 @@ def test_frameworks_are_compared_by_seed(tmp_path: Path, capsys: pytest.CaptureF
     assert row["p"] == pytest.approx(2 / 64)
     assert row["accuracy: Keras - PyTorch, points"] == pytest.approx(0.05)
     assert "Keras trains faster in 1 of 1 comparisons (1.25 times)" in finding.answer
+    assert finding.answer.endswith("(timed runs on each side: n = 6).")
     times = {row[0]: dict(zip(finding.tables[1].headings, row, strict=True)) for row in finding.tables[1].rows}
     torch = times["PyTorch"]
     assert torch["training, s"] == pytest.approx(10.15) and torch["95 % interval"] == "9.80 to 10.40"
