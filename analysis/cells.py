@@ -1,6 +1,7 @@
 """Runs of the same settings put together: a cell is a row of a table, its runs are the points of a plot."""
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from common.records import DataRecord, NotRecorded, World
 
 # What has a column of its own, or tells nothing that another setting does not.
 _CORE = ("framework", "model", "data set", "np")
+SERIES = "series"  # of imported runs: keeps their cells apart, and is no difference between experiments
 Settings = dict[str, Hashable]
 
 
@@ -140,7 +142,7 @@ def _word(name: str, value: Hashable) -> str:
         return f"no {name}"
     if value is True:
         return name
-    return str(value) if name in ("device", "site", "origin", "machine", "data") else f"{name} {value}"
+    return str(value) if name in ("device", "site", "origin", "machine", "data", SERIES) else f"{name} {value}"
 
 
 def differing(first: Mapping[str, Hashable], second: Mapping[str, Hashable]) -> list[str]:
@@ -148,7 +150,7 @@ def differing(first: Mapping[str, Hashable], second: Mapping[str, Hashable]) -> 
     return [
         f"{name}: {first.get(name, _MISSING)} and {second.get(name, _MISSING)}"
         for name in dict.fromkeys((*first, *second))
-        if name != "framework" and first.get(name, _MISSING) != second.get(name, _MISSING)
+        if name not in ("framework", SERIES) and first.get(name, _MISSING) != second.get(name, _MISSING)
     ]
 
 
@@ -185,6 +187,9 @@ def settings_of(run: StudiedRun) -> Settings:
             for name in names:
                 if name not in ("seed", "dataset", "model", "image_size"):
                     settings[name.replace("_", " ")] = getattr(part, name)
+    if run.origin == "imported":
+        # Runs that a source keeps apart were not made together, whatever their records have in common.
+        settings[SERIES] = re.sub(r"-(r|energy)[0-9]+$", "", run.name)
     # What stands in different places of a document was not measured together.
     settings["origin"] = f"{run.published_in}, {run.origin}" if run.published_in else run.origin
     return settings

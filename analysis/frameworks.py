@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.cells import Cell, cells_of
+from analysis.cells import SERIES, Cell, cells_of
 from analysis.finding import Finding, Plot, add_options, selected, show
 from analysis.inference import (
     Comparison,
@@ -149,7 +149,7 @@ def pairs_of(cells: Sequence[Cell]) -> tuple[list[tuple[Cell, Cell]], list[Cell]
 
 
 def _all_settings(cell: Cell) -> Hashable:
-    return tuple((name, value) for name, value in cell.settings.items() if name != "framework")
+    return tuple((name, value) for name, value in cell.settings.items() if name not in ("framework", SERIES))
 
 
 def _place(cell: Cell) -> Hashable:

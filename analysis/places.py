@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.cells import Cell, Settings, cells_of, settings_of, with_words
+from analysis.cells import SERIES, Cell, Settings, cells_of, settings_of, with_words
 from analysis.inference import Comparison, ratio
 from analysis.runs import StudiedRun
 
 # What another place brings with it; everything else has to be the same.
-_PLACE = ("site", "machine", "device", "threads", "hosts")
+_PLACE = (SERIES, "site", "machine", "device", "threads", "hosts")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.cells import Cell, Settings
+from analysis.cells import SERIES, Cell, Settings
 from analysis.inference import EQUIVALENCE_CONFIDENCE, Comparison, Sameness, difference, ratio, sameness
 from analysis.plots import framework_style
 from analysis.runs import StudiedRun
@@ -20,7 +20,7 @@ from common.records import ModelRecord, World
 
 Kind = Literal["strong", "weak", "other batch", "as many ranks"]
 # Settings that follow from np, or that np is scaled with; `image size` and the like must stay.
-_FOLLOWING = ("np", "global batch", "controller", "threads", "hosts")
+_FOLLOWING = ("np", "global batch", "controller", "threads", "hosts", SERIES)
 FLOAT32_BYTES = 4
 _SAME_WORK = 0.01  # share by which the images of two runs may differ: a last batch is dropped
 
@@ -159,7 +159,8 @@ def _lasting(cell: Cell) -> Settings:
 
 def _in_family(family: Sequence[Cell], *, margin: float) -> list[Study]:
     fewest = min(cell.runs[0].ranks for cell in family)
-    first = sorted((cell for cell in family if cell.runs[0].ranks == fewest), key=_median_seconds)
+    first = [cell for cell in family if cell.runs[0].ranks == fewest]
+    first.sort(key=lambda cell: (-len(cell.timed), _median_seconds(cell)))  # a base is best known by many runs
     bases = list({cell.runs[0].global_batch: cell for cell in reversed(first)}.values())
     of_base: dict[int, list[Cell]] = {id(base): [] for base in bases}
     for cell in family:

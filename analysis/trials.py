@@ -8,11 +8,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.cells import Cell
+from analysis.cells import SERIES, Cell
 from analysis.runs import StudiedRun
 from common.records import DataRecord
 
-_STUDIED = ("global batch", "image size", "data set", "samples", "validation share")
+_STUDIED = (SERIES, "global batch", "image size", "data set", "samples", "validation share")
 _CHANCE = 1.5  # times 1 / classes: up to there an accuracy is no better than guessing
 _FALLEN = 0.1  # of accuracy: so much below its best a run has fallen
 
@@ -111,7 +111,7 @@ def family_of(cell: Cell) -> Hashable:
     first = cell.runs[0]
     data = first.record.data
     if not isinstance(data, DataRecord):
-        return tuple(item for item in cell.settings.items() if item[0] != "data")
+        return tuple(item for item in cell.settings.items() if item[0] not in ("data", SERIES))
     # Prepared files of other resolutions have other names; their classes and number of samples are the same.
     name = tuple(data.class_names) if data.name.startswith("prepared:") else data.name
     samples = data.training_samples + data.validation_samples + data.test_samples

@@ -15,6 +15,7 @@ from common.isolation import Isolation
 from common.records import DataRecord, Hashes, NotRecorded, Run, Totals, World
 
 CONFIDENCE = 0.95
+SHORTEST_SECONDS = 1.0  # of an epoch whose time is judged
 
 
 @dataclass(frozen=True)
@@ -57,16 +58,19 @@ def judge(before: Run, after: Run, *, time_ratio: float) -> Verdict:
     differences = stack_differences(before, after)
     lines.append("stack: " + (f"differs in {'; '.join(differences)}" if differences else "the same"))
     bits = first.hashes.final_weights == second.hashes.final_weights
-    accuracy_holds = bits
+    weights_hold = accuracy_holds = bits
     if bits:
         lines.append("final weights: the same, bit for bit")
     else:
-        lines.append("final weights: others; " + _why_other_bits(first, differences))
+        excuse = _why_other_bits(first, second, differences)
+        weights_hold = excuse is not None
+        lines.append(f"final weights: others; {excuse or 'this stack and code are expected to give the same bits'}")
         accuracy_holds, line = _judge_accuracy(first, second)
         lines.append(line)
     time_holds, line = _judge_time(first, second, most=time_ratio)
     lines += [line, *_disturbances(before, after)]
-    wrong = [what for what, holds in (("accuracy", accuracy_holds), ("time", time_holds)) if not holds]
+    judged = (("final weights", weights_hold), ("accuracy", accuracy_holds), ("time", time_holds))
+    wrong = [what for what, holds in judged if not holds]
     if wrong:
         last = f"does not reproduce: {' and '.join(wrong)}"
     else:
@@ -162,14 +166,18 @@ def _short(revision: str) -> str:
     return f"{commit[:10]}{plus}{changes}"
 
 
-def _why_other_bits(first: _Record, differences: Sequence[str]) -> str:
+def _why_other_bits(first: _Record, second: _Record, differences: Sequence[str]) -> str | None:
+    """Return why the weights may end in other bits; None: they may not."""
     if differences:
         return "on another stack that is to be expected"
     if not on_cpu(first.world):
         return "GPUs may add in another order each time, so no bits are promised"
     if first.world.controller == "gloo" and first.config.device.gradient_groups == "each":
         return "Gloo adds tensors that are sent one by one in another order each time, so no bits are promised"
-    return "this stack is expected to give the same bits"
+    revisions = {one.environment.source_revision for one in (first, second)}
+    if len(revisions) > 1 or "unknown" in revisions or any("+" in revision for revision in revisions):
+        return "the code is not shown to be the same, so no bits are promised"
+    return None
 
 
 def _judge_accuracy(first: _Record, second: _Record) -> tuple[bool, str]:
@@ -219,6 +227,10 @@ def _why_time_is_not_judged(first: _Record, second: _Record) -> list[str]:
         reasons.append("a metered run")
     if first.world.oversubscribed or second.world.oversubscribed:
         reasons.append("more threads than cores")
+    if min(_median_seconds(one.run) or 0.0 for one in (first, second)) < SHORTEST_SECONDS:
+        reasons.append(f"epochs shorter than {SHORTEST_SECONDS:g} s, which any moment of the machine doubles")
+    if any(_other_programs(one.run) for one in (first, second)):
+        reasons.append("other programs on the machine")
     return reasons
 
 
@@ -226,8 +238,11 @@ def _disturbances(before: Run, after: Run) -> list[str]:
     """Return a line for each of the two that did not have its machine for itself."""
     lines = []
     for when, run in (("then", before), ("now", after)):
-        isolation = run.record.isolation
-        if isinstance(isolation, Isolation) and isolation.other_processes_before:
-            lines.append(f"note: other programs worked on the machine {when}: "
-                         f"{'; '.join(isolation.other_processes_before)}")  # fmt: skip
+        if others := _other_programs(run):
+            lines.append(f"note: other programs worked on the machine {when}: {'; '.join(others)}")
     return lines
+
+
+def _other_programs(run: Run) -> list[str]:
+    isolation = run.record.isolation
+    return isolation.other_processes_before if isinstance(isolation, Isolation) else []
