@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from statistics import median
 from typing import Any
 
 from analysis.plots import framework_style
@@ -64,28 +64,27 @@ class Cell:
         return [run for run in self.runs if run.state == "finished"]
 
     def seconds(self, of: Callable[[StudiedRun], float]) -> dict[Hashable, float]:
-        """Return what pairs a run with others -> a time of it, or another figure that measuring disturbs."""
-        return _values(self.timed, self._keys, of)
+        """Return what pairs a run with others -> a time of it, or another figure that measuring disturbs.
 
-    def results(self, of: Callable[[StudiedRun], float]) -> dict[Hashable, float]:
-        """Return what pairs a run with others -> a result of it that measuring leaves alone."""
-        return _values(self.finished, self._keys, of)
-
-    @cached_property
-    def _keys(self) -> dict[Path, Hashable]:
-        """What pairs each run with those of other cells: its seed, unless it is not known or several have it."""
-        seeds = Counter(run.seed for run in self.finished)
+        A seed that several runs have pairs nothing: each of them stands for itself.
+        """
+        seeds = Counter(run.seed for run in self.timed)
         return {
-            run.folder: str(run.folder) if run.seed is None or seeds[run.seed] > 1 else run.seed
-            for run in self.finished
+            str(run.folder) if run.seed is None or seeds[run.seed] > 1 else run.seed: value
+            for run in self.timed
+            if not math.isnan(value := of(run))
         }
 
+    def results(self, of: Callable[[StudiedRun], float]) -> dict[Hashable, float]:
+        """Return what pairs a run with others -> a result of it that measuring leaves alone.
 
-def _values(
-    runs: Sequence[StudiedRun], keys: Mapping[Path, Hashable], of: Callable[[StudiedRun], float]
-) -> dict[Hashable, float]:
-    values = {keys[run.folder]: of(run) for run in runs}
-    return {key: value for key, value in values.items() if not math.isnan(value)}
+        Runs of one seed are one result, their median: all of them train the same.
+        """
+        values: dict[Hashable, list[float]] = defaultdict(list)
+        for run in self.finished:
+            if not math.isnan(value := of(run)):
+                values[str(run.folder) if run.seed is None else run.seed].append(value)
+        return {key: median(of_seed) for key, of_seed in values.items()}
 
 
 def cells_of(runs: Iterable[StudiedRun]) -> list[Cell]:

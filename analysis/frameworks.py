@@ -192,7 +192,9 @@ def _answer(matches: Sequence[Match], *, margin: float) -> str:
     times = "; ".join(words)
     counts = [len(cell.timed) for one in matches for cell in (one.base, one.other)]
     n = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    return f"{times[0].upper()}{times[1:]}. {accuracy} (timed runs on each side: n = {n})."
+    unlike = sum(bool(one.flags) for one in matches)
+    doubt = f" In {unlike} of them the two are not shown to be the same experiment: see the flags." if unlike else ""
+    return f"{times[0].upper()}{times[1:]}. {accuracy} (timed runs on each side: n = {n}).{doubt}"
 
 
 def _verdicts(matches: Sequence[Match], *, margin: float) -> Table:
@@ -254,7 +256,7 @@ def results_table(cells: Sequence[Cell]) -> Table:
     rows = []
     for cell in cells:
         values = [100 * value for value in cell.results(lambda run: run.accuracy).values()]
-        lost = len(cell.finished) - len(values)
+        lost = sum(math.isnan(run.accuracy) for run in cell.finished)
         if values:
             n = f"{len(values)} ({lost} without)" if lost else str(len(values))
             rows.append(

@@ -297,6 +297,7 @@ def test_what_is_not_the_same_experiment_is_flagged_and_refused(
     assert "momentum: 0.9 and 0.5" in text and "Keras faster" in text
     assert "the first weights differ for seed 1, 2, 3 and 3 more: not the same experiment" in text
     assert "the order of the samples differ for seed 2, 3, 4 and 2 more" in text
+    assert "In 1 of them the two are not shown to be the same experiment" in text
     error = shown(capsys, "frameworks", tmp_path, "--strict", code=2)
     assert "momentum: 0.9 and 0.5 (" in error and "flags in all" in error
 
@@ -399,6 +400,17 @@ def test_what_makes_runs_together_invalid_is_said(tmp_path: Path, capsys: pytest
     assert "PyTorch, cnn, mnist, np 1: profiled or metered runs stand among timed ones" in text
     write_study_run(tmp_path / "other" / "alone", np=2)
     assert "one timed run alone proves nothing" in shown(capsys, "check", tmp_path / "other")
+
+
+def test_runs_of_one_seed_are_one_result_and_a_metered_one_unpairs_no_time(tmp_path: Path) -> None:
+    write_study(tmp_path, seconds=[5.0, 6.0], accuracy=[0.9, 0.8])
+    write_study_run(tmp_path / "again", seed=2, seconds=7.0, accuracy=0.81)
+    write_study_run(tmp_path / "metered", seed=1, seconds=50.0, accuracy=0.9, energy=metered())
+    (cell,) = cells_of(read_runs([tmp_path]).runs)
+    assert cell.results(lambda run: run.accuracy) == {1: 0.9, 2: pytest.approx(0.805)}
+    assert cell.seconds(lambda run: run.training_seconds) == {
+        1: 5.0, str(tmp_path / "run-r2"): 6.0, str(tmp_path / "again"): 7.0
+    }  # fmt: skip
 
 
 def test_repeated_seeds_are_not_paired(tmp_path: Path) -> None:
