@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from analysis.clouds_tables import claims_tables, cost_table, energy_tables, median_of, times_table, worth_tables
 from analysis.finding import Finding, Plot, add_options, selected, show
 from analysis.inference import ratio
-from analysis.joules import covered, mean_of, metered
+from analysis.joules import covered, mean_of, metered, values_of
 from analysis.machines import break_even_table, machine_tables, price_notes, price_table
 from analysis.options import MARGIN, add_margin_option, add_target_option
 from analysis.places import Experiment, experiments, times_of
@@ -62,7 +62,9 @@ def run(options: argparse.Namespace) -> None:
     for words in options.site_of:
         selection = moved(selection, words, sites=pricing.sites)
     target = None if options.target is None else options.target / 100
-    found = find(selection, base=options.base, pricing=pricing, margin=options.margin / 100, target=target)
+    found = find(
+        selection, base=options.base, pricing=pricing, margin=options.margin / 100, target=target, machines=True
+    )
     show(found, options)
 
 
@@ -98,6 +100,7 @@ def find(
     pricing: Pricing | None = None,
     margin: float = MARGIN,
     target: float | None = None,
+    machines: bool = False,
 ) -> Finding:
     """Compare sites.
 
@@ -107,6 +110,7 @@ def find(
         pricing: the table of sites, and the day of its prices; None: the project's, with the last known.
         margin: of accuracy, as a fraction, within which two sites are the same.
         target: validation accuracy, as a fraction, to which the cost is shown; None: what runs recorded.
+        machines: show the figures of machines and what their prices ask of them also where all runs are of one site.
 
     Raises:
         UserError: there are no runs on the base site.
@@ -139,6 +143,8 @@ def find(
             *claims_tables(published_claims(selection.published), compared),
             cost_table(shown, pricing=pricing, target=target),
             price_table(pricing.sites, names=names, on=pricing.on),
+            *([break_even_table(pricing.sites, on=pricing.on)] if machines else []),
+            *(machine_tables(pricing.sites, names=names) if machines else []),
         ],
         plots=_plots(shown, pricing=pricing),
         flags=list(dict.fromkeys([*selection.left_out, *flags_of(selection.runs, cells), *_pair_flags(compared)])),
@@ -227,19 +233,32 @@ def _cheapest(one: Experiment, pricing: Pricing) -> Winner:
     by_place = {name: values for name, cell in one.places.items() if (values := costs(cell, pricing))}
     if not by_place:
         return None, "no site has both a price and timed runs"
-    first = min(by_place, key=lambda name: float(np.median(by_place[name])))
+    ordered = sorted(by_place, key=lambda name: float(np.median(by_place[name])))
+    first = ordered[0]
     cost = f"${np.median(by_place[first]):.4f} (n = {len(by_place[first])})"
     if len(by_place) == 1:
         return None, f"only {first} has a price: a run costs {cost}"
-    return first, f"the cheapest a run is {first}, {cost}"
+    if _is_less(by_place[first], by_place[ordered[1]]):
+        return first, f"the cheapest a run is {first}, {cost}"
+    return None, f"the least median cost of a run has {first}, {cost}, but that it is cheaper is not shown"
 
 
 def _thriftiest(one: Experiment) -> Winner:
     joules = {name: mean_of(runs, "joules") for name, cell in one.places.items() if (runs := metered(cell))}
     if len(joules) < 2:
         return None, "energy was not measured on two sites"
-    first = min(joules, key=lambda name: joules[name])
-    return first, f"the best in energy is {first}, {joules[first]:,.4g} J (n = {len(metered(one.places[first]))})"
+    first, second = sorted(joules, key=lambda name: joules[name])[:2]
+    of_runs = [values_of(metered(one.places[name]), "joules") for name in (first, second)]
+    taken = f"{joules[first]:,.4g} J (n = {len(of_runs[0])})"
+    if _is_less(*of_runs):
+        return first, f"the best in energy is {first}, {taken}"
+    return None, f"the least mean energy has {first}, {taken}, but that it takes less is not shown"
+
+
+def _is_less(less: Sequence[float], more: Sequence[float]) -> bool:
+    """Return whether the 95 % interval of the ratio of two sets of runs leaves out 1."""
+    found = ratio({("more", key): value for key, value in enumerate(more)}, dict(enumerate(less)))
+    return found is not None and found.interval is not None and not found.interval.holds(1.0)
 
 
 def _plots(shown: Sequence[Experiment], *, pricing: Pricing) -> list[Plot]:
@@ -249,7 +268,7 @@ def _plots(shown: Sequence[Experiment], *, pricing: Pricing) -> list[Plot]:
         for number, place in enumerate(places)
     }
     plots = []
-    for name, title, unit, values_of in (
+    for name, title, unit, figures_of in (
         ("clouds-time", "Training time by site", "seconds", lambda cell: list(times_of(cell).values())),
         ("clouds-cost", "Cost of a run by site", "dollars", lambda cell: costs(cell, pricing)),
     ):  # fmt: skip
@@ -257,7 +276,7 @@ def _plots(shown: Sequence[Experiment], *, pricing: Pricing) -> list[Plot]:
             (one.label, place, Row(label=place, values=values, style=styles[place]))
             for one in shown
             for place, cell in one.places.items()
-            if (values := values_of(cell))
+            if (values := figures_of(cell))
         ]
         if rows:
             plots.append(_plot(name, title, unit, rows))
