@@ -19,7 +19,7 @@ BESIDE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "thesis"
 THESIS = Path(os.environ.get("THESIS_DATA", BESIDE))
 __test__ = (THESIS / "Resultados_experimentos").is_dir()  # not a skip, which counts as a failure
 
-BASE = "np 1, gpu, controller none, imported"
+BASE = "np 1, gpu, controller none, gpu1, imported"
 
 
 def imported(thesis: Path, runs: Path) -> Finding:
