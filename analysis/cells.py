@@ -1,24 +1,18 @@
 """Runs of the same settings put together: a cell is a row of a table, its runs are the points of a plot."""
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import Any
 
 from analysis.plots import framework_style
+from analysis.run_settings import SERIES, Settings
 from analysis.runs import StudiedRun
-from analysis.sameness import SETTINGS
-from common.environment import Environment
-from common.records import DataRecord, NotRecorded, World
 
 # What has a column of its own, or tells nothing that another setting does not.
 _CORE = ("framework", "model", "data set", "np")
-SERIES = "series"  # of imported runs: keeps their cells apart, and is no difference between experiments
-Settings = dict[str, Hashable]
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ def cells_of(runs: Iterable[StudiedRun]) -> list[Cell]:
     groups: dict[tuple[Hashable, ...], list[StudiedRun]] = defaultdict(list)
     names: dict[tuple[Hashable, ...], Settings] = {}
     for run in runs:
-        settings = settings_of(run)
+        settings = run.settings
         key = tuple(settings.items())
         groups[key].append(run)
         names[key] = settings
@@ -151,44 +145,3 @@ def differing(first: Mapping[str, Hashable], second: Mapping[str, Hashable]) -> 
         for name in dict.fromkeys((*first, *second))
         if name not in ("framework", SERIES) and first.get(name, _MISSING) != second.get(name, _MISSING)
     ]
-
-
-def settings_of(run: StudiedRun) -> Settings:
-    """Return all settings that define a run but its seed, by names for people."""
-    record, config = run.record, run.config
-    settings: Settings = {
-        "framework": run.framework,
-        "model": run.model,
-        "data set": run.dataset,
-        "np": run.ranks,
-        "site": run.site,
-        "device": run.device,
-        "image size": run.image_size,
-        "global batch": run.global_batch,
-    }
-    if isinstance(record.world, World):
-        settings["hosts"] = len(set(record.world.hosts))
-        settings["controller"] = record.world.controller
-        if not isinstance(record.world.threads_per_rank, NotRecorded):
-            settings["threads"] = record.world.threads_per_rank
-    if isinstance(record.data, DataRecord):
-        data = record.data
-        settings["samples"] = f"{data.training_samples}/{data.validation_samples}/{data.test_samples}"
-    elif not run.published_in:  # what is unknown for another reason is something else
-        settings["data"] = record.data.not_recorded
-    if isinstance(record.environment, Environment):
-        settings["machine"] = f"{record.environment.processor}, {record.environment.cores} cores"
-    if config is not None:
-        settings["gradient groups"] = config.device.gradient_groups
-        settings["validation"] = config.training.validation
-        for subject, names in SETTINGS.items():
-            part: Any = getattr(config, subject)
-            for name in names:
-                if name not in ("seed", "dataset", "model", "image_size"):
-                    settings[name.replace("_", " ")] = getattr(part, name)
-    if run.origin == "imported":
-        # Runs that a source keeps apart were not made together, whatever their records have in common.
-        settings[SERIES] = re.sub(r"-(r|energy)[0-9]+$", "", run.name)
-    # What stands in different places of a document was not measured together.
-    settings["origin"] = f"{run.published_in}, {run.origin}" if run.published_in else run.origin
-    return settings

@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.cells import SERIES, Cell, cells_of
+from analysis.cells import Cell, cells_of
 from analysis.finding import Finding, Plot, add_options, selected, show
 from analysis.inference import (
     Comparison,
@@ -25,6 +25,7 @@ from analysis.inference import (
 )
 from analysis.options import MARGIN, add_margin_option, add_target_option
 from analysis.plots import ROW_INCHES, SETTINGS, STYLES, Row, draw_rows, framework_style, spread_words
+from analysis.run_settings import SERIES
 from analysis.runs import Selection, StudiedRun
 from analysis.tables import Table, shown_interval
 from analysis.validity import flags_of, pair_flags

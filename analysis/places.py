@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.cells import SERIES, Cell, Settings, cells_of, settings_of, with_words
+from analysis.cells import Cell, cells_of, with_words
 from analysis.inference import Comparison, ratio
+from analysis.run_settings import SERIES, Settings
 from analysis.runs import StudiedRun
 
 # What another place brings with it; everything else has to be the same.
@@ -52,7 +53,7 @@ def experiments(runs: Sequence[StudiedRun], *, base: str) -> list[Experiment]:
     groups: dict[tuple[Hashable, ...], list[StudiedRun]] = defaultdict(list)
     settings: dict[tuple[Hashable, ...], Settings] = {}
     for one in runs:
-        of_run = {name: value for name, value in settings_of(one).items() if name not in _PLACE}
+        of_run = {name: value for name, value in one.settings.items() if name not in _PLACE}
         key = tuple(of_run.items())
         groups[key].append(one)
         settings[key] = of_run

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.run_index import EpochsIndex, stamp_of
+from analysis.run_settings import Settings, settings_of
 from common.config import Config
 from common.errors import UserError
 from common.records import (
@@ -56,6 +58,11 @@ class StudiedRun:
     def name(self) -> str:
         """The folder's name."""
         return self.folder.name
+
+    @cached_property
+    def settings(self) -> Settings:
+        """All settings that define it but the seed, by names for people."""
+        return settings_of(self)
 
     @property
     def origin(self) -> str:

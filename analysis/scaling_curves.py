@@ -9,9 +9,10 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.cells import SERIES, Cell, Settings
+from analysis.cells import Cell
 from analysis.inference import EQUIVALENCE_CONFIDENCE, Comparison, Sameness, difference, ratio, sameness
 from analysis.plots import framework_style
+from analysis.run_settings import SERIES, Settings
 from analysis.runs import StudiedRun
 from analysis.scaling_models import Work
 from analysis.validity import pair_flags

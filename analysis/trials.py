@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.cells import SERIES, Cell
+from analysis.cells import Cell
+from analysis.run_settings import SERIES
 from analysis.runs import StudiedRun
 from common.records import DataRecord
 
