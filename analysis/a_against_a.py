@@ -26,7 +26,7 @@ from analysis.validity import flags_of
 from common.records import Status
 
 FEWEST_RUNS = 40
-MOST_CELLS = 4
+MOST_CELLS = 2
 MOST_RUNS = 200  # of a cell: time and memory grow with their square
 SPLITS = 20_000
 AT_ONCE = 250  # splits, for the memory's sake

@@ -38,6 +38,7 @@ from common.step_profile import StepProfile
 SERIES = [name for name in EpochRecord.__annotations__ if name not in ("epoch", "weights_hash")]
 _ROW = attrgetter(*SERIES)
 PUBLISHED_FOLDER = "published:"  # of published results, which are on no disk
+_MANY = 1000
 _DEEPEST = 3  # folders of folders of runs
 
 
@@ -239,6 +240,8 @@ def read_runs(paths: Iterable[Path | str]) -> Selection:
                 left_out.append(f"left out: {error}")
     finally:
         gc.enable()
+    if len(runs) >= _MANY:
+        gc.freeze()  # nor look through them while they are compared
     for index in indexes.values():
         index.save()
     if not runs:
