@@ -158,7 +158,7 @@ def test_what_an_experiment_file_may_not_say(text: str, message: str, tmp_path: 
 
 
 def test_a_missing_file_names_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"Received: nothing\. Name a TOML file, or one of a-against-a, controllers, frameworks"):
+    with pytest.raises(UserError, match=r"Received: nothing\. Name a TOML file, or one of a-against-a, controllers"):
         read_plan("nothing", runs_folder=tmp_path)
 
 
