@@ -12,9 +12,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.clouds_tables import claims_tables, cost_table, energy_tables, median_of, times_table, worth_tables
+from analysis.clouds_tables import claims_tables, cost_table, energy_tables, times_table, worth_tables
 from analysis.finding import Finding, Plot, add_options, selected, show
-from analysis.inference import ratio
+from analysis.inference import median_of, ratio
 from analysis.joules import covered, mean_of, metered, values_of
 from analysis.machines import break_even_table, machine_tables, price_notes, price_table
 from analysis.options import MARGIN, add_margin_option, add_target_option

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from analysis import tables
-from analysis.inference import Comparison, difference, median_interval, ratio, sameness
+from analysis.inference import Comparison, difference, median_interval, median_of, ratio, sameness
 from analysis.joules import covered, mean_of, metered
 from analysis.machines import OWNED, quotient
 from analysis.places import Experiment, times_of
@@ -14,11 +12,6 @@ from analysis.published import Claim
 from analysis.runs import StudiedRun
 from analysis.tables import Table, shown_interval
 from common.sites import SECONDS_PER_HOUR
-
-
-def median_of(values: Sequence[float]) -> float | None:
-    """Return the median; None without values."""
-    return float(np.median(values)) if values else None
 
 
 def times_table(compared: Sequence[Experiment], *, base: str, margin: float) -> Table:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from analysis.finding import Plot
 from analysis.joules import counted_devices, energy_of, mean_of, values_of
-from analysis.plots import COLORS, IDEAL, MARKERS, SETTINGS, scale_axis
+from analysis.plots import COLORS, IDEAL, MARKERS, SETTINGS, n_words, scale_axis
 from analysis.runs import StudiedRun
 from analysis.tables import Table
 from common.energy import EnergyRecord
@@ -227,8 +227,7 @@ def energy_plot(measured: Mapping[str, list[StudiedRun]], *, base: str) -> Plot:
             ax.set_axisbelow(True)
             ax.tick_params(axis="y", length=0)
         figure.legend(handles=handles, loc="outside lower center", ncols=6)
-        counts = sorted({len(runs) for runs in measured.values()})
-        n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+        n = n_words(len(runs) for runs in measured.values())
         figure.suptitle(f"Energy by device and energy-delay product (EDP), {n} metered runs each")
     rows: list[list[str | float | None]] = [
         [name, part, "J", joules] for name, of_cell in parts.items() for part, joules in of_cell.items()

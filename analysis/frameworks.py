@@ -19,6 +19,7 @@ from analysis.inference import (
     difference,
     harmonic_mean,
     median_interval,
+    median_of,
     olympic_mean,
     ratio,
     sameness,
@@ -238,7 +239,7 @@ def times_table(cells: Sequence[Cell], *, target: float | None = None) -> Table:
             [framework_style(cell.framework)["label"], cell.label, len(seconds), float(np.median(seconds)),
              shown_interval(median_interval(seconds), ".2f"), float(np.mean(seconds)), olympic_mean(seconds),
              min(seconds), max(seconds), harmonic_mean(rates), _median(cell, lambda run: run.epoch_seconds),
-             _median(cell, lambda run: run.steady_epoch_seconds), float(np.median(reached)) if reached else None,
+             _median(cell, lambda run: run.steady_epoch_seconds), median_of(reached),
              f"{len(reached)} of {len(seconds)}" if reached or target is not None else None]
         )  # fmt: skip
     formats = dict.fromkeys(("training, s", "mean", "mean of the middle", "min", "max", to_target), ".2f")
@@ -247,8 +248,7 @@ def times_table(cells: Sequence[Cell], *, target: float | None = None) -> Table:
 
 
 def _median(cell: Cell, of: Callable[[StudiedRun], float]) -> float | None:
-    values = list(cell.seconds(of).values())
-    return float(np.median(values)) if values else None
+    return median_of(cell.seconds(of).values())
 
 
 def results_table(cells: Sequence[Cell]) -> Table:

@@ -10,6 +10,7 @@ import numpy as np
 from analysis.cells import cells_of
 from analysis.finding import Finding, Plot, add_options, numbered, selected, show
 from analysis.hyperparameters_plots import plot_accuracies, plot_shares, plot_times
+from analysis.inference import median_of
 from analysis.plots import framework_style
 from analysis.runs import Selection
 from analysis.tables import Table
@@ -17,7 +18,6 @@ from analysis.trials import (
     Trial,
     batch_studies,
     family_of,
-    median_of,
     share_label,
     share_studies,
     training_an_epoch,
@@ -146,7 +146,7 @@ def _share_answer(study: Sequence[Trial]) -> str:
     parts = []
     for trial in study:
         training, validation = (trial.median(of) for of in (training_an_epoch, validation_an_epoch))
-        total = median_of(trial.seconds)
+        total = median_of(trial.seconds.values())
         if training is not None and validation is not None and total is not None:
             parts.append(
                 f"{share_label(trial)}: {training:.2f} s of training and {validation:.2f} s of validation an epoch, "
@@ -168,7 +168,7 @@ def _table(studies: Sequence[Sequence[Trial]]) -> Table:
             percents = [None if value is None else 100 * value for value in (trial.last, trial.best)]
             rows.append(
                 [framework_style(first.framework)["label"], first.model, first.ranks or None, trial.size, trial.batch,
-                 trial.n, median_of(trial.seconds), min(seconds, default=None),
+                 trial.n, median_of(trial.seconds.values()), min(seconds, default=None),
                  max(seconds, default=None), *percents, trial.remark]
             )  # fmt: skip
     formats = dict.fromkeys(("total, s", "min", "max"), ",.2f") | dict.fromkeys(("np", "batch", "n"), "d")
@@ -186,7 +186,7 @@ def _share_table(studies: Sequence[Sequence[Trial]]) -> Table:
             rows.append(
                 [framework_style(first.framework)["label"], first.model, trial.size, trial.batch or None,
                  share_label(trial), len(trial.seconds), trial.median(training_an_epoch),
-                 trial.median(validation_an_epoch), median_of(trial.seconds)]
+                 trial.median(validation_an_epoch), median_of(trial.seconds.values())]
             )  # fmt: skip
     formats = {"batch": "d", "n": "d", headings[6]: ".3f", headings[7]: ".3f", "total, s": ",.2f"}
     return Table("Time by the share of validation samples (medians)", headings, rows, formats)

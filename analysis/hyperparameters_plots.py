@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
 from analysis.finding import Plot
-from analysis.plots import COLORS, MARKERS, SETTINGS, framework_style, scale_axis
+from analysis.plots import COLORS, MARKERS, SETTINGS, framework_style, n_words, scale_axis
 from analysis.tables import Table
 from analysis.trials import Trial, accuracy_curve, share_label, training_an_epoch, validation_an_epoch
 
@@ -204,8 +204,7 @@ def _framework(study: Study) -> str:
 
 
 def _n(trials: Sequence[Trial]) -> str:
-    counts = sorted({trial.n for trial in trials})
-    if counts == [1]:
+    counts = {trial.n for trial in trials}
+    if counts == {1}:
         return "n = 1 run each"
-    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
-    return f"{n} runs each; line: median over runs"
+    return f"{n_words(counts)} runs each; line: median over runs"

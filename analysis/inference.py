@@ -7,7 +7,7 @@ means of rates, ratios are never averaged.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -68,6 +68,12 @@ def median_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) 
     while k > 0 and 2 * stats.binom.cdf(k - 1, len(ordered), 0.5) > 1 - confidence:
         k -= 1
     return Interval(ordered[k - 1], ordered[-k]) if k > 0 else None
+
+
+def median_of(values: Iterable[float]) -> float | None:
+    """Return the median; None without values."""
+    known = list(values)
+    return float(np.median(known)) if known else None
 
 
 def olympic_mean(values: Sequence[float]) -> float | None:

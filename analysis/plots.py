@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,16 +75,21 @@ def wrapped(label: str, *, width: int = 48) -> str:
     return "\n".join(line for part in label.split("\n") for line in textwrap.wrap(part, width, break_on_hyphens=False))
 
 
+def n_words(counts: Iterable[int]) -> str:
+    """Return how many runs rows have, such as "n = 5 to 10"."""
+    different = sorted(set(counts))
+    return f"n = {different[0]}" if len(different) == 1 else f"n = {different[0]} to {different[-1]}"
+
+
 def spread_words(counts: Sequence[int]) -> str:
     """Return how many runs rows have, at least one each, and what `draw_rows` draws of them; few have no interval."""
-    least, most = min(counts), max(counts)
-    n = f"n = {least}" if least == most else f"n = {least} to {most}"
+    most = max(counts)
     drawn = ["all points"]
     if most > 1:
         drawn.append("median")
     if median_interval([0.0] * most) is not None:
         drawn.append("95 % interval")
-    return f"{n} run{'s' if most > 1 else ''} each; {', '.join(drawn)}"
+    return f"{n_words(counts)} run{'s' if most > 1 else ''} each; {', '.join(drawn)}"
 
 
 def framework_style(framework: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from analysis.runs import PUBLISHED_FOLDER, SERIES, StudiedRun
+from analysis.runs import FIGURES, PUBLISHED_FOLDER, StudiedRun
 from common.energy import DeviceEnergy, EnergyRecord, EnergyTotals, energy_delay, energy_delay_squared
 from common.errors import UserError, one_line
 from common.model_specs import model_spec
@@ -254,8 +254,8 @@ def _run(name: str, result: Result, reason: NotRecorded, **fields: Any) -> Studi
 
 def _figures(result: Result) -> NDArray[np.float64]:
     """Return (fields, epochs) float64, the validation accuracies alone."""
-    figures = np.full((len(SERIES), len(result.validation_accuracies)), math.nan)
-    figures[SERIES.index("validation_accuracy")] = result.validation_accuracies
+    figures = np.full((len(FIGURES), len(result.validation_accuracies)), math.nan)
+    figures[FIGURES.index("validation_accuracy")] = result.validation_accuracies
     return figures
 
 

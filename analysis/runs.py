@@ -35,8 +35,8 @@ from common.records import (
 )
 from common.step_profile import StepProfile
 
-SERIES = [name for name in EpochRecord.__annotations__ if name not in ("epoch", "weights_hash")]
-_ROW = attrgetter(*SERIES)
+FIGURES = [name for name in EpochRecord.__annotations__ if name not in ("epoch", "weights_hash")]
+_ROW = attrgetter(*FIGURES)
 PUBLISHED_FOLDER = "published:"  # of published results, which are on no disk
 _MANY = 1000
 _DEEPEST = 3  # folders of folders of runs
@@ -183,7 +183,7 @@ class StudiedRun:
 
     def series(self, name: str) -> NDArray[np.float64]:
         """Return a field of `EpochRecord` over the epochs: (epochs,) float64, NaN where it is not known."""
-        return self.figures[SERIES.index(name)]
+        return self.figures[FIGURES.index(name)]
 
     def seconds_to(self, accuracy: float | None) -> float:
         """Return training and validation seconds until an epoch's validation accuracy reached this; NaN if none did.
@@ -233,7 +233,7 @@ def read_runs(paths: Iterable[Path | str]) -> Selection:
         for folder in unique.values():
             parent = folder.parent
             if parent not in indexes:
-                indexes[parent] = EpochsIndex(parent, fields=SERIES)
+                indexes[parent] = EpochsIndex(parent, fields=FIGURES)
             try:
                 runs.append(read_studied_run(folder, index=indexes[parent]))
             except UserError as error:
@@ -275,7 +275,7 @@ def _figures(epochs: Sequence[EpochRecord]) -> NDArray[np.float64]:
         figures = np.array(rows, dtype=np.float64)  # None becomes NaN
     except TypeError:  # for what was not recorded
         figures = np.array([[_number(value) for value in row] for row in rows])
-    return figures.reshape(-1, len(SERIES)).T
+    return figures.reshape(-1, len(FIGURES)).T
 
 
 def _run_folders(path: Path, depth: int = 0) -> Sequence[Path]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis.cells import Cell, cells_of
 from analysis.finding import Finding, add_options, selected, show
-from analysis.inference import Comparison
+from analysis.inference import Comparison, median_of
 from analysis.options import MARGIN, add_margin_option
 from analysis.plots import framework_style
 from analysis.runs import Selection
@@ -185,7 +185,7 @@ def _times(point: Point) -> str:
 
 
 def _accuracy(point: Point) -> str:
-    ours, base = (_median(accuracies(cell).values()) for cell in (point.cell, point.base))
+    ours, base = (median_of(accuracies(cell).values()) for cell in (point.cell, point.base))
     if ours is None or base is None:
         return "accuracy not known"
     return f"accuracy {100 * ours:.1f} % against {100 * base:.1f} %"
@@ -253,15 +253,15 @@ def _speedups(studies: Sequence[Study]) -> Table:
     for study in studies:
         base = [list(of(study.base).values()) for of in (total_seconds, training_seconds)]
         rows.append(
-            [*_cell_words(study.base), "base", len(base[0]), _median(base[0]), 1.0, None, 1.0, _median(base[1]),
+            [*_cell_words(study.base), "base", len(base[0]), median_of(base[0]), 1.0, None, 1.0, median_of(base[1]),
              1.0, None, 1.0]
         )  # fmt: skip
         for point in sorted(study.points, key=lambda one: one.ranks):
             totals, trainings = (list(of(point.cell).values()) for of in (total_seconds, training_seconds))
             rows.append(
                 [*_cell_words(point.cell), "speedup over that machine" if study.other_machine else point.kind,
-                 len(totals), _median(totals), *_estimate(point.total), point.per_device(point.total),
-                 _median(trainings), *_estimate(point.training), point.per_device(point.training)]
+                 len(totals), median_of(totals), *_estimate(point.total), point.per_device(point.total),
+                 median_of(trainings), *_estimate(point.training), point.per_device(point.training)]
             )  # fmt: skip
     formats = dict.fromkeys(("total, s", "training, s"), ",.2f") | {"n": "d"}
     formats |= dict.fromkeys(("speedup", "efficiency", headings[-3], headings[-1]), ".3f")
@@ -312,7 +312,7 @@ def _accuracies(studies: Sequence[Study], *, margin: float) -> Table:
 
 def _spread(cell: Cell) -> list[float | int | None]:
     values = [100 * value for value in accuracies(cell).values()]
-    return [len(values), _median(values), min(values, default=None), max(values, default=None)]
+    return [len(values), median_of(values), min(values, default=None), max(values, default=None)]
 
 
 def _equal_accuracy(studies: Sequence[Study], *, margin: float) -> Table:
@@ -326,7 +326,7 @@ def _equal_accuracy(studies: Sequence[Study], *, margin: float) -> Table:
                 continue
             equal = equal_accuracy(points)
             shown = [*_estimate(equal.total), _batch(equal)] if equal else ["not shown", None, None]
-            values = [_median(accuracies(cell).values()) for cell in (points[0].cell, study.base)]
+            values = [median_of(accuracies(cell).values()) for cell in (points[0].cell, study.base)]
             percents = [None if value is None else 100 * value for value in values]
             rows.append([study.label, ranks, *shown, points[0].speedup, *percents])
     formats = {"np": "d", headings[2]: ".3f", headings[5]: ".3f", headings[6]: ".2f", headings[7]: ".2f"}
@@ -353,11 +353,6 @@ def _projections(fits: Sequence[CurveFit]) -> Table:
         for one in fits for found in one.projections
     ]  # fmt: skip
     return Table("Projection: not measured", headings, rows, {"np": "d", headings[5]: ",.1f", headings[7]: ".2f"})
-
-
-def _median(values: Any) -> float | None:
-    numbers = list(values)
-    return float(np.median(numbers)) if numbers else None
 
 
 # Another site

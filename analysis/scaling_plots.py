@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter, StrM
 from analysis.cells import Cell
 from analysis.finding import Plot, numbered
 from analysis.inference import Comparison
-from analysis.plots import IDEAL, ROW_INCHES, SETTINGS, Row, draw_rows, framework_style
+from analysis.plots import IDEAL, ROW_INCHES, SETTINGS, Row, draw_rows, framework_style, n_words
 from analysis.scaling_curves import Kind, Point, Study, accuracies, total_seconds, training_seconds
 from analysis.scaling_fits import CurveFit
 from analysis.scaling_models import AMDAHL
@@ -109,8 +109,7 @@ def _style(study: Study, kind: Kind) -> dict[str, Any]:
 
 def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time) -> Plot:
     run = series[0].study.base.runs[0]
-    counts = sorted({len(time.of(point.cell)) for one in series for point in one.points})
-    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    n = n_words(len(time.of(point.cell)) for one in series for point in one.points)
     bases = sorted({one.base_ranks for one in series})
     over = " and ".join(map(str, bases)) + (" rank" if bases == [1] else " ranks")
     with matplotlib.rc_context(SETTINGS):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from analysis.energy_plots import energy_plot, power_plot
 from analysis.finding import Plot
 from analysis.joules import median_trace
-from analysis.plots import COLORS, IDEAL, MARKERS, SETTINGS, scale_axis
+from analysis.plots import COLORS, IDEAL, MARKERS, SETTINGS, n_words, scale_axis
 from analysis.runs import StudiedRun
 from analysis.tables import Table
 from analysis.thesis_comparison import BASE, ENVIRONMENTS, HYBRIDS, ThesisRuns, mean_total, published, share
@@ -48,8 +48,7 @@ def _plot(name: str, figure: Figure, title: str, headings: Sequence[str], rows: 
 
 
 def _counted(runs: Mapping[str, Sequence[Any]]) -> str:
-    counts = sorted({len(values) for values in runs.values()})
-    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    return n_words(len(values) for values in runs.values())
 
 
 def plot_hybrid(thesis: ThesisRuns) -> Plot | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from analysis import tables
 from analysis.cells import Cell, cells_of
 from analysis.finding import Finding, Plot, add_options, selected, show
-from analysis.inference import median_interval
+from analysis.inference import median_interval, median_of
 from analysis.plots import ROW_INCHES, SETTINGS, Row, draw_rows, framework_style, scale_axis, spread_words, wrapped
 from analysis.runs import Selection, StudiedRun
 from analysis.tables import Table, shown_interval
@@ -150,8 +150,7 @@ def _against(pair: Sequence[Cell]) -> str | None:
 
 
 def _median(cell: Cell, quantity: str) -> float | None:
-    values = list(cell.seconds(QUANTITIES[quantity]).values())
-    return float(np.median(values)) if values else None
+    return median_of(cell.seconds(QUANTITIES[quantity]).values())
 
 
 def times_table(cells: Sequence[Cell]) -> Table:

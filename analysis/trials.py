@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.cells import Cell
+from analysis.inference import median_of
 from analysis.run_settings import SERIES
 from analysis.runs import StudiedRun
 from common.records import DataRecord
@@ -51,11 +52,11 @@ class Trial:
 
     def median(self, of: Callable[[StudiedRun], float]) -> float | None:
         """Return the median over timed runs of a time; None without."""
-        return median_of(self.cell.seconds(of))
+        return median_of(self.cell.seconds(of).values())
 
     def result(self, of: Callable[[StudiedRun], float]) -> float | None:
         """Return the median over finished runs of a result; None without."""
-        return median_of(self.cell.results(of))
+        return median_of(self.cell.results(of).values())
 
     @property
     def last(self) -> float | None:
@@ -90,10 +91,6 @@ def accuracy_curve(run: StudiedRun) -> NDArray[np.float64]:
 
 def _at(values: NDArray[np.float64], place: int) -> float:
     return float(values[place]) if len(values) else float("nan")
-
-
-def median_of(values: dict[Hashable, float]) -> float | None:
-    return float(np.median(list(values.values()))) if values else None
 
 
 def trial_of(cell: Cell) -> Trial:

@@ -8,13 +8,12 @@ import numpy as np
 from example_runs import make_config, make_record, make_status
 
 from analysis.finding import Finding
-from analysis.runs import Selection, StudiedRun
+from analysis.runs import FIGURES, Selection, StudiedRun
 from common.config import config_from_dict
-from common.records import DataRecord, EpochRecord, Hashes, ModelRecord, NotRecorded, RunRecord, Totals, World, now
+from common.records import DataRecord, Hashes, ModelRecord, NotRecorded, RunRecord, Totals, World, now
 
 IMAGES = 6400  # of an epoch
 PARAMETERS = 1_000_000
-_SERIES = [name for name in EpochRecord.__annotations__ if name not in ("epoch", "weights_hash")]
 
 
 def made_record(
@@ -73,10 +72,10 @@ def made_record(
 
 def made_run(name: str, *, curve: Sequence[float] = (), **settings: Any) -> StudiedRun:
     """Return a run; `curve`: its validation accuracy after each epoch."""
-    figures = np.full((len(_SERIES), settings.get("epochs", 2)), np.nan)
+    figures = np.full((len(FIGURES), settings.get("epochs", 2)), np.nan)
     if len(curve):
-        figures = np.full((len(_SERIES), len(curve)), np.nan)
-        figures[_SERIES.index("validation_accuracy")] = curve
+        figures = np.full((len(FIGURES), len(curve)), np.nan)
+        figures[FIGURES.index("validation_accuracy")] = curve
         settings["epochs"] = len(curve)
     record = made_record(**settings)
     state = "finished" if isinstance(record.status, NotRecorded) else record.status.state

@@ -5,12 +5,15 @@ Every epoch of run r (from 0) of a folder trains `seconds + r / 2` seconds, the 
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from analysis.thesis_tables import EPOCHS, FIRST_TABLE_HEADER, GENERAL_HEADER
 from common.thesis_traces import SUMS_HEADER, TRACE_HEADER
 
+BESIDE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "thesis"
+ORIGINALS = Path(os.environ.get("THESIS_DATA", BESIDE))  # the raw files, which are no part of the project
 RESULTS = Path("Resultados_experimentos")
 STUDY = Path("Datos_Capitulos/Datos_Capitulo_3/Experimentos_parametros")
 HYBRID = Path("Datos_Capitulos/Datos_Capitulo_3/Modelo hibrido")

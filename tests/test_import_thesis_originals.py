@@ -4,27 +4,25 @@ The raw files are no part of the project: these tests are collected only where t
 names or in ../shared/reference/thesis.
 """
 
-import os
 from pathlib import Path
 from statistics import mean
 
 import pytest
+from made_thesis import ORIGINALS
 
 from analysis.__main__ import main
 from common.energy import EnergyRecord, normalized
 from common.power_file import POWER_FILE, read_power
 from common.records import NotRecorded, Run, Totals, read_run
 
-BESIDE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "thesis"
-THESIS = Path(os.environ.get("THESIS_DATA", BESIDE))
-__test__ = THESIS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
+__test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All runs of 003, imported once."""
     folder = tmp_path_factory.mktemp("imported") / "runs"
-    assert main(["import-thesis", str(THESIS), "-o", str(folder)]) == 0
+    assert main(["import-thesis", str(ORIGINALS), "-o", str(folder)]) == 0
     return folder
 
 
@@ -199,7 +197,7 @@ def test_the_share_of_validation(runs: Path) -> None:
 
 
 def test_how_far_the_times_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import-thesis", str(THESIS), "-o", str(tmp_path / "runs")]) == 0
+    assert main(["import-thesis", str(ORIGINALS), "-o", str(tmp_path / "runs")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("67 runs of 003 written to ")
     assert "within 0.0017 s, their means within 0.0456 s" in lines[-1]

@@ -4,12 +4,12 @@ Collected only where the raw files lie, in the folder that THESIS_DATA names or 
 """
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 from made_studies import rows_of
+from made_thesis import ORIGINALS
 
 from analysis.__main__ import main
 from analysis.hyperparameters import find as find_hyperparameters
@@ -17,16 +17,14 @@ from analysis.runs import Selection, read_runs
 from analysis.scaling import find
 from common.records import RUN_FILE
 
-BESIDE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "thesis"
-THESIS = Path(os.environ.get("THESIS_DATA", BESIDE))
-__test__ = THESIS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
+__test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All runs of 003, imported once."""
     runs = tmp_path_factory.mktemp("imported") / "runs"
-    assert main(["import-thesis", str(THESIS), "-o", str(runs)]) == 0
+    assert main(["import-thesis", str(ORIGINALS), "-o", str(runs)]) == 0
     return runs
 
 

@@ -5,7 +5,6 @@ or ../shared/reference/thesis).
 """
 
 import json
-import os
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -13,14 +12,13 @@ from typing import Any
 
 import pytest
 from example_studies import write_study
-from made_thesis import EPOCHS, RESULTS, make_thesis
+from made_thesis import EPOCHS, ORIGINALS, RESULTS, make_thesis
 
 from analysis.__main__ import main
 from analysis.runs import read_runs
 from analysis.thesis import find
 from common.records import EPOCHS_FILE, RUN_FILE
 
-ORIGINALS = Path(os.environ.get("THESIS_DATA", Path(__file__).resolve().parents[2] / "shared" / "reference" / "thesis"))
 FIGURES = {
     "thesis-3.3-hybrid", "thesis-3.5-295x222", "thesis-3.6-148x112", "thesis-3.7-validation", "thesis-4.3-phases",
     "thesis-4.4-speedups", "thesis-4.5-accuracy", "thesis-4.6-accuracy", "thesis-4.7-left-power",

@@ -4,16 +4,13 @@ The traces are no part of the project: these tests are collected only where they
 names or in ../shared/reference/thesis.
 """
 
-import os
-from pathlib import Path
-
 import pytest
+from made_thesis import ORIGINALS
 
 from common.energy import normalized
 from common.thesis_traces import ALL_DEVICES, USED_DEVICES, ThesisEnergy, mean_energy, read_sums, read_trace
 
-BESIDE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "thesis"
-RESULTS = Path(os.environ.get("THESIS_DATA", BESIDE)) / "Resultados_experimentos"
+RESULTS = ORIGINALS / "Resultados_experimentos"
 __test__ = RESULTS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
 
 CPU, ONE_GPU, WRAPPED, TWO_GPUS = USED_DEVICES

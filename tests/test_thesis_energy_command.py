@@ -3,21 +3,19 @@
 Collected only where the files lie, see `test_thesis_energy.py`; one raw value changed changes the table.
 """
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from made_thesis import ORIGINALS
 
 from analysis.__main__ import main
 from analysis.energy import find
 from analysis.finding import Finding
 from analysis.runs import read_runs
 
-BESIDE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "thesis"
-THESIS = Path(os.environ.get("THESIS_DATA", BESIDE))
-__test__ = (THESIS / "Resultados_experimentos").is_dir()  # not a skip, which counts as a failure
+__test__ = (ORIGINALS / "Resultados_experimentos").is_dir()  # not a skip, which counts as a failure
 
 BASE = "np 1, gpu, controller none, gpu1, imported"
 
@@ -43,7 +41,7 @@ def row_of(found: Finding, table: int, environment: str, *, published: bool = Fa
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Finding:
-    return imported(THESIS, tmp_path_factory.mktemp("thesis") / "runs")
+    return imported(ORIGINALS, tmp_path_factory.mktemp("thesis") / "runs")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +94,7 @@ def test_power_is_drawn_with_two_epochs_enlarged(found: Finding) -> None:
 
 def test_a_changed_raw_value_changes_the_table(found: Finding, tmp_path: Path) -> None:
     changed = tmp_path / "thesis"
-    shutil.copytree(THESIS, changed)
+    shutil.copytree(ORIGINALS, changed)
     trace = sorted((changed / "Resultados_experimentos" / "Resultados_Distribuido_2GPU").glob("energia*.dat"))[0]
     lines = trace.read_text().splitlines()
     *watts, last = lines[-1].split()
