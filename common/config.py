@@ -306,6 +306,8 @@ class RecordConfig:
     """keep Horovod's timeline of the training as timeline.json in the run folder; for 2 ranks or more"""
     progress: Literal["auto", "bars", "lines"] = "auto"
     """bars or one line an epoch (auto: bars in a terminal without launcher)"""
+    site: str = "local"
+    """where it runs, for the record: a name that `python -m common sites list` shows, or one of your own"""
 
     def __post_init__(self) -> None:
         _require_at_least(0, keep=self.keep)
@@ -314,6 +316,12 @@ class RecordConfig:
             problem="--name is no folder name",
             received=f"--name {self.name!r}",
             remedy="Use at most 200 letters, digits, '.', '_', '+' and '-' only",
+        )
+        _require(
+            re.fullmatch(r"[\w.+-]{1,100}", self.site) is not None,
+            problem="--site is no name",
+            received=f"--site {self.site!r}",
+            remedy="Use at most 100 letters, digits, '.', '_', '+' and '-' only",
         )
 
     def folder(self, name: str) -> Path:

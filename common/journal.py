@@ -316,7 +316,7 @@ class Journal:
             framework=self.framework,
             config=config,
             environment=environment,
-            site="local",
+            site=config.record.site,
             world=world,
             data=DataRecord(
                 name=experiment.dataset.name,

@@ -11,7 +11,7 @@ import tomllib
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -144,25 +144,43 @@ class Sites:
 
 
 _SITES = TypeAdapter(Sites)
+LAUNCH_TABLE = "launch"  # of a file that also tells how jobs are started there; `launch` reads it
 
 
 def read_sites(path: Path = SITES_FILE) -> Sites:
     """Read and check a table of sites.
 
+    Args:
+        path: a table of one's own is laid over the project's: what it does not name is as there.
+
     Raises:
         UserError: it cannot be read, does not follow the schema, or names a GPU or successor that is not in it.
     """
+    own = _read_toml(path)
+    own.pop(LAUNCH_TABLE, None)
+    shipped = {} if path == SITES_FILE else _read_toml(SITES_FILE)
+    for name, entries in shipped.items():
+        if isinstance(own.setdefault(name, {}), dict):
+            own[name] = {**entries, **own[name]}
     try:
         # Through JSON: in its strict mode pydantic takes tables for dataclasses and days written out, and nothing else.
-        table = _SITES.validate_json(
-            json.dumps(tomllib.loads(path.read_text(encoding="utf-8")), default=str), strict=True
-        )
+        table = _SITES.validate_json(json.dumps(own, default=str), strict=True)
+    except ValidationError as error:
+        raise UserError(f"{path} is no table of sites: {one_line(error)}. Mend the file") from None
+    _check(table, path=path)
+    return table
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read the sites: {error.strerror}. Received: {path}. Name a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"the table of sites is not TOML. Received: {path} ({error}). Mend the file") from None
-    except ValidationError as error:
-        raise UserError(f"{path} is no table of sites: {one_line(error)}. Mend the file") from None
+
+
+def _check(table: Sites, *, path: Path) -> None:
     for name, site in table.sites.items():
         for what, received, known in (("gpu", site.gpu, table.gpus), ("successor", site.successor, table.sites)):
             if received is not None and received not in known:
@@ -178,4 +196,3 @@ def read_sites(path: Path = SITES_FILE) -> Sites:
         wrong = [price.usd_per_hour for price in site.prices if not 0 <= price.usd_per_hour < float("inf")]
         if wrong:
             raise UserError(f"{path} is no table of sites: a price of {name}. Received: {wrong[0]}. Mend the file")
-    return table

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,10 @@ from common.records import errors_for_people
 from common.sites import SITES_FILE, Sites, read_sites
 from launch.experiment_plan import Plan, PlannedRun, Preparation, only_matching, read_plan, shipped_experiments
 from launch.experiment_report import estimate, outcome, print_commands, print_left, print_status, unfinished
-from launch.experiment_runs import POLL_SECONDS, carry_out, host_of, left_over_preparation, survey
+from launch.experiment_runs import POLL_SECONDS, carry_out, host_of, left_over_preparation, survey, this_host
 from launch.processes import require_program
 from launch.progress import Progress
+from launch.starters import start_at
 
 EXIT_CODE_INCOMPLETE = 1
 UNKNOWN_SECONDS = 60.0  # stands for a time that cannot be estimated, in the bar only
@@ -52,7 +54,10 @@ def add_command(commands: Any) -> None:
             "--only", nargs="+", metavar="PATTERN", help="cells whose names match, e.g. '*-cnn-np[12]*'"
         )
         action.add_argument("--runs-folder", default="runs", help="where its folder is (default: %(default)s)")
-        action.add_argument("--site", help="estimate for this site (`python -m common sites list`), not the file's")
+        action.add_argument(
+            "--site", help="where this is: who starts the ranks, what records name, for which estimates are made"
+        )
+        action.add_argument("--hosts", metavar="a:2,b:2", help="hosts and their slots, or a host file")
         action.add_argument("--table", type=Path, default=SITES_FILE, metavar="FILE", help="sites of your own")
 
 
@@ -67,21 +72,19 @@ def list_experiments() -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run what is missing; return 0, or 1 where something is missing still."""
-    plan = _plan(options)
-    sites = read_sites(options.table)
-    site = options.site or plan.protocol.site
-    found = survey(plan, host=host_of(sites[site]) if options.site else None)
+    plan, sites, site = _plan(options)
+    found = survey(plan, host=host_of(sites[site]) if options.site and options.dry_run else None)
     if options.dry_run:
         print_commands(plan, found)
         print_left(plan, found, sites=sites, site=site)
         return 0
-    require_program("horovodrun")
+    require_program(plan.start.words(np=1)[0] if plan.start else "horovodrun")
     with errors_for_people("making the experiment's folder"):
         plan.folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
     try:
         with FileLock(plan.folder / ".lock", timeout=0):
-            complete = _run_missing(plan, sites)
+            complete = _run_missing(plan, sites, site=site)
     except Timeout:
         raise UserError(
             f"this experiment is being run already. Received: {plan.folder}. Wait for it, or look at its status"
@@ -94,35 +97,43 @@ def run(options: argparse.Namespace) -> int:
 
 def show_status(options: argparse.Namespace) -> int:
     """Print how the experiment stands; return 0, or 1 where something is missing."""
-    plan = _plan(options)
+    plan, sites, site = _plan(options)
     found = survey(plan)
     print_status(plan, found, base=options.base)
-    print_left(plan, found, sites=read_sites(options.table), site=options.site or plan.protocol.site)
+    print_left(plan, found, sites=sites, site=site)
     return EXIT_CODE_INCOMPLETE if unfinished(found) else 0
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _plan(options: argparse.Namespace) -> tuple[Plan, Sites, str]:
+    """Return the experiment with its way of starting ranks, the table of machines, and the kind of node it runs on."""
     plan = read_plan(options.file, runs_folder=expanded(options.runs_folder))
     if options.only:
         plan = only_matching(plan, options.only)
-    read_sites(options.table)[options.site or plan.protocol.site]  # is there such a site?
-    return plan
+    sites = read_sites(options.table)
+    start = start_at(options.site, hosts=options.hosts, gpus_per_node=this_host().gpus, machines=sites)
+    if options.site:
+        sites = Sites(
+            gpus={**start.site.machines.gpus, **sites.gpus}, sites={**start.site.machines.sites, **sites.sites}
+        )
+    site = start.node if options.site or options.hosts else plan.protocol.site
+    sites[site]  # is there such a site?
+    return replace(plan, start=start), sites, site
 
 
-def _run_missing(plan: Plan, sites: Sites) -> bool:
+def _run_missing(plan: Plan, sites: Sites, *, site: str) -> bool:
     """Run what is missing, and what failed before once more; return whether all is done."""
     missing = unfinished(survey(plan))
     for preparation in _needed(plan.preparations, missing, plan=plan):
         _prepare(preparation)
     found = survey(plan)
-    print_left(plan, found, sites=sites, site=plan.protocol.site)
-    estimates = [estimate(plan, planned, found, sites=sites, site=plan.protocol.site) for planned in missing]
+    print_left(plan, found, sites=sites, site=site)
+    estimates = [estimate(plan, planned, found, sites=sites, site=site) for planned in missing]
     planned_seconds = [UNKNOWN_SECONDS if one.seconds is None else one.seconds for one in estimates]
     began, failed = time.monotonic(), []
     pause = plan.protocol.cool_down_seconds
     with Progress(sum(planned_seconds) + pause * max(0, len(missing) - 1)) as progress:
         for number, (planned, seconds) in enumerate(zip(missing, planned_seconds, strict=True), 1):
-            expected = estimate(plan, planned, survey(plan), sites=sites, site=plan.protocol.site).seconds or 0.0
+            expected = estimate(plan, planned, survey(plan), sites=sites, site=site).seconds or 0.0
             if _is_over_budget(plan, time.monotonic() - began + (pause if number > 1 else 0.0), expected):
                 print(f"the budget of {plan.protocol.budget_minutes:g} minutes is spent: "
                       f"{counted(len(missing) - number + 1, 'run')} not begun")  # fmt: skip

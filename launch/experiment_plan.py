@@ -27,7 +27,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from common.config import Config, parse_command_line, read_recipe
 from common.errors import UserError, one_line
-from launch.processes import PROGRAMS, settings_flags, train_command
+from launch.processes import PROGRAMS, settings_flags
+from launch.starters import Start, train_command
 
 EXPERIMENTS = Path(__file__).with_name("experiments")
 RECIPES = Path(__file__).with_name("recipes")
@@ -48,7 +49,7 @@ CELL_KEYS = {
 }
 _ALWAYS_NAMED = ("framework", "model", "np")
 _SETTINGS = {one.name: subject.name for subject in fields(Config) for one in fields(subject.default_factory)}  # type: ignore[arg-type]
-_RESERVED = {"runs_folder", "name", "resume", "energy"}  # set by the experiment itself
+_RESERVED = {"runs_folder", "name", "resume", "energy", "site"}  # set by the experiment itself
 _PAIRS = {"image_size"}  # settings that are lists themselves
 
 
@@ -142,18 +143,10 @@ class PlannedRun:
         return self.repeat in self.cell.metered
 
     def arguments(self, folder: Path) -> list[str]:
-        """Return the trainer's arguments, where `folder` is the experiment's."""
+        """Return the trainer's arguments, where `folder` is the experiment's, without those of where it runs."""
         metering = ["--energy"] if self.metered else []
         own = ["--seed", str(self.seed), *metering, "--runs-folder", str(folder), "--name", self.name]
         return [*self.cell.arguments, *own]
-
-    def command(self, folder: Path) -> list[str]:
-        """Return the whole command, as one would type it in the current folder."""
-        command = train_command(
-            PROGRAMS[self.cell.framework], np=self.cell.np, controller=self.cell.controller,
-            arguments=self.arguments(folder),
-        )  # fmt: skip
-        return command[command.index("python") :] if self.cell.launcher == "python" else command
 
     @property
     def config(self) -> Config:
@@ -168,7 +161,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """An experiment laid out; `runs` in their order."""
+    """An experiment laid out; `runs` in their order; `start`: how their ranks are started, None: on this host."""
 
     name: str
     file: Path
@@ -178,6 +171,15 @@ class Plan:
     preparations: list[Preparation]
     cells: list[Cell]
     runs: list[PlannedRun]
+    start: Start | None = None
+
+    def command(self, planned: PlannedRun) -> list[str]:
+        """Return the whole command of a run, as one would type it in the current folder."""
+        cell, arguments = planned.cell, planned.arguments(self.folder)
+        command = train_command(
+            PROGRAMS[cell.framework], np=cell.np, controller=cell.controller, arguments=arguments, start=self.start
+        )
+        return command[command.index("python") :] if cell.launcher == "python" else command
 
 
 def shipped_experiments() -> list[str]:

@@ -53,7 +53,7 @@ def print_commands(plan: Plan, found: Sequence[Found]) -> None:
         print(shlex.join(["python", "-m", "common", *preparation.command]) + there)
     for one in found:
         note = "" if one.standing == "to do" else f"  # {one.standing}"
-        print(shlex.join(one.planned.command(plan.folder)) + note)
+        print(shlex.join(plan.command(one.planned)) + note)
 
 
 def _describe(estimates: Sequence[Estimate], *, pauses: float) -> str:

@@ -83,6 +83,9 @@ def find(plan: Plan, planned: PlannedRun, *, host: Host | None = None) -> Found:
         for what, needed, there in (("GPUs", planned.cell.gpus, host.gpus), ("cores", planned.cell.cores, host.cores)):
             if needed > there:
                 return Found(planned, "left out", reason=f"needs {needed} {what}, there are {there}")
+        slots = plan.start.slots() if plan.start else None
+        if slots is not None and planned.cell.np > slots:
+            return Found(planned, "left out", reason=f"needs {planned.cell.np} slots, there are {slots}")
         return Found(planned, "to do")
     try:
         run = read_run(folder)
@@ -136,7 +139,7 @@ def carry_out(plan: Plan, planned: PlannedRun, *, tell: Callable[[float, str], N
         log.parent.mkdir(parents=True, exist_ok=True)
     began, epochs = time.monotonic(), max(1, planned.cell.config.training.epochs)
     overdue = False
-    with started(planned.command(plan.folder), variables={}, log=log) as process:
+    with started(plan.command(planned), variables={}, log=log) as process:
         while process.poll() is None and not overdue:
             time.sleep(POLL_SECONDS)
             done = _epochs_done(plan.folder / planned.name)

@@ -20,7 +20,8 @@ from common.errors import UserError
 from common.experiment import Experiment
 from common.isolation import Isolation
 from common.records import read_run
-from launch.processes import PROGRAMS, last_lines, reason_in, started, train_command
+from launch.processes import PROGRAMS, last_lines, reason_in, started
+from launch.starters import train_command
 
 SHARE_OF_FREE_MEMORY = 0.9
 FIRST_TRY = 32

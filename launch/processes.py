@@ -102,13 +102,6 @@ def trainer_environment() -> dict[str, str]:
     return {**os.environ, "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
 
 
-def train_command(program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:
-    """Return the command that starts a trainer on this host, as one would type it in the current folder."""
-    path = os.path.relpath(ROOT / program)
-    chosen = [f"--{controller}"] if controller else []
-    return ["horovodrun", "-np", str(np), *chosen, "python", path, *arguments]
-
-
 def settings_flags(settings: Mapping[str, Any]) -> list[str]:
     """Return the trainer's flags for settings, by their names in `common.config`."""
     arguments = []

@@ -21,7 +21,8 @@ from common.program import read_settings
 from common.records import check_new_folder
 from common.resume import read_resumable_run
 from launch.largest_batch import find_largest_batch
-from launch.processes import PROGRAMS, require_program, run_filtered, train_command, trainer_environment
+from launch.processes import PROGRAMS, require_program, run_filtered, trainer_environment
+from launch.starters import start_at
 
 EXIT_CODE_NOTHING_FITS = 1
 
@@ -36,6 +37,8 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--framework", choices=sorted(PROGRAMS), default="torch", help="default: %(default)s")
     parser.add_argument("--np", type=int, default=4, help="number of ranks (default: %(default)s)")
     parser.add_argument("--controller", choices=["mpi", "gloo"], help="how ranks talk (default: Horovod's choice, mpi)")
+    parser.add_argument("--site", metavar="SITE", help="where this is, if ranks are started otherwise there")
+    parser.add_argument("--hosts", metavar="a:2,b:2", help="hosts and their slots, or a host file")
     parser.add_argument("--dry-run", action="store_true", help="print the command only")
     parser.add_argument("--find-largest-batch", action="store_true", help="only try which batch fits into memory")
     parser.add_argument("--memory-gb", type=float, help="of this host, for the same (default: what is free)")
@@ -47,7 +50,8 @@ def run(options: argparse.Namespace) -> int:
     if options.np < 1:
         raise UserError(f"there is no run without ranks. Received: --np {options.np}. Give 1 or more")
     program = PROGRAMS[options.framework]
-    command = train_command(program, np=options.np, controller=options.controller, arguments=options.trainer_arguments)
+    start = start_at(options.site, hosts=options.hosts)
+    command = start.command(program, np=options.np, controller=options.controller, arguments=options.trainer_arguments)
     settings = read_settings(options.trainer_arguments, program=program)
     if isinstance(settings, UserError):
         raise settings

@@ -23,7 +23,8 @@ from common.initial_weights import weights_hash
 from common.ranks import under_launcher
 from common.records import DataRecord, Hashes, Run, Totals, World, read_run
 from launch.experiment_runs import this_host
-from launch.processes import PROGRAMS, require_program, run_filtered, settings_flags, train_command, trainer_environment
+from launch.processes import PROGRAMS, require_program, run_filtered, settings_flags, trainer_environment
+from launch.starters import train_command
 from launch.train import check_settings
 from launch.verdict import another_experiment, judge, on_cpu
 
@@ -134,7 +135,12 @@ def plan_rerun(before: Run) -> Rerun:
         config,
         device=replace(config.device, device="cpu" if on_cpu(world) else "gpu", threads=threads),
         record=replace(
-            config.record, runs_folder=os.path.relpath(folder.parent), name=folder.name, resume=None, progress="auto"
+            config.record,
+            runs_folder=os.path.relpath(folder.parent),
+            name=folder.name,
+            resume=None,
+            progress="auto",
+            site="local",
         ),
     )
     command = train_command(

@@ -238,6 +238,7 @@ IMPOSSIBLE = [
     ("--profile --energy", ["--profile --energy"]),
     ("--profile --mixed-precision", ["--profile --mixed-precision"]),
     ("--progress dots", ["dots", "lines"]),
+    ("--site my/cluster", ["--site is no name", "my/cluster"]),
     ("--loss cross_entropy --output-activation softmax", ["--output-activation softmax"]),
     ("--modle cnn", ["--modle"]),
     ("stray", ["stray"]),

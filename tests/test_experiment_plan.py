@@ -51,11 +51,11 @@ def test_commands_are_those_that_one_would_type(tmp_path: Path, monkeypatch: pyt
         '[[cells]]\nframework = "torch"\nlauncher = "python"\nrecipe = "seed002"\nmetered = [1]\n', tmp_path
     )  # fmt: skip
     places = ["--runs-folder", str(plan.folder), "--name"]
-    assert plan.runs[0].command(plan.folder) == [
+    assert plan.command(plan.runs[0]) == [
         "horovodrun", "-np", "2", "--gloo", "python", "keras_impl/train.py", "--model", "mlp", "--no-dropout",
         "--seed", "7", "--image-size", "4", "5", "--batch-size", "128", "--seed", "7", *places, "keras-mlp-np2-r1",
     ]  # fmt: skip
-    assert plan.runs[1].command(plan.folder) == [
+    assert plan.command(plan.runs[1]) == [
         "python", "torch_impl/train.py", "--recipe", "launch/recipes/seed002.toml", "--seed", "1", "--energy", *places,
         "torch-cnn-np1-r1",
     ]  # fmt: skip

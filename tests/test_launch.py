@@ -18,7 +18,8 @@ from common.checkpoints import Checkpoint, save_checkpoint
 from common.records import RunWriter, World
 from launch import train
 from launch.__main__ import main
-from launch.processes import ROOT, clean_line, run_filtered, train_command, trainer_environment
+from launch.processes import ROOT, clean_line, run_filtered, trainer_environment
+from launch.starters import train_command
 
 SMALL = ["--dataset", DATASET, "--model", "mlp", "--batch-size", "10"]
 

@@ -18,7 +18,7 @@ AWS = {  # GPUs and dollars an hour
 
 def test_the_shipped_table_has_the_published_figures() -> None:
     table = read_sites()
-    assert set(table.sites) == {"local", "cte-power", "thesis-003", *AWS}
+    assert set(table.sites) == {"local", "hosts", "slurm", "kubernetes", "cte-power", "thesis-003", *AWS}
     for name, (gpus, gpu, dollars) in AWS.items():
         site = table[name]
         assert (site.gpus, site.gpu, [price.usd_per_hour for price in site.prices]) == (gpus, gpu, [dollars])
@@ -80,7 +80,8 @@ SITE = '[sites.mine]\ntitle = "mine"\nkind = "owned"\nsource = "me"\n'
     [
         (None, "cannot read the sites: No such file or directory"),
         ("[sites", "is not TOML"),
-        ("", "gpus: Field required"),
+        ("sites = 1", "sites: Input should be an object"),
+        ("[site.mine]", "site: Unexpected"),
         ("[gpus]\n" + SITE + "colour = 1\n", "sites.mine.colour"),
         ("[gpus]\n" + SITE.replace("owned", "borrowed"), "Received: 'borrowed'"),
         ("[gpus]\n" + SITE + 'gpu = "y"\ngpus = 1\n', "the gpu of mine is not in it. Received: y"),

@@ -1,0 +1,98 @@
+"""This machine: a script in the background, in a session of its own, that outlives the terminal."""
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from common.errors import UserError
+from common.records import errors_for_people
+from launch.jobs import Job, JobRecord, JobState
+from launch.scripts import experiment_words, line, prologue, trainer_words
+from launch.starters import start_at
+
+SCRIPT = "job.sh"
+LOG = "output.log"
+EXIT_CODE = "exit-code"
+
+
+def render(job: Job) -> dict[str, str]:
+    """Return the script."""
+    return {SCRIPT: script(job)}
+
+
+def script(job: Job) -> str:
+    """Return the script that runs a job, one repeat after the other."""
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {job.name}, {job.size} ranks on {job.site.name}; written by `python -m launch submit`.",
+        "set -eu",
+        "folder=$(dirname \"$(realpath \"$0\")\")",
+        "trap 'echo $? > \"$folder/exit-code\"' EXIT",
+        *prologue(job),
+    ]  # fmt: skip
+    return "\n".join([*lines, *_commands(job), ""])
+
+
+def _commands(job: Job) -> list[str]:
+    if job.experiment:
+        return [line(experiment_words(job))]
+    words = start_at(job.site.file or job.site.name, hosts=None).words(np=job.size)
+    lines = []
+    for repeat in range(1, job.repeats + 1):
+        seed = str(job.seed + repeat - 1) if job.repeats > 1 else None
+        lines.append(line([*words, *trainer_words(job, name=job.run_name(repeat), seed=seed)]))
+    return lines
+
+
+def submit(job: Job, folder: Path) -> str:
+    """Start the script; its id is that of its process, and when that began."""
+    with errors_for_people("starting the job"), (folder / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            ["bash", str((folder / SCRIPT).resolve())],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    return f"{process.pid}@{psutil.Process(process.pid).create_time():.2f}"
+
+
+def state(record: JobRecord, folder: Path) -> JobState:
+    """Return how it stands, by its process and the exit code that it leaves."""
+    if _process(record):
+        return JobState("running")
+    try:
+        code = int((folder / EXIT_CODE).read_text())
+    except (OSError, ValueError):
+        return JobState("failed", "it ended without leaving an exit code: it was killed")
+    return JobState("finished") if code == 0 else JobState("failed", f"exit code {code}")
+
+
+def logs(record: JobRecord, folder: Path) -> list[str]:
+    """Return the command that prints the log."""
+    return ["cat", str(folder / LOG)]
+
+
+def cancel(record: JobRecord, folder: Path) -> None:
+    """End the script and all it has started: its session."""
+    process = _process(record)
+    if process is None:
+        raise UserError(f"the job does not run any more. Received: {record.name}. There is nothing to end")
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+
+
+def shell(record: JobRecord, folder: Path) -> list[str]:
+    """Its run folders lie here."""
+    return []
+
+
+def _process(record: JobRecord) -> psutil.Process | None:
+    """Return the script's process; None: it has ended."""
+    number, _, began = record.id.partition("@")
+    with suppress(psutil.NoSuchProcess, ValueError):
+        process = psutil.Process(int(number))
+        if f"{process.create_time():.2f}" == began and process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None
