@@ -6,7 +6,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from common.command_line import Parser
-from common.sites import SITES_FILE, Price, read_sites
+from common.sites import SITES_FILE, Price, Sites, read_sites
 
 
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -43,13 +43,16 @@ def list_sites(path: Path) -> None:
 
 def show_site(name: str, path: Path) -> None:
     """Print all fields of a site, its GPU and its prices, with their sources."""
-    table = read_sites(path)
+    print(tabulate(describe_machine(name, read_sites(path)), tablefmt="plain", disable_numparse=True))
+
+
+def describe_machine(name: str, table: Sites) -> list[tuple[str, object]]:
+    """Return name and value of all that is known of a site, its GPU and its prices."""
     site = table[name]
     gpu = table.gpu_of(site)
     rows = [(title, value) for title, value in vars(site).items() if value not in (None, []) and title != "prices"]
     rows += [(f"gpu {title}", value) for title, value in vars(gpu).items() if value is not None] if gpu else []
-    rows += [("price", _describe(price)) for price in sorted(site.prices, key=lambda price: price.date)]
-    print(tabulate(rows, tablefmt="plain", disable_numparse=True))
+    return rows + [("price", _describe(price)) for price in sorted(site.prices, key=lambda price: price.date)]
 
 
 def _describe(price: Price) -> str:

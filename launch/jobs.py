@@ -6,6 +6,7 @@ jobs/<name>/job.json     what, where, since when (`JobRecord`)
 
 import json
 import re
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -68,6 +69,12 @@ class Job:
         return self.site.project_folder or str(ROOT)
 
     @property
+    def python(self) -> str:
+        """The interpreter at the site; a relative path starts at the project's folder."""
+        sets_up = self.site.scheduler in ("skypilot", "kubernetes")
+        return self.site.python or (".venv/bin/python" if sets_up else sys.executable)
+
+    @property
     def runs_folder(self) -> str:
         """Where run folders are written at the site; a relative path starts at the project's folder."""
         return self.site.runs_folder or "runs"
@@ -92,7 +99,7 @@ class JobRecord:
     """`job.json`.
 
     Attributes:
-        site: name or file, as it was given.
+        site: name or file.
         id: by which the scheduler knows it.
         command: as it was given.
         runs: run folders that it writes, from the project's folder there.

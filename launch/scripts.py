@@ -1,6 +1,7 @@
 """The lines that scripts of all schedulers share: folder, modules, environment, preflight, the trainer's own words."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from launch.jobs import Job
@@ -10,7 +11,7 @@ class Shell(str):
     """A word that the shell of a script fills in, such as "$SLURM_NTASKS"; it is not quoted."""
 
 
-def line(words: "list[str]") -> str:
+def line(words: Sequence[str]) -> str:
     """Return words as a line of a script, each quoted where a shell would read it otherwise."""
     return " ".join(word if isinstance(word, Shell) else shlex.quote(word) for word in words)
 
@@ -18,7 +19,7 @@ def line(words: "list[str]") -> str:
 def prologue(job: Job) -> list[str]:
     """Return the lines that bring a shell at the site to where trainers can be started."""
     site = job.site
-    python = PurePosixPath(site.python)
+    python = PurePosixPath(job.python)
     lines = [line(["cd", job.project_folder])]
     if site.modules:
         lines += [line(["module", "purge"]), line(["module", "load", *site.modules])]
@@ -50,20 +51,22 @@ def trainer_words(job: Job, *, name: str, seed: str | None = None) -> list[str]:
 
 
 def experiment_words(job: Job, *, hosts: str | None = None) -> list[str]:
-    """Return the command that runs what is missing of an experiment, within the job.
+    """Return the command that runs what is missing of an experiment, within the job; for `hosts` see `place_words`."""
+    assert job.experiment
+    words = ["python", "-m", "launch", "experiment", "run", job.experiment, *job.arguments]
+    return [*words, "--runs-folder", job.runs_folder, *place_words(job, hosts=hosts)]
+
+
+def preflight_words(job: Job, *, hosts: str | None = None) -> list[str]:
+    """Return the command that looks over all hosts of the job; for `hosts` see `place_words`."""
+    return ["python", "-m", "launch", "preflight", "--np", str(job.size), *place_words(job, hosts=hosts)]
+
+
+def place_words(job: Job, *, hosts: str | None = None) -> list[str]:
+    """Return the flags that tell another command of the project where it runs.
 
     Args:
-        job: of an experiment.
+        job: what is run.
         hosts: "a:2,b:2"; may be a `Shell` word; None: those of the site.
     """
-    assert job.experiment
-    named = ["--hosts", hosts] if hosts is not None else []
-    where = ["--site", job.site.file if job.site.file.endswith(".toml") and _is_own(job) else job.site.name]
-    words = ["python", "-m", "launch", "experiment", "run", job.experiment, *job.arguments]
-    return [*words, "--runs-folder", job.runs_folder, *where, *named]
-
-
-def _is_own(job: Job) -> bool:
-    from launch.site_files import shipped_sites
-
-    return job.site.name not in shipped_sites()
+    return ["--site", job.site.reference, *(["--hosts", hosts] if hosts is not None else [])]

@@ -123,7 +123,8 @@ class LaunchSite:
         launcher: what starts its ranks.
         controller: how ranks talk to each other before NCCL, where there is NCCL, takes over.
         nodes: kinds of node that can be had, names of the table of machines, from few GPUs to many.
-        python: the interpreter there; a relative path starts at the project's folder.
+        python: the interpreter there; a relative path starts at the project's folder. None: `.venv/bin/python` on
+            machines that the job sets up, else the one that submits, as nodes see the same folders.
         project_folder: where the project lies there; None: where the command is given.
         runs_folder: folder of the run folders there; None: `runs` in the project's folder.
         data_folder: cache of data sets there; None: the user's own.
@@ -144,7 +145,7 @@ class LaunchSite:
     nodes: list[str]
     launcher: Literal["horovodrun", "mpirun", "srun"] = "horovodrun"
     controller: Literal["mpi", "gloo"] = "mpi"
-    python: str = ".venv/bin/python"
+    python: str | None = None
     project_folder: str | None = None
     runs_folder: str | None = None
     data_folder: str | None = None
@@ -166,6 +167,12 @@ class LaunchSite:
     def machines(self) -> Sites:
         """The table of machines, this file's own laid over the project's."""
         return self.known or read_sites(Path(self.file))
+
+    @property
+    def reference(self) -> str:
+        """What to give as `--site` to mean this site, from any folder."""
+        path = Path(self.file).resolve()
+        return self.name if self.known or path.parent == SITE_FILES else str(path)
 
     def node_for(self, gpus_per_node: int) -> tuple[str, Site]:
         """Return the first kind of node with that many GPUs or more; where the number is not known it is taken.

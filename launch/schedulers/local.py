@@ -11,7 +11,7 @@ import psutil
 from common.errors import UserError
 from common.records import errors_for_people
 from launch.jobs import Job, JobRecord, JobState
-from launch.scripts import experiment_words, line, prologue, trainer_words
+from launch.scripts import experiment_words, line, preflight_words, prologue, trainer_words
 from launch.starters import start_at
 
 SCRIPT = "job.sh"
@@ -26,6 +26,7 @@ def render(job: Job) -> dict[str, str]:
 
 def script(job: Job) -> str:
     """Return the script that runs a job, one repeat after the other."""
+    checks = [line(preflight_words(job))] if job.preflight else []
     lines = [
         "#!/usr/bin/env bash",
         f"# {job.name}, {job.size} ranks on {job.site.name}; written by `python -m launch submit`.",
@@ -34,18 +35,16 @@ def script(job: Job) -> str:
         "trap 'echo $? > \"$folder/exit-code\"' EXIT",
         *prologue(job),
     ]  # fmt: skip
-    return "\n".join([*lines, *_commands(job), ""])
+    return "\n".join([*lines, *checks, *(line(["timeout", f"{job.minutes}m", *words]) for words in _commands(job)), ""])
 
 
-def _commands(job: Job) -> list[str]:
+def _commands(job: Job) -> list[list[str]]:
+    """Return the commands that run one after the other, each within the time limit."""
     if job.experiment:
-        return [line(experiment_words(job))]
-    words = start_at(job.site.file or job.site.name, hosts=None).words(np=job.size)
-    lines = []
-    for repeat in range(1, job.repeats + 1):
-        seed = str(job.seed + repeat - 1) if job.repeats > 1 else None
-        lines.append(line([*words, *trainer_words(job, name=job.run_name(repeat), seed=seed)]))
-    return lines
+        return [experiment_words(job)]
+    words = start_at(job.site.reference, hosts=None).words(np=job.size)
+    seeds = [str(job.seed + number) if job.repeats > 1 else None for number in range(job.repeats)]
+    return [[*words, *trainer_words(job, name=job.run_name(repeat), seed=seed)] for repeat, seed in enumerate(seeds, 1)]
 
 
 def submit(job: Job, folder: Path) -> str:
