@@ -17,6 +17,7 @@ from launch.starters import start_at
 SCRIPT = "job.sh"
 LOG = "output.log"
 EXIT_CODE = "exit-code"
+ENDED = 128 + signal.SIGTERM
 
 
 def render(job: Job) -> dict[str, str]:
@@ -33,6 +34,7 @@ def script(job: Job) -> str:
         "set -eu",
         "folder=$(dirname \"$(realpath \"$0\")\")",
         "trap 'echo $? > \"$folder/exit-code\"' EXIT",
+        f"trap 'exit {ENDED}' TERM INT",
         *prologue(job),
     ]  # fmt: skip
     return "\n".join([*lines, *checks, *(line(["timeout", f"{job.minutes}m", *words]) for words in _commands(job)), ""])
@@ -65,6 +67,8 @@ def state(record: JobRecord, folder: Path) -> JobState:
         code = int((folder / EXIT_CODE).read_text())
     except (OSError, ValueError):
         return JobState("failed", "it ended without leaving an exit code: it was killed")
+    if code == ENDED:
+        return JobState("cancelled")
     return JobState("finished") if code == 0 else JobState("failed", f"exit code {code}")
 
 
@@ -78,8 +82,10 @@ def cancel(record: JobRecord, folder: Path) -> None:
     process = _process(record)
     if process is None:
         raise UserError(f"the job does not run any more. Received: {record.name}. There is nothing to end")
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
+    for member in psutil.process_iter():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getsid(member.pid) == process.pid:
+                member.terminate()
 
 
 def shell(record: JobRecord, folder: Path) -> list[str]:
