@@ -73,11 +73,13 @@ def list_experiments() -> None:
 def run(options: argparse.Namespace) -> int:
     """Run what is missing; return 0, or 1 where something is missing still."""
     plan, sites, site = _plan(options)
-    found = survey(plan, host=host_of(sites[site]) if options.site and options.dry_run else None)
     if options.dry_run:
+        elsewhere = host_of(sites[site]) if options.site else None
+        found = survey(replace(plan, start=None) if options.site else plan, host=elsewhere)
         print_commands(plan, found)
         print_left(plan, found, sites=sites, site=site)
         return 0
+    survey(plan)  # what stands in the way is told before anything is made
     require_program(plan.start.words(np=1)[0] if plan.start else "horovodrun")
     with errors_for_people("making the experiment's folder"):
         plan.folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
 def show_status(options: argparse.Namespace) -> int:
     """Print how the experiment stands; return 0, or 1 where something is missing."""
     plan, sites, site = _plan(options)
-    found = survey(plan)
+    found = survey(plan if options.site or options.hosts else replace(plan, start=None))
     print_status(plan, found, base=options.base)
     print_left(plan, found, sites=sites, site=site)
     return EXIT_CODE_INCOMPLETE if unfinished(found) else 0

@@ -52,6 +52,8 @@ def print_commands(plan: Plan, found: Sequence[Found]) -> None:
         there = "  # done" if preparation.done else ""
         print(shlex.join(["python", "-m", "common", *preparation.command]) + there)
     for one in found:
+        if one.standing == "left out":  # of which there may be no command
+            continue
         note = "" if one.standing == "to do" else f"  # {one.standing}"
         print(shlex.join(plan.command(one.planned)) + note)
 

@@ -68,7 +68,7 @@ def survey(plan: Plan, *, host: Host | None = None) -> list[Found]:
         host: where it is to run; None: here.
 
     Raises:
-        UserError: a run was made with other settings than the plan's.
+        UserError: a run was made with other settings than the plan's, or at another site.
     """
     return [find(plan, planned, host=host) for planned in plan.runs]
 
@@ -93,6 +93,7 @@ def find(plan: Plan, planned: PlannedRun, *, host: Host | None = None) -> Found:
         return Found(planned, "failed", reason=str(error))
     if isinstance(run.record.config, Config):
         _check_settings(run, planned, file=plan.file)
+        _check_place(run, plan)
     if run.state in ("finished", "running"):
         return Found(planned, run.state, run)
     message = run.record.status.message if isinstance(run.record.status, Status) else None
@@ -115,6 +116,15 @@ def _check_settings(run: Run, planned: PlannedRun, *, file: Path) -> None:
         raise UserError(
             f"{planned.name} was run with {name} {old}. Received: {new} in {file.name}. "
             "Give the changed experiment another file name, so that it has a folder of its own"
+        )
+
+
+def _check_place(run: Run, plan: Plan) -> None:
+    """See that a run of another site does not pass for one of this."""
+    if plan.start and run.record.site != plan.start.node:
+        raise UserError(
+            f"{run.folder.name} was run at another site, {run.record.site}. Received: {plan.start.node}. "
+            "Give the runs of this site a folder of their own by --runs-folder"
         )
 
 

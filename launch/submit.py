@@ -9,6 +9,7 @@
 import argparse
 import shlex
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--repeats", type=int, default=1, help="runs of a trainer, each with the next seed")
     parser.add_argument("--spot", action="store_true", help="on machines that may be taken away, for less")
     parser.add_argument("--no-preflight", action="store_true", help="leave out the look over all hosts")
+    parser.add_argument("--runs-folder", metavar="DIR", help="of its run folders there (default: the site's, or runs)")
     parser.add_argument("--jobs-folder", default=JOBS_FOLDER, help="where jobs are kept (default: %(default)s)")
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     parser.set_defaults(run=run)
@@ -100,6 +102,8 @@ def _job(options: argparse.Namespace) -> Job:
         UserError: it is impossible.
     """
     site = read_launch_site(options.site)
+    if options.runs_folder:
+        site = replace(site, runs_folder=options.runs_folder)
     for flag, value, least in (
         ("--nodes", options.nodes, 1), ("--gpus-per-node", options.gpus_per_node, 0),
         ("--ranks-per-node", options.ranks_per_node, 1), ("--minutes", options.minutes, 1),

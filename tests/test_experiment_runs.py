@@ -206,7 +206,9 @@ def test_a_dry_run_shows_commands_and_estimate_and_does_nothing(
     program = os.path.relpath(ROOT / "torch_impl/train.py")
     assert lines[0] == "python -m common images draw runs/made/drawn"
     assert lines[1].startswith(f"python {program} --model mlp --dataset synthetic:600x8x8x1x3 ")
-    assert lines[2].endswith("--name gpu-torch-mlp-np1-r1")  # there are enough on that site, on as many nodes as needed
+    assert lines[2].endswith(
+        "--name gpu-torch-mlp-np1-r1 --site aws-p3-2xlarge"
+    )  # there are enough on that site, on as many nodes as needed
     assert re.fullmatch(
         r"2 runs of 2 to do on aws-p3-2xlarge: about 24\.0 s \(roughly, within a factor of 3\); .*; \$0\.\d\d",
         lines[-1],
@@ -263,6 +265,38 @@ def test_another_controller_is_another_setting(tmp_path: Path, monkeypatch: pyte
     RunWriter.create(plan.folder / plan.runs[0].name, record).end("finished")
     with pytest.raises(UserError, match=r"was run with controller mpi\. Received: gloo in made\.toml"):
         survey(plan)
+
+
+def test_a_run_of_another_site_does_not_pass_for_one_of_this(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.toml").write_text(f"{SHORT}[[cells]]\n")
+    plan = read_plan("made.toml", runs_folder=Path("runs"))
+    record = make_record(config=plan.runs[0].config, status=make_status(), site="cte-power")
+    RunWriter.create(plan.folder / plan.runs[0].name, record).end("finished")
+    command = ["experiment", "run", "made.toml"]
+    assert launch.main(command) == 2
+    assert "was run at another site, cte-power. Received: local. Give the runs" in capsys.readouterr().err
+    assert launch.main([*command, "--site", "cte-power", "--dry-run"]) == 0
+    assert "nothing is left to do of 1 run" in capsys.readouterr().out
+    assert launch.main(["experiment", "status", "made.toml"]) == 0
+    assert launch.main([*command, "--hosts", "a:1", "--dry-run"]) == 2
+    assert "was run at another site, cte-power. Received: hosts" in capsys.readouterr().err
+    named = [*command, "--runs-folder", "elsewhere", "--hosts", "a:1", "--dry-run"]
+    assert launch.main(named) == 0
+    assert "1 run of 1 to do on hosts" in capsys.readouterr().out
+
+
+def test_what_needs_more_slots_than_hosts_have_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.toml").write_text(SHORT.replace('launcher = "python"', "np = [2, 3]") + "[[cells]]\n")
+    assert launch.main(["experiment", "run", "made.toml", "--hosts", "a:1,b:1", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "horovodrun -np 2 -H a:1,b:1" in shown and "--site hosts" in shown
+    assert "left out: torch-mlp-np3, needs 3 slots, there are 2" in shown
 
 
 def test_preparations_that_no_run_needs_are_left_out(tmp_path: Path) -> None:
