@@ -116,6 +116,7 @@ def training_batches(
     size: int,
     table: np.ndarray,
     steps: int | None = None,
+    first_step: int = 0,
 ) -> Iterator[Batch]:
     """Yield one rank's batches of one epoch, in the order of `common.sharding`.
 
@@ -129,6 +130,7 @@ def training_batches(
         size: number of ranks.
         table: from `normalization_table`.
         steps: how many steps the epoch has at most; None for all full global batches.
+        first_step: steps of the epoch that were done before, whose batches are left out.
 
     Yields:
         Images (batch_size, height, width, channels) of the table's dtype, C-contiguous; labels (batch_size,) int64.
@@ -138,7 +140,7 @@ def training_batches(
     if steps is not None:
         last_step = min(last_step, steps)
     order = sample_indices[epoch_order(len(sample_indices), seed=seed, epoch=epoch)]
-    for step in range(last_step):
+    for step in range(first_step, last_step):
         yield gather(split, order[rank_slice(step, batch_size=batch_size, rank=rank, size=size)], table)
 
 

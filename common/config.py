@@ -294,10 +294,15 @@ class RecordConfig:
     name: str | None = None
     """name of the run folder (None: framework, model, data set, ranks, date and time)"""
     resume: str | None = None
-    """run folder to go on with; it keeps its settings, only --epochs, --max-steps, --keep, --tensorboard, --progress
-    and --data-folder may be given anew"""
+    """run folder to go on with; it keeps its settings, only --epochs, --max-steps, --keep, --checkpoint-minutes,
+    --tensorboard, --progress and --data-folder may be given anew"""
+    resume_or_start: bool = False
+    """go on with the run of this --name if there is one and it is not finished, else begin it: a command that a batch
+    system may run again and again"""
     keep: int = 1
-    """newest checkpoints kept, 0 keeps all"""
+    """newest checkpoints of finished epochs kept, 0 keeps all"""
+    checkpoint_minutes: float | None = None
+    """minutes between checkpoints inside an epoch (None: after each epoch only)"""
     tensorboard: bool = False
     """write TensorBoard event files into the run folder, too"""
     profile: bool = False
@@ -322,6 +327,18 @@ class RecordConfig:
             problem="--site is no name",
             received=f"--site {self.site!r}",
             remedy="Use at most 100 letters, digits, '.', '_', '+' and '-' only",
+        )
+        _require(
+            self.name is not None or not self.resume_or_start,
+            problem="a run that is begun or resumed is known by its name",
+            received="--resume-or-start without --name",
+            remedy="Give --name",
+        )
+        _require(
+            self.checkpoint_minutes is None or 0 < self.checkpoint_minutes < math.inf,
+            problem="--checkpoint-minutes is out of range",
+            received=f"--checkpoint-minutes {self.checkpoint_minutes}",
+            remedy="Give a number above 0, such as 10",
         )
 
     def folder(self, name: str) -> Path:

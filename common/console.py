@@ -33,11 +33,17 @@ class Console:
         if self._speaks:
             self._write(sys.stderr, text)
 
-    def steps(self, total: int, *, title: str) -> Callable[[int], object]:
-        """Return a function that is told of steps done and moves a bar, where bars are shown."""
+    def steps(self, total: int, *, title: str, done: int = 0) -> Callable[[int], object]:
+        """Return a function that is told of steps done and moves a bar, where bars are shown.
+
+        Args:
+            total: steps of the bar.
+            title: before it.
+            done: steps that were done before.
+        """
         if not self.bars:
             return lambda steps: None
-        bar = tqdm(total=total, desc=title, unit="step", leave=False)
+        bar = tqdm(total=total, initial=done, desc=title, unit="step", leave=False)
 
         def advance(steps: int) -> None:
             bar.update(steps)

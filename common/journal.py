@@ -3,8 +3,8 @@
 import math
 import platform
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from common.checkpoints import Checkpoint, remove_old_checkpoints, save_checkpoint
+from common.checkpoint_schedule import CheckpointSchedule
+from common.checkpoints import Checkpoint, EpochProgress, remove_old_checkpoints, save_checkpoint
 from common.config import Config
 from common.console import Console, counted, readable_seconds
 from common.energy import describe_energy
@@ -43,8 +44,9 @@ from common.records import (
     World,
     errors_for_people,
     now,
+    slurm_job,
 )
-from common.resume import read_resumable_run
+from common.resume import AlreadyFinished, Standing, look_at_run, read_resumable_run, set_aside
 from common.step_profile import Profiler, average_over_ranks, profile_table
 from common.tensorboard_events import write_scalars
 from common.timing import Phases
@@ -74,15 +76,19 @@ class Journal:
         self._host_before: HostBefore | None = None
         self._spent_before = spent_so_far()
         self._meter: Meter | None = None
+        self._schedule: CheckpointSchedule | None = None
+        self._inside_seconds = 0.0  # of the epoch that lasts: pauses for checkpoints inside it
 
     def start(self, experiment: Experiment, *, device: str, threads: int) -> Checkpoint | None:
         """Print table and settings, open the run folder; return the checkpoint to go on from, if the run is resumed.
 
         Raises:
             UserError: the run folder exists, cannot be written or cannot be resumed; on all ranks.
+            AlreadyFinished: it was to be begun or resumed, and it is finished; on all ranks.
         """
         self.experiment = experiment
         config = experiment.config
+        standing = self._look_at_run(config) if config.record.resume_or_start else None
         # Every rank asks; only rank 0's answer is used.
         hosts, devices = zip(*self.ranks.allgather((platform.node(), device)), strict=True)
         cores = usable_cores()
@@ -100,14 +106,29 @@ class Journal:
         checkpoint = None
         with self.ranks.together("opening the run folder"):
             if self.ranks.rank == 0:
-                checkpoint = self._open_folder(config, world)
+                checkpoint = self._open_folder(config, world, standing)
         if config.energy.energy:
             self._meter = Meter(config.energy, ranks=self.ranks, device=device, phases=self.phases)
-        return self.ranks.from_first(checkpoint)
+        checkpoint = self.ranks.from_first(checkpoint)
+        self._inside_seconds = checkpoint.checkpoint_seconds if checkpoint else 0.0
+        return checkpoint
+
+    def _look_at_run(self, config: Config) -> Standing:
+        """Return how the run stands that is to be begun or resumed, before anything is printed or changed."""
+        standing: Standing = "none"
+        with self.ranks.together("looking at the run folder"):
+            if self.ranks.rank == 0:
+                standing = look_at_run(config, framework=self.framework, tell=self.console.line)
+        standing = self.ranks.from_first(standing)
+        if standing == "finished":
+            raise AlreadyFinished(config)
+        return standing
 
     def training_starts(self) -> None:
         """End of start-up: what came before is not training time."""
         self.phases.startup_ends()
+        minutes = self.experiment.config.record.checkpoint_minutes
+        self._schedule = None if minutes is None else CheckpointSchedule(minutes)
 
     def timeline_file(self) -> Path | None:
         """Return where Horovod is to write its timeline, on all ranks; None if it was not asked for."""
@@ -141,6 +162,71 @@ class Journal:
         self._spent_before = spent_so_far()
         first = self._writer is not None and step < self.experiment.total_steps and not self._reason_to_stop()
         return bool(self.ranks.from_first(first))
+
+    def parts(
+        self,
+        epoch: int,
+        *,
+        begun: EpochProgress,
+        weights: Callable[[], Weights],
+        optimizer_state: Callable[[], Weights],
+        progress: Callable[[], EpochProgress],
+    ) -> Iterator[int]:
+        """Yield the steps of each part of an epoch; between two parts write a checkpoint if one is due.
+
+        Whoever trains asks for the next part when one is done, in the phase of training, which pauses meanwhile.
+        Without `--checkpoint-minutes` an epoch is one part.
+
+        Args:
+            epoch: its number, from 1.
+            begun: what was done of it before.
+            weights: called for those of this rank, with its own BatchNorm statistics.
+            optimizer_state: called on rank 0 only, for "<parameter>.<slot>" -> array.
+            progress: called for what this rank has of the epoch so far.
+
+        Raises:
+            UserError: the weights differ between ranks, or the checkpoint cannot be written; on all ranks.
+        """
+        done, steps = begun.steps, self.experiment.steps_of_epoch(epoch)
+        if self._schedule is None:
+            yield steps - done
+            return
+        with self._pause():
+            part = self.ranks.from_first(self._schedule.next_steps(steps - done))
+        while True:
+            self._schedule.part_begins(part)
+            yield part
+            done += part
+            if done == steps:
+                return
+            with self._pause():
+                if self.ranks.from_first(self._schedule.part_ended()):
+                    own = replace(progress(), steps=done)
+                    self._save_inside(epoch, own, weights=weights(), optimizer_state=optimizer_state)
+                    self._schedule.written()
+                part = self.ranks.from_first(self._schedule.next_steps(steps - done))
+
+    @contextmanager
+    def _pause(self) -> Iterator[None]:
+        """Pause the training; its time counts as that of checkpoints."""
+        with self.phases.pause():
+            started = time.perf_counter()
+            yield
+            self._inside_seconds += time.perf_counter() - started
+
+    def _save_inside(
+        self, epoch: int, own: EpochProgress, *, weights: Weights, optimizer_state: Callable[[], Weights]
+    ) -> None:
+        """Write a checkpoint inside an epoch, with what each rank has of its own."""
+        trained = {weight.name: weights[weight.name] for weight in self.experiment.spec.weights if weight.trainable}
+        self.ranks.check_same_weights(trained, when=f"after step {own.steps} of epoch {epoch}")
+        statistics = {name: array for name, array in weights.items() if name not in trained}
+        everyone = self.ranks.allgather(replace(own, statistics=statistics))
+        step = (epoch - 1) * self.experiment.steps_per_epoch + own.steps
+        with self.ranks.together("writing the checkpoint"):
+            if self._writer:
+                checkpoint = Checkpoint(epoch - 1, step, weights, optimizer_state(), everyone, self._inside_seconds)
+                save_checkpoint(self._writer.folder, checkpoint)
 
     def epoch_ended(
         self, epoch: int, result: EpochResult, *, weights: Weights, optimizer_state: Callable[[], Weights]
@@ -179,7 +265,7 @@ class Journal:
                     training_seconds=training_seconds,
                     data_wait_seconds=data_wait,
                     validation_seconds=validation_seconds,
-                    checkpoint_seconds=time.perf_counter() - started,
+                    checkpoint_seconds=self._inside_seconds + time.perf_counter() - started,
                     images_per_second=images_per_second(training.samples, training_seconds),
                     weights_hash=weights_hash(weights),
                 )
@@ -192,6 +278,9 @@ class Journal:
                 if goes_on and reason:
                     self.console.line(reason)
                     goes_on = False
+        self._inside_seconds = 0.0
+        if self._schedule:
+            self._schedule.written()
         return self.ranks.from_first(goes_on)
 
     def finish(
@@ -283,22 +372,31 @@ class Journal:
                 "marked as functional, not timed"
             )
 
-    def _open_folder(self, config: Config, world: World) -> Checkpoint | None:
+    def _open_folder(self, config: Config, world: World, standing: Standing | None) -> Checkpoint | None:
+        """Begin or resume the run; `standing` is known where it is not said which of the two."""
         record = self._new_record(config, world)
-        if config.record.resume is None:
+        if standing == "to be set aside":
+            place = set_aside(self._new_folder(config))
+            self.console.line(f"a run of this name cannot be resumed: what is there is now in {place}")
+        if config.record.resume is None and standing != "to be resumed":
             self._writer = RunWriter.create(self._new_folder(config), record)
             return None
-        folder = Path(config.record.resume)
+        folder = Path(config.record.resume) if config.record.resume else self._new_folder(config)
         run, checkpoint = read_resumable_run(folder, framework=self.framework, experiment=self.experiment)
         old = run.record
         assert isinstance(record.status, Status)
-        before = old.status.resumed_after_epochs if isinstance(old.status, Status) else []
-        status = replace(record.status, resumed_after_epochs=[*before, checkpoint.epoch])
+        assert isinstance(old.status, Status), "a run that is resumed was measured"
+        status = replace(
+            record.status,
+            resumed_after_epochs=[*old.status.resumed_after_epochs, checkpoint.epoch],
+            resumed_after_steps=[*old.status.resumed_after_steps, checkpoint.step],
+        )
         (folder / WEIGHTS_FILE).unlink(missing_ok=True)
         # Lines after the checkpoint are written anew, as the epochs are trained anew.
         record = replace(record, status=status, initial_test=old.initial_test)
         self._writer = RunWriter(folder, record, epochs=run.epochs[: checkpoint.epoch])
-        self.console.line(f"resuming {folder} after epoch {checkpoint.epoch}")
+        inside = f" and {counted(checkpoint.ranks[0].steps, 'update')} of the next" if checkpoint.ranks else ""
+        self.console.line(f"resuming {folder} after epoch {checkpoint.epoch}{inside}")
         return checkpoint
 
     def _new_folder(self, config: Config) -> Path:
@@ -347,6 +445,7 @@ class Journal:
                 process=psutil.Process().pid,
                 started_at=now(),
                 heartbeat_at=now(),
+                slurm_job=slurm_job(),
             ),
         )
 

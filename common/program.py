@@ -13,7 +13,7 @@ from common.console import Console
 from common.errors import EXIT_CODE_USER_ERROR, UserError, for_people
 from common.journal import Journal
 from common.ranks import Ranks
-from common.resume import resumed_settings
+from common.resume import AlreadyFinished, resumed_settings
 
 
 def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | UserError:
@@ -48,6 +48,8 @@ def run_program(
             with ranks.together("reading the settings"):
                 raise settings
         train(settings, ranks, journal)
+    except AlreadyFinished as done:
+        console.line(str(done))
     except (UserError, MemoryError) as caught:
         error = for_people(caught)
         journal.end("failed", message=str(error))

@@ -132,6 +132,8 @@ class Status:
     ended_at: Moment | None = None
     message: str | None = None
     resumed_after_epochs: list[int] = field(default_factory=list)
+    resumed_after_steps: list[int] = field(default_factory=list)  # updates of all epochs, where they were counted
+    slurm_job: str | None = None  # where Slurm runs it: number of the job, and how often that was requeued, as "1234.0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +206,8 @@ class EpochRecord:
     training_seconds: float | NotRecorded  # waiting for data included
     data_wait_seconds: float | NotRecorded  # part of training_seconds; on a CPU PyTorch makes the batches in it
     validation_seconds: float | NotRecorded
-    checkpoint_seconds: float | NotRecorded  # from the end of the epoch: ranks waited for, weights compared, written
+    # From the end of the epoch: ranks waited for, weights compared, written; and pauses for checkpoints inside it.
+    checkpoint_seconds: float | NotRecorded
     images_per_second: float | NotRecorded | None  # images of all ranks / training_seconds
     weights_hash: str | NotRecorded
 
@@ -465,4 +468,17 @@ def state_of(record: RunRecord) -> State:
         return status.state
     here = status.host == socket.gethostname()
     process_is_gone = here and not Path(f"/proc/{status.process}").exists() and Path("/proc/self").exists()
-    return "killed" if process_is_gone or seconds_since(status.heartbeat_at) > STALE_HEARTBEAT_SECONDS else "running"
+    is_stale = seconds_since(status.heartbeat_at) > STALE_HEARTBEAT_SECONDS
+    return "killed" if process_is_gone or is_stale or _was_requeued(status) else "running"
+
+
+def slurm_job() -> str | None:
+    """Return this process' Slurm job, as `Status` has it; None elsewhere."""
+    job = os.environ.get("SLURM_JOB_ID")
+    return f"{job}.{os.environ.get('SLURM_RESTART_COUNT', '0')}" if job else None
+
+
+def _was_requeued(status: Status) -> bool:
+    """Return whether a run was begun by this very job before Slurm ended and requeued it, with all its processes."""
+    before, ours = status.slurm_job, slurm_job()
+    return before != ours and before is not None and ours is not None and before.split(".")[0] == ours.split(".")[0]

@@ -24,6 +24,17 @@ class Timer:
     seconds: float = 0.0
 
 
+@dataclass
+class _Lasting:
+    """A phase that lasts, since when its time has not been taken, and whether listeners were told of it."""
+
+    name: Phase
+    timer: Timer
+    synchronize: Callable[[], None]
+    since: float
+    is_told: bool
+
+
 class Phases:
     """Takes the times of one rank's phases and tells listeners when one begins.
 
@@ -40,6 +51,7 @@ class Phases:
         self.current: Phase = "startup"
         self.startup_seconds = 0.0
         self._clock = clock
+        self._lasting: _Lasting | None = None
 
     def startup_ends(self) -> None:
         """End start-up, which has lasted since the process was made: imports are part of it."""
@@ -47,29 +59,49 @@ class Phases:
         self._begin("other")
 
     @contextmanager
-    def phase(self, name: Phase, *, synchronize: Callable[[], None]) -> Iterator[Timer]:
+    def phase(self, name: Phase, *, synchronize: Callable[[], None], before: float = 0.0) -> Iterator[Timer]:
         """Time a phase.
 
         Args:
             name: of the phase.
             synchronize: waits until the device has done all its work; called at both edges, before the clock is read.
+            before: seconds of the phase that an earlier start has taken.
 
         Yields:
             A timer that holds the seconds once the phase has ended.
         """
-        timer = Timer()
-        told = self.current == "other"
+        outer, told = self._lasting, self.current == "other"
         synchronize()
         if told:
             self._begin(name)
-        started = self._clock()
+        self._lasting = lasting = _Lasting(name, Timer(before), synchronize, self._clock(), is_told=told)
         try:
-            yield timer
+            yield lasting.timer
             synchronize()
         finally:
-            timer.seconds = self._clock() - started
+            lasting.timer.seconds += self._clock() - lasting.since
+            self._lasting = outer
             if told:
                 self._begin("other")
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leave the phase that lasts: what is done meanwhile is none of its time and goes by "other".
+
+        The phase's timer holds the seconds so far.
+        """
+        lasting = self._lasting
+        assert lasting is not None, "a pause is made in a phase"
+        lasting.synchronize()
+        lasting.timer.seconds += self._clock() - lasting.since
+        if lasting.is_told:
+            self._begin("other")
+        try:
+            yield
+        finally:
+            if lasting.is_told:
+                self._begin(lasting.name)
+            lasting.since = self._clock()
 
     def _begin(self, name: Phase) -> None:
         self.current = name

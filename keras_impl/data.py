@@ -16,8 +16,11 @@ Batches = Iterator[tuple[np.ndarray, np.ndarray]]
 PREFETCH_BATCHES = 4  # made ahead by a thread of TensorFlow
 
 
-def training_data(experiment: Experiment, *, epoch: int, ranks: Ranks) -> tf.data.Dataset:
-    """Return the batches of one epoch of this rank: images (batch, height, width, channels), labels (batch,) int64."""
+def training_data(experiment: Experiment, *, epoch: int, ranks: Ranks, first_step: int = 0) -> tf.data.Dataset:
+    """Return the batches of one epoch of this rank: images (batch, height, width, channels), labels (batch,) int64.
+
+    Those of the steps before `first_step` are left out.
+    """
     steps, batch_size = experiment.steps_of_epoch(epoch), experiment.config.training.batch_size
 
     def batches() -> Batches:
@@ -31,9 +34,10 @@ def training_data(experiment: Experiment, *, epoch: int, ranks: Ranks) -> tf.dat
             size=ranks.size,
             table=experiment.table,
             steps=steps,
+            first_step=first_step,
         )
 
-    return _dataset(experiment, batches, batch_size=batch_size, steps=steps)
+    return _dataset(experiment, batches, batch_size=batch_size, steps=steps - first_step)
 
 
 def evaluation_data(

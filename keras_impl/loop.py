@@ -1,13 +1,15 @@
 """`compile`, `fit` and `evaluate` of Keras: train an epoch, evaluate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from common.checkpoints import EpochProgress
 from common.config import Config
+from common.initial_weights import Weights
 from common.metrics import Sums
 from common.step_profile import Profiler
 from common.timing import Phases
@@ -17,6 +19,7 @@ from keras_impl.distributed_optimizer import check_compiled_model
 from keras_impl.optimizers import build_loss
 
 STEPS_PER_EXECUTION = 16  # updates that Keras runs in one call of TensorFlow
+NOT_BEGUN = EpochProgress()
 
 
 class Trainer:
@@ -67,37 +70,92 @@ class Trainer:
         """Train on one batch and take it back: the first call builds the graph, which is no training time."""
         variables = [*self.model.variables, *self.model.optimizer.variables]
         before = [variable.numpy() for variable in variables]
-        self._train(batches.take(1), epoch=1, advance=lambda _: None)
+        self._train(batches.take(1), epoch=1, advance=lambda _: None, parts=[1], state={})
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
 
     def train_epoch(
-        self, batches: tf.data.Dataset, *, epoch: int, advance: Callable[[int], object]
+        self,
+        batches: tf.data.Dataset,
+        *,
+        epoch: int,
+        advance: Callable[[int], object],
+        parts: Iterable[int] | None = None,
+        begun: EpochProgress = NOT_BEGUN,
     ) -> tuple[Sums, float, float]:
-        """Train on the batches of one epoch.
+        """Train on the batches of one epoch, or on those that are left of it.
 
         Args:
             batches: images (batch, height, width, channels), labels (batch,) int64.
             epoch: its number, from 1.
             advance: told of every step, for a bar.
+            parts: numbers of steps, each asked for when those before are done; None: all are one part.
+            begun: what was done of the epoch before, as `progress` returned it.
 
         Returns:
             Sums of this rank over the epoch (as the weights were at each step), seconds of training, and the part of
             them spent waiting for data.
         """
-        with self.phases.phase("training", synchronize=synchronize) as training:
-            loss, accuracy, waiting = self._train(batches, epoch=epoch, advance=advance)
-        samples = int(batches.cardinality()) * batches.element_spec[1].shape[0]
-        return _sums(loss, accuracy, samples), training.seconds, waiting
+        steps = int(batches.cardinality())
+        self._waited_before = begun.data_wait_seconds
+        with self.phases.phase("training", synchronize=synchronize, before=begun.training_seconds) as self._training:
+            loss, accuracy = self._train(
+                batches, epoch=epoch, advance=advance, parts=parts or [steps], state=begun.state
+            )
+        samples = (begun.steps + steps) * batches.element_spec[1].shape[0]
+        return _sums(loss, accuracy, samples), self._training.seconds, self._waited_before + self._waiting_seconds()
+
+    def progress(self) -> EpochProgress:
+        """Return what this rank has of the epoch that lasts, between two parts of it, in a pause of the training."""
+        return EpochProgress(
+            training_seconds=self._training.seconds,
+            data_wait_seconds=self._waited_before + self._waiting_seconds(),
+            state={name: np.atleast_1d(variable.numpy()) for name, variable in self._state_variables().items()},
+        )
+
+    def _restore(self, state: Weights) -> None:
+        """Put back what stands in `EpochProgress.state`; nothing where an epoch begins."""
+        if state:
+            for name, variable in self._state_variables().items():
+                variable.assign(state[name].reshape(variable.shape))
+
+    def _state_variables(self) -> dict[str, keras.Variable]:
+        """Return the sums of loss and accuracy, and the seeds of the dropout layers, under names of their own."""
+        seeds = {layer.name: layer.seed_generator.state for layer in self.model.layers if _has_seed(layer)}
+        sums = {f"metric{number}": variable for number, variable in enumerate(self._metric_variables())}
+        return {**seeds, **sums}
+
+    def _metric_variables(self) -> list[keras.Variable]:
+        variables: list[keras.Variable] = self.model.metrics_variables
+        return variables
+
+    def _waiting_seconds(self) -> float:
+        return self._steps.waiting_seconds()
 
     def _train(
-        self, batches: tf.data.Dataset, *, epoch: int, advance: Callable[[int], object]
-    ) -> tuple[float, float, float]:
-        """Train on all batches; return mean loss, accuracy and the seconds that steps have waited for their batches."""
-        self._steps.begin(int(batches.cardinality()))
+        self,
+        batches: tf.data.Dataset,
+        *,
+        epoch: int,
+        advance: Callable[[int], object],
+        parts: Iterable[int],
+        state: Weights,
+    ) -> tuple[float, float]:
+        """Train on all batches; return mean loss and accuracy of the epoch.
+
+        Args:
+            batches: as for `train_epoch`.
+            epoch: the same.
+            advance: the same.
+            parts: the same.
+            state: `EpochProgress.state`.
+        """
+        self._steps.begin(int(batches.cardinality()), parts=parts)
+        # `fit` begins with sums of nothing: what is put back comes after that.
+        restore = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: self._restore(state))
         logs = self.model.fit(batches, initial_epoch=epoch - 1, epochs=epoch, verbose=0, shuffle=False,
-                              callbacks=[_Counter(advance)]).history  # fmt: skip
-        return logs["loss"][0], logs["accuracy"][0], self._steps.waiting_seconds()
+                              callbacks=[restore, _Counter(advance)]).history  # fmt: skip
+        return logs["loss"][0], logs["accuracy"][0]
 
     def evaluate(
         self, batches: tf.data.Dataset, *, phase: Literal["validation", "test"], samples: int
@@ -119,6 +177,8 @@ class _Steps:
     def __init__(self, model: keras.Model) -> None:
         step = tf.autograph.experimental.do_not_convert(model.train_step)
         self._left = 0
+        self._parts: Iterator[int] = iter(())
+        self._left_of_part = 0
         self._waiting = tf.Variable(0.0, dtype=tf.float64, trainable=False)
 
         @tf.function
@@ -141,16 +201,25 @@ class _Steps:
 
         self._train = train
 
-    def begin(self, steps: int) -> None:
-        """Begin an epoch of so many steps."""
+    def begin(self, steps: int, *, parts: Iterable[int]) -> None:
+        """Begin an epoch of so many steps, in parts."""
         self._left = steps
+        self._parts = iter(parts)
+        self._left_of_part = 0
         self._waiting.assign(0.0)
 
     def __call__(self, batches: tf.data.Iterator) -> dict[str, tf.Tensor]:
         """Train on the next batches, as many as fit in one call; return the metrics so far."""
-        steps = min(STEPS_PER_EXECUTION, self._left)
-        self._left -= steps
-        return self._train(batches, tf.constant(steps))
+        left = min(STEPS_PER_EXECUTION, self._left)
+        self._left -= left
+        while True:
+            self._left_of_part = self._left_of_part or next(self._parts)
+            steps = min(left, self._left_of_part)
+            metrics = self._train(batches, tf.constant(steps))
+            self._left_of_part -= steps
+            left -= steps
+            if not left:
+                return metrics
 
     def waiting_seconds(self) -> float:
         """Return the seconds that the steps of this epoch have waited for their batches."""
@@ -179,6 +248,10 @@ def _sums(mean_loss: float, accuracy: float, samples: int) -> Sums:
 def seed_dropout(model: keras.Model, *, seed: int, epoch: int, rank: int) -> None:
     """Give every epoch and rank dropout masks of their own that do not depend on what ran before."""
     for number, layer in enumerate(model.layers):
-        generator = getattr(layer, "seed_generator", None)
-        if generator is not None:
-            generator.state.assign(np.random.SeedSequence([seed, epoch, rank, number]).generate_state(2, np.uint32))
+        if _has_seed(layer):
+            seeds = np.random.SeedSequence([seed, epoch, rank, number]).generate_state(2, np.uint32)
+            layer.seed_generator.state.assign(seeds)
+
+
+def _has_seed(layer: keras.Layer) -> bool:
+    return getattr(layer, "seed_generator", None) is not None

@@ -1,12 +1,14 @@
 """Steps taken apart to see where their time goes (`--profile`); they compute what those of `loop.py` compute."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from common.config import Config
+from common.initial_weights import Weights
 from common.ranks import Ranks
 from common.step_profile import Profiler
 from common.timing import Phases, Timer, timed
@@ -64,16 +66,31 @@ class ProfiledTrainer(Trainer):
         super().warm_up(batches)
         self.profiler.restart()
 
+    def _metric_variables(self) -> list[keras.Variable]:
+        return [*self._loss.variables, *self._accuracy.variables]
+
+    def _waiting_seconds(self) -> float:
+        return self._waiting.seconds
+
     def _train(
-        self, batches: tf.data.Dataset, *, epoch: int, advance: Callable[[int], object]
-    ) -> tuple[float, float, float]:
-        waiting = Timer()
+        self,
+        batches: tf.data.Dataset,
+        *,
+        epoch: int,
+        advance: Callable[[int], object],
+        parts: Iterable[int],
+        state: Weights,
+    ) -> tuple[float, float]:
+        self._waiting = Timer()
         self._loss.reset_state()
         self._accuracy.reset_state()
-        for images, labels in self.profiler.steps(timed(iter(batches), waiting)):
-            self._step(images, labels)
-            advance(1)
-        return float(self._loss.result()), float(self._accuracy.result()), waiting.seconds
+        self._restore(state)
+        drawn = timed(iter(batches), self._waiting)
+        for steps in parts:
+            for images, labels in self.profiler.steps(islice(drawn, steps)):
+                self._step(images, labels)
+                advance(1)
+        return float(self._loss.result()), float(self._accuracy.result())
 
     def _step(self, images: Any, labels: Any) -> None:
         lap = self.profiler.lap

@@ -16,8 +16,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up line
 
 import keras
 
+from common.checkpoints import EpochProgress
 from common.config import Config
 from common.experiment import prepare_experiment
+from common.initial_weights import Weights
 from common.journal import EpochResult, Journal
 from common.metrics import Sums
 from common.program import leave, program_name, read_settings, run_program, wants_timeline
@@ -69,9 +71,20 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     if checkpoint:
         import_state(model, optimizer, checkpoint.optimizer_state, spec=spec)
 
+    def weights() -> Weights:
+        return get_weights(model, spec=spec)
+
+    def optimizer_state() -> Weights:
+        return export_state(model, optimizer, spec=spec)
+
     # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they prove it.
     distributed.broadcast_state(model, optimizer, spec=spec, ranks=ranks)
-    journal.check_weights(get_weights(model, spec=spec), when="after the broadcast")
+    journal.check_weights(weights(), when="after the broadcast")
+    begun = EpochProgress()
+    if checkpoint and checkpoint.ranks:
+        begun = checkpoint.ranks[ranks.rank]
+        # Inside an epoch each rank has BatchNorm statistics of its own.
+        load_weights(model, {**checkpoint.weights, **begun.statistics}, spec=spec)
 
     if config.record.profile:
         trainer: Trainer = ProfiledTrainer(model, optimizer, config=config, phases=journal.phases, ranks=ranks)
@@ -103,9 +116,13 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
             trainer.freeze_batch_norm(training_data(experiment, epoch=epoch, ranks=ranks))
         steps = experiment.steps_of_epoch(epoch)
         training, seconds, waiting = trainer.train_epoch(
-            training_data(experiment, epoch=epoch, ranks=ranks),
+            training_data(experiment, epoch=epoch, ranks=ranks, first_step=begun.steps),
             epoch=epoch,
-            advance=journal.console.steps(steps, title=f"epoch {epoch}/{experiment.epochs}"),
+            advance=journal.console.steps(steps, title=f"epoch {epoch}/{experiment.epochs}", done=begun.steps),
+            parts=journal.parts(
+                epoch, begun=begun, weights=weights, optimizer_state=optimizer_state, progress=trainer.progress
+            ),
+            begun=begun,
         )
         distributed.average_batch_norm(model, spec=spec, ranks=ranks)
         validation, validation_seconds = Sums(), 0.0
@@ -122,16 +139,17 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
                 validation=validation,
                 validation_seconds=validation_seconds,
             ),
-            weights=get_weights(model, spec=spec),
-            optimizer_state=lambda: export_state(model, optimizer, spec=spec),
+            weights=weights(),
+            optimizer_state=optimizer_state,
         )
+        begun = EpochProgress()
     if timeline:
         distributed.stop_timeline()
     test, test_seconds = evaluate("test")
     journal.finish(
         test,
         test_seconds=test_seconds,
-        weights=get_weights(model, spec=spec),
+        weights=weights(),
         peak_device_memory_bytes=distributed.peak_device_memory(device),
         profiler=trainer.profiler,
     )

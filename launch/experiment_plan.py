@@ -49,7 +49,7 @@ CELL_KEYS = {
 }
 _ALWAYS_NAMED = ("framework", "model", "np")
 _SETTINGS = {one.name: subject.name for subject in fields(Config) for one in fields(subject.default_factory)}  # type: ignore[arg-type]
-_RESERVED = {"runs_folder", "name", "resume", "energy", "site"}  # set by the experiment itself
+_RESERVED = {"runs_folder", "name", "resume", "resume_or_start", "energy", "site"}  # set by the experiment itself
 _PAIRS = {"image_size"}  # settings that are lists themselves
 
 

@@ -19,7 +19,7 @@ from common.experiment import Experiment, prepare_experiment
 from common.pinning import choose_gpu
 from common.program import read_settings
 from common.records import check_new_folder
-from common.resume import read_resumable_run
+from common.resume import AlreadyFinished, look_at_run, read_resumable_run
 from launch.largest_batch import find_largest_batch
 from launch.processes import PROGRAMS, require_program, run_filtered, trainer_environment
 from launch.starters import start_at
@@ -55,7 +55,11 @@ def run(options: argparse.Namespace) -> int:
     settings = read_settings(options.trainer_arguments, program=program)
     if isinstance(settings, UserError):
         raise settings
-    experiment = check_settings(settings, framework=options.framework, size=options.np)
+    try:
+        experiment = check_settings(settings, framework=options.framework, size=options.np)
+    except AlreadyFinished as done:
+        print(done)
+        return 0
     if options.find_largest_batch:
         return _find_largest_batch(options, settings, experiment)
     print(shlex.join(command), flush=True)
@@ -92,13 +96,20 @@ def check_settings(settings: Config, *, framework: str, size: int) -> Experiment
 
     Raises:
         UserError: something does not fit together.
+        AlreadyFinished: the run was to be begun or resumed, and it is finished.
     """
     experiment = prepare_experiment(settings, size=size, progress=sys.stderr.isatty())
     record = settings.record
-    if record.resume:
-        read_resumable_run(Path(record.resume), framework=framework, experiment=experiment)
-    else:
-        check_new_folder(record.folder(record.name or "new"))
+    folder = Path(record.resume) if record.resume else record.folder(record.name or "new")
+    standing = None
+    if record.resume_or_start:
+        standing = look_at_run(settings, framework=framework, tell=lambda line: print(line, file=sys.stderr))
+        if standing == "finished":
+            raise AlreadyFinished(settings)
+    if record.resume or standing == "to be resumed":
+        read_resumable_run(folder, framework=framework, experiment=experiment)
+    elif standing != "to be set aside":
+        check_new_folder(folder)
     if shutil.which("nvidia-smi") is None:  # where it is, the ranks look, as they see the devices
         choose_gpu([], config=settings.device, local_rank=0, local_size=size)
     return experiment

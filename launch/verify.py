@@ -139,6 +139,7 @@ def plan_rerun(before: Run) -> Rerun:
             runs_folder=os.path.relpath(folder.parent),
             name=folder.name,
             resume=None,
+            resume_or_start=False,
             progress="auto",
             site="local",
         ),

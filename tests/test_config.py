@@ -24,6 +24,7 @@ SPECIAL = {
     "name": "run-1",
     "output_activation": "softmax",
     "target_accuracy": 0.75,
+    "checkpoint_minutes": 7.5,
 }
 # What some values need beside them.
 COMPANIONS = {
@@ -229,6 +230,11 @@ IMPOSSIBLE = [
     ("--name .hidden", [".hidden"]),
     ("--name ..", [".."]),
     ("--keep -1", ["--keep -1"]),
+    ("--checkpoint-minutes 0", ["--checkpoint-minutes 0", "above 0"]),
+    ("--checkpoint-minutes -1", ["--checkpoint-minutes -1"]),
+    ("--checkpoint-minutes inf", ["--checkpoint-minutes inf"]),
+    ("--checkpoint-minutes nan", ["--checkpoint-minutes nan"]),
+    ("--resume-or-start", ["--resume-or-start without --name", "Give --name"]),
     ("--power-interval 0", ["--power-interval 0", "0.01 or more"]),
     ("--power-interval 61", ["--power-interval 61", "60 or less"]),
     ("--idle-seconds -1", ["--idle-seconds -1", "0 or more"]),

@@ -196,6 +196,7 @@ CHANGES = {
     "epochs": "9",
     "max_steps": "5",
     "keep": "3",
+    "checkpoint_minutes": "2.5",
     "progress": "lines",
     "tensorboard": None,
     "data_folder": "/data",
@@ -203,7 +204,7 @@ CHANGES = {
 
 
 def test_every_change_that_is_allowed_is_tried_below() -> None:
-    assert set().union(*MAY_CHANGE.values()) - {"resume"} == set(CHANGES)
+    assert set().union(*MAY_CHANGE.values()) - {"resume", "resume_or_start"} == set(CHANGES)
 
 
 @pytest.mark.parametrize("name", CHANGES)

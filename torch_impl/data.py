@@ -13,9 +13,12 @@ from common.ranks import Ranks
 
 
 def training_data(
-    experiment: Experiment, *, epoch: int, ranks: Ranks, device: torch.device
+    experiment: Experiment, *, epoch: int, ranks: Ranks, device: torch.device, first_step: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the batches of one epoch of this rank: images (batch, channels, height, width), labels (batch,) int64."""
+    """Yield the batches of one epoch of this rank: images (batch, channels, height, width), labels (batch,) int64.
+
+    Those of the steps before `first_step` are left out.
+    """
     batches = training_batches(
         experiment.dataset.train,
         experiment.training_indices,
@@ -26,6 +29,7 @@ def training_data(
         size=ranks.size,
         table=experiment.table,
         steps=experiment.steps_of_epoch(epoch),
+        first_step=first_step,
     )
     # On a CPU all cores compute already: a thread that makes batches ahead would only take turns with them.
     return _on_device(prefetch(batches) if device.type == "cuda" else batches, device)

@@ -1,13 +1,16 @@
 """The explicit loop of PyTorch: train an epoch, evaluate."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from common.checkpoints import EpochProgress
 from common.config import INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS, Config
+from common.initial_weights import Weights
 from common.metrics import Sums
 from common.step_profile import Profiler
 from common.timing import Phases, Timer, timed
@@ -15,6 +18,7 @@ from torch_impl.distributed import synchronize
 from torch_impl.optimizers import loss_per_sample
 
 Batches = Iterator[tuple[Tensor, Tensor]]
+NOT_BEGUN = EpochProgress()
 
 
 class Trainer:
@@ -48,14 +52,22 @@ class Trainer:
         self.frozen_layers = [layer for layer in self.model.modules() if isinstance(layer, nn.BatchNorm2d)]
 
     def train_epoch(
-        self, batches: Batches, *, learning_rates: np.ndarray, advance: Callable[[int], object]
+        self,
+        batches: Batches,
+        *,
+        learning_rates: np.ndarray,
+        advance: Callable[[int], object],
+        parts: Iterable[int] | None = None,
+        begun: EpochProgress = NOT_BEGUN,
     ) -> tuple[Sums, float, float]:
-        """Train on the batches of one epoch.
+        """Train on the batches of one epoch, or on those that are left of it.
 
         Args:
             batches: images (batch, channels, height, width), labels (batch,) int64, on the device.
             learning_rates: (steps,), one for each batch.
             advance: told of every step, for a bar.
+            parts: numbers of steps, each asked for when those before are done; None: all are one part.
+            begun: what was done of the epoch before, as `progress` returned it.
 
         Returns:
             Sums of this rank over the epoch (as the weights were at each step), seconds of training, and the part of
@@ -69,18 +81,44 @@ class Trainer:
         batch_size = self.config.training.batch_size
         losses_of_places = torch.zeros(batch_size, dtype=torch.float64, device=self.device)
         correct_of_places = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
-        waiting = Timer()
-        batches = timed(batches, waiting)
-        if self.profiler:
-            batches = self.profiler.steps(batches)
-        with self.phases.phase("training", synchronize=self._synchronize) as training:
-            for learning_rate, (images, labels) in zip(learning_rates, batches, strict=True):
-                outputs, losses = self._step(images, labels, float(learning_rate))
-                losses_of_places += losses
-                correct_of_places += outputs.argmax(dim=1) == labels
-                advance(1)
-        sums = Sums(float(losses_of_places.sum()), float(correct_of_places.sum()), batch_size * len(learning_rates))
-        return sums, training.seconds, waiting.seconds
+        self._sums = {"losses_of_places": losses_of_places, "correct_of_places": correct_of_places}
+        self._restore(begun.state)
+        self._waiting = Timer(begun.data_wait_seconds)
+        batches, rates = timed(batches, self._waiting), iter(learning_rates)
+        with self.phases.phase(
+            "training", synchronize=self._synchronize, before=begun.training_seconds
+        ) as self._training:
+            for steps in parts or [len(learning_rates)]:
+                part: Batches = islice(batches, steps)
+                if self.profiler:
+                    part = self.profiler.steps(part)
+                for learning_rate, (images, labels) in zip(islice(rates, steps), part, strict=True):
+                    outputs, losses = self._step(images, labels, float(learning_rate))
+                    losses_of_places += losses
+                    correct_of_places += outputs.argmax(dim=1) == labels
+                    advance(1)
+        samples = batch_size * (begun.steps + len(learning_rates))
+        sums = Sums(float(losses_of_places.sum()), float(correct_of_places.sum()), samples)
+        return sums, self._training.seconds, self._waiting.seconds
+
+    def progress(self) -> EpochProgress:
+        """Return what this rank has of the epoch that lasts, between two parts of it, in a pause of the training."""
+        state = {name: tensor.cpu().numpy().copy() for name, tensor in self._sums.items()}
+        state["generator"] = torch.get_rng_state().numpy()
+        if self.device.type == "cuda":
+            state["device_generator"] = torch.cuda.get_rng_state(self.device).numpy()
+        return EpochProgress(
+            training_seconds=self._training.seconds, data_wait_seconds=self._waiting.seconds, state=state
+        )
+
+    def _restore(self, state: Weights) -> None:
+        """Put back what stands in `EpochProgress.state`; nothing where an epoch begins."""
+        if state:
+            for name, tensor in self._sums.items():
+                tensor.copy_(torch.from_numpy(state[name]))
+            torch.set_rng_state(torch.from_numpy(state["generator"]))
+            if self.device.type == "cuda":
+                torch.cuda.set_rng_state(torch.from_numpy(state["device_generator"]), self.device)
 
     def _step(self, images: Tensor, labels: Tensor, learning_rate: float) -> tuple[Tensor, Tensor]:
         for group in self.optimizer.param_groups:

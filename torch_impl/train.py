@@ -11,8 +11,10 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
+from common.checkpoints import EpochProgress
 from common.config import Config
 from common.experiment import prepare_experiment
+from common.initial_weights import Weights
 from common.journal import EpochResult, Journal
 from common.metrics import Sums
 from common.program import leave, program_name, read_settings, run_program, wants_timeline
@@ -65,9 +67,20 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
     if checkpoint:
         import_state(model, optimizer, checkpoint.optimizer_state, scaler=trainer.scaler)
 
+    def weights() -> Weights:
+        return get_weights(model, spec=experiment.spec)
+
+    def optimizer_state() -> Weights:
+        return export_state(model, optimizer, scaler=trainer.scaler)
+
     # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they prove it.
     distributed.broadcast_state(model, optimizer, ranks=ranks)
-    journal.check_weights(get_weights(model, spec=experiment.spec), when="after the broadcast")
+    journal.check_weights(weights(), when="after the broadcast")
+    begun = EpochProgress()
+    if checkpoint and checkpoint.ranks:
+        begun = checkpoint.ranks[ranks.rank]
+        # Inside an epoch each rank has BatchNorm statistics of its own.
+        load_weights(model, {**checkpoint.weights, **begun.statistics}, spec=experiment.spec)
 
     def evaluate(part: Literal["validation", "test"], *, replicated: bool = False) -> tuple[Sums, float]:
         split, indices = experiment.evaluation_samples(part)
@@ -92,9 +105,13 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
         steps = experiment.steps_of_epoch(epoch)
         first = (epoch - 1) * experiment.steps_per_epoch
         training, seconds, waiting = trainer.train_epoch(
-            training_data(experiment, epoch=epoch, ranks=ranks, device=device),
-            learning_rates=learning_rates[first : first + steps],
-            advance=journal.console.steps(steps, title=f"epoch {epoch}/{experiment.epochs}"),
+            training_data(experiment, epoch=epoch, ranks=ranks, device=device, first_step=begun.steps),
+            learning_rates=learning_rates[first + begun.steps : first + steps],
+            advance=journal.console.steps(steps, title=f"epoch {epoch}/{experiment.epochs}", done=begun.steps),
+            parts=journal.parts(
+                epoch, begun=begun, weights=weights, optimizer_state=optimizer_state, progress=trainer.progress
+            ),
+            begun=begun,
         )
         distributed.average_batch_norm(model, ranks=ranks)
         validation, validation_seconds = Sums(), 0.0
@@ -111,16 +128,17 @@ def train(config: Config, ranks: Ranks, journal: Journal) -> None:
                 validation=validation,
                 validation_seconds=validation_seconds,
             ),
-            weights=get_weights(model, spec=experiment.spec),
-            optimizer_state=lambda: export_state(model, optimizer, scaler=trainer.scaler),
+            weights=weights(),
+            optimizer_state=optimizer_state,
         )
+        begun = EpochProgress()
     if timeline:
         distributed.stop_timeline()
     test, test_seconds = evaluate("test")
     journal.finish(
         test,
         test_seconds=test_seconds,
-        weights=get_weights(model, spec=experiment.spec),
+        weights=weights(),
         peak_device_memory_bytes=distributed.peak_device_memory(device),
         profiler=trainer.profiler,
     )
