@@ -197,10 +197,11 @@ class Journal:
             self._schedule.part_begins(part)
             yield part
             done += part
-            if done == steps:
-                return
             with self._pause():
-                if self.ranks.from_first(self._schedule.part_ended()):
+                is_due = self._schedule.part_ended()
+                if done == steps:
+                    return
+                if self.ranks.from_first(is_due):
                     own = replace(progress(), steps=done)
                     self._save_inside(epoch, own, weights=weights(), optimizer_state=optimizer_state)
                     self._schedule.written()

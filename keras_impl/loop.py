@@ -219,7 +219,10 @@ class _Steps:
             self._left_of_part -= steps
             left -= steps
             if not left:
-                return metrics
+                break
+        if not self._left:
+            next(self._parts, None)  # whoever gave the parts takes their times
+        return metrics
 
     def waiting_seconds(self) -> float:
         """Return the seconds that the steps of this epoch have waited for their batches."""

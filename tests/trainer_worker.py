@@ -25,6 +25,7 @@ import numpy as np
 from common import batches, experiment, journal, schedule
 from common.batches import normalize
 from common.datasets import load_dataset
+from common.errors import UserError
 from common.prediction import read_trained_model
 
 FILLER = "filler"
@@ -226,6 +227,23 @@ def slow_model(framework: str) -> Iterator[None]:
             yield
 
 
+@contextlib.contextmanager
+def stopped(framework: str, *, epoch: int, steps: int) -> Iterator[None]:
+    """End a run inside an epoch on all ranks, after so many steps of it and before these are in a checkpoint."""
+    parts = journal.Journal.parts
+
+    def ended(self: Any, number: int, *, begun: Any, **options: Any) -> Iterator[int]:
+        done = begun.steps
+        for part in parts(self, number, begun=begun, **options):
+            yield part
+            done += part
+            if number == epoch and done >= steps:
+                raise UserError("stopped by the test. Received: a patch. Resume it")
+
+    with mock.patch.object(journal.Journal, "parts", ended):
+        yield
+
+
 PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "": lambda framework: contextlib.nullcontext(),
     "unaveraged": unaveraged,
@@ -239,6 +257,8 @@ PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "slow_source": functools.partial(slow_source, ranks={0, 1}),
     "slow_source_of_one": functools.partial(slow_source, ranks={1}),
     "slow_model": slow_model,
+    "stopped": functools.partial(stopped, epoch=1, steps=4),
+    "stopped_later": functools.partial(stopped, epoch=2, steps=3),
     "full_disk": functools.partial(full_disk, room_bytes=0),
     "nearly_full_disk": functools.partial(full_disk, room_bytes=2**17),
 }
