@@ -212,14 +212,13 @@ class _Steps:
         """Train on the next batches, as many as fit in one call; return the metrics so far."""
         left = min(STEPS_PER_EXECUTION, self._left)
         self._left -= left
-        while True:
+        metrics: dict[str, tf.Tensor] = {}
+        while left:
             self._left_of_part = self._left_of_part or next(self._parts)
             steps = min(left, self._left_of_part)
             metrics = self._train(batches, tf.constant(steps))
             self._left_of_part -= steps
             left -= steps
-            if not left:
-                break
         if not self._left:
             next(self._parts, None)  # whoever gave the parts takes their times
         return metrics

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     program = PROGRAMS[options.framework]
     start = start_at(options.site, hosts=options.hosts)
     command = start.command(program, np=options.np, controller=options.controller, arguments=options.trainer_arguments)
-    settings = read_settings(options.trainer_arguments, program=program)
+    settings = read_settings(start.recorded_arguments(options.trainer_arguments), program=program)
     if isinstance(settings, UserError):
         raise settings
     try:
