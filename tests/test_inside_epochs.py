@@ -25,7 +25,6 @@ from common.checkpoints import checkpoint_folders
 from common.records import EPOCHS_FILE, Hashes, Run, Status, Totals, read_run
 
 FRAMEWORKS = ("torch", "keras")
-LAUNCHERS = {1: "none", 2: "mpirun2"}
 DATA = ["--dataset", "synthetic:1200x28x28x1x10", "--validation-share", "0.1"]
 # Runs of 2 epochs of 6 updates. Dropout, momentum, a learning rate that grows in the first epoch.
 CNN = [*DATA, "--model", "cnn", "--batch-size", "32", "--steps-per-epoch", "6", "--epochs", "2"]
@@ -35,11 +34,12 @@ RESNET34 += ["--epochs", "1"]
 PROFILE = [*DATA, "--model", "mlp", "--steps-per-epoch", "6", "--epochs", "2", "--profile"]
 OFTEN = ["--checkpoint-minutes", "1e-9"]  # after every update
 NOW_AND_THEN = ["--checkpoint-minutes", "0.0005"]  # of 30 ms: after some updates, as it happens
-KILLED = [*DATA, "--model", "cnn", "--steps-per-epoch", "16", *OFTEN, "--resume-or-start", "--name", "killed"]
+UNTIL_KILLED = [*DATA, "--model", "cnn", "--steps-per-epoch", "16"]
+RESUMING = [*OFTEN, "--resume-or-start"]
 
 
 def jobs_of(size: int) -> list[Job]:
-    """Return the jobs of a start, but for those of the killed run."""
+    """Return the jobs of one or two ranks, but for those of the killed run."""
     jobs = [
         Job("cnn", [*CNN, "--name", f"cnn{size}"]),
         Job("parts", [*CNN, *NOW_AND_THEN, "--name", f"parts{size}"]),
@@ -47,25 +47,32 @@ def jobs_of(size: int) -> list[Job]:
         Job("part_again", ["--resume", f"runs/part{size}"], patch="stopped_later"),
         Job("too_short", ["--resume", f"runs/part{size}", "--max-steps", "8"], watch=f"runs/part{size}"),
         Job("part_resumed", ["--resume", f"runs/part{size}"]),
-        Job("resnet34", [*RESNET34, "--name", f"resnet34-{size}"]),
-        Job("resnet34_part", [*RESNET34, *OFTEN, "--name", f"resnet34-part{size}"], patch="stopped"),
-        Job("resnet34_resumed", ["--resume", f"runs/resnet34-part{size}"]),
+        *resnet34_jobs(f"shallow{size}", patch="shallow"),
     ]
     if size == 1:
-        jobs += [
+        return [
+            *jobs,
             Job("profile", [*PROFILE, "--name", "profile"]),
             Job("profile_part", [*PROFILE, *OFTEN, "--name", "profile-part"], patch="stopped"),
             Job("profile_resumed", ["--resume", "runs/profile-part"]),
         ]
-    else:
-        begin = [*CNN, *OFTEN, "--resume-or-start", "--name", "job"]
-        jobs += [
-            Job("job", begin, patch="stopped"),
-            Job("job_requeued", begin),
-            Job("job_after_its_end", begin, watch="runs/job"),
-            Job("job_full_disk", [*CNN, *OFTEN, "--name", "full"], patch="full_disk"),
-        ]
-    return jobs
+    begin = [*CNN, *RESUMING, "--name", "job"]
+    return [
+        *jobs,
+        Job("job", begin, patch="stopped"),
+        Job("job_requeued", begin),
+        Job("job_after_its_end", begin, watch="runs/job"),
+        Job("full_disk", [*CNN, *OFTEN, "--name", "full"], patch="full_disk"),
+    ]
+
+
+def resnet34_jobs(name: str, *, patch: str = "") -> list[Job]:
+    """Return an unbroken run, one that is ended inside its epoch, and its resumption."""
+    return [
+        Job(name, [*RESNET34, "--name", name], patch=patch),
+        Job(f"{name}-part", [*RESNET34, *OFTEN, "--name", f"{name}-part"], patch=f"{patch}+stopped"),
+        Job(f"{name}-resumed", ["--resume", f"runs/{name}-part"], patch=patch),
+    ]
 
 
 class Starts:
@@ -73,30 +80,35 @@ class Starts:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._done: dict[tuple[str, int], Outcomes | str] = {}
+        self._done: dict[tuple[str, int, bool], Outcomes | str] = {}
 
-    def outcomes(self, framework: str, size: int) -> Outcomes:
-        """Return what the jobs of one or two ranks did."""
-        if (framework, size) not in self._done:
-            folder, jobs = self.folder / framework, jobs_of(size)
+    def outcomes(self, framework: str, size: int, *, deep: bool = False) -> Outcomes:
+        """Return what the jobs of one or two ranks did; those of the model in its whole depth have their own start."""
+        key = (framework, size, deep)
+        if key not in self._done:
+            folder, jobs = self.folder / framework, resnet34_jobs(f"deep{size}") if deep else jobs_of(size)
             folder.mkdir(exist_ok=True)
-            if size == 1:
+            if size == 1 and not deep:
                 epochs = ["--epochs", str(self._kill(framework) + 1)]
-                never = [word for word in KILLED if word not in (*OFTEN, "--resume-or-start", "killed")]
-                jobs += [Job("after_kill", [*KILLED, *epochs]), Job("never_killed", [*never, "never-killed", *epochs])]
-            self._done[framework, size] = run_jobs(framework, jobs, folder=folder, launcher=LAUNCHERS[size])
-        outcomes = self._done[framework, size]
+                jobs += [
+                    Job("after_kill", [*UNTIL_KILLED, *RESUMING, *epochs, "--name", "killed"]),
+                    Job("never_killed", [*UNTIL_KILLED, *epochs, "--name", "never-killed"]),
+                ]
+            launcher = "none" if size == 1 else f"mpirun{size}"
+            self._done[key] = run_jobs(framework, jobs, folder=folder, launcher=launcher)
+        outcomes = self._done[key]
         assert isinstance(outcomes, dict), outcomes
         return outcomes
 
     def _kill(self, framework: str) -> int:
-        """Kill a run that is inside its second epoch or a later one; return how many it has finished."""
+        """Kill a run inside its second epoch or a later one; return how many it has finished."""
         folder = self.folder / framework
-        process = start_command(train_command(framework, [*KILLED, "--epochs", "100000"]), folder=folder)
+        arguments = [*UNTIL_KILLED, *RESUMING, "--epochs", "100000", "--name", "killed"]
+        process = start_command(train_command(framework, arguments), folder=folder)
         run = folder / "runs/killed"
         epochs = run / EPOCHS_FILE
         wait_until(
-            lambda: epochs.exists() and epochs.stat().st_size > 0 and "step" in str(checkpoint_folders(run)[-1:]),
+            lambda: epochs.exists() and epochs.stat().st_size > 0 and "-step-" in str(checkpoint_folders(run)[-1:]),
             process=process,
         )
         process.send_signal(signal.SIGKILL)
@@ -174,11 +186,14 @@ def test_a_run_ended_inside_epochs_ends_bit_for_bit_as_an_unbroken_one(
 
 
 @pytest.mark.parametrize("size", [2, 1])
-def test_ranks_go_on_with_their_own_batch_norm_statistics(starts: Starts, framework: str, size: int) -> None:
-    outcomes = starts.outcomes(framework, size)
-    assert [code_and_output(outcomes[f"resnet34{job}"])[0] for job in ("", "_part", "_resumed")] == [0, 2, 0]
-    run = starts.run(framework, f"resnet34-part{size}")
-    check_same(starts.run(framework, f"resnet34-{size}"), run)
+@pytest.mark.parametrize("depth", ["shallow", pytest.param("deep", marks=pytest.mark.long)])
+def test_ranks_go_on_with_their_own_batch_norm_statistics(
+    starts: Starts, framework: str, size: int, depth: str
+) -> None:
+    outcomes, name = starts.outcomes(framework, size, deep=depth == "deep"), f"{depth}{size}"
+    assert [code_and_output(outcomes[f"{name}{job}"])[0] for job in ("", "-part", "-resumed")] == [0, 2, 0]
+    run = starts.run(framework, f"{name}-part")
+    check_same(starts.run(framework, name), run)
     assert status(run).resumed_after_steps == [3]
 
 
@@ -217,6 +232,6 @@ def test_settings_that_end_before_the_checkpoint_are_refused(starts: Starts, fra
 
 
 def test_a_full_disk_ends_all_ranks_inside_an_epoch(starts: Starts, framework: str) -> None:
-    code, output = code_and_output(starts.outcomes(framework, 2)["job_full_disk"])
+    code, output = code_and_output(starts.outcomes(framework, 2)["full_disk"])
     assert code == 2 and "writing the checkpoint failed: " in output
     assert starts.run(framework, "full").epochs == []
