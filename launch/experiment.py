@@ -28,7 +28,6 @@ from common.sites import SITES_FILE, Sites, read_sites
 from launch.experiment_plan import Plan, PlannedRun, Preparation, only_matching, read_plan, shipped_experiments
 from launch.experiment_report import estimate, outcome, print_commands, print_left, print_status, unfinished
 from launch.experiment_runs import POLL_SECONDS, carry_out, host_of, left_over_preparation, survey, this_host
-from launch.processes import require_program
 from launch.progress import Progress
 from launch.starters import start_at
 
@@ -80,7 +79,8 @@ def run(options: argparse.Namespace) -> int:
         print_left(plan, found, sites=sites, site=site)
         return 0
     survey(plan)  # what stands in the way is told before anything is made
-    require_program(plan.start.words(np=1)[0] if plan.start else "horovodrun")
+    if plan.start:
+        plan.start.check(np=plan.start.slots() or 1)
     with errors_for_people("making the experiment's folder"):
         plan.folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does

@@ -27,6 +27,7 @@ SITE_FILES = Path(__file__).with_name("sites")
 _STRICT = ConfigDict(extra="forbid")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST = re.compile(r"[\w.-]+(:[1-9]\d*)?")
+_PLAIN_PATH = re.compile(r"[\w/.+@=,~-]+")
 
 Scheduler = Literal["local", "hosts", "slurm", "skypilot", "kubernetes"]
 
@@ -39,6 +40,8 @@ class HostsOptions:
         names: each "host:slots"; without slots one rank fits.
         spread: share the ranks out evenly; else a host is filled before the next is used.
         ssh_port, identity_file: of ssh, where it needs them; else its own configuration tells.
+        mpi_folder: whose `bin` holds Open MPI's programs on every host; None: that of the interpreter, if it has them,
+            else the PATH of each host is to lead to them.
     """
 
     __pydantic_config__ = _STRICT
@@ -46,6 +49,7 @@ class HostsOptions:
     spread: bool = False
     ssh_port: int | None = None
     identity_file: str | None = None
+    mpi_folder: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,6 +281,12 @@ def _check(site: LaunchSite, *, tables: set[str]) -> None:
     for host in site.hosts.names:
         if _HOST.fullmatch(host) is None:
             raise _wrong(site, "an impossible host", host, "Write it as name:slots, such as node1:4")
+    if not 0 < (site.hosts.ssh_port or 22) < 2**16:
+        raise _wrong(site, "an impossible port", site.hosts.ssh_port, "Give 1 to 65535, or leave it out")
+    for path in (site.hosts.identity_file, site.hosts.mpi_folder, site.network_interface):
+        if path is not None and _PLAIN_PATH.fullmatch(path) is None:
+            # horovodrun and mpirun put it into lines for shells as it is.
+            raise _wrong(site, "blanks or signs that launchers cannot hand on", repr(path), "Use a plain path")
     if not 0 < (site.slurm.max_hours or 1) < float("inf") or site.slurm.notice_seconds < 0:
         raise _wrong(
             site, "an impossible time", f"{site.slurm.max_hours}, {site.slurm.notice_seconds}", "Mend the file"

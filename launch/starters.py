@@ -2,14 +2,23 @@
 
 import math
 import os
+import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from common.errors import UserError
 from common.sites import Sites
-from launch.processes import ROOT
+from launch.processes import ROOT, require_program
+from launch.remote import Ssh, is_this_host, require_hosts
 from launch.site_files import LaunchSite, read_launch_site
+
+# What horovodrun takes, which hands it to a shell as it is; no hyphen first, which ssh would take for a flag.
+_HOST = re.compile(r"[A-Za-z0-9_][\w.-]*", flags=re.ASCII)
+_PLAIN_PATH = re.compile(r"[\w/.+@=:,-]+")  # which no shell reads otherwise
+# Variables that ranks need on hosts where mpirun starts them, beside those of MPI and of the site.
+_HANDED_ON = ("PATH", "TF_CPP_MIN_LOG_LEVEL", "PYTHONUNBUFFERED", "HOROVOD_TWINS_CACHE")
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ def parse_hosts(text: str) -> list[Slots]:
     found = []
     for part in text.split(","):
         host, colon, ranks = part.strip().partition(":")
-        if not host or host.startswith("-") or any(c.isspace() for c in host) or (colon and not ranks.isdecimal()):
+        if _HOST.fullmatch(host) is None or (colon and not ranks.isdecimal()):
             raise UserError(f"hosts are written as name:slots. Received: {text}. Write them as node1:4,node2:4")
         if colon and int(ranks) < 1:
             raise UserError(f"a host without slots takes no rank. Received: {part}. Give 1 or more, or leave it out")
@@ -118,15 +127,73 @@ class Start:
         Raises:
             UserError: there are too few slots.
         """
-        placed = place_ranks(self.hosts, np=np, spread=self.site.hosts.spread) if self.hosts else []
+        placed = self.placed(np)
         named = ["-H", ",".join(map(str, placed))] if placed else []
         if self.site.launcher == "srun" and controller != "gloo":
             return ["srun", f"--mpi={self.site.slurm.mpi}", "--ntasks", str(np)]
         if self.site.launcher == "mpirun" and controller != "gloo":
-            return ["mpirun", "-np", str(np), *named]
+            return ["mpirun", "-np", str(np), *named, *(self._mpirun_words() if named else [])]
         chosen = controller or (self.site.controller if self.site.scheduler != "local" else None)
         interface = ["--network-interfaces", self.site.network_interface] if self.site.network_interface else []
-        return ["horovodrun", "-np", str(np), *named, *interface, *([f"--{chosen}"] if chosen else [])]
+        reached = self._horovodrun_words(mpi=chosen == "mpi") if named else []
+        return ["horovodrun", "-np", str(np), *named, *reached, *interface, *([f"--{chosen}"] if chosen else [])]
+
+    def placed(self, np: int) -> list[Slots]:
+        """Return the hosts that `np` ranks are started on; none: this one alone, or those that a batch system gives.
+
+        Raises:
+            UserError: there are too few slots.
+        """
+        return place_ranks(self.hosts, np=np, spread=self.site.hosts.spread) if self.hosts else []
+
+    def check(self, *, np: int) -> None:
+        """See, before ranks are started, whether what starts them is here and their hosts let it in.
+
+        Raises:
+            UserError: too few slots, no launcher, a folder that it cannot hand on, or a host that ssh does not reach.
+        """
+        require_program(self.words(np=np)[0])
+        away = [slots.host for slots in self.placed(np) if not is_this_host(slots.host)]
+        if not away:
+            return
+        folder = str(Path.cwd())
+        if _PLAIN_PATH.fullmatch(folder) is None:
+            raise UserError(
+                f"horovodrun does not find this folder on other hosts. Received: {folder!r}. Use one whose path has "
+                "letters, digits, '/', '.', '_', '+' and '-' only"
+            )
+        require_hosts(away, ssh=self.ssh)
+
+    @property
+    def ssh(self) -> Ssh:
+        """How its hosts are reached."""
+        return Ssh(port=self.site.hosts.ssh_port, identity=self.site.hosts.identity_file)
+
+    def _horovodrun_words(self, *, mpi: bool) -> list[str]:
+        """Return how horovodrun reaches hosts. Its cache would take a host for reachable, or its addresses for known,
+        an hour after they changed."""
+        options = self.site.hosts
+        port = ["-p", str(options.ssh_port)] if options.ssh_port else []
+        identity = ["-i", options.identity_file] if options.identity_file else []
+        folder = self._mpi_folder() if mpi else None
+        return ["--disable-cache", *port, *identity, *([f"--mpi-args=--prefix {folder}"] if folder else [])]
+
+    def _mpirun_words(self) -> list[str]:
+        """Return how mpirun reaches hosts."""
+        options, interface, folder = self.site.hosts, self.site.network_interface, self._mpi_folder()
+        port = ["-p", str(options.ssh_port)] if options.ssh_port else []
+        identity = ["-i", options.identity_file] if options.identity_file else []
+        words = ["--mca", "plm_rsh_args", " ".join([*port, *identity])] if port or identity else []
+        words += ["--mca", "btl_tcp_if_include", interface] if interface else []
+        words += ["--prefix", folder] if folder else []
+        variables = [name for name in _HANDED_ON if name in os.environ] + sorted(self.site.environment)
+        return [*words, "--bind-to", "none", *(word for name in dict.fromkeys(variables) for word in ("-x", name))]
+
+    def _mpi_folder(self) -> str | None:
+        """Return the folder in whose `bin` mpirun looks for its daemon on other hosts, where no PATH leads to it."""
+        bin_folder = PurePath(self.site.project_folder or ROOT, self.site.python or sys.executable).parent
+        beside = str(bin_folder.parent) if Path(bin_folder, "orted").is_file() else None
+        return self.site.hosts.mpi_folder or beside
 
     def command(self, program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:
         """Return the command that starts a trainer on `np` ranks, as one would type it in the current folder."""

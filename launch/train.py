@@ -21,7 +21,7 @@ from common.program import read_settings
 from common.records import check_new_folder
 from common.resume import AlreadyFinished, look_at_run, read_resumable_run
 from launch.largest_batch import find_largest_batch
-from launch.processes import PROGRAMS, require_program, run_filtered, trainer_environment
+from launch.processes import PROGRAMS, run_filtered, trainer_environment
 from launch.starters import start_at
 
 EXIT_CODE_NOTHING_FITS = 1
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     print(shlex.join(command), flush=True)
     if options.dry_run:
         return 0
-    require_program(command[0])
+    start.check(np=options.np)
     return run_filtered(command, environment=trainer_environment())
 
 

@@ -25,9 +25,9 @@ def render(job: Job) -> dict[str, str]:
     return {SCRIPT: script(job)}
 
 
-def script(job: Job) -> str:
-    """Return the script that runs a job, one repeat after the other."""
-    checks = [line(preflight_words(job))] if job.preflight else []
+def script(job: Job, *, hosts: str | None = None) -> str:
+    """Return the script that runs a job, one repeat after the other, on this host or on others: "a:2,b:2"."""
+    checks = [line(preflight_words(job, hosts=hosts))] if job.preflight else []
     lines = [
         "#!/usr/bin/env bash",
         f"# {job.name}, {job.size} ranks on {job.site.name}; written by `python -m launch submit`.",
@@ -37,14 +37,16 @@ def script(job: Job) -> str:
         f"trap 'exit {ENDED}' TERM INT",
         *prologue(job),
     ]  # fmt: skip
-    return "\n".join([*lines, *checks, *(line(["timeout", f"{job.minutes}m", *words]) for words in _commands(job)), ""])
+    return "\n".join(
+        [*lines, *checks, *(line(["timeout", f"{job.minutes}m", *words]) for words in _commands(job, hosts=hosts)), ""]
+    )
 
 
-def _commands(job: Job) -> list[list[str]]:
+def _commands(job: Job, *, hosts: str | None) -> list[list[str]]:
     """Return the commands that run one after the other, each within the time limit."""
     if job.experiment:
-        return [experiment_words(job)]
-    words = start_at(job.site.reference, hosts=None).words(np=job.size)
+        return [experiment_words(job, hosts=hosts)]
+    words = start_at(job.site.reference, hosts=hosts).words(np=job.size)
     seeds = [str(job.seed + number) if job.repeats > 1 else None for number in range(job.repeats)]
     return [[*words, *trainer_words(job, name=job.run_name(repeat), seed=seed)] for repeat, seed in enumerate(seeds, 1)]
 
