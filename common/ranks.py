@@ -83,6 +83,29 @@ def under_launcher(variables: Mapping[str, str]) -> bool:
     return any(name in variables for name in LAUNCHER_VARIABLES)
 
 
+# Among the flags of `mpirun` that horovodrun gives it, and nobody else gives together: --tag-output, -bind-to none,
+# -mca btl ^openib (horovod/runner/mpi_run.py).
+_HOROVODRUN_OVER_MPI = {
+    "OMPI_MCA_orte_tag_output": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_btl": "^openib",
+}
+
+
+def launcher_of(variables: Mapping[str, str]) -> str:
+    """Return what started a process with these environment variables: horovodrun, mpirun, srun or none.
+
+    srun is told by its way of joining MPI's processes (`--mpi=pmix`, `pmi2`): without, every one of its ranks is alone.
+    """
+    if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in variables or _HOROVODRUN_OVER_MPI.items() <= dict(variables).items():
+        return "horovodrun"
+    if "OMPI_COMM_WORLD_SIZE" in variables:  # also where Slurm's steps start Open MPI's daemons
+        return "mpirun"
+    if "SLURM_STEP_ID" in variables and ("PMIX_RANK" in variables or "PMI_RANK" in variables):
+        return "srun"
+    return "mpirun" if under_launcher(variables) else "none"
+
+
 # MPI spins while it waits; on a CPU it would take the cores from the ranks that still compute.
 YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 # Where gradients travel through the memory of the host. Horovod's own values, 1 ms and 128 MB, suit GPUs: on 2 ranks of

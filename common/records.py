@@ -78,6 +78,7 @@ class World:
     cores: int
     oversubscribed: bool  # more threads than cores: the run is functional, its times are not to be compared
     devices: list[str]  # of each rank
+    launcher: str | None = None  # what started the ranks: horovodrun, mpirun, srun or none; None: not told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +158,9 @@ class Totals:
     # A first epoch may be slower than those after it, whose images / training_seconds are the steady state.
     first_epoch_seconds: float | NotRecorded | None = None  # of training
     steady_images_per_second: float | NotRecorded | None = None  # None with one epoch
+    # Of the last start, before `startup_seconds`: see `common.starting`.
+    queue_seconds: float | NotRecorded | None = None  # None: no queue
+    launch_seconds: float | NotRecorded | None = None  # from the starting command to rank 0's process; None: not told
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import IO, Any, TextIO
 import psutil
 
 from common.errors import UserError
+from common.moments import STARTED_AT, moment
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}
@@ -37,7 +38,12 @@ def run_filtered(command: Sequence[str], *, environment: Mapping[str, str]) -> i
     Ctrl-C and SIGTERM go to the program, which ends its ranks; this process ends after it.
     """
     process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        command,
+        env={**environment, **moment(STARTED_AT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
     )
     assert process.stdout and process.stderr
     with _signals_left_to(process):
@@ -146,7 +152,10 @@ def started(command: Sequence[str], *, variables: Mapping[str, str], log: Path) 
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(
-                command, env={**trainer_environment(), **variables}, stdout=output, stderr=subprocess.STDOUT
+                command,
+                env={**trainer_environment(), **variables, **moment(STARTED_AT)},
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
         except FileNotFoundError:
             raise not_installed(command[0]) from None

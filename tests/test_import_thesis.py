@@ -89,6 +89,8 @@ def test_a_timed_run(imported: Path) -> None:
         data_wait_seconds=NotRecorded("not in the files of 003"),
         first_epoch_seconds=62.5,
         steady_images_per_second=7650 / 60.5,
+        queue_seconds=NotRecorded("not in the files of 003"),
+        launch_seconds=NotRecorded("not in the files of 003"),
     )
     assert [epoch.validation_accuracy for epoch in run.epochs] == [number / 200 for number in range(1, 101)]
     assert [epoch.training_seconds for epoch in run.epochs] == [62.5] + [60.5] * 99

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,12 @@ from common import journal as journal_module
 from common.checkpoints import checkpoint_folders
 from common.config import Config, config_from_dict
 from common.console import Console, readable_seconds
+from common.environment import Environment
 from common.errors import UserError
 from common.initial_weights import load_weights, weights_hash
 from common.journal import EpochResult, Journal
 from common.metrics import Sums
+from common.moments import BEGAN_AT, MOMENTS, STARTED_AT, SUBMITTED_AT
 from common.ranks import Ranks
 from common.records import Evaluation, NotRecorded, Run, RunWriter, Totals, World, read_run
 
@@ -141,6 +144,36 @@ def test_totals_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "test loss 0.4000, accuracy 75.00 % (15/20)" in shown
     assert f"run folder: {tmp_path / 'run'}" in shown and "trained 3 epochs in 11.0 s, 33 images/s" in shown
     assert "before training: test loss 2.3000, accuracy 10.00 % (2/20)" in shown
+
+
+def test_the_last_start_tells_what_came_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = time.time()
+    for name in MOMENTS:
+        monkeypatch.delenv(name, raising=False)
+
+    def script(journal: Journal, done: int) -> None:
+        end_epoch(journal, done + 1)
+        finish(journal)
+
+    play(make_config(tmp_path, training={"epochs": 1}), script)
+    found = totals(read_run(tmp_path / "run"))
+    assert (found.queue_seconds, found.launch_seconds) == (None, None)
+    assert "(start-up" in capsys.readouterr().out
+
+    monkeypatch.setenv(SUBMITTED_AT, str(now - 99_070))
+    monkeypatch.setenv(BEGAN_AT, str(now - 99_000))
+    monkeypatch.setenv(STARTED_AT, str(now - 90_000))  # before this process, however long the tests have run
+    play(make_config(tmp_path, training={"epochs": 2}, record={"resume": str(tmp_path / "run")}), script)
+    run = read_run(tmp_path / "run")
+    found = totals(run)
+    assert found.queue_seconds == pytest.approx(70) and isinstance(run.record.world, World)
+    assert isinstance(found.launch_seconds, float) and 0 < found.launch_seconds < 90_000
+    assert run.record.world.launcher == "none"
+    assert "(launch " in capsys.readouterr().out
+    assert isinstance(run.record.environment, Environment)
+    assert not set(MOMENTS) & set(run.record.environment.variables), "they would make all starts different"
 
 
 def test_max_steps_cuts_the_last_epoch(tmp_path: Path) -> None:

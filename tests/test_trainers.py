@@ -359,7 +359,9 @@ def test_a_run_is_recorded_and_printed(starts: Starts, framework: str, size: int
 
     assert run.state == "finished" and run.record.framework == framework and run.record.origin == "measured"
     assert isinstance(run.record.world, World)
-    assert (run.record.world.size, run.record.world.controller) == (size, "mpi" if size == 2 else "none")
+    world = run.record.world
+    started_by = ("mpi", "mpirun") if size == 2 else ("none", "none")
+    assert (world.size, world.controller, world.launcher) == (size, *started_by)
     assert [epoch.steps for epoch in run.epochs] == [steps] * epochs
     for epoch in run.epochs:
         assert isinstance(epoch.images_per_second, float) and isinstance(epoch.training_seconds, float)
