@@ -1,8 +1,8 @@
 """Environment variables by which whoever starts ranks tells when, in seconds since 1970.
 
     HOROVOD_TWINS_SUBMITTED_AT  a job was handed to a queue; set by the command that submits
-    HOROVOD_TWINS_BEGAN_AT      the job's script began: `export HOROVOD_TWINS_BEGAN_AT=$(date +%s.%N)`, its first line
-    HOROVOD_TWINS_STARTED_AT    the command that starts the ranks was given; the same line right before it
+    HOROVOD_TWINS_BEGAN_AT      the job's script began; its first line sets it, by `date +%s.%N`
+    HOROVOD_TWINS_STARTED_AT    the command that starts the ranks was given; the line before it sets it likewise
 
 Rank 0 may be on another host, so they have to travel: horovodrun and srun hand on all variables, mpirun those that are
 named by `-x NAME` (all of `MOMENTS`). A job that goes back into its queue is submitted anew: its script sets

@@ -4,7 +4,17 @@ import shlex
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
+from common.moments import BEGAN_AT, STARTED_AT
 from launch.jobs import Job
+
+
+def _telling(name: str) -> str:
+    """Return the line that sets a variable of `common.moments` to now; in two steps, as shellcheck wants it."""
+    return f"{name}=$(date +%s.%N); export {name}"
+
+
+# Before the command that starts a trainer's ranks: the run records how long that takes. Experiments tell it themselves.
+TELL_START = _telling(STARTED_AT)
 
 
 class Shell(str):
@@ -20,7 +30,7 @@ def prologue(job: Job) -> list[str]:
     """Return the lines that bring a shell at the site to where trainers can be started."""
     site = job.site
     python = PurePosixPath(job.python)
-    lines = [line(["cd", job.project_folder])]
+    lines = [_telling(BEGAN_AT), line(["cd", job.project_folder])]
     if site.modules:
         lines += [line(["module", "purge"]), line(["module", "load", *site.modules])]
     if python.is_absolute():

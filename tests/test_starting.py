@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -15,7 +16,8 @@ from common.ranks import launcher_of
 from common.records import NotRecorded
 from common.starting import launch_seconds, queue_seconds
 from common.timing import process_age
-from launch.processes import run_filtered, started
+from launch.__main__ import main
+from launch.processes import ROOT, run_filtered, started
 
 
 def test_seconds_by_hand() -> None:
@@ -127,3 +129,21 @@ def test_what_is_run_in_sight_tells_its_moment_too(tmp_path: Path) -> None:
 def test_the_names_are_those_that_scripts_export() -> None:
     assert [name for name in MOMENTS if name.startswith("HOROVOD_TWINS_") and name.endswith("_AT")] == list(MOMENTS)
     assert list(moment(SUBMITTED_AT)) == [SUBMITTED_AT] and float(moment(SUBMITTED_AT)[SUBMITTED_AT]) > 1.7e9
+
+
+def test_a_job_tells_when_its_script_and_its_ranks_began(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["submit", "--dry-run", "--no-preflight", "--repeats", "2", "--", "torch_impl/train.py"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    began = [number for number, line in enumerate(lines) if line.startswith(f"{BEGAN_AT}=")]
+    started_at = [number for number, line in enumerate(lines) if line.startswith(f"{STARTED_AT}=")]
+    ranks = [number for number, line in enumerate(lines) if "torch_impl/train.py" in line]
+    assert len(began) == 1 and len(ranks) == 2 and [number + 1 for number in started_at] == ranks
+    assert began[0] < lines.index(f"cd {shlex.quote(str(ROOT))}")
+    # The lines do what they say, in the shell of scripts.
+    told = "\n".join(["set -eu", lines[began[0]], lines[started_at[0]], f'echo "${BEGAN_AT} ${STARTED_AT}"; env'])
+    before = time.time()
+    shown = subprocess.run(["bash", "-c", told], capture_output=True, text=True, check=True).stdout
+    first, second = map(float, shown.splitlines()[0].split())
+    assert before - 0.001 <= first <= second <= time.time()
+    assert f"{BEGAN_AT}={shown.split()[0]}" in shown.splitlines()[1:], "it is exported"

@@ -11,7 +11,7 @@ import psutil
 from common.errors import UserError
 from common.records import errors_for_people
 from launch.jobs import Job, JobRecord, JobState
-from launch.scripts import experiment_words, line, preflight_words, prologue, trainer_words
+from launch.scripts import TELL_START, experiment_words, line, preflight_words, prologue, trainer_words
 from launch.starters import start_at
 
 SCRIPT = "job.sh"
@@ -27,7 +27,6 @@ def render(job: Job) -> dict[str, str]:
 
 def script(job: Job, *, hosts: str | None = None) -> str:
     """Return the script that runs a job, one repeat after the other, on this host or on others: "a:2,b:2"."""
-    checks = [line(preflight_words(job, hosts=hosts))] if job.preflight else []
     lines = [
         "#!/usr/bin/env bash",
         f"# {job.name}, {job.size} ranks on {job.site.name}; written by `python -m launch submit`.",
@@ -36,10 +35,12 @@ def script(job: Job, *, hosts: str | None = None) -> str:
         "trap 'echo $? > \"$folder/exit-code\"' EXIT",
         f"trap 'exit {ENDED}' TERM INT",
         *prologue(job),
+        *([line(preflight_words(job, hosts=hosts))] if job.preflight else []),
     ]  # fmt: skip
-    return "\n".join(
-        [*lines, *checks, *(line(["timeout", f"{job.minutes}m", *words]) for words in _commands(job, hosts=hosts)), ""]
-    )
+    for words in _commands(job, hosts=hosts):
+        started = [] if job.experiment else [TELL_START]
+        lines += [*started, line(["timeout", f"{job.minutes}m", *words])]
+    return "\n".join([*lines, ""])
 
 
 def _commands(job: Job, *, hosts: str | None) -> list[list[str]]:
