@@ -4,6 +4,7 @@ python -m launch train --framework keras --np 4 -- --epochs 3     check the sett
 python -m launch experiment run smoke                             many runs from one settings file
 python -m launch sites                                            where jobs can be started; `show SITE` tells all
 python -m launch submit --site slurm -- experiment smoke          a job there; then `status`, `logs`, `cancel`
+python -m launch fetch JOB                                        its run folders back, checked by checksums
 python -m launch verify RUN                                       does a run reproduce?
 python -m launch bench                                            how fast, against bare loops and DDP
 python -m launch parity                                           prove that both frameworks train alike
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from common.command_line import Parser, carry_out
-from launch import bench, experiment, job_commands, parity, submit, train, verify
+from launch import bench, experiment, fetch, job_commands, parity, submit, train, verify
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     parser = Parser(prog="python -m launch", description="Start trainers and measure them.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (train, experiment, submit, job_commands, verify, bench, parity):
+    for module in (train, experiment, submit, job_commands, fetch, verify, bench, parity):
         module.add_command(commands)
     options = parser.parse_args(arguments[:cut])
     options.launch_arguments, options.trainer_arguments = arguments[:cut], arguments[cut + 1 :]
