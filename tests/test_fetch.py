@@ -1,5 +1,6 @@
 """`python -m launch fetch`: every byte arrives, nothing half, nothing overwritten; by a shell here, a made `ssh`."""
 
+import errno
 import json
 import os
 import shutil
@@ -264,8 +265,8 @@ def test_links_and_pipes_are_refused_and_the_other_runs_come(
 def test_a_file_of_two_names_is_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "there" / "a")
     os.link(tmp_path / "there/a/run.json", tmp_path / "there/a/twin.json")
-    fetched(capsys, "--from", str(tmp_path / "there"), "--to", str(tmp_path / "to"))
-    assert content(tmp_path / "to") == content(tmp_path / "there")
+    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--to", str(tmp_path / "to"))
+    assert content(tmp_path / "to") == content(tmp_path / "there") and shown.count("to copy") == 1
     assert (tmp_path / "to/a/twin.json").stat().st_nlink == 1
 
 
@@ -301,6 +302,24 @@ def test_an_earlier_state_is_replaced(
     assert content(here) == content(there), "nothing of the old state is left"
     only_whole(tmp_path / "to", "a")
     assert why_not_earlier(there, here) is None
+
+
+def test_an_earlier_state_stays_where_its_place_cannot_be_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, here = grown(tmp_path, first={"epochs": 1, "state": "running"}, second={"epochs": 2})
+    before, rename = content(here), Path.rename
+
+    def refuse(path: Path, target: Path) -> Path:
+        if path.name == "run":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--to", str(tmp_path / "to"), code=2)
+    assert "fetching runs failed: No space left on device" in shown
+    assert content(here) == before
+    only_whole(tmp_path / "to", "a")
 
 
 def test_what_is_the_same_need_not_come_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
