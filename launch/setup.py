@@ -96,7 +96,9 @@ def set_up(options: argparse.Namespace) -> None:
         if not state.satisfies(request):  # another set-up may have done it while this one waited
             setup_run.carry_out(request, state)
         if options.fill_wheels:
-            setup_run.fill_wheels(request, state, Path(options.fill_wheels).expanduser().absolute())
+            folder = Path(options.fill_wheels).expanduser().absolute()
+            setup_run.fill_wheels(request, state, folder)
+            print(f"setup: on the other machine, of the same kind: make setup WHEELS={folder}")
 
 
 if __name__ == "__main__":

@@ -347,4 +347,3 @@ def fill_wheels(request: Request, state: State, folder: Path) -> None:
     runner.wheels_folder = folder
     cpu_index = not request.gpu and runner.cuda_would_come()
     runner.run_all([setup_plan.wheels_step(request, folder, cpu_index=cpu_index)])
-    print(f"setup: on the other machine, of the same kind: make setup WHEELS={folder}")
