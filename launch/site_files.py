@@ -133,6 +133,7 @@ class LaunchSite:
         runs_folder: folder of the run folders there; None: `runs` in the project's folder.
         data_folder: cache of data sets there; None: the user's own.
         scratch_folder: for files of the moment.
+        architecture: of its nodes, as `uname -m` says it.
         internet: whether nodes reach it; without, data have to be there before.
         network_interface: by which ranks talk; None: what Horovod and MPI choose.
         modules: environment modules to load, in this order.
@@ -154,6 +155,7 @@ class LaunchSite:
     runs_folder: str | None = None
     data_folder: str | None = None
     scratch_folder: str | None = None
+    architecture: str = "x86_64"
     internet: bool = True
     network_interface: str | None = None
     modules: list[str] = field(default_factory=list)

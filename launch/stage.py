@@ -18,6 +18,7 @@ from common.revision import source_revision
 from launch import bundle, setup_plan, stage_sources, stage_wheels, unstage
 from launch.bundle import Source
 from launch.setup_run import terminate_as_interrupt
+from launch.site_files import read_launch_site
 
 ROOT = Path(__file__).resolve().parent.parent
 ALL, PURE, NONE = "all", "pure", "none"  # wheels
@@ -42,10 +43,10 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--weights", nargs="+", action="extend", default=[], type=Path, metavar="FILE", help=".safetensors files"
     )
-    parser.add_argument(
-        "--architecture",
-        default=platform.machine(),
-        help="of the other machine, as `uname -m` says it (default: %(default)s, as here)",
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--site", metavar="NAME", help="for its nodes: a shipped site, or a file of your own")
+    kind.add_argument(
+        "--architecture", metavar="NAME", help="for machines of which `uname -m` says this (default: as here)"
     )
     wheels = parser.add_mutually_exclusive_group()
     wheels.add_argument("--wheels", type=Path, metavar="DIR", help="already filled: make wheels WHEELS=DIR")
@@ -74,24 +75,21 @@ def run(options: argparse.Namespace) -> None:
 
 def gather(options: argparse.Namespace, place: Path) -> tuple[list[Source], dict[str, Any]]:
     """Return all files and the description of a bundle; `place` is an empty folder for what has to be made."""
-    if not options.architecture.replace("_", "").isalnum():
-        raise UserError(
-            f"no architecture has such a name. Received: {options.architecture!r}. Take what `uname -m` says"
-        )
+    architecture = architecture_of(options)
     (place / "code").mkdir()
     (place / "wheels").mkdir()
     sources = [Source(file=Path(unstage.__file__), path=unstage.SCRIPT)]
     sources += stage_sources.code_sources(ROOT, place / "code", uncommitted=options.uncommitted)
     data = stage_sources.dataset_sources(options.dataset)
     weights = stage_sources.weights_sources(options.weights)
-    wheels, setup = gather_wheels(options, place / "wheels")
+    wheels, setup = gather_wheels(options, place / "wheels", architecture=architecture)
     entries = sorted({PurePosixPath(source.path).parts[1] for source in data if source.path.startswith("datasets/")})
     prepared = [f"{stage_sources.PREPARED}{source.path}" for source in data if source.path.startswith("inputs/")]
     description = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "revision": source_revision(ROOT),
         "target": {
-            "architecture": options.architecture,
+            "architecture": architecture,
             "python": ".".join(map(str, unstage.NEEDED_PYTHON)),
             "glibc": "".join(platform.libc_ver()),
         },
@@ -103,9 +101,18 @@ def gather(options: argparse.Namespace, place: Path) -> tuple[list[Source], dict
     return [*sources, *wheels, *data, *weights], description
 
 
-def gather_wheels(options: argparse.Namespace, folder: Path) -> tuple[list[Source], dict[str, Any]]:
+def architecture_of(options: argparse.Namespace) -> str:
+    """Return the kind of processor that the bundle is for."""
+    if options.site:
+        return read_launch_site(options.site).architecture
+    return options.architecture or platform.machine()
+
+
+def gather_wheels(
+    options: argparse.Namespace, folder: Path, *, architecture: str
+) -> tuple[list[Source], dict[str, Any]]:
     """Return the wheels, and what set-up on the other machine has to know; `folder` is empty."""
-    foreign = options.architecture != platform.machine()
+    foreign = architecture != platform.machine()
     frameworks = tuple(f for f in setup_plan.FRAMEWORKS if f in options.frameworks)
     if options.no_wheels:
         return [], {"wheels": NONE, "frameworks": list(frameworks or setup_plan.FRAMEWORKS), "gpu": False}
@@ -122,7 +129,7 @@ def gather_wheels(options: argparse.Namespace, folder: Path) -> tuple[list[Sourc
     setup = {"wheels": PURE if foreign else ALL, "frameworks": list(request.frameworks), "gpu": request.gpu}
     if foreign:
         missing = stage_wheels.from_modules(request, sources)
-        print(f"note: only pure-Python wheels run on {options.architecture}; from modules come {' '.join(missing)}")
+        print(f"note: only pure-Python wheels run on {architecture}; from modules come {' '.join(missing)}")
         return sources, setup | {"from_modules": missing}
     stage_wheels.require_all(request, sources)
     if not stage_wheels.has_built_horovod(sources):

@@ -171,7 +171,7 @@ def unpacked(archive: Path, *, near: Path) -> "Iterator[Path]":
     temporary = Path(tempfile.mkdtemp(prefix=".unstage-", dir=str(near)))
     try:
         try:
-            with tarfile.open(archive) as tar:
+            with tarfile.open(str(archive), "r:") as tar:
                 unpack(tar, temporary)
         except (tarfile.TarError, EOFError) as error:
             raise UnstageError(
