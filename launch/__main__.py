@@ -2,6 +2,7 @@
 
 python -m launch train --framework keras --np 4 -- --epochs 3     check the settings, then horovodrun
 python -m launch experiment run smoke                             many runs from one settings file
+python -m launch preflight --hosts a:2,b:2                        look over all hosts before a job waits or runs
 python -m launch sites                                            where jobs can be started; `show SITE` tells all
 python -m launch submit --site slurm -- experiment smoke          a job there; then `status`, `logs`, `cancel`
 python -m launch fetch JOB                                        its run folders back, checked by checksums
@@ -16,7 +17,8 @@ import sys
 from collections.abc import Sequence
 
 from common.command_line import Parser, carry_out
-from launch import bench, experiment, fetch, job_commands, parity, stage, submit, train, unstage, verify
+from launch import bench, experiment, fetch, job_commands, parity, preflight, stage, submit, train, unstage, verify
+from launch import bench, experiment, fetch, job_commands, parity, preflight, stage, submit, train, unstage, verify
 
 COMMANDS = (
     train,
@@ -24,6 +26,7 @@ COMMANDS = (
     submit,
     job_commands,
     fetch,
+    preflight,
     stage,
     unstage,
     verify,

@@ -17,7 +17,7 @@ import psutil
 from common.errors import UserError
 
 CONNECT_SECONDS = 5
-_OF_SSH = 255  # its exit code where it is ssh that failed, and not the command
+CODE_OF_SSH = 255  # its exit code where it is ssh that failed, and not the command
 _REMEDIES = {
     "Connection refused": "Start sshd there, or name its port as ssh_port",
     "Permission denied": "Add your public key to ~/.ssh/authorized_keys there, or name the private one as ssh_identity",
@@ -42,7 +42,9 @@ class Ssh:
 
     def command(self, host: str) -> list[str]:
         """Return the command before the words that are to run on a host."""
-        flags = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}"]
+        # No connection is begun for others to share: its process would hold our pipes open after the command has ended.
+        options = ["BatchMode=yes", f"ConnectTimeout={CONNECT_SECONDS}", "ControlMaster=no"]
+        flags = [word for option in options for word in ("-o", option)]
         flags += ["-p", str(self.port)] if self.port else []
         flags += ["-i", self.identity] if self.identity else []
         return ["ssh", *flags, host]
@@ -125,14 +127,15 @@ def _run_on(host: str, command: Sequence[str], *, ssh: Ssh, limit_seconds: float
     except FileNotFoundError:
         problem = f"{words[0]} is not installed. Received: host {host}. Install it"
         return Answer(host=host, code=None, output="", errors="", problem=problem)
-    if done.returncode == _OF_SSH and words[0] == "ssh":
+    if done.returncode == CODE_OF_SSH and words[0] == "ssh":
         return Answer(
-            host=host, code=None, output="", errors=done.stderr, problem=_problem_of_ssh(host, done.stderr, ssh=ssh)
+            host=host, code=None, output="", errors=done.stderr, problem=problem_of_ssh(host, done.stderr, ssh=ssh)
         )
     return Answer(host=host, code=done.returncode, output=done.stdout, errors=done.stderr, problem=None)
 
 
-def _problem_of_ssh(host: str, errors: str, *, ssh: Ssh) -> str:
+def problem_of_ssh(host: str, errors: str, *, ssh: Ssh) -> str:
+    """Return the line that says why ssh did not reach a host, from what it printed."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     said = next(
         (line for line in reversed(lines) if any(words in line for words in _REMEDIES)), (lines or ["nothing"])[-1]

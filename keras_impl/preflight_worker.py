@@ -1,0 +1,48 @@
+"""The ranks of `python -m launch preflight` in tf.keras.
+
+`torch_impl/preflight_worker.py` is its twin.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines, read when it is imported
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+
+from common.config import DeviceConfig
+from common.preflight_worker import check_exchange, run_worker
+from common.program import leave, program_name
+from keras_impl import distributed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code."""
+    return run_worker(arguments, program=program_name(__file__), check=check)
+
+
+def check(config: DeviceConfig) -> int:
+    """Sum over all ranks, where and how gradients are summed; return the exit code."""
+    ranks = distributed.init()
+    device, _ = distributed.pin_device(config, ranks)
+
+    def exchange(values: np.ndarray) -> tuple[np.ndarray, float]:
+        tensor = tf.constant(values)
+        distributed.synchronize()
+        began = time.perf_counter()
+        total = hvd.allreduce(tensor, op=hvd.Sum, name="preflight")
+        distributed.synchronize()
+        seconds = time.perf_counter() - began
+        return total.numpy(), seconds
+
+    return check_exchange(ranks, device=str(device), exchange=exchange)
+
+
+if __name__ == "__main__":
+    code = main()
+    leave(code)
+    sys.exit(code)
