@@ -83,6 +83,7 @@ class Site:
 
     Attributes:
         kind: owned machines have no price an hour.
+        instance_type: by which who rents it out knows it.
         cores: of a node; vCPUs where they are rented.
         gpu: name among the GPUs of the table.
         gpus: of a node.
@@ -95,6 +96,7 @@ class Site:
     title: str
     kind: Literal["owned", "rented"]
     source: str
+    instance_type: str | None = None
     processor: str | None = None
     cores: int | None = None
     memory_gb: float | None = None

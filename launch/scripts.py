@@ -37,13 +37,18 @@ def prologue(job: Job) -> list[str]:
         lines.append(f"export PATH={shlex.quote(str(python.parent))}:$PATH")
     else:
         lines.append(f'export PATH="$PWD"/{shlex.quote(str(python.parent))}:$PATH')
-    variables = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+    return [*lines, *(f"export {name}={shlex.quote(value)}" for name, value in variables(job).items())]
+
+
+def variables(job: Job) -> dict[str, str]:
+    """Return the variables beside PATH that trainers get at the site."""
+    site = job.site
+    ours = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
     if site.data_folder:
-        variables["HOROVOD_TWINS_CACHE"] = site.data_folder
+        ours["HOROVOD_TWINS_CACHE"] = site.data_folder
     if site.scratch_folder:
-        variables["TMPDIR"] = site.scratch_folder
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in {**variables, **site.environment}.items()]
-    return lines
+        ours["TMPDIR"] = site.scratch_folder
+    return {**ours, **site.environment}
 
 
 def trainer_words(job: Job, *, name: str, seed: str | None = None) -> list[str]:

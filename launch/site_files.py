@@ -82,7 +82,17 @@ class SlurmOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SkyPilotOptions:
-    """A machine rented for the job; `spot`: may be taken away, for less money."""
+    """Machines rented for the job.
+
+    Attributes:
+        cloud, region: where; None: wherever they are to be had for the least.
+        spot: they may be taken away, for less money.
+        autostop_minutes: after so long without a job they stop, and cost no more than their disks.
+        disk_gb: of each, 10^9 bytes.
+        image: a container image that holds the project, at `project_folder`; None: the cloud's own, and the project as
+            it lies here, which is set up there.
+        bucket: a store for what shall outlive the machines, such as "s3://name", seen there as the folder /bucket.
+    """
 
     __pydantic_config__ = _STRICT
     cloud: str = "aws"
@@ -91,19 +101,35 @@ class SkyPilotOptions:
     autostop_minutes: int = 10
     disk_gb: int = 256
     image: str | None = None
+    bucket: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesOptions:
-    """An MPIJob; `volume_claim` is mounted at `volume_path` and holds runs and data."""
+    """An MPIJob of the MPI Operator.
+
+    Attributes:
+        namespace: where it is made.
+        image: holds the project, at `project_folder`, and sshd.
+        volume_claim: of the volume that holds runs and data; it is made where there is none.
+        volume_path: where pods see it.
+        volume_gb, storage_class: of a volume that is made, 10^9 bytes; None: the cluster's default class.
+        cpus_per_rank, memory_gb_per_rank: that a worker asks for; memory in 10^9 bytes.
+        ssh_path: folder of ssh's keys in the image, of the user that runs in it.
+        node_selector: labels of the nodes to use.
+    """
 
     __pydantic_config__ = _STRICT
     namespace: str = "default"
     image: str = "horovod-twins:latest"
     volume_claim: str = "horovod-twins"
     volume_path: str = "/volume"
+    volume_gb: int = 100
+    storage_class: str | None = None
     cpus_per_rank: int = 4
     memory_gb_per_rank: float = 16.0
+    ssh_path: str = "/root/.ssh"
+    node_selector: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,58 @@
+"""Programs that would be there on another machine, made for a test: calls are written down and answered from a list."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_PROGRAM = """#!{python} -S
+import json, os, sys, time
+from pathlib import Path
+here = Path({folder!r})
+call = {{"words": [{name!r}, *sys.argv[1:]], "folder": os.getcwd(), "variables": dict(os.environ)}}
+with (here / "calls.jsonl").open("a") as calls:
+    calls.write(json.dumps(call) + "\\n")
+for answer in json.loads((here / {name!r}).with_suffix(".answers").read_text()):
+    if set(answer["to"]) <= set(sys.argv[1:]):
+        time.sleep(answer["seconds"])
+        sys.stdout.write(answer["out"])
+        sys.stderr.write(answer["err"])
+        sys.exit(answer["code"])
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a program prints, and its exit code, if all words of `to` are in the call, after `seconds`."""
+
+    to: Sequence[str] = ()
+    out: str = ""
+    err: str = ""
+    code: int = 0
+    seconds: float = 0.0
+
+
+class MadePrograms:
+    """Programs in a folder, to be put first on PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def add(self, name: str, *answers: Answer) -> None:
+        """Make a program, or give it other answers: the first that fits counts; without one it is silent."""
+        path = self.folder / name
+        path.with_suffix(".answers").write_text(json.dumps([vars(answer) for answer in answers]))
+        path.write_text(_PROGRAM.format(python=sys.executable, folder=str(self.folder), name=name))
+        path.chmod(0o755)
+
+    def calls(self) -> list[list[str]]:
+        """Return all calls so far, the program's name first."""
+        return [call["words"] for call in self.records()]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return all calls so far: `words`, `folder`, `variables`."""
+        path = self.folder / "calls.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
