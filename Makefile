@@ -22,11 +22,11 @@ SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") \
 	$(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lint types bench parity smoke report wheels lock clean
+.PHONY: help setup train test test-all lint types bench parity smoke report wheels lock cloud-parsers clean
 
 help: ## list the targets
 	@echo "Targets:"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables, with their defaults:"
 	@echo "  FRAMEWORK=torch|keras  NP=4  ARGS=\"...\"      for train; ARGS for test, bench, parity too (make train ARGS=--help)"
 	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report"
@@ -82,6 +82,12 @@ wheels: ## fill WHEELS=DIR for `make setup WHEELS=DIR` on a machine without netw
 lock: ## write launch/requirements/ anew from what is installed in .venv
 	@.venv/bin/python launch/lock.py
 
+cloud-parsers: ## .venv.clouds: SkyPilot and ParallelCluster, whose own parsers tests ask about rendered files
+	@$(SETUP) --frameworks "$(FRAMEWORKS)"
+	@test -x .venv.clouds/bin/python || .venv/bin/python -m venv --without-pip .venv.clouds
+	@.venv/bin/python -m pip --python .venv.clouds/bin/python install --quiet --no-deps --no-compile \
+	  -r tests/cloud-parsers.txt
+
 clean: ## remove .venv and what tools left (runs/ and the user's cache stay)
-	@rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv.clouds build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

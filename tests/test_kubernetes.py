@@ -222,9 +222,10 @@ def test_the_launcher_looks_over_the_workers_and_starts_the_ranks(pod: MadeProgr
     done = run_there(a_job(site, arguments=tuple(HOSTILE)), pod)
     assert done.returncode == 0, done.stderr
     look, start = pod.records()
-    assert look["words"] == ["python", "-m", "launch", "preflight", "--np", "8",
-                             "--site", str(tmp_path / "site" / "ours.toml"), "--hosts", "/etc/mpi/hostfile"]  # fmt: skip
-    assert read_launch_site(str(tmp_path / "site" / "ours.toml")).environment["V3"] == "$(touch hit)"
+    written = str(tmp_path / "site" / "ours.toml")
+    where = ["--site", written, "--hosts", "/etc/mpi/hostfile"]
+    assert look["words"] == ["python", "-m", "launch", "preflight", "--np", "8", *where]
+    assert read_launch_site(written).environment["V3"] == "$(touch hit)"
     words, cut = start["words"], start["words"].index("python")
     assert words[:3] == ["mpirun", "-np", "8"]
     handed_on = [words[number + 1] for number in range(cut) if words[number] == "-x"]
