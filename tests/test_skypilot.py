@@ -395,11 +395,21 @@ def test_states_of_a_managed_job(tmp_path: Path, sky: MadePrograms) -> None:
     assert skypilot.state(record("managed job gone"), tmp_path).state == "unknown"
 
 
+# What SkyPilot 0.14.1 prints for a cluster that is not there, with exit code 0.
+GONE = """Fetching job queue for: demo
+\x1b[2mFailed to connect to SkyPilot API server at http://127.0.0.1:46580. Starting a local server.\x1b[0m
+\x1b[0m\x1b[32m✓ SkyPilot API server started. \x1b[0m\x1b[0m
+Failed to get the job queue for cluster 'demo'.
+  sky.exceptions.ClusterDoesNotExist: Cluster 'demo' does not exist.
+{}
+"""
+
+
 def test_what_is_not_json_is_one_line(tmp_path: Path, sky: MadePrograms) -> None:
     sky.add("sky", Answer(out="{ no\n"))
     with pytest.raises(UserError, match="sky printed no JSON"):
         skypilot.state(record(), tmp_path)
-    sky.add("sky", Answer(out="{}"))
+    sky.add("sky", Answer(out=GONE))
     assert skypilot.state(record(), tmp_path).reason == "SkyPilot knows it no more"
     sky.add("sky", Answer(err="first\nno credentials\n", code=3))
     with pytest.raises(UserError, match=r"^sky queue.* failed\. Received: no credentials\. Look at it by"):

@@ -169,7 +169,8 @@ def state(record: JobRecord, folder: Path) -> JobState:
 
 
 def _managed_job(record: JobRecord) -> Mapping[str, Any] | None:
-    text = run_program(["sky", "jobs", "queue", "--all", "--output", "json"], mend=_LOOK)
+    wake = "SkyPilot's keeper of managed jobs may sleep: sky jobs queue --refresh"
+    text = run_program(["sky", "jobs", "queue", "--all", "--output", "json"], mend=wake)
     jobs = [one for one in parse_json(text, source="sky") if one.get("job_name") == _name_of(record)]
     return max(jobs, key=lambda one: one["job_id"], default=None)
 
