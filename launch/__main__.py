@@ -18,7 +18,6 @@ from collections.abc import Sequence
 
 from common.command_line import Parser, carry_out
 from launch import bench, experiment, fetch, job_commands, parity, preflight, stage, submit, train, unstage, verify
-from launch import bench, experiment, fetch, job_commands, parity, preflight, stage, submit, train, unstage, verify
 
 COMMANDS = (
     train,

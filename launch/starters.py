@@ -12,6 +12,7 @@ from common.errors import UserError
 from common.sites import Sites
 from launch.processes import ROOT, require_program
 from launch.remote import Ssh, is_this_host, require_hosts
+from launch.scripts import Shell
 from launch.site_files import LaunchSite, read_launch_site
 
 # What horovodrun takes, which hands it to a shell as it is; no hyphen first, which ssh would take for a flag.
@@ -117,26 +118,27 @@ class Start:
         """Return how many ranks fit at once; None: as many as are asked for."""
         return sum(host.ranks for host in self.hosts) or None
 
-    def words(self, *, np: int, controller: str | None = None) -> list[str]:
+    def words(self, *, np: int | Shell, controller: str | None = None) -> list[str]:
         """Return the command up to the program that each rank runs.
 
         Args:
-            np: number of ranks.
+            np: number of ranks; may be a `Shell` word where no hosts are named.
             controller: mpi or gloo, in place of the site's.
 
         Raises:
             UserError: there are too few slots.
         """
-        placed = self.placed(np)
+        count = np if isinstance(np, Shell) else str(np)
+        placed = self.placed(int(np)) if self.hosts else []
         named = ["-H", ",".join(map(str, placed))] if placed else []
         if self.site.launcher == "srun" and controller != "gloo":
-            return ["srun", f"--mpi={self.site.slurm.mpi}", "--ntasks", str(np)]
+            return ["srun", f"--mpi={self.site.slurm.mpi}", "--ntasks", count]
         if self.site.launcher == "mpirun" and controller != "gloo":
-            return ["mpirun", "-np", str(np), *named, *(self._mpirun_words() if named else [])]
+            return ["mpirun", "-np", count, *named, *(self._mpirun_words() if named else [])]
         chosen = controller or (self.site.controller if self.site.scheduler != "local" else None)
         interface = ["--network-interfaces", self.site.network_interface] if self.site.network_interface else []
         reached = self._horovodrun_words(mpi=chosen == "mpi") if named else []
-        return ["horovodrun", "-np", str(np), *named, *reached, *interface, *([f"--{chosen}"] if chosen else [])]
+        return ["horovodrun", "-np", count, *named, *reached, *interface, *([f"--{chosen}"] if chosen else [])]
 
     def placed(self, np: int) -> list[Slots]:
         """Return the hosts that `np` ranks are started on; none: this one alone, or those that a batch system gives.
