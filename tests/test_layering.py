@@ -77,9 +77,9 @@ for blocked in {forbidden!r}:
     else:
         raise AssertionError("nothing is blocked")
 import {package}
-for module in pkgutil.iter_modules({package}.__path__):
-    if module.name not in ("__main__", "setup"):
-        importlib.import_module("{package}." + module.name)
+for module in pkgutil.walk_packages({package}.__path__, prefix="{package}."):
+    if module.name not in ("{package}.__main__", "{package}.setup"):
+        importlib.import_module(module.name)
         print(module.name)
 assert not {forbidden!r} & {{name.split(".")[0] for name in sys.modules}}
 """
@@ -90,8 +90,9 @@ def test_every_module_can_be_imported_without_frameworks_and_horovod(package: st
     code = BLOCKED.format(package=package, forbidden=FORBIDDEN[package] & (FRAMEWORKS | {"torch_impl", "keras_impl"}))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    expected = {path.stem for path in (ROOT / package).glob("*.py")} - {"__init__", "__main__", "setup"}
-    assert set(done.stdout.split()) == expected
+    paths = [path.relative_to(ROOT).with_suffix("") for path in (ROOT / package).rglob("*.py")]
+    modules = {".".join(path.parts).removesuffix(".__init__") for path in paths}
+    assert set(done.stdout.split()) == modules - {package, f"{package}.__main__", f"{package}.setup"}
 
 
 def test_no_file_is_named_after_a_library() -> None:
