@@ -5,9 +5,11 @@ runs on all ranks at a known step; that a killed process leaves what is needed i
 """
 
 import importlib.util
+import json
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from trainer_runs import (
     END_SECONDS,
@@ -21,7 +23,7 @@ from trainer_runs import (
     wait_until,
 )
 
-from common.checkpoints import checkpoint_folders
+from common.checkpoints import checkpoint_folders, usable_checkpoints
 from common.records import EPOCHS_FILE, Hashes, Run, Status, Totals, read_run
 
 FRAMEWORKS = ("torch", "keras")
@@ -40,29 +42,27 @@ RESUMING = [*OFTEN, "--resume-or-start"]
 
 def jobs_of(size: int) -> list[Job]:
     """Return the jobs of one or two ranks, but for those of the killed run."""
+    begin = [*CNN, *RESUMING, "--name", f"part{size}"]
     jobs = [
         Job("cnn", [*CNN, "--name", f"cnn{size}"]),
         Job("parts", [*CNN, *NOW_AND_THEN, "--name", f"parts{size}"]),
-        Job("part", [*CNN, *OFTEN, "--name", f"part{size}"], patch="stopped"),
-        Job("part_again", ["--resume", f"runs/part{size}"], patch="stopped_later"),
+        Job("part", begin, patch="stopped"),
+        Job("part_again", begin, patch="stopped_later"),
         Job("too_short", ["--resume", f"runs/part{size}", "--max-steps", "8"], watch=f"runs/part{size}"),
         Job("part_resumed", ["--resume", f"runs/part{size}"]),
-        *resnet34_jobs(f"shallow{size}", patch="shallow"),
+        Job("after_its_end", begin, watch=f"runs/part{size}"),
     ]
-    if size == 1:
+    if size == 2:
         return [
             *jobs,
-            Job("profile", [*PROFILE, "--name", "profile"]),
-            Job("profile_part", [*PROFILE, *OFTEN, "--name", "profile-part"], patch="stopped"),
-            Job("profile_resumed", ["--resume", "runs/profile-part"]),
+            *resnet34_jobs("shallow2", patch="shallow"),
+            Job("full_disk", [*CNN, *OFTEN, "--name", "full"], patch="full_disk"),
         ]
-    begin = [*CNN, *RESUMING, "--name", "job"]
     return [
         *jobs,
-        Job("job", begin, patch="stopped"),
-        Job("job_requeued", begin),
-        Job("job_after_its_end", begin, watch="runs/job"),
-        Job("full_disk", [*CNN, *OFTEN, "--name", "full"], patch="full_disk"),
+        Job("profile", [*PROFILE, "--name", "profile"]),
+        Job("profile_part", [*PROFILE, *OFTEN, "--name", "profile-part"], patch="stopped"),
+        Job("profile_resumed", ["--resume", "runs/profile-part"]),
     ]
 
 
@@ -101,19 +101,46 @@ class Starts:
         return outcomes
 
     def _kill(self, framework: str) -> int:
-        """Kill a run inside its second epoch or a later one; return how many it has finished."""
-        folder = self.folder / framework
+        """Kill a run inside its second epoch or a later one; return how many it has finished.
+
+        Seconds are added to those that its checkpoint holds, so that they are found again.
+        """
+        folder, run = self.folder / framework, self.folder / framework / "runs/killed"
         arguments = [*UNTIL_KILLED, *RESUMING, "--epochs", "100000", "--name", "killed"]
         process = start_command(train_command(framework, arguments), folder=folder)
-        run = folder / "runs/killed"
-        epochs = run / EPOCHS_FILE
-        wait_until(
-            lambda: epochs.exists() and epochs.stat().st_size > 0 and "-step-" in str(checkpoint_folders(run)[-1:]),
-            process=process,
-        )
+
+        def finished_epochs() -> int:
+            epochs = run / EPOCHS_FILE
+            return len(epochs.read_text().splitlines()) if epochs.exists() else 0
+
+        def newest() -> Path | None:
+            return next(reversed(usable_checkpoints(run, recorded_epochs=finished_epochs())), None)
+
+        def is_inside() -> bool:
+            found = newest()
+            return finished_epochs() > 0 and found is not None and "-step-" in found.name
+
+        def stopped() -> bool:
+            return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
+
+        while True:
+            wait_until(is_inside, process=process)
+            process.send_signal(signal.SIGSTOP)
+            wait_until(stopped, process=process)
+            if is_inside():  # else it has just finished an epoch
+                break
+            process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGKILL)
         assert finish(process, within_seconds=END_SECONDS).code == -signal.SIGKILL
-        return len(read_run(run).epochs)
+        checkpoint = newest()
+        assert checkpoint is not None
+        state = json.loads((checkpoint / "state.json").read_text())
+        for rank in state["ranks"]:
+            rank["training_seconds"] += 2000.0
+            rank["data_wait_seconds"] += 1000.0
+        state["checkpoint_seconds"] += 3000.0
+        (checkpoint / "state.json").write_text(json.dumps(state))
+        return finished_epochs()
 
     def run(self, framework: str, name: str) -> Run:
         """Return a run, validated."""
@@ -185,10 +212,11 @@ def test_a_run_ended_inside_epochs_ends_bit_for_bit_as_an_unbroken_one(
     assert (status(run).resumed_after_epochs, status(run).resumed_after_steps) == ([0, 1], [3, 8])
 
 
-@pytest.mark.parametrize("size", [2, 1])
-@pytest.mark.parametrize("depth", ["shallow", pytest.param("deep", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("depth", "size"), [("shallow", 2), *(pytest.param("deep", size, marks=pytest.mark.long) for size in (2, 1))]
+)
 def test_ranks_go_on_with_their_own_batch_norm_statistics(
-    starts: Starts, framework: str, size: int, depth: str
+    starts: Starts, framework: str, depth: str, size: int
 ) -> None:
     outcomes, name = starts.outcomes(framework, size, deep=depth == "deep"), f"{depth}{size}"
     assert [code_and_output(outcomes[f"{name}{job}"])[0] for job in ("", "-part", "-resumed")] == [0, 2, 0]
@@ -212,20 +240,23 @@ def test_a_killed_run_goes_on_by_the_same_command(starts: Starts, framework: str
     run = starts.run(framework, "killed")
     check_same(starts.run(framework, "never-killed"), run)
     assert status(run).resumed_after_epochs == [len(run.epochs) - 1]
+    assert 0 < status(run).resumed_after_steps[0] - 16 * (len(run.epochs) - 1) < 16
+    last = run.epochs[-1]
+    assert [last.training_seconds, last.data_wait_seconds, last.checkpoint_seconds] == [
+        pytest.approx(seconds, abs=900.0) for seconds in (2000.0, 1000.0, 3000.0)
+    ]
 
 
-def test_a_command_that_is_run_again_begins_goes_on_and_does_nothing(starts: Starts, framework: str) -> None:
-    outcomes = starts.outcomes(framework, 2)
-    assert code_and_output(outcomes["job"])[0] == 2
-    code, output = code_and_output(outcomes["job_requeued"])
-    assert code == 0 and "resuming runs/job after epoch 0 and 3 updates of the next\n" in output
-    check_same(starts.run(framework, "cnn2"), starts.run(framework, "job"))
-    assert code_and_output(outcomes["job_after_its_end"]) == (0, "the run is finished already: runs/job\n")
-    assert all(outcome.untouched for outcome in outcomes["job_after_its_end"])
+@pytest.mark.parametrize("size", [2, 1])
+def test_a_command_that_is_run_again_after_the_end_does_nothing(starts: Starts, framework: str, size: int) -> None:
+    ranks = starts.outcomes(framework, size)["after_its_end"]
+    assert code_and_output(ranks) == (0, f"the run is finished already: runs/part{size}\n")
+    assert all(outcome.untouched for outcome in ranks)
 
 
-def test_settings_that_end_before_the_checkpoint_are_refused(starts: Starts, framework: str) -> None:
-    ranks = starts.outcomes(framework, 2)["too_short"]
+@pytest.mark.parametrize("size", [2, 1])
+def test_settings_that_end_before_the_checkpoint_are_refused(starts: Starts, framework: str, size: int) -> None:
+    ranks = starts.outcomes(framework, size)["too_short"]
     code, output = code_and_output(ranks)
     assert code == 2 and all(outcome.untouched for outcome in ranks)
     assert "the checkpoint lies inside an epoch, after update 8. Received: settings that end after update 8." in output
