@@ -53,6 +53,7 @@ project() { # cpu|gpu REVISION
 runtime() {
   packages openssh-client openssh-server python3
   useradd --create-home --uid "$USER_ID" --shell /bin/bash "$USER_NAME"
+  install -d -o "$USER_NAME" -g "$USER_NAME" "$PROJECT/runs" # where runs go unless they are sent elsewhere
   # The MPI Operator mounts keys into ~/.ssh, which belong to root, and starts `sshd -De` as this user. Host keys would
   # be the same in all containers made from one image: the mounted key takes their place, and clients ask for none.
   rm -f /etc/ssh/ssh_host_*
