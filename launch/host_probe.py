@@ -330,23 +330,21 @@ def data_state(dataset: str | None) -> Data | None:
     from common.published import PUBLISHED
 
     kind, _, rest = dataset.partition(":")
+    place = Path(rest) if rest else dataset_cache.datasets_folder() / dataset
+    if kind == "synthetic":
+        return Data(state="verified", text="made from a seed, no files")
+    if not place.exists():
+        return Data(state="absent", text=f"not there: {place}", published=dataset in PUBLISHED)
+    if kind == "images":
+        return Data(state="unread", text=f"checked when it is read: {place}")
     try:
-        if kind == "synthetic":
-            return Data(state="verified", text="made from a seed, no files")
-        if kind == "images":
-            there = Path(rest).is_dir()
-            text = "checked when it is read" if there else f"no folder {rest}"
-            return Data(state="unread" if there else "absent", text=text)
         if kind == "prepared":
-            load_prepared(Path(rest), name=dataset)
-            return Data(state="verified", text=f"checksums of {rest} right")
-        dataset_cache.load_entry(dataset, name=dataset)
-        return Data(state="verified", text=f"checksums in {dataset_cache.datasets_folder() / dataset} right")
-    except FileNotFoundError:
-        place = rest or dataset_cache.datasets_folder()
-        return Data(state="absent", text=f"not in {place}", published=dataset in PUBLISHED)
+            load_prepared(place, name=dataset)
+        else:
+            dataset_cache.load_entry(dataset, name=dataset)
     except (dataset_cache.DamagedEntryError, UserError) as error:
         return Data(state="damaged", text=str(error))
+    return Data(state="verified", text=f"checksums right: {place}")
 
 
 def run_program(*command: str) -> str:

@@ -7,6 +7,7 @@ from launch.preflight_answers import Answers, Verdict, differences, on_hosts
 from launch.preflight_plan import Plan
 
 TITLES = {"torch": "PyTorch", "keras": "TensorFlow"}
+CONTROLLERS = {"mpi": "MPI", "gloo": "Gloo"}
 # Names under which a framework is installed; any of them will do.
 INSTALLED_AS = {"torch": ("torch",), "keras": ("tensorflow", "tensorflow-cpu")}
 WAYS = {"here": "as a process here", "ssh": "by ssh", "srun": "by srun"}
@@ -89,7 +90,7 @@ def check_horovod(plan: Plan, answers: Answers) -> Verdict:
     ]
     titles = " and ".join(TITLES[framework] for framework in plan.frameworks)
     return Verdict(
-        found=f"compiled for {titles}, with {plan.controller.upper()}",
+        found=f"compiled for {titles}, with {CONTROLLERS[plan.controller]}",
         failures=on_hosts(failures) + answers.untold("horovod", remedy=SET_UP),
     )
 
@@ -100,7 +101,7 @@ def _build_problem(probe: HostProbe, build: HorovodBuild | None, framework: str,
         return f"Horovod is not compiled for {title}. {SET_UP}"
     if not getattr(build, controller):
         return (
-            f"Horovod for {title} is compiled without {controller.upper()}. Compile it with "
+            f"Horovod for {title} is compiled without {CONTROLLERS[controller]}. Compile it with "
             f"HOROVOD_WITH_{controller.upper()}=1 (`make setup` does), or name the other --controller"
         )
     packages = probe.software.packages if probe.software else {}

@@ -172,10 +172,16 @@ def last_lines(log: Path) -> str:
 
 
 def reason_in(log: Path) -> str:
-    """Return the line of a log of ranks that tells why they ended: the last error, or the last line."""
+    """Return the line of a log of ranks that tells why they ended.
+
+    That is the last error for people; else the first exception, which launchers answer with some of their own; else the
+    last line that is no rule of hyphens.
+    """
     lines = last_lines(log).splitlines()
     errors = [line for line in lines if "error: " in line]
-    return (errors or lines or ["it ended without a word"])[-1]
+    raised = [line for line in lines if "Error: " in line]
+    words = [line for line in lines if any(letter.isalpha() for letter in line)]
+    return (errors[-1:] or raised[:1] or words[-1:] or ["it ended without a word"])[0]
 
 
 def end_processes(processes: Sequence[psutil.Process]) -> None:
