@@ -33,7 +33,7 @@ from pathlib import Path
 import psutil
 
 NODES = ("n1", "n2")
-CPUS = 2  # of a node
+CPUS = 4  # of a node, more than there may be: jobs that wait need none
 WAIT_SECONDS = 300  # on a machine that has much else to do
 POLL_SECONDS = 0.2
 PMIX = Path("/usr/lib/x86_64-linux-gnu/pmix2/lib")

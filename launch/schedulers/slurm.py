@@ -14,7 +14,7 @@ from common.config import parse_command_line
 from common.errors import UserError, expanded
 from launch.jobs import Job, JobRecord, JobState, State
 from launch.scripts import Shell, experiment_words, line, preflight_words, prologue, trainer_words
-from launch.starters import start_at
+from launch.starters import Start
 
 SCRIPT = "job.sh"
 CHECKPOINT_MINUTES = 10
@@ -24,7 +24,7 @@ _HEADER_VALUE = re.compile(r"[^\s'\"\\#`$]+")
 _QUEUED = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "SUSPENDED", "STOPPED", "RESIZING"}
 
-WITH_REQUEUE = """
+NEAR_THE_LIMIT = """
 # Slurm sends USR1 some time before the limit: the ranks end, and the job goes on in its next turn from what is saved.
 step=
 began=$(date +%s)
@@ -34,7 +34,8 @@ near_the_limit() {{
     {stop}
     if wait "$step"; then exit 0; fi
   fi
-  if [ -z "$({saved})" ]; then
+  saved=$(find {saved} -newermt "@$began" -print -quit || true)
+  if [ -z "$saved" ]; then
     echo "the time limit is near and nothing was saved since the start: {remedy}" >&2
     exit 1
   fi
@@ -58,34 +59,36 @@ def render(job: Job) -> dict[str, str]:
 
 def script(job: Job) -> str:
     """Return the batch script of a job; see `render`."""
-    array = job.repeats > 1
-    code_file = '"$SLURM_SUBMIT_DIR/exit-code' + ('-$SLURM_ARRAY_TASK_ID"' if array else '"')
-    requeues = _requeues(job)
-    words = _words(_going_on(job) if requeues and job.program else job)
-    preflight = [line(preflight_words(job, hosts=_hosts(job))), ""] if job.preflight else []
-    # In the background, and in a session of its own: so the shell hears signals, and all of it can be told to end.
-    run = [f"setsid {line(words)} &", "step=$!", 'wait "$step"'] if requeues else [line(words)]
+    settings = parse_command_line(job.arguments, program=job.program) if job.program else None
+    # A metered run could not go on.
+    requeues = job.site.slurm.requeue and not (settings and settings.energy.energy)
+    if requeues and settings:
+        saving = [] if settings.record.checkpoint_minutes else ["--checkpoint-minutes", str(CHECKPOINT_MINUTES)]
+        job = replace(job, arguments=(*job.arguments, "--resume-or-start", *saving))
+    words = line(_words(job))
+    code_file = '"$SLURM_SUBMIT_DIR/exit-code' + ('-$SLURM_ARRAY_TASK_ID"' if job.repeats > 1 else '"')
     lines = [
         "#!/usr/bin/env bash",
         f"# {job.name}, {job.size} ranks on {job.site.name}; written by `python -m launch submit`.",
-        *(f"#SBATCH {option}" for option in _header(job)),
+        *(f"#SBATCH {option}" for option in _header(job, requeues=requeues)),
+        "",
         "set -e",
         f"trap 'echo $? > {code_file}' EXIT",
         "trap 'exit 143' TERM",
-        "",
         *prologue(job),
         "",
         *_counts(job),
-        *(_notice(job).splitlines() if requeues else []),
+        *([line(preflight_words(job, hosts=_hosts(job)))] if job.preflight else []),
+        *(_near_the_limit(job).splitlines() if requeues else []),
         "",
-        *preflight,
-        *run,
+        # In the background, and in a session of its own: the shell hears signals, and can tell all of it to end.
+        *([f"setsid {words} &", "step=$!", 'wait "$step"'] if requeues else [words]),
         "",
     ]
     return "\n".join(lines)
 
 
-def _header(job: Job) -> list[str]:
+def _header(job: Job, *, requeues: bool) -> list[str]:
     """Return the options of `sbatch`."""
     options, gpus, ranks = job.site.slurm, job.gpus_per_node, job.ranks_per_node
     cores = _cores(job)
@@ -101,13 +104,13 @@ def _header(job: Job) -> list[str]:
         "gres": f"{options.gres}:{gpus}" if gpus else None,
         "time": job.minutes,
         # Of a short job half of its time is left to it.
-        "signal": f"B:USR1@{min(options.notice_seconds, 30 * job.minutes)}" if _requeues(job) else None,
+        "signal": f"B:USR1@{min(options.notice_seconds, 30 * job.minutes)}" if requeues else None,
         "array": f"1-{job.repeats}" if job.repeats > 1 else None,
         "output": "output-%a.log" if job.repeats > 1 else "output.log",
         "open-mode": "append",
     }
     written = [f"--{name}={_checked(value)}" for name, value in named.items() if value is not None]
-    return [*written, "--requeue" if _requeues(job) else "--no-requeue", *map(_checked, options.extra)]
+    return [*written, "--requeue" if requeues else "--no-requeue", *map(_checked, options.extra)]
 
 
 def _checked(value: object) -> str:
@@ -125,20 +128,6 @@ def _cores(job: Job) -> int | None:
         per_gpu = job.site.slurm.cores_per_gpu
         return per_gpu and per_gpu * job.gpus_per_node
     return job.site.machines[job.node].cores
-
-
-def _requeues(job: Job) -> bool:
-    """Return whether the job goes back into the queue near its limit; a metered run could not go on."""
-    metered = job.program is not None and parse_command_line(job.arguments, program=job.program).energy.energy
-    return job.site.slurm.requeue and not metered
-
-
-def _going_on(job: Job) -> Job:
-    """Return the job of a trainer that goes on with the run that an earlier turn has begun."""
-    assert job.program
-    asked = parse_command_line(job.arguments, program=job.program).record.checkpoint_minutes
-    saving = [] if asked else ["--checkpoint-minutes", str(CHECKPOINT_MINUTES)]
-    return replace(job, arguments=(*job.arguments, "--resume-or-start", *saving))
 
 
 def _counts(job: Job) -> list[str]:
@@ -173,27 +162,26 @@ def _words(job: Job) -> list[str]:
     hosts = _hosts(job)
     if job.experiment:
         return experiment_words(job, hosts=hosts)
-    words = start_at(job.site.reference, hosts=None).words(np=Shell('"$ranks"'))
+    words = Start(site=job.site, node=job.node).words(np=Shell('"$ranks"'))
     placed = ["-H", hosts] if hosts else []
     seed = Shell('"$seed"') if job.repeats > 1 else None
     return [*words, *placed, *trainer_words(job, name=Shell('"$name"'), seed=seed)]
 
 
-def _notice(job: Job) -> str:
+def _near_the_limit(job: Job) -> str:
     """Return the lines that are run near the time limit."""
     # srun that is told to end kills at once; Slurm tells the ranks, which then write how far they came.
-    tell_ranks, tell_all = 'scancel --signal=TERM "$SLURM_JOB_ID" || true', 'kill -TERM -- "-$step" || true'
-    if job.program:
-        folder = line([f"{expanded(job.runs_folder)}/"]) + '"$name"/checkpoints'
-        saved = f'find {folder} -name state.json -newermt "@$began" -print -quit'
-        stop = [tell_ranks if job.site.launcher == "srun" else tell_all]
-        remedy = "give more --minutes, or fewer --checkpoint-minutes"
+    tell_ranks = ['scancel --signal=TERM "$SLURM_JOB_ID" || true'] if job.site.launcher == "srun" else []
+    tell_all = ['kill -TERM -- "-$step" || true'] if job.experiment or not tell_ranks else []
+    if job.experiment:
+        folders = line([str(expanded(folder)) for folder in job.run_folders()])
+        saved, remedy = f"{folders} -maxdepth 2 -name weights.safetensors", "no run of the experiment ends in this time"
     else:
-        folder = line([str(expanded(folder)) for folder in job.run_folders()])
-        saved = f'find {folder} -maxdepth 2 -name weights.safetensors -newermt "@$began" -print -quit'
-        stop = [*([tell_ranks] if job.site.launcher == "srun" else []), tell_all]
-        remedy = "no run of the experiment ends in this time, give more --minutes"
-    return WITH_REQUEUE.format(stop="\n    ".join(stop), saved=saved, remedy=remedy)
+        folder = line([f"{expanded(job.runs_folder)}/"])
+        saved, remedy = f'{folder}"$name/checkpoints" -name state.json', "or fewer --checkpoint-minutes"
+    return NEAR_THE_LIMIT.format(
+        stop="\n    ".join([*tell_ranks, *tell_all]), saved=saved, remedy=f"give more --minutes, {remedy}"
+    )
 
 
 def submit(job: Job, folder: Path) -> str:

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# resnet34, 8 ranks on cte-power; written by `python -m launch submit`.
+#SBATCH --job-name=resnet34
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=40
+#SBATCH --gres=gpu:4
+#SBATCH --time=2880
+#SBATCH --signal=B:USR1@120
+#SBATCH --output=output.log
+#SBATCH --open-mode=append
+#SBATCH --requeue
+
+set -e
+trap 'echo $? > "$SLURM_SUBMIT_DIR/exit-code"' EXIT
+trap 'exit 143' TERM
+cd /home/group/horovod-twins
+module purge
+module load gcc/8.3.0 cuda/10.2 nccl/2.4.8 openmpi/4.0.1
+export PATH="$PWD"/.venv/bin:$PATH
+export TF_CPP_MIN_LOG_LEVEL=3
+export PYTHONUNBUFFERED=1
+
+ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))
+export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # which srun does not take from sbatch
+name="resnet34"
+echo "$name: $ranks ranks on $SLURM_JOB_NODELIST, Slurm job $SLURM_JOB_ID, turn $((${SLURM_RESTART_COUNT:-0} + 1))"
+python -m launch preflight --np 8 --site cte-power
+
+# Slurm sends USR1 some time before the limit: the ranks end, and the job goes on in its next turn from what is saved.
+step=
+began=$(date +%s)
+near_the_limit() {
+  trap '' USR1
+  if [ -n "$step" ]; then
+    scancel --signal=TERM "$SLURM_JOB_ID" || true
+    if wait "$step"; then exit 0; fi
+  fi
+  saved=$(find runs/"$name/checkpoints" -name state.json -newermt "@$began" -print -quit || true)
+  if [ -z "$saved" ]; then
+    echo "the time limit is near and nothing was saved since the start: give more --minutes, or fewer --checkpoint-minutes" >&2
+    exit 1
+  fi
+  echo "the time limit is near: back into the queue, to go on from what is saved"
+  trap - EXIT
+  scontrol requeue "$SLURM_JOB_ID"
+  exit 0
+}
+trap near_the_limit USR1
+
+setsid srun --mpi=pmix --ntasks "$ranks" python keras_impl/train.py --model resnet34 --dataset prepared:data/148x197.st --resume-or-start --checkpoint-minutes 10 --runs-folder runs --name "$name" --site cte-power &
+step=$!
+wait "$step"

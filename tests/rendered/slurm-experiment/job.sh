@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# trial, 2 ranks on slurm; written by `python -m launch submit`.
+#SBATCH --job-name=trial
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --time=60
+#SBATCH --signal=B:USR1@120
+#SBATCH --output=output.log
+#SBATCH --open-mode=append
+#SBATCH --requeue
+
+set -e
+trap 'echo $? > "$SLURM_SUBMIT_DIR/exit-code"' EXIT
+trap 'exit 143' TERM
+cd /home/group/horovod-twins
+export PATH="$PWD"/.venv/bin:$PATH
+export TF_CPP_MIN_LOG_LEVEL=3
+export PYTHONUNBUFFERED=1
+
+ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))
+export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # which srun does not take from sbatch
+name="trial"
+echo "$name: $ranks ranks on $SLURM_JOB_NODELIST, Slurm job $SLURM_JOB_ID, turn $((${SLURM_RESTART_COUNT:-0} + 1))"
+python -m launch preflight --np 2 --site slurm
+
+# Slurm sends USR1 some time before the limit: the ranks end, and the job goes on in its next turn from what is saved.
+step=
+began=$(date +%s)
+near_the_limit() {
+  trap '' USR1
+  if [ -n "$step" ]; then
+    scancel --signal=TERM "$SLURM_JOB_ID" || true
+    kill -TERM -- "-$step" || true
+    if wait "$step"; then exit 0; fi
+  fi
+  saved=$(find runs/smoke -maxdepth 2 -name weights.safetensors -newermt "@$began" -print -quit || true)
+  if [ -z "$saved" ]; then
+    echo "the time limit is near and nothing was saved since the start: give more --minutes, no run of the experiment ends in this time" >&2
+    exit 1
+  fi
+  echo "the time limit is near: back into the queue, to go on from what is saved"
+  trap - EXIT
+  scontrol requeue "$SLURM_JOB_ID"
+  exit 0
+}
+trap near_the_limit USR1
+
+setsid python -m launch experiment run smoke --only '*-cnn-np2' --runs-folder runs --site slurm &
+step=$!
+wait "$step"
