@@ -65,6 +65,7 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
 SlurmdParameters=config_overrides
 ReturnToService=2
+EnforcePartLimits=ALL
 OverTimeLimit=0
 KillWait=5
 MinJobAge=86400

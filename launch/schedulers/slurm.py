@@ -5,6 +5,7 @@ this machine, which sees the same folders as the nodes: a login node.
 """
 
 import re
+import shlex
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -135,8 +136,11 @@ def _counts(job: Job) -> list[str]:
     lines = ["ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))"]
     if job.site.launcher == "srun":
         # The ranks of a node see all its GPUs, as NCCL wants it; each trainer takes the one of its local rank.
-        lines.append("export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none")
+        lines.append("export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none SLURM_KILL_BAD_EXIT=1")
         lines.append('export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # which srun does not take from sbatch')
+        if job.site.network_interface:
+            names = ("NCCL_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include")
+            lines.append("export " + " ".join(f"{name}={shlex.quote(job.site.network_interface)}" for name in names))
     elif job.site.launcher == "mpirun":
         # Slurm holds the ranks to the job's cores; MPI, left alone, would bind each to a single one.
         lines.append("export OMPI_MCA_hwloc_base_binding_policy=none")
