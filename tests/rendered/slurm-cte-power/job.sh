@@ -14,6 +14,7 @@
 set -e
 trap 'echo $? > "$SLURM_SUBMIT_DIR/exit-code"' EXIT
 trap 'exit 143' TERM
+HOROVOD_TWINS_BEGAN_AT=$(date +%s.%N); export HOROVOD_TWINS_BEGAN_AT
 cd /home/group/horovod-twins
 module purge
 module load gcc/8.3.0 cuda/10.2 nccl/2.4.8 openmpi/4.0.1

@@ -12,6 +12,7 @@
 set -e
 trap 'echo $? > "$SLURM_SUBMIT_DIR/exit-code"' EXIT
 trap 'exit 143' TERM
+HOROVOD_TWINS_BEGAN_AT=$(date +%s.%N); export HOROVOD_TWINS_BEGAN_AT
 cd /home/group/horovod-twins
 export PATH="$PWD"/.venv/bin:$PATH
 export TF_CPP_MIN_LOG_LEVEL=3
