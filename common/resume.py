@@ -160,10 +160,11 @@ def _named_folder(config: Config) -> Path:
 def _when_known(folder: Path, record: RunRecord, *, tell: Callable[[str], None]) -> RunRecord:
     """Return the record once it is known whether the run still runs.
 
-    A process of another host is known by its heartbeat only, which goes on in a few seconds or has become stale.
+    A process of another host is known by its heartbeat only, which goes on in a few seconds or has become stale. One
+    heartbeat more is no proof: a network's file system may show the last one late.
     """
     assert isinstance(record.status, Status), "a measured run has a status"
-    heartbeat, host = record.status.heartbeat_at, record.status.host
+    heartbeats, host = {record.status.heartbeat_at}, record.status.host
     deadline = time.monotonic() + STALE_HEARTBEAT_SECONDS
     if state_of(record) == "running":
         tell(f"looking whether {folder} still runs on {host} (up to {STALE_HEARTBEAT_SECONDS:.0f} s)")
@@ -171,7 +172,8 @@ def _when_known(folder: Path, record: RunRecord, *, tell: Callable[[str], None])
         time.sleep(POLL_SECONDS)
         record = read_record(folder)
         assert isinstance(record.status, Status)
-        if record.status.heartbeat_at != heartbeat:
+        heartbeats.add(record.status.heartbeat_at)
+        if len(heartbeats) > 2:
             break
     return record
 
