@@ -21,6 +21,8 @@ _PLAIN_PATH = re.compile(r"[\w/.+@=:,-]+")  # which no shell reads otherwise
 # Variables that ranks need on hosts where mpirun starts them, beside those of MPI and of the site.
 _HANDED_ON = ("PATH", "TF_CPP_MIN_LOG_LEVEL", "PYTHONUNBUFFERED", "HOROVOD_TWINS_CACHE")
 
+TASKS_OF_SLURM = "SLURM_NTASKS"
+
 
 @dataclass(frozen=True)
 class Slots:
@@ -115,7 +117,9 @@ class Start:
     node: str = "local"
 
     def slots(self) -> int | None:
-        """Return how many ranks fit at once; None: as many as are asked for."""
+        """Return how many ranks fit at once, within a job of Slurm as many as it has tasks; None: as many as wanted."""
+        if not self.hosts and self.site.scheduler == "slurm" and TASKS_OF_SLURM in os.environ:
+            return int(os.environ[TASKS_OF_SLURM])
         return sum(host.ranks for host in self.hosts) or None
 
     def words(self, *, np: int | Shell, controller: str | None = None) -> list[str]:

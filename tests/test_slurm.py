@@ -85,7 +85,9 @@ class Desk:
     slurm: Slurm
     folder: Path
 
-    def submit(self, name: str, *words: str, launcher: str = "srun", controller: str = "mpi") -> str:
+    def submit(
+        self, name: str, *words: str, launcher: str = "srun", controller: str = "mpi", preflight: bool = False
+    ) -> str:
         """Submit a job by our command; return Slurm's number."""
         site = self.folder / f"{launcher}-{controller}.toml"
         runs = json.dumps(str(self.folder / "runs"))  # as TOML writes a text, too
@@ -93,7 +95,7 @@ class Desk:
         cut = words.index("--")
         own, trainer = words[:cut], words[cut:]
         command = ["submit", "--site", str(site), "--jobs-folder", self.jobs, "--name", name, "--minutes", "10"]
-        assert launch.main([*command, "--no-preflight", *own, *trainer]) == 0
+        assert launch.main([*command, *([] if preflight else ["--no-preflight"]), *own, *trainer]) == 0
         return str(json.loads((self.folder / "jobs" / name / "job.json").read_text())["id"])
 
     @property
@@ -161,7 +163,7 @@ def done(desk: Desk) -> dict[str, str]:
     failing_job = desk.submit("failing", "--nodes", "2", "--", TRAINERS["torch"], *SMALL, *failing)
     file = desk.folder / "tiny.toml"
     file.write_text(TINY)
-    whole["trial"] = desk.submit("trial", "--nodes", "2", "--", "experiment", str(file))
+    whole["trial"] = desk.submit("trial", "--nodes", "2", "--", "experiment", str(file), preflight=True)
     for name, job in held.items():
         desk.wait_until(lambda one=job: desk.slurm.job(one)["Restarts"] == "1", job=job, name=name)
         desk.slurm.command("scontrol", "update", f"JobId={job}", "TimeLimit=60")

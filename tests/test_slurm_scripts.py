@@ -21,6 +21,7 @@ from common.errors import UserError
 from launch.jobs import Job, JobRecord, JobState
 from launch.schedulers import slurm
 from launch.site_files import LaunchSite, read_launch_site
+from launch.starters import start_at
 
 WAIT_SECONDS = 120
 HOSTILE = "a b'c\"d$(touch hit)`touch hit`;touch hit&&* \\ #x"
@@ -293,6 +294,15 @@ def test_counts_are_those_of_slurm_and_hosts_are_named_where_a_launcher_needs_th
     assert words[:6] == ["horovodrun", "-np", "6", "--mpi", "-H", "n1:3,n2:3"]
     assert words[words.index("--seed") + 1] == "13" and words[words.index("--name") + 1] == "trial-r4"
     assert (stage.folder / "exit-code-4").read_text() == "0\n"
+
+
+def test_within_a_job_as_many_ranks_fit_as_it_has_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_NTASKS", raising=False)
+    assert start_at("slurm", hosts=None).slots() is None
+    monkeypatch.setenv("SLURM_NTASKS", "8")
+    assert start_at("slurm", hosts=None).slots() == 8
+    assert start_at("slurm", hosts="a:2,b:1").slots() == 3
+    assert start_at("local", hosts=None).slots() is None
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun", "horovodrun"])

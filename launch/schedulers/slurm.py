@@ -14,7 +14,7 @@ from pathlib import Path
 from common.config import parse_command_line
 from common.errors import UserError, expanded
 from launch.jobs import Job, JobRecord, JobState, State
-from launch.scripts import Shell, experiment_words, line, preflight_words, prologue, trainer_words
+from launch.scripts import TELL_START, Shell, experiment_words, line, preflight_words, prologue, trainer_words
 from launch.starters import Start
 
 SCRIPT = "job.sh"
@@ -82,6 +82,7 @@ def script(job: Job) -> str:
         *([line(preflight_words(job, hosts=_hosts(job)))] if job.preflight else []),
         *(_near_the_limit(job).splitlines() if requeues else []),
         "",
+        *([TELL_START] if job.program else []),
         # In the background, and in a session of its own: the shell hears signals, and can tell all of it to end.
         *([f"setsid {words} &", "step=$!", 'wait "$step"'] if requeues else [words]),
         "",

@@ -47,6 +47,7 @@ near_the_limit() {
 }
 trap near_the_limit USR1
 
+HOROVOD_TWINS_STARTED_AT=$(date +%s.%N); export HOROVOD_TWINS_STARTED_AT
 setsid srun --mpi=pmix --ntasks "$ranks" python torch_impl/train.py --epochs 3 --resume-or-start --checkpoint-minutes 10 --seed "$seed" --runs-folder runs --name "$name" --site slurm &
 step=$!
 wait "$step"

@@ -45,6 +45,7 @@ near_the_limit() {
 }
 trap near_the_limit USR1
 
+HOROVOD_TWINS_STARTED_AT=$(date +%s.%N); export HOROVOD_TWINS_STARTED_AT
 setsid mpirun -np "$ranks" python torch_impl/train.py --epochs 3 --resume-or-start --checkpoint-minutes 10 --runs-folder runs --name "$name" --site slurm &
 step=$!
 wait "$step"

@@ -23,4 +23,5 @@ export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # which srun does not tak
 name="trial"
 echo "$name: $ranks ranks on $SLURM_JOB_NODELIST, Slurm job $SLURM_JOB_ID, turn $((${SLURM_RESTART_COUNT:-0} + 1))"
 
+HOROVOD_TWINS_STARTED_AT=$(date +%s.%N); export HOROVOD_TWINS_STARTED_AT
 srun --mpi=pmix --ntasks "$ranks" python torch_impl/train.py --energy --runs-folder runs --name "$name" --site slurm
