@@ -4,6 +4,8 @@
         job = slurm.command("sbatch", "--parsable", "job.sh").strip()
         slurm.wait_for(job, "COMPLETED")
 
+`python tests/real_slurm.py COMMAND` runs a command that finds this Slurm, such as `bash`.
+
 Everything runs in one process namespace of its own, so that whatever ends the tests (SIGKILL too) ends munged,
 slurmctld, both slurmd and all jobs. Each node has a host name of its own and, as MPI names its shared memory by host
 and job, a /dev/shm of its own. The clock, the file system, the network and the cores are those of the machine.
@@ -23,6 +25,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -210,3 +213,9 @@ def _wait_for_nodes(slurm: Slurm, process: subprocess.Popen[bytes], log: Path) -
         time.sleep(POLL_SECONDS)
         shown = ["sinfo", "--noheader", "--Node", "--format=%t"]
         states = subprocess.run(shown, env=slurm.environment, capture_output=True, text=True).stdout.split()
+
+
+if __name__ == "__main__":
+    with real_slurm() as cluster:
+        code = subprocess.run(sys.argv[1:], env=cluster.environment).returncode
+    sys.exit(code)

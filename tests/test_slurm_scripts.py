@@ -394,6 +394,18 @@ def test_a_job_that_left_nothing_is_unknown(stage: Stage, monkeypatch: pytest.Mo
     assert slurm.state(record(repeats=2), stage.folder) == JobState("finished", "2 finished")
 
 
+def test_a_script_that_is_told_to_end_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.program("srun", stage.endless)
+    process = stage.start(make_job(site=stage.site()))
+    stage.wait_for_ranks()
+    process.terminate()  # of the script alone; Slurm ends the ranks, too
+    assert process.wait(timeout=WAIT_SECONDS) == 143 and stage.exit_code() == "143\n"
+    stage.end()
+    stage.program("squeue", "exit 0")
+    monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:{os.environ['PATH']}")
+    assert slurm.state(record(), stage.folder) == JobState("cancelled")
+
+
 def test_without_slurm_and_without_answer_it_is_said(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

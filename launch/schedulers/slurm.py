@@ -19,6 +19,7 @@ from launch.starters import Start
 
 SCRIPT = "job.sh"
 CHECKPOINT_MINUTES = 10
+TERMINATED = 143  # the exit code of a script that was told to end
 # Slurm has its own way of quoting in its header, and a shell never reads it: such values are not written at all.
 _HEADER_VALUE = re.compile(r"[^\s'\"\\#`$]+")
 
@@ -75,7 +76,7 @@ def script(job: Job) -> str:
         "",
         "set -e",
         f"trap 'echo $? > {code_file}' EXIT",
-        "trap 'exit 143' TERM",
+        f"trap 'exit {TERMINATED}' TERM",
         *prologue(job),
         "",
         *_counts(job),
@@ -279,7 +280,8 @@ def _left_behind(folder: Path, *, repeats: int) -> list[JobState]:
         codes = [int((folder / f"exit-code{task}").read_text()) for task in tasks]
     except (OSError, ValueError):
         return []
-    return [_state("FAILED" if code else "COMPLETED", code=code) for code in codes]
+    names = {0: "COMPLETED", TERMINATED: "CANCELLED"}
+    return [_state(names.get(code, "FAILED"), code=code) for code in codes]
 
 
 def _state(name: str, *, code: int, reason: str = "") -> JobState:
