@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from analysis.plots import COLORS, MARKERS, ROW_INCHES, SETTINGS, Row, draw_rows
 from analysis.pricing import Pricing, costs
 from analysis.published import published_claims
 from analysis.runs import Selection
+from analysis.starts import NOTE, starts_plots, starts_tables, starts_words, training_words, ways_of
 from analysis.tables import Table, shown_interval
 from analysis.validity import flags_of, pair_flags
 from common.errors import UserError
 from common.sites import SITES_FILE, Sites, read_sites
 
-BASE = "cte-power"
+BASES = ("cte-power", "local")  # by which others are divided, the first that has runs
 MOST_SENTENCES = 3  # experiments that the answer speaks of one by one
 
 
@@ -40,7 +42,9 @@ def add_command(commands: Any) -> None:
         description="Compare sites: clusters, clouds, machines of one's own; price old runs anew.",
     )
     add_options(parser)
-    parser.add_argument("--base", metavar="SITE", help=f"site to divide by (default: {BASE} if it is there)")
+    parser.add_argument(
+        "--base", metavar="SITE", help=f"site to divide by (default: {' or '.join(BASES)} if it is there)"
+    )
     parser.add_argument("--table", type=Path, default=SITES_FILE, metavar="FILE", help="a table of sites of your own")
     parser.add_argument("--on", metavar="DATE", help="prices of this day, as 2025-10-31 (default: the last ones known)")
     parser.add_argument(
@@ -78,15 +82,18 @@ def _day(text: str | None) -> date | None:
 def moved(selection: Selection, words: str, *, sites: Sites) -> Selection:
     """Return the runs, those in a folder on the site that `words` (RUNS=SITE) tells.
 
+    A site may be one that no table knows, unless it is written much like one that is known.
+
     Raises:
-        UserError: no such site, or no runs there.
+        UserError: no runs there, or a site that is misspelt.
     """
     folder, _, site = words.rpartition("=")
     place = Path(folder).resolve()
     inside = {run.folder for run in selection.runs if run.folder.resolve().is_relative_to(place)}
-    if not folder or not inside:
+    if not folder or not inside or not site:
         raise UserError(f"no runs to put on a site. Received: --site-of {words}. Write RUNS=SITE, RUNS as given before")
-    sites[site]
+    if site not in {run.site for run in selection.runs} and get_close_matches(site, sites.sites, n=1):
+        sites[site]
     runs = [
         replace(run, record=replace(run.record, site=site)) if run.folder in inside else run for run in selection.runs
     ]
@@ -106,7 +113,7 @@ def find(
 
     Args:
         selection: the runs.
-        base: site that others are divided by; None: CTE-POWER, or the first where it has no runs.
+        base: site that others are divided by; None: one of `BASES`, or the first where they have no runs.
         pricing: the table of sites, and the day of its prices; None: the project's, with the last known.
         margin: of accuracy, as a fraction, within which two sites are the same.
         target: validation accuracy, as a fraction, to which the cost is shown; None: what runs recorded.
@@ -119,18 +126,21 @@ def find(
     names = list(dict.fromkeys(run.site for run in selection.runs))
     if base is not None and base not in names:
         raise UserError(f"no run was made on the base site. Received: {base}. There are runs of {', '.join(names)}")
-    base = base or (BASE if BASE in names else names[0])
+    base = base or next(name for name in (*BASES, *names) if name in names)
     every = experiments(selection.runs, base=base)
     compared = [one for one in every if len(one.places) > 1]
     shown = compared or every
     cells = [cell for one in shown for cell in one.places.values()]
+    ways = ways_of([run for cell in cells for run in cell.runs])
+    answers = [_answer(compared, names=names, pricing=pricing), training_words(compared), starts_words(ways)]
     return Finding(
         name="clouds",
         question="Which site is the fastest, which the cheapest, and does it reach the same accuracy?",
-        answer=_answer(compared, names=names, pricing=pricing),
+        answer=" ".join(words for words in answers if words),
         tables=[
             *claims_tables(published_claims(selection.published), compared),
             times_table(compared, base=base, margin=margin),
+            *starts_tables(ways),
             cost_table(shown, pricing=pricing, target=target),
             *energy_tables(compared, base=base),
             *worth_tables(compared, pricing=pricing),
@@ -141,14 +151,19 @@ def find(
         if compared
         else [
             *claims_tables(published_claims(selection.published), compared),
+            *starts_tables(ways),
             cost_table(shown, pricing=pricing, target=target),
             price_table(pricing.sites, names=names, on=pricing.on),
             *([break_even_table(pricing.sites, on=pricing.on)] if machines else []),
             *(machine_tables(pricing.sites, names=names) if machines else []),
         ],
-        plots=_plots(shown, pricing=pricing),
+        plots=[*_plots(shown, pricing=pricing), *starts_plots(ways)],
         flags=list(dict.fromkeys([*selection.left_out, *flags_of(selection.runs, cells), *_pair_flags(compared)])),
-        notes=[*price_notes(pricing.sites, names=names, on=pricing.on), *_notes(every, compared)],
+        notes=[
+            *price_notes(pricing.sites, names=names, on=pricing.on),
+            *_notes(every, compared),
+            *([NOTE] if ways else []),
+        ],
     )
 
 
@@ -163,7 +178,7 @@ def _notes(every: Sequence[Experiment], compared: Sequence[Experiment]) -> list[
     return [
         *notes,
         "cost = nodes x seconds x price of a node; of a run: start-up, training, validation and test; of an epoch and "
-        "to the target: training and validation; waiting for a machine and storage are not in it",
+        "to the target: training and validation; queue, launch and storage are not in it",
         "time is that of training, of the slowest rank; ratios with 95 % intervals by Wilcoxon's signed-rank test of "
         "pairs of a seed (6 or more), else by Mann and Whitney's",
     ]
