@@ -23,6 +23,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -103,6 +104,7 @@ def main(arguments: "list[str] | None" = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Check and set up; return the exit code, 2 after one line for what the user can mend."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing half made is left behind
     try:
         bundle, folder = options.bundle.expanduser().absolute(), options.folder.expanduser().absolute()
         unstage(bundle, folder, cache=options.cache and options.cache.expanduser().absolute(), only_check=options.check)

@@ -64,7 +64,7 @@ def test_every_step_is_the_scripts() -> None:
 
 def test_programs_are_found_alike_in_both_images_and_by_ssh() -> None:
     path = f"{PROJECT}/.venv/bin:/usr/local/bin:/usr/bin:/bin"
-    assert f"ENV PATH={path} " in DOCKERFILE
+    assert f" PATH={path} " in DOCKERFILE
     assert ["export", f"PATH={path}"] in section("environment")
     assert "SetEnv PATH=$PROJECT/.venv/bin:/usr/local/bin:/usr/bin:/bin\n" in SCRIPT.read_text(encoding="utf-8")
 

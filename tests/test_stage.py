@@ -5,6 +5,7 @@ import ast
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from common import cache, revision
+from common.__main__ import main as common_main
+from common.datasets import load_dataset
 from common.errors import UserError
 from launch import __main__ as launch_program
 from launch import horovod_wheel, setup_plan, stage, stage_wheels, unstage
@@ -216,6 +219,18 @@ def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path: Path, kind: 
         train(target / ".venv" / "bin" / "python", framework, target, tmp_path)
 
 
+def test_prepared_images_come_along(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn, prepared = str(tmp_path / "fish"), str(tmp_path / "fish.safetensors")
+    assert common_main(["images", "draw", drawn, "--images", "90", "--size", "32x32"]) == 0
+    prepare = ["images", "prepare", drawn, "--size", "20x20", "--gray", "--split", "60/20/20", "--out", prepared]
+    assert common_main(prepare) == 0
+    run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--dataset", f"prepared:{prepared}")
+    run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache", tmp_path / "cache")
+    assert "--dataset prepared:inputs/fish.safetensors" in capsys.readouterr().out
+    dataset = load_dataset(f"prepared:{tmp_path / 'there' / 'inputs' / 'fish.safetensors'}")
+    assert dataset.image_shape == (20, 20, 1)
+
+
 # What is packed
 
 
@@ -366,6 +381,7 @@ def link_away(path: Path) -> None:
         ("code/common/evil.py", Path.touch),
         ("code/common/__pycache__", Path.touch),
         ("inputs/weights.safetensors", link_away),
+        ("code/linked", lambda path: path.symlink_to(path.parent / "common")),
         ("code/LICENSE", lambda path: path.write_text("short", encoding="utf-8")),
     ],
 )
@@ -663,3 +679,14 @@ def test_the_command_and_the_script_take_the_same_arguments() -> None:
     unstage.add_arguments(parser)
     options = parser.parse_args(["x.tar", "--folder", "y", "--cache", "z", "--check"])
     assert vars(options) == {"bundle": Path("x.tar"), "folder": Path("y"), "cache": Path("z"), "check": True}
+
+
+def test_progress_tells_size_and_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    progress = unstage.Progress("packing", 10**9)
+    progress.began -= 300
+    progress.shown -= 1
+    progress.add(250_000_000)
+    told = re.search(r"packing: 250.0 MB of 1.0 GB, about (\d+) s left", capsys.readouterr().err)
+    assert told
+    assert 900 <= int(told[1]) < 1200
