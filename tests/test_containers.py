@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch import setup_plan
+from launch.site_files import read_launch_site
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTAINERS = ROOT / "launch" / "containers"
@@ -60,6 +61,13 @@ def test_every_step_is_the_scripts() -> None:
     assert re.search(r"^USER (\d+)\n", DOCKERFILE, flags=re.MULTILINE)[1] == setting("USER_ID")  # type: ignore[index]
     assert f"WORKDIR {PROJECT}\n" in DOCKERFILE
     assert setting("PROJECT") == PROJECT
+
+
+def test_the_kubernetes_site_fits_the_image() -> None:
+    site = read_launch_site("kubernetes")
+    assert site.project_folder == PROJECT
+    assert site.python == f"{PROJECT}/.venv/bin/python"
+    assert site.kubernetes.ssh_path == f"/home/{setting('USER_NAME')}/.ssh"
 
 
 def test_programs_are_found_alike_in_both_images_and_by_ssh() -> None:

@@ -172,6 +172,7 @@ def test_a_bundle_sets_up_where_nothing_is(project: Path, weights: Path, tmp_pat
     told = without_network([BASE_PYTHON, "-I", "bundle/unstage.py", "--folder", target], folder=tmp_path, home=home)
     assert f"cd {target}" in told
     assert "--dataset mnist" in told
+    run_launch("unstage", tmp_path / "bundle", "--check")  # it is still whole
 
     code = committed(project)
     assert {name: (target / name).read_bytes() for name in code} == code
