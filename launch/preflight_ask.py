@@ -21,6 +21,8 @@ from launch.remote import CODE_OF_SSH, is_this_host, problem_of_ssh
 
 PROBE_SECONDS = 30
 SRUN_SECONDS = 10
+# By which a batch script tells srun what a rank gets.
+SHARES_OF_TASKS = ("SRUN_CPUS_PER_TASK", "SLURM_CPUS_PER_TASK", "SLURM_CPU_BIND", "SLURM_GPU_BIND", "SLURM_MPI_TYPE")
 _PROBE = TypeAdapter(HostProbe)
 Tell = Callable[[str], object]  # is given lines of progress
 
@@ -80,8 +82,18 @@ def probe_command(plan: Plan, host: str, *, mark: str | None) -> list[str]:
     probe = ["env", *variables, plan.python, "-m", "launch.host_probe", json.dumps(asdict(request))]
     words = ["sh", "-c", 'cd "$0" && exec "$@"', plan.project_folder, *probe]
     if plan.way == "srun":
-        # The task sees all cores and GPUs of the job on this node, as all tasks of the run together will.
-        return ["srun", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--cpu-bind=none", "--mpi=none", *words]
+        # The task is to see all cores and GPUs that the job has on this node: not the share of one rank, nor bound.
+        whole = ["env", *(word for name in SHARES_OF_TASKS for word in ("-u", name))]
+        return [
+            *whole,
+            "srun",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--nodelist={host}",
+            "--cpu-bind=none",
+            "--mpi=none",
+            *words,
+        ]
     if _by_ssh(plan, host):
         # An ssh that is killed leaves its command running on the other side: there `timeout` ends it.
         return [*plan.start.ssh.command(host), shlex.join(["timeout", str(PROBE_SECONDS), *words])]

@@ -9,6 +9,7 @@ from launch.preflight_answers import Answers, Verdict, differences, on_hosts
 from launch.preflight_plan import Plan
 from launch.preflight_software import SET_UP, TITLES
 
+OWN_FOLDERS = ("hosts", "skypilot")  # schedulers whose hosts may share no folder: rank 0 alone writes runs
 CLOCK_SECONDS = 1.0  # further apart, files of one host lie in the other's future, and power traces and logs do not fit
 FREE_BYTES = 10**9  # a run of ResNet-34 with its checkpoints takes about half of it
 
@@ -122,10 +123,14 @@ def _folder_problem(name: str, folder: Folder) -> str | None:
 
 
 def check_shared_runs(plan: Plan, answers: Answers) -> Verdict:
-    """All hosts write into the same folder of runs."""
+    """All hosts write into the same folder of runs, where hosts share folders."""
     if plan.way == "here":
         return Verdict(found="not needed by one host")
     folder = plan.folders["runs"]
+    apart = [host for host, probe in answers.probes.items() if probe.sees_runs is False]
+    if apart and plan.site.scheduler in OWN_FOLDERS:
+        reason = "runs are kept where rank 0 is, and only hosts that share the folder can go on with them (--resume)"
+        return Verdict(found=f"{', '.join(apart)}: {folder} is not the folder of this machine; {reason}")
     failures = []
     for host, probe in answers.probes.items():
         if probe.sees_runs is False:
@@ -195,7 +200,7 @@ def check_clocks(plan: Plan, answers: Answers) -> Verdict:
             failures.append((host, f"{state}: {reason}. Start a time service there (chrony, ntpd)"))
         elif low < -CLOCK_SECONDS or high > CLOCK_SECONDS:
             unknown.append((host, f"its clock is between {low:+.1f} and {high:+.1f} s ahead: it answered too slowly"))
-    return Verdict(found=f"apart by {widest:.2f} s at most", failures=on_hosts(failures), unknown=on_hosts(unknown))
+    return Verdict(found=f"apart by {widest:.3f} s at most", failures=on_hosts(failures), unknown=on_hosts(unknown))
 
 
 def _offsets(report: ExchangeReport | str | None, *, node: str) -> list[float]:

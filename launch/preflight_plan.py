@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from common.errors import UserError
+from common.errors import UserError, expanded
 from launch.processes import PROGRAMS, ROOT
 from launch.site_files import LaunchSite
 from launch.starters import Slots, Start, place_ranks, start_at
@@ -129,7 +129,7 @@ def make_plan(options: argparse.Namespace, *, variables: Mapping[str, str]) -> P
         dataset=None if options.dataset == "none" else options.dataset,
         python=site.python or sys.executable,
         project_folder=project,
-        folders={name: str(Path(project, path)) for name, path in folders.items()},
+        folders={name: str(Path(project, expanded(path))) for name, path in folders.items()},
         environment=environment,
     )
 

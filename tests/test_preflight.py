@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import socket
 import stat
 import subprocess
@@ -17,6 +18,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from real_slurm import real_slurm, why_not
 from rule_workers import environment
 from two_hosts import SSH_PORT, several_hosts
 
@@ -208,7 +210,8 @@ FAILURES: dict[str, list[tuple[Plan, Answers, list[str]]]] = {
          ["b: the scratch folder /scratch cannot be written: Read-only file system"]),
     ],
     "shared runs": [
-        (made_plan(), b_with(sees_runs=False), ["b: /shared/runs is another folder there", "--runs-folder"]),
+        (made_plan(site=SRUN, way="srun"), replace(b_with(sees_runs=False), srun_mpi=("pmix",)),
+         ["b: /shared/runs is another folder there", "--runs-folder"]),
         (made_plan(), made_answers(met=frozenset({"a"})), ["b: what it writes into /shared/runs is not seen"]),
         (made_plan(), told_nothing("shared", "PermissionError: denied", sees_runs=None),
          ["b: PermissionError: denied"]),
@@ -293,6 +296,11 @@ def test_data_that_a_run_can_fetch_are_no_failure() -> None:
     assert (row.result, row.lines) == ("not checked", ["b: mnist is not in /cache"])
 
 
+def test_hosts_of_ones_own_need_not_share_a_folder() -> None:
+    row = rows(made_plan(), b_with(sees_runs=False))["shared runs"]
+    assert row.result == "ok" and row.lines[0].startswith("b: /shared/runs is not the folder of this machine; runs are")
+
+
 def test_a_clock_is_not_judged_by_a_slow_answer() -> None:
     answers = made_answers(windows={"a": (1000.0, 1001.0), "b": (990.0, 1010.0)}, exchange=None)
     row = rows(made_plan(), answers)["clocks"]
@@ -362,7 +370,7 @@ def test_the_hosts_of_a_slurm_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert (plan.site.name, plan.place, plan.way, plan.expects_gpus) == ("slurm", "job", "srun", True)
         assert dict(plan.hosts) == {"n1": 2, "n2": 1}
         words = preflight_ask.probe_command(plan, "n2", mark=None)
-        assert words[:4] == ["srun", "--nodes=1", "--ntasks=1", "--nodelist=n2"]
+        assert " srun --nodes=1 --ntasks=1 --nodelist=n2 " in shlex.join(words)
         assert json.loads(words[-1])["host"] == "n2"
     refusal = programs(tmp_path / "bin", monkeypatch, scontrol="echo no such list >&2; exit 1")
     with refusal, pytest.raises(UserError, match="no such list"):
@@ -673,3 +681,24 @@ def test_two_hosts_over_ssh(tmp_path: Path) -> None:
         (line,) = bad["hosts"]["lines"]
         assert "b" in line and "Permission denied" in line and "authorized_keys" in line
         assert bad["allreduce"]["result"] == "not checked" and bad["interpreter"]["result"] == "ok"
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_in_a_slurm_job_on_two_nodes(tmp_path: Path) -> None:
+    """Slurm's own variables name the nodes, srun asks them and starts the ranks."""
+    words = ["--json", "--framework", "torch", "--device", "cpu", "--dataset", "none"]
+    command = [sys.executable, "-m", "launch", "preflight", *words, "--runs-folder", str(tmp_path / "runs")]
+    changed = {name: value for name, value in environment().items() if os.environ.get(name) != value}
+    exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in changed.items())
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/bash\n{exports}\ncd {ROOT}\nexec {shlex.join(command)} > {tmp_path}/found.json\n")
+    with real_slurm() as slurm:
+        options = ["--nodes=2", "--ntasks-per-node=1", f"--output={tmp_path}/log"]
+        job = slurm.command("sbatch", "--parsable", *options, str(script)).strip()
+        slurm.wait_for(job, "COMPLETED", "FAILED")
+    log, result = (tmp_path / "log").read_text(), json.loads((tmp_path / "found.json").read_text())
+    assert result["result"] == "ok", f"{json.dumps(result, indent=1)}\n{log}"
+    assert (result["site"], result["place"], result["hosts"]) == ("slurm", "job", {"n1": 1, "n2": 1})
+    assert result["allreduce"]["hosts"] == ["n1", "n2"]
+    checks = {row["check"]: row["lines"] for row in result["checks"]}
+    assert checks["pmi"] == ["srun offers pmix"] and checks["hosts"][0].startswith("2 hosts answered by srun")
