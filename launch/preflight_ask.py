@@ -161,7 +161,7 @@ def srun_kinds(text: str) -> tuple[str, ...]:
     """Return the kinds in what `srun --mpi=list` prints: one a line, or after a colon; older ones tag each line."""
     kinds: list[str] = []
     for line in text.splitlines():
-        words = line.removeprefix("srun:").rpartition(":")[2].replace(",", " ").split()
+        words = line.rpartition(":")[2].replace(",", " ").split()
         if len(words) == 1 or line.startswith("specific"):
             kinds += words
     return tuple(kinds)

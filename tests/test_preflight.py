@@ -270,6 +270,14 @@ def test_where_all_is_well_all_checks_pass() -> None:
     assert found["packages"].seconds == 0.2
 
 
+def test_tensorflow_may_be_installed_by_either_name() -> None:
+    for name in ("tensorflow", "tensorflow-cpu"):
+        build = replace(BUILD, compiled_for="2.21.0")
+        told = {"software": installed(torch=None, **{name: "2.21.0"}), "horovod": {"keras": build}}
+        found = rows(made_plan(frameworks=("keras",)), made_answers([made_probe(host, **told) for host in "ab"]))
+        assert {row.result for row in found.values()} == {"ok"}
+
+
 def test_hosts_with_the_same_failure_share_a_line() -> None:
     probes = [made_probe(host, python="3.11.7" if host == "a" else "3.12.1") for host in "abc"]
     (line,) = rows(made_plan(hosts={"a": 1, "b": 1, "c": 1}), made_answers(probes))["interpreter"].lines
@@ -289,6 +297,7 @@ def test_a_login_node_checks_software_and_data_and_a_laptop_only_the_schedulers_
     assert unknown == {"network", "gpus", "nccl", "threads", "shared runs", "clocks", "allreduce"}
     elsewhere = rows(made_plan(site=read_launch_site("aws-g5"), place="elsewhere", hosts={"a": 0}), made_answers([]))
     assert {name for name, row in elsewhere.items() if row.result == "ok"} == {"hosts", "scheduler"}
+    assert elsewhere["disk"].lines == ["only in the job: it runs on machines of its own"]
 
 
 def test_data_that_a_run_can_fetch_are_no_failure() -> None:
