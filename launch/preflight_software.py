@@ -125,7 +125,7 @@ def check_mpi(plan: Plan, answers: Answers) -> Verdict:
 
 def check_pmi(plan: Plan, answers: Answers) -> Verdict:
     """Srun offers the kind of PMI by which it is told to join the ranks."""
-    if plan.start.site.launcher != "srun" or plan.controller == "gloo":
+    if plan.site.launcher != "srun" or plan.controller == "gloo":
         return Verdict(found="not needed without srun")
     if not isinstance(answers.srun_mpi, tuple):
         return Verdict(unknown=[f"this machine: {answers.srun_mpi or 'srun was not asked'}"])
