@@ -21,7 +21,7 @@ Label = Annotated[str, StringConstraints(pattern=rf"^{_PART}$", max_length=LABEL
 Subdomain = Annotated[str, StringConstraints(pattern=rf"^{_PART}(\.{_PART})*$", max_length=253)]
 _VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 LabelValue = Annotated[str, StringConstraints(pattern=_VALUE, max_length=LABEL_LENGTH)]
-# Narrower than Kubernetes: what a shell can name, what is used of quantities, a path without "." and "..".
+# Narrower than Kubernetes: what a shell can name, the quantities that are used here, no control characters.
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|M|G|T|Mi|Gi|Ti)?$")]
 MountPath = Annotated[str, StringConstraints(pattern=r"^(/[^/:\x00-\x1f]+)+$")]
@@ -108,6 +108,12 @@ class Volume(Part):
     empty_dir: EmptyDirectory | None = None
 
 
+class PodSecurityContext(Part):
+    """corev1.PodSecurityContext."""
+
+    fs_group: Count
+
+
 class PodSpec(Part):
     """corev1.PodSpec."""
 
@@ -115,7 +121,7 @@ class PodSpec(Part):
     volumes: list[Volume] | None = None
     node_selector: dict[str, LabelValue] | None = None
     restart_policy: Literal["Never"] | None = None
-    active_deadline_seconds: Positive | None = None
+    security_context: PodSecurityContext | None = None
 
 
 class PodTemplate(Part):

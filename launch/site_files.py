@@ -116,6 +116,7 @@ class KubernetesOptions:
         volume_gb, storage_class: of a volume that is made, 10^9 bytes; None: the cluster's default class.
         cpus_per_rank, memory_gb_per_rank: that a worker asks for; memory in 10^9 bytes.
         ssh_path: folder of ssh's keys in the image, of the user that runs in it.
+        group_id: of that user, which shall be able to write to the volume; None: root's image.
         node_selector: labels of the nodes to use.
     """
 
@@ -128,7 +129,8 @@ class KubernetesOptions:
     storage_class: str | None = None
     cpus_per_rank: int = 4
     memory_gb_per_rank: float = 16.0
-    ssh_path: str = "/root/.ssh"
+    ssh_path: str = "/home/mpiuser/.ssh"
+    group_id: int | None = 1000
     node_selector: dict[str, str] = field(default_factory=dict)
 
 

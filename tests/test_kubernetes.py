@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 from rendered_files import FOLDER, assert_as_kept
 
 from common.errors import UserError
-from common.records import now
+from common.records import World, now, read_run
 from launch import __main__ as launch
 from launch import cloud
 from launch.jobs import Job, JobRecord
@@ -30,6 +31,7 @@ from launch.mpijob import Claim, MPIJob, Part, Pod
 from launch.schedulers import kubernetes
 from launch.site_files import read_launch_site
 
+ROOT = Path(__file__).resolve().parent.parent
 KINDS: dict[str, type[Part]] = {"MPIJob": MPIJob, "Pod": Pod, "PersistentVolumeClaim": Claim}
 HOSTILE = ["a b", "it's", 'say "x"', "$(touch hit)", "`touch hit`", ";touch hit", "$HOME", "*", "\\", "$$", "$$(HOME)",
            "1e-3", "0o17", "y", "no", "null", "~", "{a: b}", "# x", "- x", "ü"]  # fmt: skip
@@ -39,7 +41,7 @@ FOLDERS = (
 )
 OPTIONS = (
     'volume_path = "/data"\nnamespace = "ours"\nimage = "ours.example:5000/twins:1e3"\nvolume_claim = "ours"\n'
-    'storage_class = "nfs"\nssh_path = "/home/twins/.ssh"\nnode_selector = { "gpu.kind" = "0123" }\n'
+    'storage_class = "nfs"\nssh_path = "/root/.ssh"\nnode_selector = { "gpu.kind" = "0123" }\n'
 )
 
 
@@ -235,6 +237,28 @@ def test_the_launcher_looks_over_the_workers_and_starts_the_ranks(pod: MadeProgr
     assert [start["variables"][f"V{number}"] for number in range(len(HOSTILE))] == HOSTILE
     assert start["variables"]["HOROVOD_TWINS_CACHE"] == "/data/a b"
     assert not list(tmp_path.rglob("hit"))
+
+
+def test_the_script_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real MPI and trainer, on this machine: hosts, which the operator names by variables, are none."""
+    monkeypatch.setattr(cloud, "SITE_FOLDER", str(tmp_path / "site"))
+    folders = {"project_folder": str(ROOT), "python": sys.executable, "runs_folder": str(tmp_path / "my runs")}
+    lines = "".join(f"{name} = {json.dumps(path)}\n" for name, path in folders.items())
+    root = ('OMPI_ALLOW_RUN_AS_ROOT = "1"\nOMPI_ALLOW_RUN_AS_ROOT_CONFIRM = "1"\n'
+            'OMPI_MCA_rmaps_base_oversubscribe = "1"\n')  # fmt: skip
+    site = own_site(
+        tmp_path, f'{lines}launcher = "mpirun"\n[launch.environment]\n{root}', f'volume_path = "{tmp_path}"'
+    )
+    small = ("--model", "mlp", "--epochs", "1", "--max-steps", "2", "--device", "cpu")
+    words = (*small, "--dataset", "synthetic:1200x28x28x1x10")
+    job = a_job(site, nodes=1, ranks_per_node=2, arguments=words, preflight=False)
+    done = subprocess.run(
+        ["bash", "-c", command(job)], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = read_run(tmp_path / "my runs" / "demo")
+    assert (run.state, run.record.site, run.record.framework) == ("finished", "kubernetes", "keras")
+    assert isinstance(run.record.world, World) and run.record.world.size == 2
 
 
 def test_repeats_and_horovodrun(pod: MadePrograms) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from made_programs import Answer, MadePrograms
 from rendered_files import FOLDER, assert_as_kept
 
 from common.errors import UserError
-from common.records import now
+from common.records import World, now, read_run
 from common.sites import read_sites
 from launch import __main__ as launch
 from launch import cloud
@@ -27,19 +28,10 @@ from launch.schedulers import skypilot
 from launch.site_files import read_launch_site
 
 ROOT = Path(__file__).resolve().parent.parent
-HOSTILE = [
-    "a b",
-    "it's",
-    'say "x"',
-    "$(touch hit)",
-    "`touch hit`",
-    ";touch hit",
-    "a&&touch hit",
-    "$HOME",
-    "*",
-    "\\",
-    "-x",
-]
+HOSTILE = ["a b", "it's", 'say "x"', "$(touch hit)", "`touch hit`", ";touch hit", "a&&touch hit", "$HOME", "*", "\\",
+           "1e-3", "-x"]  # fmt: skip
+SMALL = ("--model", "mlp", "--epochs", "1", "--max-steps", "2", "--device", "cpu")
+DATA = ("--dataset", "synthetic:1200x28x28x1x10")
 BUCKET = 'runs_folder = "/bucket/runs"\ndata_folder = "/tmp/a b/$(touch hit)"\n'
 
 
@@ -187,6 +179,12 @@ def test_the_first_machine_starts_all_ranks(machine: MadePrograms) -> None:
     assert start["variables"]["TF_CPP_MIN_LOG_LEVEL"] == "3"
 
 
+def test_mpi_finds_its_daemon_on_other_machines(machine: MadePrograms, tmp_path: Path) -> None:
+    assert run_there(task_of(a_job(own_site(tmp_path), preflight=False))["run"], machine).returncode == 0
+    (words,) = machine.calls()
+    assert f"--mpi-args=--prefix {machine.folder.parent}" in words and "--mpi" in words
+
+
 def test_the_other_machines_leave_it_to_the_first(machine: MadePrograms) -> None:
     assert run_there(task_of(a_job())["run"], machine, rank=1).returncode == 0
     assert machine.calls() == []
@@ -203,6 +201,30 @@ def test_a_failure_is_the_task_s_failure(machine: MadePrograms) -> None:
 def test_the_time_limit_ends_the_ranks(machine: MadePrograms) -> None:
     machine.add("horovodrun", Answer(seconds=600.0))
     assert run_there(task_of(a_job(minutes=90))["run"], machine, SECONDS="5400").returncode == 124
+
+
+def test_the_script_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real launcher and trainer, on this machine as the only one."""
+    monkeypatch.setattr(cloud, "SITE_FOLDER", str(tmp_path / "site"))
+    (tmp_path / "sky_workdir").symlink_to(ROOT)
+    site = own_site(
+        tmp_path,
+        f"python = {json.dumps(sys.executable)}\nruns_folder = {json.dumps(str(tmp_path / 'my runs'))}\n"
+        'controller = "gloo"',
+    )
+    job = a_job(
+        site, nodes=1, ranks_per_node=2, gpus_per_node=1, program="torch_impl/train.py", arguments=SMALL + DATA,
+        preflight=False,
+    )  # fmt: skip
+    done = subprocess.run(
+        ["bash", "-c", task_of(job)["run"]], capture_output=True, text=True,
+        env={**os.environ, "HOME": str(tmp_path), "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "127.0.0.1",
+             "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = read_run(tmp_path / "my runs" / "demo")
+    assert (run.state, run.record.site) == ("finished", "aws-g4dn-xlarge")
+    assert isinstance(run.record.world, World) and run.record.world.size == 2
 
 
 def test_spot_runs_go_on_from_the_bucket(machine: MadePrograms, tmp_path: Path) -> None:
@@ -274,6 +296,7 @@ def test_scripts_pass_shellcheck(tmp_path: Path) -> None:
         ('runs_folder = "/elsewhere"', 'bucket = "s3://ours"', {}, "run folders would not lie in the bucket"),
         (BUCKET, 'bucket = "ours"', {}, "this is no bucket. Received: ours"),
         (BUCKET, 'bucket = "s3://$(x)"', {}, "this is no bucket"),
+        ('launcher = "mpirun"', "", {}, "machines are joined by horovodrun. Received: launcher mpirun"),
         ("", 'image = "ours"', {}, "an image and the place of the project in it go together"),
         ('project_folder = "/opt"', "", {}, "an image and the place of the project in it go together"),
         ("", "", {"name": "a" * 70}, "the name is too long there"),

@@ -22,6 +22,7 @@ from launch.mpijob import (
     MPIJob,
     MPIJobSpec,
     Pod,
+    PodSecurityContext,
     PodSpec,
     PodTemplate,
     ReplicaSpec,
@@ -120,7 +121,7 @@ def _launcher(job: Job) -> PodSpec:
         resources=_resources(cpus=1, memory_gb=4),
         volume_mounts=[VolumeMount(name="volume", mount_path=options.volume_path)],
     )
-    return PodSpec(containers=[container], volumes=[_volume(job)])
+    return PodSpec(containers=[container], volumes=[_volume(job)], security_context=_security(job))
 
 
 def _worker(job: Job) -> PodSpec:
@@ -140,7 +141,9 @@ def _worker(job: Job) -> PodSpec:
     )
     memory = Volume(name="shared-memory", empty_dir=EmptyDirectory(medium="Memory"))
     selector = options.node_selector or None
-    return PodSpec(containers=[container], volumes=[_volume(job), memory], node_selector=selector)
+    return PodSpec(
+        containers=[container], volumes=[_volume(job), memory], node_selector=selector, security_context=_security(job)
+    )
 
 
 def script(job: Job) -> str:
@@ -190,7 +193,9 @@ def _files_pod(job: Job, *, name: str) -> Pod:
     )
     return Pod(
         metadata=Metadata(name=_files_pod_name(name), namespace=options.namespace),
-        spec=PodSpec(containers=[container], volumes=[_volume(job)], restart_policy="Never"),
+        spec=PodSpec(
+            containers=[container], volumes=[_volume(job)], restart_policy="Never", security_context=_security(job)
+        ),
     )
 
 
@@ -213,6 +218,11 @@ def _claim(job: Job) -> Claim:
 
 def _volume(job: Job) -> Volume:
     return Volume(name="volume", persistent_volume_claim=ClaimSource(claim_name=job.site.kubernetes.volume_claim))
+
+
+def _security(job: Job) -> PodSecurityContext | None:
+    group = job.site.kubernetes.group_id
+    return None if group is None else PodSecurityContext(fs_group=group)
 
 
 def _resources(*, cpus: int, memory_gb: float, gpus: int = 0) -> Resources:

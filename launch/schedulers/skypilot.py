@@ -81,6 +81,9 @@ def _check(job: Job) -> None:
             "spot machines may be taken away, and their disks with them. Received: a site without a bucket. In a copy "
             f'of {job.site.file} write runs_folder = "{BUCKET}/runs", and bucket = "s3://NAME" under [launch.skypilot]'
         )
+    if job.site.launcher != "horovodrun":
+        raise UserError(f"SkyPilot's machines are joined by horovodrun. Received: launcher {job.site.launcher}. "
+                        f"Leave it out of {job.site.file}")  # fmt: skip
     if (options.image is None) != (job.site.project_folder is None):
         raise UserError(
             f"an image and the place of the project in it go together. Received: image {options.image}, "
@@ -131,7 +134,9 @@ def _commands(job: Job, *, hosts: Shell) -> list[list[str]]:
     if job.experiment:
         return [experiment_words(job, hosts=hosts)]
     words = Start(site=job.site).words(np=job.size)
-    start = [*words[:3], "-H", hosts, *words[3:]]
+    # No PATH leads an ssh from another machine to the daemon of MPI in the environment.
+    prefix = [Shell('--mpi-args="--prefix $(dirname "$(dirname "$(command -v mpirun)")")"')]
+    start = [*words[:3], "-H", hosts, *(prefix if job.site.controller == "mpi" else []), *words[3:]]
     going_on = ["--resume-or-start"] if job.spot else []
     commands = []
     for repeat in range(1, job.repeats + 1):
