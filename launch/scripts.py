@@ -84,7 +84,7 @@ def _preflight_needs(job: Job) -> list[str]:
     """Return the flags that tell a preflight what the job will use; experiments use this and that."""
     if job.program is None:
         return ["--dataset", "none"]
-    settings = parse_command_line(job.arguments, program=job.program)
+    settings = parse_command_line([*job.arguments, "--name", job.name], program=job.program)
     (framework,) = (name for name, program in PROGRAMS.items() if program == job.program)
     threads = ["--threads", str(settings.device.threads)] if settings.device.threads else []
     device = settings.device.device
