@@ -43,13 +43,14 @@ RESUMING = [*OFTEN, "--resume-or-start"]
 def jobs_of(size: int) -> list[Job]:
     """Return the jobs of one or two ranks, but for those of the killed run."""
     begin = [*CNN, *RESUMING, "--name", f"part{size}"]
+    # A folder is watched when all ranks have done another job since it was written: the first writes after the others.
     jobs = [
-        Job("cnn", [*CNN, "--name", f"cnn{size}"]),
-        Job("parts", [*CNN, *NOW_AND_THEN, "--name", f"parts{size}"]),
         Job("part", begin, patch="stopped"),
         Job("part_again", begin, patch="stopped_later"),
+        Job("cnn", [*CNN, "--name", f"cnn{size}"]),
         Job("too_short", ["--resume", f"runs/part{size}", "--max-steps", "8"], watch=f"runs/part{size}"),
         Job("part_resumed", ["--resume", f"runs/part{size}"]),
+        Job("parts", [*CNN, *NOW_AND_THEN, "--name", f"parts{size}"]),
         Job("after_its_end", begin, watch=f"runs/part{size}"),
     ]
     if size == 2:
