@@ -597,7 +597,9 @@ def test_for_ppc64le_pure_wheels_go_on_top_of_modules(
     assert "tensorflow" not in told
     python = tmp_path / "there" / ".venv" / "bin" / "python"
     program = "import tyro, launch; print(tyro.__file__, launch.__file__)"
-    found = subprocess.run([python, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(
+        [python, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
     assert found.split()[0].startswith(str(tmp_path / "there" / ".venv"))
     assert found.split()[1] == str(tmp_path / "there" / "launch" / "__init__.py")
     settings = (tmp_path / "there" / ".venv" / "pyvenv.cfg").read_text(encoding="utf-8")
