@@ -73,11 +73,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _of_job(options: argparse.Namespace) -> tuple[Place, list[Root]]:
-    record, folder = read_job(options.job, parent=expanded(options.jobs_folder))
+    record, job_folder = read_job(options.job, parent=expanded(options.jobs_folder))
     site = record.read_site()
-    shell = scheduler(site.scheduler).shell(record, folder)
-    roots = [Root.at(path, name=PurePosixPath(path).name) for path in record.runs]
-    return Place(shell, site.project_folder or str(ROOT)), roots
+    shell = scheduler(site.scheduler).shell(record, job_folder)
+    paths = record.runs if shell else [str(expanded(path)) for path in record.runs]
+    # Machines that a job has set up have the project where their shell begins.
+    folder = site.project_folder or ("" if shell else str(ROOT))
+    return Place(shell, folder), [Root.at(path, name=PurePosixPath(path).name) for path in paths]
 
 
 def _of_words(words: str) -> tuple[Place, list[Root]]:

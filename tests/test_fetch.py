@@ -476,6 +476,27 @@ def test_the_runs_of_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
+    "shell",
+    [
+        ["sh", "-c"],  # as kubectl exec POD -- bash -c
+        ["ssh", "node1"],
+        ["ssh", "node1", "cd work &&"],  # as SkyPilot's machines
+        ["env"],
+    ],
+)
+def test_the_shells_of_schedulers(
+    shell: list[str], ssh: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = make_job(tmp_path, "runs/a")
+    there = ssh / "work" if "cd work &&" in shell else ssh
+    make_run(there / "runs" / "a")
+    monkeypatch.setattr("launch.schedulers.local.shell", lambda record, folder: shell)
+    monkeypatch.chdir(ssh)
+    fetched(capsys, *words)
+    assert content(tmp_path / "to" / "a") == content(there / "runs/a")
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         ([], "Received: no job and no --from. Name a job"),

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,7 @@ import pytest
 from real_slurm import NODES, POLL_SECONDS, WAIT_SECONDS, Slurm, real_slurm, why_not
 from rule_workers import environment
 
-from common.records import Run, read_run
+from common.records import Run, Status, Totals, World, read_run
 from launch import __main__ as launch
 
 TESTS = Path(__file__).parent
@@ -193,6 +194,21 @@ def test_a_run_that_meets_the_time_limit_goes_on_and_ends_with_the_weights_of_on
     log = desk.log(name)
     assert f"{name}: 2 ranks on n[1-2], Slurm job {done[name]}, turn 1\n" in log and "turn 2\n" in log
     assert "the time limit is near: back into the queue, to go on from what is saved\n" in log
+
+
+def test_runs_tell_what_their_start_cost(desk: Desk, done: dict[str, str]) -> None:
+    launchers = {"held-torch": "srun", "held-keras": "srun", "torch-r1": "mpirun", "keras": "horovodrun"}
+    for name, launcher in launchers.items():
+        record = desk.run(name).record
+        assert isinstance(record.totals, Totals) and isinstance(record.world, World)
+        assert record.world.launcher == launcher
+        launch, queue = record.totals.launch_seconds, record.totals.queue_seconds
+        assert isinstance(launch, float) and launch > 0 and isinstance(queue, float) and queue >= 0
+        if name.startswith("held"):  # of the last start: what the first turn took is not waiting
+            assert isinstance(record.status, Status)
+            submitted = json.loads((desk.folder / "jobs" / name / "job.json").read_text())["submitted_at"]
+            whole = datetime.fromisoformat(record.status.started_at) - datetime.fromisoformat(submitted)
+            assert launch + queue < whole.total_seconds() - 10
 
 
 def test_an_array_runs_each_repeat_with_a_seed_of_its_own(desk: Desk, done: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from common.errors import UserError, one_line
+from common.moments import STARTED_AT
 from launch.cloud import as_seen_there, host_label, parse_json, require, run_program, site_lines
 from launch.jobs import Job, JobRecord, JobState, State
 from launch.mpijob import (
@@ -33,7 +34,7 @@ from launch.mpijob import (
     VolumeMount,
     host_name,
 )
-from launch.scripts import experiment_words, line, preflight_words, prologue, trainer_words, variables
+from launch.scripts import TELL_START, experiment_words, line, preflight_words, prologue, trainer_words, variables
 from launch.starters import Start
 from launch.yaml_text import to_yaml
 
@@ -158,7 +159,8 @@ def script(job: Job) -> str:
     else:
         for repeat in range(1, job.repeats + 1):
             seed = str(job.seed + repeat - 1) if job.repeats > 1 else None
-            lines.append(line([*_start_words(there), *trainer_words(there, name=job.run_name(repeat), seed=seed)]))
+            words = [*_start_words(there), *trainer_words(there, name=job.run_name(repeat), seed=seed)]
+            lines += [TELL_START, line(words)]
     # In the place of the shell, which as the first process of a pod would not pass on that the pod is to end.
     lines[-1] = f"exec {lines[-1]}"
     return "".join(f"{one}\n" for one in lines)
@@ -178,7 +180,7 @@ def _start_words(job: Job) -> list[str]:
     if words[0] == "horovodrun":
         return [*words[:3], "--hostfile", HOST_FILE, *words[3:]]
     # mpirun finds the host file by itself. ssh brings no variables along, so that they have to be named.
-    handed_on = [word for name in ("PATH", *variables(job)) for word in ("-x", name)]
+    handed_on = [word for name in ("PATH", STARTED_AT, *variables(job)) for word in ("-x", name)]
     return [*words, "--bind-to", "none", "--map-by", "slot", *handed_on]
 
 

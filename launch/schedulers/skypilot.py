@@ -14,7 +14,7 @@ from typing import Any
 from common.errors import UserError
 from launch.cloud import as_seen_there, host_label, parse_json, require, run_program, show_program, site_lines
 from launch.jobs import Job, JobRecord, JobState, State
-from launch.scripts import Shell, experiment_words, line, preflight_words, prologue, trainer_words
+from launch.scripts import TELL_START, Shell, experiment_words, line, preflight_words, prologue, trainer_words
 from launch.starters import Start
 from launch.yaml_text import to_yaml
 
@@ -125,7 +125,8 @@ def run_script(job: Job) -> str:
     # What is left of the time limit; never 0, which `timeout` takes for none.
     lines.append(f"left() {{ echo $((SECONDS < {60 * job.minutes} ? {60 * job.minutes} - SECONDS : 1)); }}")
     limit = ["timeout", f"--kill-after={_KILL_SECONDS}", Shell('"$(left)"')]
-    lines += [line([*limit, *words]) for words in _commands(there, hosts=hosts)]
+    for words in _commands(there, hosts=hosts):
+        lines += [*([] if job.experiment else [TELL_START]), line([*limit, *words])]
     return "".join(f"{one}\n" for one in lines)
 
 

@@ -4,15 +4,17 @@ The script is submitted from the job's folder, where its output and its exit cod
 this machine, which sees the same folders as the nodes: a login node.
 """
 
+import os
 import re
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from common.config import parse_command_line
 from common.errors import UserError, expanded
+from common.moments import SUBMITTED_AT, moment
 from launch.jobs import Job, JobRecord, JobState, State
 from launch.scripts import TELL_START, Shell, experiment_words, line, preflight_words, prologue, trainer_words
 from launch.starters import Start
@@ -26,6 +28,14 @@ _HEADER_VALUE = re.compile(r"[^\s'\"\\#`$]+")
 _QUEUED = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "SUSPENDED", "STOPPED", "RESIZING"}
 
+# A job that was put back is submitted anew, whoever put it back; Slurm knows when, to a second.
+BACK_IN_THE_QUEUE = [
+    'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then',
+    f"  unset {SUBMITTED_AT}",
+    '  submitted=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%V || true)',
+    f'  if [ -n "$submitted" ]; then {SUBMITTED_AT}=$(date -d "$submitted" +%s); export {SUBMITTED_AT}; fi',
+    "fi",
+]
 NEAR_THE_LIMIT = """
 # Slurm sends USR1 some time before the limit: the ranks end, and the job goes on in its next turn from what is saved.
 step=
@@ -78,6 +88,7 @@ def script(job: Job) -> str:
         f"trap 'echo $? > {code_file}' EXIT",
         f"trap 'exit {TERMINATED}' TERM",
         *prologue(job),
+        *(BACK_IN_THE_QUEUE if requeues else []),
         "",
         *_counts(job),
         *([line(preflight_words(job, hosts=_hosts(job)))] if job.preflight else []),
@@ -196,7 +207,8 @@ def submit(job: Job, folder: Path) -> str:
     Raises:
         UserError: there is no Slurm here, or it refuses.
     """
-    done = _slurm(["sbatch", "--parsable", SCRIPT], folder=folder)
+    # The job's script gets the environment of the command that submits it.
+    done = _slurm(["sbatch", "--parsable", SCRIPT], folder=folder, variables=moment(SUBMITTED_AT))
     if done.returncode:
         raise UserError(f"Slurm refuses the job: {_one_line(done.stderr)}. Received: {job.site.file}. "
                         "Mend the site, or ask for less")  # fmt: skip
@@ -238,9 +250,14 @@ def shell(record: JobRecord, folder: Path) -> list[str]:
     return []
 
 
-def _slurm(command: Sequence[str], *, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+def _slurm(
+    command: Sequence[str], *, folder: Path | None = None, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **(variables or {})}
     try:
-        return subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        return subprocess.run(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
     except FileNotFoundError:
         raise UserError(
             f"there is no Slurm here. Received: {command[0]}. Give the command on a login node of the cluster"

@@ -17,6 +17,11 @@ cd /home/group/horovod-twins
 export PATH="$PWD"/.venv/bin:$PATH
 export TF_CPP_MIN_LOG_LEVEL=3
 export PYTHONUNBUFFERED=1
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
+  unset HOROVOD_TWINS_SUBMITTED_AT
+  submitted=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%V || true)
+  if [ -n "$submitted" ]; then HOROVOD_TWINS_SUBMITTED_AT=$(date -d "$submitted" +%s); export HOROVOD_TWINS_SUBMITTED_AT; fi
+fi
 
 ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))
 export OMPI_MCA_hwloc_base_binding_policy=none
