@@ -41,6 +41,7 @@ class Job:
         seed: of the first repeat.
         spot: on machines that may be taken away.
         preflight: look over all hosts before the ranks are started.
+        preflight_flags: that tell it what the run will use.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Job:
     seed: int = 1
     spot: bool = False
     preflight: bool = True
+    preflight_flags: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:

@@ -4,10 +4,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from common.config import parse_command_line
 from common.moments import BEGAN_AT, STARTED_AT
 from launch.jobs import Job
-from launch.processes import PROGRAMS
 
 
 def _telling(name: str) -> str:
@@ -76,19 +74,8 @@ def experiment_words(job: Job, *, hosts: str | None = None) -> list[str]:
 
 def preflight_words(job: Job, *, hosts: str | None = None) -> list[str]:
     """Return the command that looks over all hosts of the job; for `hosts` see `place_words`."""
-    words = ["python", "-m", "launch", "preflight", "--np", str(job.size), *_preflight_needs(job)]
-    return [*words, "--runs-folder", job.runs_folder, *place_words(job, hosts=hosts)]
-
-
-def _preflight_needs(job: Job) -> list[str]:
-    """Return the flags that tell a preflight what the job will use; experiments use this and that."""
-    if job.program is None:
-        return ["--dataset", "none"]
-    settings = parse_command_line([*job.arguments, "--name", job.name], program=job.program)
-    (framework,) = (name for name, program in PROGRAMS.items() if program == job.program)
-    threads = ["--threads", str(settings.device.threads)] if settings.device.threads else []
-    device = settings.device.device
-    return ["--framework", framework, "--device", device, *threads, "--dataset", settings.data.dataset]
+    words = ["python", "-m", "launch", "preflight", "--np", str(job.size), *job.preflight_flags]
+    return [*words, *place_words(job, hosts=hosts)]
 
 
 def place_words(job: Job, *, hosts: str | None = None) -> list[str]:

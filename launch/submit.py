@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common.config import parse_command_line
+from common.config import Config, parse_command_line
 from common.console import counted
 from common.errors import UserError, expanded
 from common.records import now
@@ -129,14 +129,29 @@ def _job(options: argparse.Namespace) -> Job:
     program, experiment, arguments = _what(words, options)
     name = options.name or _default_name(program, experiment)
     check_name(name)
-    seed = parse_command_line(arguments, program=program).training.seed if program else 1
+    settings = parse_command_line(arguments, program=program) if program else None
     return Job(
         name=name, site=site, node=node, nodes=options.nodes,
         ranks_per_node=options.ranks_per_node or max(1, options.gpus_per_node), gpus_per_node=options.gpus_per_node,
         program=program, experiment=experiment, arguments=tuple(arguments), minutes=options.minutes,
-        repeats=options.repeats, seed=seed, spot=options.spot or site.skypilot.spot,
-        preflight=not options.no_preflight,
+        repeats=options.repeats, seed=settings.training.seed if settings else 1,
+        spot=options.spot or site.skypilot.spot, preflight=not options.no_preflight,
+        preflight_flags=(*_preflight_flags(program, settings), *_flag("--runs-folder", options.runs_folder)),
     )  # fmt: skip
+
+
+def _preflight_flags(program: str | None, settings: Config | None) -> list[str]:
+    """Return the flags that tell a preflight what the job will use; an experiment uses this and that."""
+    if settings is None:
+        return ["--dataset", "none"]
+    (framework,) = (name for name, path in PROGRAMS.items() if path == program)
+    device, threads = settings.device.device, settings.device.threads
+    flags = ["--framework", framework, "--device", device, "--dataset", settings.data.dataset]
+    return [*flags, *_flag("--threads", threads)]
+
+
+def _flag(name: str, value: object) -> list[str]:
+    return [] if value is None else [name, str(value)]
 
 
 def _what(words: list[str], options: argparse.Namespace) -> tuple[str | None, str | None, list[str]]:

@@ -398,6 +398,21 @@ def test_what_is_looked_at() -> None:
             make_plan(options(*words), variables={})
 
 
+def test_a_job_tells_its_preflight_what_it_will_use(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = ["keras_impl/train.py", "--dataset", "images:a b", "--device", "cpu", "--threads", "3"]
+    lines = []
+    for words in (["--nodes", "2", "--runs-folder", "/big/runs", "--", *trainer], ["--", "experiment", "smoke"]):
+        assert main(["submit", "--site", "slurm", "--dry-run", *words]) == 0
+        lines += [line for line in capsys.readouterr().out.splitlines() if " preflight " in line]
+    uses = "--framework keras --device cpu --dataset 'images:a b' --threads 3 --runs-folder /big/runs"
+    assert lines == [
+        f"python -m launch preflight --np 2 {uses} --site slurm",
+        "python -m launch preflight --np 1 --dataset none --site slurm",
+    ]
+    plan = make_plan(options(*shlex.split(lines[0])[4:]), variables={})
+    assert (plan.frameworks, plan.dataset, plan.threads) == (("keras",), "images:a b", 3)
+
+
 # Real hosts
 
 
