@@ -1,6 +1,6 @@
 """Hosts for tests: each a set of Linux namespaces of its own, with a host name, an address, a network and an sshd.
 
-    with several_hosts(folder, names=["a", "b"]) as hosts:
+    with several_hosts(folder, names=["a", "b"], link=Link(bytes_per_second=1e7, latency_seconds=5e-3)) as hosts:
         hosts.run("a", ["ssh", "-p", str(SSH_PORT), "-i", hosts.identity, "b", "hostname"])
 
 The files of this machine are seen from all hosts, as on a cluster with a shared file system; host names, processes,
@@ -9,6 +9,7 @@ with the processes that hold it; and those are killed with the thread that has s
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,17 @@ SSH_PORT = 2222
 INTERFACE = "net0"  # of every host
 PATIENCE_SECONDS = 120.0
 _PROGRAMS = ("ip", "nsenter", "setpriv", "ssh", "sshd", "ssh-keygen", "unshare")
+SLOW_SWITCH = ROOT / "tests" / "slow_switch.py"
+_BURST_BYTES = 3000  # two packets: of one, what a late timer misses would be lost
+_MOST_PACKETS = 20_000  # that wait at a host: so many that none is lost
+# As on a link that nobody else uses: after a pause TCP sends as fast as before. Reno is there in every kernel.
+_TCP_SETTINGS = (
+    "tcp_congestion_control=reno",
+    "tcp_slow_start_after_idle=0",
+    "tcp_no_metrics_save=1",
+    "'tcp_wmem=4096 4194304 16777216'",
+    "'tcp_rmem=4096 4194304 16777216'",
+)
 _PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
 # What a host does first, from inside; then it waits for its cable, which is plugged in from outside.
@@ -55,6 +67,21 @@ exec sleep infinity
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What joins each host to the others, in place of a cable that is as fast as memory.
+
+    A message of n bytes takes latency_seconds + n / bytes_per_second, headers of packets counted as bytes.
+
+    Attributes:
+        bytes_per_second: that leave a host.
+        latency_seconds: of a packet from host to host.
+    """
+
+    bytes_per_second: float
+    latency_seconds: float
+
+
 @dataclass(frozen=True)
 class Hosts:
     """Hosts that run.
@@ -62,19 +89,17 @@ class Hosts:
     Attributes:
         processes: name -> process number, seen from outside, of a process in all namespaces of the host.
         addresses: name -> IPv4 address.
-        switch: process number of a process in the network namespace of the switch between them.
         identity: path of the private key that every host accepts.
     """
 
     processes: Mapping[str, int]
     addresses: Mapping[str, str]
-    switch: int
     identity: str
 
     def command(self, host: str, command: Sequence[str]) -> list[str]:
-        """Return the command that runs another one on a host, in the current folder."""
+        """Return the command that runs another one on a host, in the repository's folder."""
         namespaces = ["--net", "--uts", "--mount", "--pid"]
-        return [_program("nsenter"), "--target", str(self.processes[host]), *namespaces, f"--wd={Path.cwd()}", *command]
+        return [_program("nsenter"), "--target", str(self.processes[host]), *namespaces, f"--wd={ROOT}", *command]
 
     def run(
         self, host: str, command: Sequence[str], *, environment: Mapping[str, str] | None = None
@@ -106,29 +131,37 @@ def require_namespaces() -> None:
 
 
 @contextmanager
-def several_hosts(folder: Path, *, names: Sequence[str]) -> Iterator[Hosts]:
+def several_hosts(folder: Path, *, names: Sequence[str], link: Link | None = None) -> Iterator[Hosts]:
     """Make hosts joined by a switch and end them afterwards, with all that runs on them.
 
     Args:
         folder: for keys, settings and logs of sshd; new or empty.
         names: of the hosts, the first one is where programs are started.
+        link: how fast they are joined; None: as fast as this machine carries packets.
     """
     require_namespaces()
     addresses = {name: f"10.77.0.{number}" for number, name in enumerate(names, start=1)}
     identity = _write_ssh_files(folder, addresses)
     with ExitStack() as stack:
-        switch = stack.enter_context(_held("switch", [_SWITCH], log=folder / "switch.log"))
-        processes = {}
+        held = {}
         for name in names:
             words = [_HOST, name, str(folder), INTERFACE, _program("sshd")]
-            host = stack.enter_context(_held(name, words, log=folder / f"{name}.log"))
-            processes[name] = host.number
-            _plug_in(host.number, switch.number, port=f"to-{name}")
+            held[name] = stack.enter_context(_held(name, words, log=folder / f"{name}.log"))
+        processes = {name: host.number for name, host in held.items()}
+        if link is None:
+            switch = stack.enter_context(_held("switch", [_SWITCH], log=folder / "switch.log"))
+            for name, process in processes.items():
+                _plug_in(process, switch.number, port=f"to-{name}")
+        else:
+            stack.enter_context(_slow_switch(processes, addresses, link=link, log=folder / "switch.log"))
+        for name, host in held.items():
             host.orders.write(f"{addresses[name]}\n")
             host.orders.flush()
-        for name in names:
+        for name, process in processes.items():
             _wait_for_line(folder / f"{name}.log", "Server listening on")
-        yield Hosts(processes, addresses, switch.number, str(identity))
+            if link is not None:
+                _slow_down(process, link)
+        yield Hosts(processes, addresses, str(identity))
 
 
 @dataclass(frozen=True)
@@ -168,15 +201,57 @@ def _held(name: str, words: Sequence[str], *, log: Path) -> Iterator[_Holder]:
             process.kill()
 
 
+@contextmanager
+def _slow_switch(
+    processes: Mapping[str, int], addresses: Mapping[str, str], *, link: Link, log: Path
+) -> Iterator[None]:
+    """Join hosts by `slow_switch.py`, which ends with this."""
+    ends = [f"{process}={addresses[name]}" for name, process in processes.items()]
+    words = [str(link.latency_seconds + _BURST_BYTES / link.bytes_per_second), INTERFACE, *ends]
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [_program("setpriv"), "--pdeathsig", "KILL", sys.executable, str(SLOW_SWITCH), *words],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
+        try:
+            assert process.stdout
+            if process.stdout.readline() != "ready\n":
+                raise RuntimeError(f"the switch did not start: {log.read_text()}")
+            yield
+        finally:
+            process.kill()
+
+
+def _slow_down(host: int, link: Link) -> None:
+    """Limit what leaves a host, and let TCP use all of it from the first byte on.
+
+    A bucket that has filled up while nothing was sent lets its burst pass at once: the switch takes the time of that.
+    """
+    rate = f"rate {8 * link.bytes_per_second:.0f}bit burst {_BURST_BYTES}"
+    for command in (
+        f"ip link set {INTERFACE} txqueuelen {_MOST_PACKETS}",
+        f"ip route change 10.77.0.0/24 dev {INTERFACE} initcwnd 1000 initrwnd 1000",
+        f"tc qdisc add dev {INTERFACE} root tbf {rate} limit {1500 * _MOST_PACKETS}",
+        *(f"sysctl -qw net.ipv4.{setting}" for setting in _TCP_SETTINGS),
+    ):
+        _run_inside(host, shlex.split(command))
+
+
 def _plug_in(host: int, switch: int, *, port: str) -> None:
     """Lay a cable from a host to a port of the switch, both given by process numbers."""
-    _ip("link", "add", INTERFACE, "netns", str(host), "type", "veth", "peer", "name", port, "netns", str(switch))
-    _ip("link", "set", port, "master", "bridge", "up", inside=switch)
+    cable = ["ip", "link", "add", INTERFACE, "netns", str(host), "type", "veth", "peer", "name", port]
+    _run_inside(host, [*cable, "netns", str(switch)])
+    _run_inside(switch, ["ip", "link", "set", port, "master", "bridge", "up"])
 
 
-def _ip(*words: str, inside: int | None = None) -> None:
-    before = [_program("nsenter"), "--target", str(inside), "--net"] if inside else []
-    subprocess.run([*before, _program("ip"), *words], check=True)
+def _run_inside(host: int, command: Sequence[str]) -> None:
+    """Run a program of this machine in the network of a host."""
+    before = [_program("nsenter"), "--target", str(host), "--net"]
+    subprocess.run([*before, _program(command[0]), *command[1:]], check=True)
 
 
 def _write_ssh_files(folder: Path, addresses: Mapping[str, str]) -> Path:
