@@ -36,6 +36,7 @@ from launch.host_probe import (
     Request,
     Software,
     built_with,
+    gpus,
     probe,
     visible,
 )
@@ -329,6 +330,19 @@ def test_gpus_that_are_left_to_a_process() -> None:
     for chosen, count in ((None, 3), ("", 0), ("2,0", 2), ("GPU-b", 1), ("0,7,1", 1), ("-1", 0), ("0, 1", 2)):
         assert len(visible(devices, chosen)) == count, chosen
     assert visible(devices, "2") == ["T4"]
+
+
+def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = "0, GPU-aa, Tesla V100-SXM2-16GB\\n1, GPU-bb, Tesla V100-SXM2-16GB\\n"
+    with programs(tmp_path / "bin", monkeypatch, **{"nvidia-smi": f"printf '{rows}'"}):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        assert gpus() == ["Tesla V100-SXM2-16GB"] * 2
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        assert gpus() == ["Tesla V100-SXM2-16GB"]
+    broken = "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"
+    failing = programs(tmp_path / "bin", monkeypatch, **{"nvidia-smi": broken})
+    with failing, pytest.raises(RuntimeError, match="ended with 18: Failed to initialize NVML: Driver"):
+        gpus()
 
 
 def test_kinds_of_pmi_as_old_and_new_slurm_print_them() -> None:
