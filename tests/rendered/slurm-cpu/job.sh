@@ -27,7 +27,7 @@ ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))
 export OMPI_MCA_hwloc_base_binding_policy=none
 name="trial"
 echo "$name: $ranks ranks on $SLURM_JOB_NODELIST, Slurm job $SLURM_JOB_ID, turn $((${SLURM_RESTART_COUNT:-0} + 1))"
-python -m launch preflight --np 8 --framework torch --device auto --dataset mnist --runs-folder runs --site slurm
+python -m launch preflight --np 8 --site slurm
 
 # Slurm sends USR1 some time before the limit: the ranks end, and the job goes on in its next turn from what is saved.
 step=

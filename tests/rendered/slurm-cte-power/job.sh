@@ -33,7 +33,7 @@ export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # which srun does not tak
 export NCCL_SOCKET_IFNAME=ib0 OMPI_MCA_btl_tcp_if_include=ib0
 name="resnet34"
 echo "$name: $ranks ranks on $SLURM_JOB_NODELIST, Slurm job $SLURM_JOB_ID, turn $((${SLURM_RESTART_COUNT:-0} + 1))"
-python -m launch preflight --np 8 --framework keras --device auto --dataset prepared:data/148x197.st --runs-folder runs --site cte-power
+python -m launch preflight --np 8 --site cte-power
 
 # Slurm sends USR1 some time before the limit: the ranks end, and the job goes on in its next turn from what is saved.
 step=

@@ -28,7 +28,7 @@ export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none SLURM_KILL_BAD_EXIT=1
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # which srun does not take from sbatch
 name="trial"
 echo "$name: $ranks ranks on $SLURM_JOB_NODELIST, Slurm job $SLURM_JOB_ID, turn $((${SLURM_RESTART_COUNT:-0} + 1))"
-python -m launch preflight --np 2 --dataset none --runs-folder runs --site slurm
+python -m launch preflight --np 2 --site slurm
 
 # Slurm sends USR1 some time before the limit: the ranks end, and the job goes on in its next turn from what is saved.
 step=
