@@ -51,7 +51,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 # A requeued job begins again when its old credential has expired: by default after two minutes.
-AuthInfo=socket={folder}/munge/socket,cred_expire=2
+AuthInfo=socket={folder}/munge/socket,cred_expire=10
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/%n/spool
