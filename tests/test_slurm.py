@@ -248,7 +248,7 @@ def test_an_experiment_runs_in_a_job(desk: Desk, done: dict[str, str]) -> None:
     run = read_run(desk.folder / "runs/tiny/torch-mlp-np2-r1")
     assert run.state == "finished" and run.record.site == "slurm"
     assert run.record.world.hosts == list(NODES)  # type: ignore[union-attr]
-    assert "1 of 1" in desk.log("trial") or "finished" in desk.log("trial")
+    assert "1/1 torch-mlp-np2-r1: trained in " in desk.log("trial")
 
 
 def test_a_job_can_be_ended(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
