@@ -268,7 +268,7 @@ def test_what_slurm_refuses_is_one_line_and_leaves_no_job(desk: Desk, capsys: py
     with pytest.raises(AssertionError):
         desk.submit("huge", "--nodes", "99", "--", TRAINERS["torch"], *SMALL)
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "error: Slurm refuses the job: " in error and "node" in error.lower()
+    assert "error: Slurm refuses the job: sbatch: error: " in error and "More processors requested" in error
     assert not (desk.folder / "jobs/huge").exists()
 
 
