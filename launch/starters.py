@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from common.errors import UserError
+from common.moments import STARTED_AT
 from common.sites import Sites
 from launch.processes import ROOT, require_program
 from launch.remote import Ssh, is_this_host, require_hosts
@@ -192,7 +193,7 @@ class Start:
         words = ["--mca", "plm_rsh_args", " ".join([*port, *identity])] if port or identity else []
         words += ["--mca", "btl_tcp_if_include", interface] if interface else []
         words += ["--prefix", folder] if folder else []
-        variables = [name for name in _HANDED_ON if name in os.environ] + sorted(self.site.environment)
+        variables = [name for name in _HANDED_ON if name in os.environ] + [STARTED_AT, *sorted(self.site.environment)]
         return [*words, "--bind-to", "none", *(word for name in dict.fromkeys(variables) for word in ("-x", name))]
 
     def _mpi_folder(self) -> str | None:

@@ -149,7 +149,8 @@ def _counts(job: Job) -> list[str]:
     lines = ["ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))"]
     if job.site.launcher == "srun":
         # The ranks of a node see all its GPUs, as NCCL wants it; each trainer takes the one of its local rank.
-        lines.append("export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none SLURM_KILL_BAD_EXIT=1")
+        # When a rank has ended the others get a minute, to end with exit codes of their own; then they are killed.
+        lines.append("export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none SLURM_WAIT=60")
         lines.append('export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # which srun does not take from sbatch')
         if job.site.network_interface:
             names = ("NCCL_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include")

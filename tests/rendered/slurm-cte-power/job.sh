@@ -28,7 +28,7 @@ if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
 fi
 
 ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))
-export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none SLURM_KILL_BAD_EXIT=1
+export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none SLURM_WAIT=60
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # which srun does not take from sbatch
 export NCCL_SOCKET_IFNAME=ib0 OMPI_MCA_btl_tcp_if_include=ib0
 name="resnet34"

@@ -18,7 +18,7 @@ export TF_CPP_MIN_LOG_LEVEL=3
 export PYTHONUNBUFFERED=1
 
 ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))
-export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none SLURM_KILL_BAD_EXIT=1
+export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none SLURM_WAIT=60
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # which srun does not take from sbatch
 name="trial"
 echo "$name: $ranks ranks on $SLURM_JOB_NODELIST, Slurm job $SLURM_JOB_ID, turn $((${SLURM_RESTART_COUNT:-0} + 1))"
