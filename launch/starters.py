@@ -20,7 +20,14 @@ from launch.site_files import LaunchSite, read_launch_site
 _HOST = re.compile(r"[A-Za-z0-9_][\w.-]*", flags=re.ASCII)
 _PLAIN_PATH = re.compile(r"[\w/.+@=:,-]+")  # which no shell reads otherwise
 # Variables that ranks need on hosts where mpirun starts them, beside those of MPI and of the site.
-_HANDED_ON = ("PATH", "TF_CPP_MIN_LOG_LEVEL", "PYTHONUNBUFFERED", "HOROVOD_TWINS_CACHE")
+_HANDED_ON = (
+    "PATH",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "TF_CPP_MIN_LOG_LEVEL",
+    "PYTHONUNBUFFERED",
+    "HOROVOD_TWINS_CACHE",
+)
 
 TASKS_OF_SLURM = "SLURM_NTASKS"
 

@@ -1,0 +1,40 @@
+"""Links of known bandwidth and latency are found by the model of `analysis scaling` (`slow_link.py` tells how)."""
+
+import json
+from pathlib import Path
+
+import pytest
+from slow_link import AS_ROOT, NAMES, RING, fit_of_exchange, fit_of_sums, fit_of_training, start_on, study
+from two_hosts import Link, several_hosts
+
+WITHIN = pytest.approx(1.0, abs=0.15)
+NUMBERS = 150_000  # of a vector: 600 kB
+SUMS = 2
+
+
+def test_the_model_finds_the_link_of_a_bare_ring(tmp_path: Path) -> None:
+    # So slow that what a busy machine adds, milliseconds in a sum, is little beside the second that a sum takes.
+    link = Link(bytes_per_second=1e6, latency_seconds=0.1)
+    with several_hosts(tmp_path, names=NAMES, link=link) as hosts:
+        start = start_on(hosts, tmp_path)
+        ring = ["python", "tests/ring_worker.py", str(NUMBERS), str(SUMS)]
+        done = hosts.run("a", [*start.words(np=len(NAMES)), *ring], environment={**RING, **AS_ROOT})
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    bandwidth, latency = fit_of_sums(rows, numbers=NUMBERS, updates=SUMS).against(link)
+    assert bandwidth == WITHIN
+    assert latency == WITHIN
+
+
+@pytest.mark.long
+def test_the_model_finds_the_link_of_training(tmp_path: Path) -> None:
+    link = Link(bytes_per_second=1.25e6, latency_seconds=0.02)
+    found = study(tmp_path, link=link, controllers=["mpi", "gloo"], repeats=1)
+    bandwidth, latency = fit_of_exchange(found["mpi"]).against(link)
+    assert bandwidth == WITHIN
+    assert latency == WITHIN
+    bandwidth, latency = fit_of_exchange(found["gloo"]).against(link)
+    assert bandwidth == WITHIN
+    assert latency == pytest.approx(2.0, abs=0.4)  # Gloo's receiver says that it is ready before each pass
+    bandwidth, _ = fit_of_training(found["mpi"]).against(link)
+    assert bandwidth < 0.9  # Horovod's agreement takes the same time on any number of ranks, and passes for bytes
