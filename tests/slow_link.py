@@ -141,10 +141,10 @@ def exchange_seconds(folder: Path) -> float:
     return 1e-6 * total
 
 
-def fit_of_sums(rows: Sequence[tuple[int, float]], *, numbers: int, updates: int) -> Found:
-    """Return what the model finds from (ranks, seconds) of `ring_worker.py`."""
-    compute = 1e-3 * min(seconds for _, seconds in rows)  # the model takes one rank for its base
-    work = Work(images=updates, batch=1, weak=False, gradient_bytes=4.0 * numbers)
+def fit_of_sums(rows: Sequence[tuple[int, float]], *, numbers: int) -> Found:
+    """Return what the model finds from the (ranks, seconds) of a sum by `ring_worker.py`."""
+    compute = 1e-3 * min(seconds for _, seconds in rows)  # there is none; the model takes one rank for its base
+    work = Work(images=1, batch=1, weak=False, gradient_bytes=4.0 * numbers)
     sizes = [1, *(ranks for ranks, _ in rows)]
     return _fit(sizes, [compute, *(seconds + compute / ranks for ranks, seconds in rows)], work)
 
