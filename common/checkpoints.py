@@ -139,11 +139,19 @@ def checkpoint_folders(run_folder: Path) -> list[Path]:
 
 
 def usable_checkpoints(run_folder: Path, *, recorded_epochs: int) -> list[Path]:
-    """Return those whose finished epochs are all on record, oldest first.
+    """Return those whose finished epochs are all on record and whose files are all there, oldest first.
 
-    A run that was ended between a checkpoint and its line in the record has the checkpoint before, too.
+    A run that was ended between a checkpoint and its line in the record has the checkpoint before, too. So has one in a
+    store that gets its files one by one, such as a bucket, and lacks some of the newest.
     """
-    return [folder for folder in checkpoint_folders(run_folder) if _finished_epochs(folder) <= recorded_epochs]
+    folders = [folder for folder in checkpoint_folders(run_folder) if _finished_epochs(folder) <= recorded_epochs]
+    return [folder for folder in folders if all((folder / name).exists() for name in _files(folder))]
+
+
+def _files(folder: Path) -> tuple[str, ...]:
+    """Return the names of the files of a checkpoint."""
+    files = ("weights.safetensors", "optimizer.safetensors", "state.json")
+    return (*files, "ranks.safetensors") if _is_inside_epoch(folder) else files
 
 
 def _finished_epochs(folder: Path) -> int:

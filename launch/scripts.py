@@ -2,10 +2,14 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
+from common.config import parse_command_line
 from common.moments import BEGAN_AT, STARTED_AT
 from launch.jobs import Job
+
+CHECKPOINT_MINUTES = 10  # of jobs that may have to go on in another turn
 
 
 def _telling(name: str) -> str:
@@ -63,6 +67,14 @@ def trainer_words(job: Job, *, name: str, seed: str | None = None) -> list[str]:
     seeding = ["--seed", seed] if seed is not None else []
     recorded = ["--runs-folder", job.runs_folder, "--name", name, "--site", job.node]
     return ["python", job.program, *job.arguments, *seeding, *recorded]
+
+
+def going_on(job: Job) -> Job:
+    """Return the job of a trainer that goes on with the run that an earlier turn of the job has begun."""
+    assert job.program
+    settings = parse_command_line(job.arguments, program=job.program)
+    saving = [] if settings.record.checkpoint_minutes else ["--checkpoint-minutes", str(CHECKPOINT_MINUTES)]
+    return replace(job, arguments=(*job.arguments, "--resume-or-start", *saving))
 
 
 def experiment_words(job: Job, *, hosts: str | None = None) -> list[str]:

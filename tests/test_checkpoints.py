@@ -160,6 +160,17 @@ def test_damage_is_one_line(file: str, damage: str, experiment: Experiment, tmp_
     load_newest_checkpoint(tmp_path, spec=experiment.spec)
 
 
+@pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.safetensors", "ranks.safetensors", "state.json"])
+def test_one_whose_files_have_not_all_arrived_is_left_out(file: str, experiment: Experiment, tmp_path: Path) -> None:
+    """A bucket gets files one by one; the machines may be taken away in between."""
+    save_checkpoint(tmp_path, make_checkpoint(experiment, 1), keep=1)
+    save_checkpoint(tmp_path, make_inside(experiment, 2, 3))
+    assert load_newest_checkpoint(tmp_path, spec=experiment.spec, recorded_epochs=1).step == 7
+    (checkpoint_folders(tmp_path)[-1] / file).unlink()
+    found = load_newest_checkpoint(tmp_path, spec=experiment.spec, recorded_epochs=1)
+    assert_same(found, make_checkpoint(experiment, 1))
+
+
 def test_another_model_is_refused(experiment: Experiment, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, make_checkpoint(experiment, 1), keep=1)
     other = model_spec("mlp", input_shape=experiment.spec.input_shape, outputs=7)

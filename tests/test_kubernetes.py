@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from hypothesis import strategies as st
 from made_programs import Answer, MadePrograms
 from pydantic import ValidationError
 from rendered_files import FOLDER, assert_as_kept
+from test_fetch import make_run
 
 from common.errors import UserError
+from common.moments import BEGAN_AT, MOMENTS, STARTED_AT
 from common.records import World, now, read_run
 from launch import __main__ as launch
 from launch import cloud
-from launch.jobs import Job, JobRecord
+from launch.jobs import Job, JobRecord, write_record
 from launch.mpijob import Claim, MPIJob, Part, Pod
 from launch.schedulers import kubernetes
 from launch.site_files import read_launch_site
@@ -49,7 +52,7 @@ def a_job(site: str = "kubernetes", **changes: Any) -> Job:
     place = read_launch_site(site)
     default: dict[str, Any] = {
         "name": "demo", "site": place, "node": "kubernetes", "nodes": 2, "ranks_per_node": 4, "gpus_per_node": 4,
-        "program": "keras_impl/train.py", "experiment": None, "arguments": ("--lr", "1e-3"), "minutes": 60,
+        "program": "keras_impl/train.py", "experiment": None, "arguments": ("--learning-rate", "1e-3"), "minutes": 60,
     }  # fmt: skip
     return Job(**{**default, **changes})
 
@@ -157,7 +160,7 @@ def test_kubectl_reads_the_files_as_they_were_meant(tmp_path: Path) -> None:
     if kubectl is None:
         pytest.skip("kubectl is not installed (Debian: kubernetes-client)")
     (tmp_path / "hostile").mkdir()
-    files = kubernetes.render(a_job(arguments=tuple(HOSTILE)))
+    files = kubernetes.render(a_job(arguments=tuple(HOSTILE), preflight=False))
     for name, text in files.items():
         (tmp_path / "hostile" / name).write_text(text)
     for path in [*kept(), *(tmp_path / "hostile").iterdir()]:
@@ -221,17 +224,20 @@ def site_of(pod: MadePrograms, lines: str) -> str:
 def test_the_launcher_looks_over_the_workers_and_starts_the_ranks(pod: MadePrograms, tmp_path: Path) -> None:
     table = "".join(f"V{number} = {json.dumps(value)}\n" for number, value in enumerate(HOSTILE))
     site = site_of(pod, f'launcher = "mpirun"\ndata_folder = "/data/a b"\n[launch.environment]\n{table}')
-    done = run_there(a_job(site, arguments=tuple(HOSTILE)), pod)
-    assert done.returncode == 0, done.stderr
-    look, start = pod.records()
+    assert run_there(a_job(site), pod).returncode == 0
+    look, _ = pod.records()
     written = str(tmp_path / "site" / "ours.toml")
     where = ["--site", written, "--hosts", "/etc/mpi/hostfile"]
-    assert look["words"] == ["python", "-m", "launch", "preflight", "--np", "8", *where]
+    assert look["words"][:6] == ["python", "-m", "launch", "preflight", "--np", "8"] and look["words"][-4:] == where
     assert read_launch_site(written).environment["V3"] == "$(touch hit)"
+    done = run_there(a_job(site, arguments=tuple(HOSTILE), preflight=False), pod)
+    assert done.returncode == 0, done.stderr
+    start = pod.records()[-1]
     words, cut = start["words"], start["words"].index("python")
     assert words[:3] == ["mpirun", "-np", "8"]
     handed_on = [words[number + 1] for number in range(cut) if words[number] == "-x"]
-    assert {"PATH", "HOROVOD_TWINS_CACHE", "V0", f"V{len(HOSTILE) - 1}"} <= set(handed_on)
+    assert {"PATH", "HOROVOD_TWINS_CACHE", "V0", f"V{len(HOSTILE) - 1}", *MOMENTS} <= set(handed_on)
+    assert {BEGAN_AT, STARTED_AT} <= set(start["variables"])
     assert words[cut:] == ["python", "keras_impl/train.py", *HOSTILE, "--runs-folder", "/data/runs", "--name", "demo",
                            "--site", "kubernetes"]  # fmt: skip
     assert [start["variables"][f"V{number}"] for number in range(len(HOSTILE))] == HOSTILE
@@ -431,5 +437,30 @@ def test_the_shell_is_that_of_a_pod_that_sees_the_volume(
 ) -> None:
     kubectl.add("kubectl", Answer(to=["get", "pod", "demo-files"], out=phase))
     words = kubernetes.shell(record(), tmp_path)
-    assert words == [*KUBECTL, "exec", "--stdin", "demo-files", "--", "bash", "-c"]
+    assert words == [*KUBECTL, "exec", "--stdin", "demo-files", "--"]
     assert [call[3] for call in kubectl.calls()] == verbs
+
+
+KUBECTL_EXEC = """#!/bin/sh
+# `get` tells that the pod runs; `exec` runs what follows after "--" in it.
+case "$3" in
+get) echo Running ;;
+exec) while [ "$1" != "--" ]; do shift; done; shift; exec "$@" ;;
+esac
+"""
+
+
+def test_run_folders_are_fetched_through_that_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "programs").mkdir()
+    kubectl = tmp_path / "programs" / "kubectl"
+    kubectl.write_text(KUBECTL_EXEC)
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{kubectl.parent}:{os.environ['PATH']}")
+    make_run(tmp_path / "volume" / "runs" / "demo")
+    lines = f'project_folder = "{tmp_path}"\npython = "/usr/bin/python"\n'
+    job = replace(record(own_site(tmp_path, lines)), runs=[str(tmp_path / "volume" / "runs" / "demo")])
+    (tmp_path / "jobs" / "demo").mkdir(parents=True)
+    write_record(tmp_path / "jobs" / "demo", job)
+    words = ["fetch", "demo", "--jobs-folder", str(tmp_path / "jobs"), "--to", str(tmp_path / "here")]
+    assert launch.main(words) == 0
+    assert read_run(tmp_path / "here" / "demo").state == "finished"

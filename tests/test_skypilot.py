@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ import yaml
 from cloud_parsers import ask
 from made_programs import Answer, MadePrograms
 from rendered_files import FOLDER, assert_as_kept
+from test_fetch import make_run
 
 from common.errors import UserError
+from common.moments import BEGAN_AT, STARTED_AT, SUBMITTED_AT
 from common.records import World, now, read_run
 from common.sites import read_sites
 from launch import __main__ as launch
 from launch import cloud
-from launch.jobs import Job, JobRecord
+from launch.jobs import Job, JobRecord, write_record
 from launch.schedulers import skypilot
 from launch.site_files import read_launch_site
 
@@ -169,14 +172,15 @@ def test_the_first_machine_starts_all_ranks(machine: MadePrograms) -> None:
     done = run_there(task_of(a_job())["run"], machine)
     assert done.returncode == 0, done.stderr
     look, start = machine.records()
-    assert look["words"] == ["python", "-m", "launch", "preflight", "--np", "8", "--site", "aws-g4dn",
-                             "--hosts", "10.0.0.1:4,10.0.0.2:4"]  # fmt: skip
+    where = ["--site", "aws-g4dn", "--hosts", "10.0.0.1:4,10.0.0.2:4"]
+    assert look["words"][:6] == ["python", "-m", "launch", "preflight", "--np", "8"] and look["words"][-4:] == where
     assert start["words"][:5] == ["horovodrun", "-np", "8", "-H", "10.0.0.1:4,10.0.0.2:4"]
     trainer = start["words"][start["words"].index("python") :]
     assert trainer == ["python", "keras_impl/train.py", "--model", "resnet34", "--epochs", "3",
                        "--runs-folder", "runs", "--name", "demo", "--site", "aws-g4dn-12xlarge"]  # fmt: skip
     assert start["folder"] == str(machine.folder.parents[1])
     assert start["variables"]["TF_CPP_MIN_LOG_LEVEL"] == "3"
+    assert float(start["variables"][BEGAN_AT]) <= float(start["variables"][STARTED_AT])
 
 
 def test_mpi_finds_its_daemon_on_other_machines(machine: MadePrograms, tmp_path: Path) -> None:
@@ -237,7 +241,8 @@ def test_spot_runs_go_on_from_the_bucket(machine: MadePrograms, tmp_path: Path) 
     assert read_launch_site(str(tmp_path / "site" / "ours.toml")).skypilot == job.site.skypilot
     for number, call in ((1, first), (2, second)):
         own = ["--seed", str(6 + number), "--runs-folder", "/bucket/runs", "--name", f"Demo_2-r{number}"]
-        assert call["words"][-9:] == [*own, "--site", "aws-g4dn-12xlarge", "--resume-or-start"]
+        going_on = ["--resume-or-start", "--checkpoint-minutes", "10"]
+        assert call["words"][-11:] == [*going_on, *own, "--site", "aws-g4dn-12xlarge"]
         assert call["variables"]["HOROVOD_TWINS_CACHE"] == "/tmp/a b/$(touch hit)"
     assert not list(tmp_path.rglob("hit"))
 
@@ -353,7 +358,9 @@ def test_a_job_is_submitted_from_the_project(
     assert submit(tmp_path, "--site", "aws-g4dn", "--gpus-per-node", "1") == 0
     (call,) = sky.records()
     task = tmp_path / "jobs" / "Demo.1" / "task.yaml"
-    assert call["words"] == ["sky", "launch", "--yes", "--detach-run", "--cluster", "demo-1", str(task)]
+    words = call["words"]
+    assert words[:5] == ["sky", "launch", "--yes", "--detach-run", "--env"] and words[5].startswith(f"{SUBMITTED_AT}=")
+    assert words[6:] == ["--cluster", "demo-1", str(task)]
     assert call["folder"] == str(ROOT)  # where `workdir: .` starts
     assert yaml.safe_load(task.read_text())["resources"]["instance_type"] == "g4dn.xlarge"
     assert "at most $0.53 (1 x aws-g4dn-xlarge" in capsys.readouterr().err
@@ -447,6 +454,27 @@ def test_logs_and_cancel(tmp_path: Path, sky: MadePrograms) -> None:
     skypilot.cancel(managed, tmp_path)
     assert sky.calls() == [["sky", "cancel", "--yes", "--all", "demo"],
                            ["sky", "jobs", "cancel", "--yes", "--name", "demo"]]  # fmt: skip
+
+
+SSH = """#!/bin/sh
+# The first machine: its home, where ssh begins, and its shell.
+[ "$1" = demo ] || exit 255
+shift
+cd "{home}" && HOME="{home}" exec sh -c "$*"
+"""
+
+
+def test_run_folders_are_fetched_from_the_first_machine(tmp_path: Path, sky: MadePrograms) -> None:
+    sky.add("sky", Answer(to=["status", "demo"], out=json.dumps([{"name": "demo", "status": "UP"}])))
+    ssh, home = sky.folder / "ssh", tmp_path / "home"
+    ssh.write_text(SSH.format(home=home))
+    ssh.chmod(0o755)
+    make_run(home / "sky_workdir" / "runs" / "demo")
+    (tmp_path / "jobs" / "demo").mkdir(parents=True)
+    write_record(tmp_path / "jobs" / "demo", replace(record(), runs=["runs/demo"]))
+    words = ["fetch", "demo", "--jobs-folder", str(tmp_path / "jobs"), "--to", str(tmp_path / "here")]
+    assert launch.main(words) == 0
+    assert read_run(tmp_path / "here" / "demo").state == "finished"
 
 
 def test_the_shell_is_that_of_the_first_machine(tmp_path: Path, sky: MadePrograms) -> None:

@@ -34,7 +34,10 @@ class Scheduler(Protocol):
         """
 
     def shell(self, record: JobRecord, folder: Path) -> list[str]:
-        """Return the command before a line for the shell that sees the run folders; empty: that of this host."""
+        """Return the command before `sh`, where the run folders are seen; empty: this host.
+
+        Where the site names no `project_folder`, it begins where the project lies there.
+        """
 
 
 def scheduler(name: str) -> Scheduler:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from common.errors import UserError, one_line
-from common.moments import STARTED_AT
+from common.moments import MOMENTS
 from launch.cloud import as_seen_there, host_label, parse_json, require, run_program, site_lines
 from launch.jobs import Job, JobRecord, JobState, State
 from launch.mpijob import (
@@ -180,7 +180,7 @@ def _start_words(job: Job) -> list[str]:
     if words[0] == "horovodrun":
         return [*words[:3], "--hostfile", HOST_FILE, *words[3:]]
     # mpirun finds the host file by itself. ssh brings no variables along, so that they have to be named.
-    handed_on = [word for name in ("PATH", STARTED_AT, *variables(job)) for word in ("-x", name)]
+    handed_on = [word for name in ("PATH", *variables(job), *MOMENTS) for word in ("-x", name)]
     return [*words, "--bind-to", "none", "--map-by", "slot", *handed_on]
 
 
@@ -279,7 +279,7 @@ def cancel(record: JobRecord, folder: Path) -> None:
 
 
 def shell(record: JobRecord, folder: Path) -> list[str]:
-    """Return the command before a line for a shell in a pod that sees the volume; the pod is made if it is needed."""
+    """Return the command before one that is to run in a pod that sees the volume; the pod is made if it is needed."""
     kubectl, pod = _kubectl_of(record), _files_pod_name(record.id)
     words = ["get", "pod", pod, "--ignore-not-found", "--output", "jsonpath={.status.phase}"]
     phase = run_program([*kubectl, *words], mend=_LOOK).strip()
@@ -288,7 +288,7 @@ def shell(record: JobRecord, folder: Path) -> list[str]:
     if phase not in ("Pending", "Running"):
         run_program([*kubectl, "create", "--filename", str((folder / FILES_FILE).resolve())], mend=_LOOK)
     run_program([*kubectl, "wait", "--for=condition=Ready", "--timeout=300s", f"pod/{pod}"], mend=_LOOK)
-    return [*kubectl, "exec", "--stdin", pod, "--", "bash", "-c"]
+    return [*kubectl, "exec", "--stdin", pod, "--"]
 
 
 def _kubectl(namespace: str) -> list[str]:

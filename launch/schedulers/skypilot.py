@@ -12,9 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.moments import SUBMITTED_AT, moment
 from launch.cloud import as_seen_there, host_label, parse_json, require, run_program, show_program, site_lines
 from launch.jobs import Job, JobRecord, JobState, State
-from launch.scripts import TELL_START, Shell, experiment_words, line, preflight_words, prologue, trainer_words
+from launch.scripts import (
+    TELL_START,
+    Shell,
+    experiment_words,
+    going_on,
+    line,
+    preflight_words,
+    prologue,
+    trainer_words,
+)
 from launch.starters import Start
 from launch.yaml_text import to_yaml
 
@@ -138,11 +148,11 @@ def _commands(job: Job, *, hosts: Shell) -> list[list[str]]:
     # No PATH leads an ssh from another machine to the daemon of MPI in the environment.
     prefix = [Shell('--mpi-args="--prefix $(dirname "$(dirname "$(command -v mpirun)")")"')]
     start = [*words[:3], "-H", hosts, *(prefix if job.site.controller == "mpi" else []), *words[3:]]
-    going_on = ["--resume-or-start"] if job.spot else []
+    job = going_on(job) if job.spot else job
     commands = []
     for repeat in range(1, job.repeats + 1):
         seed = str(job.seed + repeat - 1) if job.repeats > 1 else None
-        commands.append([*start, *trainer_words(job, name=job.run_name(repeat), seed=seed), *going_on])
+        commands.append([*start, *trainer_words(job, name=job.run_name(repeat), seed=seed)])
     return commands
 
 
@@ -153,7 +163,8 @@ def submit(job: Job, folder: Path) -> str:
         words = ["sky", "jobs", "launch", "--yes", "--detach-run", "--name", name, task]
         identifier, end = f"{MANAGED}{name}", f"sky jobs cancel --name {name}"
     else:
-        words = ["sky", "launch", "--yes", "--detach-run", "--cluster", name, task]
+        told = [word for each in moment(SUBMITTED_AT).items() for word in ("--env", "=".join(each))]
+        words = ["sky", "launch", "--yes", "--detach-run", *told, "--cluster", name, task]
         identifier, end = name, f"sky down {name}"
     try:
         show_program(words, mend=f"End what was begun with: {end}")
@@ -216,7 +227,8 @@ def shell(record: JobRecord, folder: Path) -> list[str]:
     text = run_program(["sky", "status", record.id, "--output", "json"], mend=_LOOK)  # it writes ssh's configuration
     for cluster in parse_json(text, source="sky"):
         if cluster.get("name") == record.id and cluster.get("status") == "UP":
-            return ["ssh", record.id, "cd sky_workdir &&"]
+            folder = record.read_site().project_folder
+            return ["ssh", record.id] if folder else ["ssh", record.id, "cd sky_workdir &&"]
     raise UserError(f"the machines are not up. Received: {record.id}. Start them with: sky start {record.id}")
 
 

@@ -9,18 +9,16 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from common.config import parse_command_line
 from common.errors import UserError, expanded
 from common.moments import SUBMITTED_AT, moment
 from launch.jobs import Job, JobRecord, JobState, State
-from launch.scripts import TELL_START, Shell, experiment_words, line, preflight_words, prologue, trainer_words
+from launch.scripts import TELL_START, Shell, experiment_words, going_on, line, preflight_words, prologue, trainer_words
 from launch.starters import Start
 
 SCRIPT = "job.sh"
-CHECKPOINT_MINUTES = 10
 TERMINATED = 143  # the exit code of a script that was told to end
 # Slurm has its own way of quoting in its header, and a shell never reads it: such values are not written at all.
 _HEADER_VALUE = re.compile(r"[^\s'\"\\#`$]+")
@@ -74,9 +72,8 @@ def script(job: Job) -> str:
     settings = parse_command_line(job.arguments, program=job.program) if job.program else None
     # A metered run could not go on.
     requeues = job.site.slurm.requeue and not (settings and settings.energy.energy)
-    if requeues and settings:
-        saving = [] if settings.record.checkpoint_minutes else ["--checkpoint-minutes", str(CHECKPOINT_MINUTES)]
-        job = replace(job, arguments=(*job.arguments, "--resume-or-start", *saving))
+    if requeues and job.program:
+        job = going_on(job)
     words = line(_words(job))
     code_file = '"$SLURM_SUBMIT_DIR/exit-code' + ('-$SLURM_ARRAY_TASK_ID"' if job.repeats > 1 else '"')
     lines = [
