@@ -1,6 +1,7 @@
 """What places that are reached through a program of theirs (`sky`, `kubectl`) have in common."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -102,17 +103,30 @@ def as_seen_there(job: Job, *, project_folder: str) -> Job:
         project_folder: where the project lies there.
 
     Raises:
-        UserError: its experiment is a file that does not come along.
+        UserError: its experiment or recipe is a file that does not come along.
     """
     site, experiment = job.site, job.experiment
     if _is_own(job):
         site = replace(site, file=f"{SITE_FOLDER}/{site.name}.toml")
-    if experiment and Path(experiment).is_absolute():
-        if not Path(experiment).is_relative_to(ROOT):
-            raise UserError(f"the experiment's file is not in the project, which is all that comes along. "
-                            f"Received: {experiment}. Copy it into {ROOT}")  # fmt: skip
-        experiment = str(Path(experiment).relative_to(ROOT))
-    return replace(job, site=replace(site, project_folder=project_folder), experiment=experiment)
+    if experiment:
+        experiment = _in_project(experiment, what="experiment")
+    arguments = list(job.arguments)
+    for number, word in enumerate(arguments):
+        if word.startswith("--recipe="):
+            arguments[number] = "--recipe=" + _in_project(word.removeprefix("--recipe="), what="recipe")
+        elif word == "--recipe":
+            arguments[number + 1] = _in_project(arguments[number + 1], what="recipe")
+    site = replace(site, project_folder=project_folder)
+    return replace(job, site=site, experiment=experiment, arguments=tuple(arguments))
+
+
+def _in_project(file: str, *, what: str) -> str:
+    """Return the path of a file from the project's folder; a relative one begins there already."""
+    path = Path(os.path.normpath(ROOT / file))
+    if not path.is_relative_to(ROOT):
+        raise UserError(f"the {what}'s file is not in the project, which is all that comes along. "
+                        f"Received: {file}. Copy it into {ROOT}")  # fmt: skip
+    return file if not Path(file).is_absolute() else str(path.relative_to(ROOT))
 
 
 def site_lines(job: Job) -> list[str]:

@@ -4,15 +4,18 @@ jobs/<name>/job.json     what, where, since when (`JobRecord`)
             ...          the rendered script or task, and what the job prints
 """
 
+import contextlib
 import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from common.config import Config, parse_command_line
 from common.errors import UserError, one_line
 from common.records import Moment, errors_for_people, write_atomically
 from launch.processes import ROOT
@@ -135,6 +138,16 @@ class JobState:
 
 
 _RECORD = TypeAdapter(JobRecord)
+
+
+def read_settings(arguments: Sequence[str], *, program: str) -> Config:
+    """Return a trainer's settings as its job will read them: relative paths begin at the project's folder.
+
+    Raises:
+        UserError: something does not fit together, or the recipe cannot be read.
+    """
+    with contextlib.chdir(ROOT):
+        return parse_command_line(arguments, program=program)
 
 
 def check_name(name: str) -> None:

@@ -109,7 +109,7 @@ def make_plan(options: argparse.Namespace, *, variables: Mapping[str, str]) -> P
     else:
         hosts, way = {platform.node(): options.np or DEFAULT_SIZE}, "here"
     gpus_of_node = site.machines[start.node].gpus if site.scheduler == "skypilot" else 0
-    environment = {name: variables[name] for name in PASSED_ON if name in variables} | site_variables(site)
+    environment = {name: variables[name] for name in PASSED_ON if name in variables} | site.variables
     folders = {"runs": options.runs_folder or site.runs_folder or "runs"}
     if site.scratch_folder:
         folders["scratch"] = site.scratch_folder
@@ -132,12 +132,6 @@ def make_plan(options: argparse.Namespace, *, variables: Mapping[str, str]) -> P
         folders={name: str(Path(project, expanded(path))) for name, path in folders.items()},
         environment=environment,
     )
-
-
-def site_variables(site: LaunchSite) -> dict[str, str]:
-    """Return the variables that a job at a site sets."""
-    folders = {"HOROVOD_TWINS_CACHE": site.data_folder, "TMPDIR": site.scratch_folder}
-    return {name: path for name, path in folders.items() if path} | site.environment
 
 
 def _place(site: LaunchSite, *, named_hosts: bool, variables: Mapping[str, str]) -> Place:

@@ -12,7 +12,7 @@ from common.console import counted
 from common.errors import UserError
 from common.preflight_worker import MARK, ExchangeReport
 from launch.preflight_ask import Tell
-from launch.preflight_plan import Plan, site_variables
+from launch.preflight_plan import Plan
 from launch.processes import ROOT, clean_line, reason_in, started
 
 LIMIT_SECONDS = 120.0  # a cold file system may take a minute for a framework; what goes on longer hangs
@@ -35,7 +35,7 @@ def start_ranks(plan: Plan, *, tell: Tell, limit_seconds: float = LIMIT_SECONDS)
     with tempfile.TemporaryDirectory(prefix="preflight-") as folder:
         log = Path(folder) / "log"
         try:
-            with started(command, variables=site_variables(plan.site), log=log) as process:
+            with started(command, variables=plan.site.variables, log=log) as process:
                 while process.poll() is None and time.monotonic() - began < limit_seconds:
                     if time.monotonic() - told > TELL_SECONDS:
                         told = time.monotonic()

@@ -46,13 +46,7 @@ def prologue(job: Job) -> list[str]:
 
 def variables(job: Job) -> dict[str, str]:
     """Return the variables beside PATH that trainers get at the site."""
-    site = job.site
-    ours = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
-    if site.data_folder:
-        ours["HOROVOD_TWINS_CACHE"] = site.data_folder
-    if site.scratch_folder:
-        ours["TMPDIR"] = site.scratch_folder
-    return {**ours, **site.environment}
+    return {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1", **job.site.variables}
 
 
 def trainer_words(job: Job, *, name: str, seed: str | None = None) -> list[str]:

@@ -203,6 +203,12 @@ class LaunchSite:
         return self.known or read_sites(Path(self.file))
 
     @property
+    def variables(self) -> dict[str, str]:
+        """Variables that a job sets there: of the folders that programs look up, and `environment`."""
+        folders = {"HOROVOD_TWINS_CACHE": self.data_folder, "TMPDIR": self.scratch_folder}
+        return {name: path for name, path in folders.items() if path} | self.environment
+
+    @property
     def reference(self) -> str:
         """What to give as `--site` to mean this site, from any folder."""
         path = Path(self.file).resolve()

@@ -244,8 +244,8 @@ def start_at(site: str | None, *, hosts: str | None, gpus_per_node: float = 0, m
     if not named:
         if place.scheduler == "hosts":
             raise UserError(
-                f"the site names no hosts. Received: {place.name}. Give --hosts node1:4,node2:4, or write them "
-                "into a site file of your own"
+                f"the site names no hosts. Received: {place.name}. Write them into a site file of your own: under "
+                '[launch.hosts] names = ["node1:4", "node2:4"]; commands that have --hosts take them there, too'
             )
         slots: list[Slots] = []
     else:

@@ -14,12 +14,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common.config import Config, parse_command_line
+from common.config import Config
 from common.console import counted
 from common.errors import UserError, expanded
 from common.records import now
 from launch.experiment_plan import only_matching, read_plan
-from launch.jobs import JOBS_FOLDER, Job, JobRecord, check_name, new_folder, write_files, write_record
+from launch.jobs import JOBS_FOLDER, Job, JobRecord, check_name, new_folder, read_settings, write_files, write_record
 from launch.processes import PROGRAMS
 from launch.schedulers import scheduler
 from launch.site_files import read_launch_site
@@ -58,15 +58,18 @@ def run(options: argparse.Namespace) -> int:
     there = scheduler(job.site.scheduler)
     files = there.render(job)
     print(f"{_words(job)} on {job.site.title}: {_cost(job)}", file=sys.stderr)
+    machine = job.site.machines[job.node]
     if options.dry_run:
+        if machine.retired:
+            print(f"note: nobody can have {job.node} since {machine.retired}; its successor is {machine.successor}",
+                  file=sys.stderr)  # fmt: skip
         for name, text in files.items():
             print(text if len(files) == 1 else f"# {name}\n{text}", end="")
         return 0
-    retired = job.site.machines[job.node]
-    if retired.retired:
+    if machine.retired:
         raise UserError(
-            f"nobody can have this machine since {retired.retired}. Received: {job.node}. Use its successor, "
-            f"{retired.successor}; --dry-run shows what would have been submitted"
+            f"nobody can have this machine since {machine.retired}. Received: {job.node}. Use its successor, "
+            f"{machine.successor}; --dry-run shows what would have been submitted"
         )
     folder = new_folder(job.name, parent=expanded(options.jobs_folder))
     try:
@@ -103,6 +106,7 @@ def _job(options: argparse.Namespace) -> Job:
     """
     site = read_launch_site(options.site)
     if options.runs_folder:
+        _check_line(options.runs_folder)
         site = replace(site, runs_folder=options.runs_folder)
     for flag, value, least in (
         ("--nodes", options.nodes, 1), ("--gpus-per-node", options.gpus_per_node, 0),
@@ -111,6 +115,11 @@ def _job(options: argparse.Namespace) -> Job:
     ):  # fmt: skip
         if value is not None and value < least:
             raise UserError(f"{flag} is out of range. Received: {flag} {value}. Give {least} or more")
+    if site.scheduler == "local" and options.nodes > 1:
+        raise UserError(
+            f"{site.name} is one machine. Received: --nodes {options.nodes}. Give --ranks-per-node for more ranks, or "
+            "the --site of several hosts"
+        )
     node, _ = site.node_for(options.gpus_per_node)
     longest = site.slurm.max_hours if site.scheduler == "slurm" else None
     if longest is not None and options.minutes > 60 * longest:
@@ -126,13 +135,15 @@ def _job(options: argparse.Namespace) -> Job:
             f"there is nothing to run. Received: nothing after --. Name {', '.join(PROGRAMS.values())} or "
             f"{EXPERIMENT} NAME there"
         )
-    program, experiment, arguments = _what(words, options)
+    ranks_per_node = options.ranks_per_node or max(1, options.gpus_per_node)
+    slots = options.nodes * ranks_per_node if site.scheduler != "local" else None
+    program, experiment, arguments = _what(words, options, slots=slots)
     name = options.name or _default_name(program, experiment)
     check_name(name)
-    settings = parse_command_line(arguments, program=program) if program else None
+    settings = read_settings(arguments, program=program) if program else None
     return Job(
         name=name, site=site, node=node, nodes=options.nodes,
-        ranks_per_node=options.ranks_per_node or max(1, options.gpus_per_node), gpus_per_node=options.gpus_per_node,
+        ranks_per_node=ranks_per_node, gpus_per_node=options.gpus_per_node,
         program=program, experiment=experiment, arguments=tuple(arguments), minutes=options.minutes,
         repeats=options.repeats, seed=settings.training.seed if settings else 1,
         spot=options.spot or site.skypilot.spot, preflight=not options.no_preflight,
@@ -154,12 +165,13 @@ def _flag(name: str, value: object) -> list[str]:
     return [] if value is None else [name, str(value)]
 
 
-def _what(words: list[str], options: argparse.Namespace) -> tuple[str | None, str | None, list[str]]:
-    """Return the trainer or the experiment, and what follows it."""
+def _what(
+    words: list[str], options: argparse.Namespace, *, slots: int | None
+) -> tuple[str | None, str | None, list[str]]:
+    """Return the trainer or the experiment, and what follows it; `slots`: how many ranks fit, None: any number."""
     first, arguments = words[0], words[1:]
     for word in words:
-        if any(ord(character) < 32 or ord(character) == 127 for character in word):
-            raise UserError(f"a word of several lines cannot stand in a script. Received: {word!r}. Use one line")
+        _check_line(word)
     given = [flag for flag in _OF_THE_JOB if any(word == flag or word.startswith(f"{flag}=") for word in arguments)]
     if given:
         raise UserError(f"the job sets this itself. Received: {given[0]} after --. Leave it out there")
@@ -171,13 +183,23 @@ def _what(words: list[str], options: argparse.Namespace) -> tuple[str | None, st
         plan = read_plan(arguments[0], runs_folder=Path("runs"))
         patterns = _experiment_options(arguments[1:])
         if patterns:
-            only_matching(plan, patterns)
+            plan = only_matching(plan, patterns)
+        fewest = min(cell.np for cell in plan.cells)
+        if slots is not None and fewest > slots:
+            raise UserError(
+                f"no run of the experiment fits into the job. Received: {counted(slots, 'rank')}, and runs of {fewest} "
+                "or more. Give more --ranks-per-node or --nodes"
+            )
         file = Path(arguments[0])
         return None, str(file.resolve()) if file.is_file() else arguments[0], arguments[1:]
     if first not in PROGRAMS.values():
         raise UserError(f"unknown program. Received: {first}. Use {', '.join(PROGRAMS.values())}, or {EXPERIMENT} NAME")
-    parse_command_line(arguments, program=first)
     return first, None, arguments
+
+
+def _check_line(word: str) -> None:
+    if any(ord(character) < 32 or ord(character) == 127 for character in word):
+        raise UserError(f"a word of several lines cannot stand in a script. Received: {word!r}. Use one line")
 
 
 def _experiment_options(arguments: list[str]) -> list[str]:

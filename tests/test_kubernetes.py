@@ -338,7 +338,7 @@ def record(site: str = "kubernetes") -> JobRecord:
     return JobRecord(name="demo", site=site, id="demo", submitted_at=now(), command=[], size=8, repeats=1, runs=[])
 
 
-KUBECTL = ["kubectl", "--namespace", "default"]
+KUBECTL = ["kubectl", "--namespace=default"]
 
 
 @pytest.fixture
@@ -367,7 +367,7 @@ def test_a_job_is_made_and_its_volume_where_there_is_none(tmp_path: Path, kubect
     assert json.loads((folder / "job.json").read_text())["id"] == "demo-1"
     kubectl.add("kubectl", Answer(to=CLAIM, out="persistentvolumeclaim/horovod-twins\n"))
     assert submit(tmp_path, "--name", "again") == 0
-    assert [words[3] for words in kubectl.calls()[3:]] == ["get", "create"]
+    assert [words[2] for words in kubectl.calls()[3:]] == ["get", "create"]
 
 
 def test_a_refusal_is_one_line(tmp_path: Path, kubectl: MadePrograms, capsys: pytest.CaptureFixture[str]) -> None:
@@ -375,7 +375,7 @@ def test_a_refusal_is_one_line(tmp_path: Path, kubectl: MadePrograms, capsys: py
     kubectl.add("kubectl", Answer(to=["create"], err=f"warning\n{exists}\n", code=1))
     assert submit(tmp_path) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert f"Received: {exists}. Look at it by `kubectl" in error
+    assert f"kubectl create failed. Received: {exists}. Look at it by `kubectl" in error
     assert list((tmp_path / "jobs").iterdir()) == []
 
 
@@ -422,7 +422,7 @@ def test_logs_and_cancel(tmp_path: Path, kubectl: MadePrograms) -> None:
     selector = "training.kubeflow.org/job-name=demo,training.kubeflow.org/job-role=launcher"
     assert kubernetes.logs(record(), tmp_path) == [*KUBECTL, "logs", "--selector", selector, "--tail", "-1"]
     kubernetes.cancel(record(own_site(tmp_path)), tmp_path)
-    assert kubectl.calls() == [["kubectl", "--namespace", "ours", "delete", "mpijob", "demo", "--wait=false"]]
+    assert kubectl.calls() == [["kubectl", "--namespace=ours", "delete", "mpijob", "demo", "--wait=false"]]
 
 
 @pytest.mark.parametrize(
@@ -438,12 +438,12 @@ def test_the_shell_is_that_of_a_pod_that_sees_the_volume(
     kubectl.add("kubectl", Answer(to=["get", "pod", "demo-files"], out=phase))
     words = kubernetes.shell(record(), tmp_path)
     assert words == [*KUBECTL, "exec", "--stdin", "demo-files", "--"]
-    assert [call[3] for call in kubectl.calls()] == verbs
+    assert [call[2] for call in kubectl.calls()] == verbs
 
 
 KUBECTL_EXEC = """#!/bin/sh
 # `get` tells that the pod runs; `exec` runs what follows after "--" in it.
-case "$3" in
+case "$2" in
 get) echo Running ;;
 exec) while [ "$1" != "--" ]; do shift; done; shift; exec "$@" ;;
 esac

@@ -307,6 +307,8 @@ def test_scripts_pass_shellcheck(tmp_path: Path) -> None:
         ("", "", {"name": "a" * 70}, "the name is too long there"),
         ("", "", {"node": "cte-power"}, "the cloud knows this machine by no name. Received: cte-power"),
         ("", "", {"program": None, "experiment": "/elsewhere/x.toml"}, "file is not in the project"),
+        ("", "", {"arguments": ("--recipe", "/elsewhere/x.toml")}, "recipe's file is not in the project"),
+        ("", "", {"arguments": ("--recipe=../x.toml",)}, "recipe's file is not in the project"),
     ],
 )
 def test_what_a_task_needs_is_asked_for(
@@ -321,6 +323,12 @@ def test_what_a_task_needs_is_asked_for(
 def test_an_experiment_s_file_in_the_project_comes_along() -> None:
     job = a_job(program=None, experiment=str(ROOT / "launch" / "experiments" / "smoke.toml"), arguments=())
     assert " experiment run launch/experiments/smoke.toml " in task_of(job)["run"]
+
+
+@pytest.mark.parametrize("path", [str(ROOT / "launch/recipes/seed002.toml"), "launch/recipes/seed002.toml"])
+def test_a_recipe_in_the_project_comes_along(path: str) -> None:
+    assert " --recipe launch/recipes/seed002.toml " in task_of(a_job(arguments=("--recipe", path)))["run"]
+    assert " --recipe=launch/recipes/seed002.toml " in task_of(a_job(arguments=(f"--recipe={path}",)))["run"]
 
 
 def test_secrets_are_refused_and_the_shell_s_own_are_not_rendered(

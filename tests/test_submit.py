@@ -71,6 +71,11 @@ def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
         (["--", "torch_impl/train.py", "--name", "x"], "the job sets this itself. Received: --name"),
         (["--", "torch_impl/train.py", "--runs-folder=x"], "the job sets this itself. Received: --runs-folder"),
         (["--", "torch_impl/train.py", "--dataset", "a\nb"], "a word of several lines"),
+        (["--runs-folder", "a\nb", "--", "torch_impl/train.py"], "a word of several lines"),
+        (["--nodes", "2", "--", "torch_impl/train.py"], "local is one machine. Received: --nodes 2"),
+        (["--site", "hosts", "--", "torch_impl/train.py"], "the site names no hosts. Received: hosts. Write them"),
+        (["--site", "slurm", "--", "experiment", "starts"], "no run of the experiment fits into the job"),
+        (["--site", "aws-g4dn", "--", "torch_impl/train.py", "--recipe=../x.toml"], "cannot read the recipe"),
         (["--", "experiment"], "the experiment has no name"),
         (["--", "experiment", "smokes"], "cannot read the experiment"),
         (["--", "experiment", "smoke", "--only", "nothing-*"], "no cell has such a name"),
@@ -106,6 +111,29 @@ def test_a_dry_run_prints_the_script_and_leaves_nothing(tmp_path: Path, capsys: 
     assert shlex.split(last)[:5] == ["timeout", "60m", "horovodrun", "-np", "2"] and "--name one" in last
     assert "2 ranks on 1 node on ours: up to 60 minutes, no price an hour" in captured.err
     assert not (tmp_path / "jobs").exists()
+
+
+def test_paths_of_a_trainer_begin_at_the_project(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its job reads them there, wherever it is submitted."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--site", "slurm", "--dry-run", "--", "torch_impl/train.py", "--recipe"]
+    assert submit(tmp_path, *words, "launch/recipes/seed002.toml") == 0
+    assert "--recipe launch/recipes/seed002.toml" in capsys.readouterr().out
+    Path("mine.toml").write_text("")
+    assert submit(tmp_path, *words, "mine.toml") == 2
+    assert "cannot read the recipe. Received: --recipe mine.toml" in capsys.readouterr().err
+
+
+def test_what_would_be_submitted_to_retired_machines_names_the_successor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--site", "aws-g3", "--gpus-per-node", "1", "--dry-run", "--", "torch_impl/train.py", *SMALL]
+    assert submit(tmp_path, *words) == 0
+    captured = capsys.readouterr()
+    assert "note: nobody can have aws-g3-4xlarge since 2025-10-31; its successor is aws-g4dn-xlarge" in captured.err
+    assert "g3.4xlarge" in captured.out
 
 
 def test_the_price_of_rented_nodes_is_told_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -292,7 +292,7 @@ def shell(record: JobRecord, folder: Path) -> list[str]:
 
 
 def _kubectl(namespace: str) -> list[str]:
-    return ["kubectl", "--namespace", namespace]
+    return ["kubectl", f"--namespace={namespace}"]
 
 
 def _kubectl_of(record: JobRecord) -> list[str]:

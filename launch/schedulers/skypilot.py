@@ -227,8 +227,8 @@ def shell(record: JobRecord, folder: Path) -> list[str]:
     text = run_program(["sky", "status", record.id, "--output", "json"], mend=_LOOK)  # it writes ssh's configuration
     for cluster in parse_json(text, source="sky"):
         if cluster.get("name") == record.id and cluster.get("status") == "UP":
-            folder = record.read_site().project_folder
-            return ["ssh", record.id] if folder else ["ssh", record.id, "cd sky_workdir &&"]
+            named = record.read_site().project_folder
+            return ["ssh", record.id] if named else ["ssh", record.id, "cd sky_workdir &&"]
     raise UserError(f"the machines are not up. Received: {record.id}. Start them with: sky start {record.id}")
 
 

@@ -11,10 +11,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from common.config import parse_command_line
 from common.errors import UserError, expanded
 from common.moments import SUBMITTED_AT, moment
-from launch.jobs import Job, JobRecord, JobState, State
+from launch.jobs import Job, JobRecord, JobState, State, read_settings
 from launch.scripts import TELL_START, Shell, experiment_words, going_on, line, preflight_words, prologue, trainer_words
 from launch.starters import Start
 
@@ -69,7 +68,7 @@ def render(job: Job) -> dict[str, str]:
 
 def script(job: Job) -> str:
     """Return the batch script of a job; see `render`."""
-    settings = parse_command_line(job.arguments, program=job.program) if job.program else None
+    settings = read_settings(job.arguments, program=job.program) if job.program else None
     # A metered run could not go on.
     requeues = job.site.slurm.requeue and not (settings and settings.energy.energy)
     if requeues and job.program:
