@@ -93,9 +93,7 @@ def test_a_cancelled_job_leaves_no_rank_on_any_host(hosts: Hosts, tmp_path: Path
 
 def ranks_on(hosts: Hosts, host: str) -> list[str]:
     """Return the trainers that run on a host, a command line each."""
-    listed = hosts.run(host, ["ps", "-eo", "stat=,args="])
-    lines = listed.stdout.splitlines()
-    return [line for line in lines if "python torch_impl/train.py" in line and not line.startswith("Z")]
+    return [line for line in hosts.running(host) if line.startswith("python torch_impl/train.py")]
 
 
 def wait_for_state(hosts: Hosts, name: str, state: str, *, jobs: Sequence[str]) -> str:
@@ -184,10 +182,9 @@ for answer in run_on_hosts(["a", "b"], ["sleep", "86399"], ssh=ssh, limit_second
         f"b 3 b {output} None", f"a 3 a {output} None",
         f"a None no answer from a. {late}", f"b None no answer from b. {late}",
     ], done.stderr  # fmt: skip
-    listed = ["ps", "-eo", "args="]
     wait_until(
-        lambda: not any("86399" in hosts.run(host, listed).stdout for host in "ab"),
-        what=lambda: hosts.run("b", listed).stdout,
+        lambda: not any("86399" in line for host in "ab" for line in hosts.running(host)),
+        what=lambda: str(hosts.running("b")),
     )
 
 

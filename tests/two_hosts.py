@@ -9,13 +9,12 @@ with the processes that hold it; and those are killed with the thread that has s
 """
 
 import os
-import shlex
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -27,18 +26,18 @@ ROOT = Path(__file__).resolve().parent.parent
 SSH_PORT = 2222
 INTERFACE = "net0"  # of every host
 PATIENCE_SECONDS = 120.0
-_PROGRAMS = ("ip", "nsenter", "setpriv", "ssh", "sshd", "ssh-keygen", "unshare")
+_PROGRAMS = ("ip", "nsenter", "setpriv", "ssh", "sshd", "ssh-keygen", "tc", "unshare")
 SLOW_SWITCH = ROOT / "tests" / "slow_switch.py"
 _BURST_BYTES = 3000  # two packets: of one, what a late timer misses would be lost
 _MOST_PACKETS = 20_000  # that wait at a host: so many that none is lost
 # As on a link that nobody else uses: after a pause TCP sends as fast as before. Reno is there in every kernel.
-_TCP_SETTINGS = (
-    "tcp_congestion_control=reno",
-    "tcp_slow_start_after_idle=0",
-    "tcp_no_metrics_save=1",
-    "'tcp_wmem=4096 4194304 16777216'",
-    "'tcp_rmem=4096 4194304 16777216'",
-)
+_TCP_SETTINGS = {
+    "tcp_congestion_control": "reno",
+    "tcp_slow_start_after_idle": "0",
+    "tcp_no_metrics_save": "1",
+    "tcp_wmem": "4096 4194304 16777216",
+    "tcp_rmem": "4096 4194304 16777216",
+}
 _PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
 # What a host does first, from inside; then it waits for its cable, which is plugged in from outside.
@@ -116,6 +115,16 @@ class Hosts:
             errors="replace",
             timeout=4 * PATIENCE_SECONDS,
         )
+
+    def running(self, host: str) -> list[str]:
+        """Return the command lines of the processes on a host."""
+        space = Path(f"/proc/{self.processes[host]}/ns/pid").readlink()
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, OSError):
+                if Path(f"/proc/{process.pid}/ns/pid").readlink() == space and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(" ".join(process.cmdline()))
+        return found
 
 
 def require_namespaces() -> None:
@@ -236,9 +245,10 @@ def _slow_down(host: int, link: Link) -> None:
         f"ip link set {INTERFACE} txqueuelen {_MOST_PACKETS}",
         f"ip route change 10.77.0.0/24 dev {INTERFACE} initcwnd 1000 initrwnd 1000",
         f"tc qdisc add dev {INTERFACE} root tbf {rate} limit {1500 * _MOST_PACKETS}",
-        *(f"sysctl -qw net.ipv4.{setting}" for setting in _TCP_SETTINGS),
     ):
-        _run_inside(host, shlex.split(command))
+        _run_inside(host, command.split())
+    for name, value in _TCP_SETTINGS.items():
+        _run_inside(host, ["sh", "-c", 'echo "$1" > "/proc/sys/net/ipv4/$0"', name, value])
 
 
 def _plug_in(host: int, switch: int, *, port: str) -> None:
