@@ -297,8 +297,9 @@ def test_a_login_node_checks_software_and_data_and_a_laptop_only_the_schedulers_
     unknown = {name for name, row in rows(plan, answers).items() if row.result == "not checked"}
     assert unknown == {"network", "gpus", "nccl", "threads", "shared runs", "clocks", "allreduce"}
     elsewhere = rows(made_plan(site=read_launch_site("aws-g5"), place="elsewhere", hosts={"a": 0}), made_answers([]))
-    assert {name for name, row in elsewhere.items() if row.result == "ok"} == {"hosts", "scheduler"}
+    assert {name for name, row in elsewhere.items() if row.result == "ok"} == {"scheduler"}
     assert elsewhere["disk"].lines == ["only in the job: it runs on machines of its own"]
+    assert elsewhere["hosts"].lines == ["only in the job: there are no hosts before"]
 
 
 def test_data_that_a_run_can_fetch_are_no_failure() -> None:
