@@ -1,7 +1,6 @@
 """Ask all hosts of a preflight at once; every question has a limit, and what was started for it is ended."""
 
 import json
-import shlex
 import shutil
 import subprocess
 import tempfile
@@ -95,8 +94,7 @@ def probe_command(plan: Plan, host: str, *, mark: str | None) -> list[str]:
             *words,
         ]
     if _by_ssh(plan, host):
-        # An ssh that is killed leaves its command running on the other side: there `timeout` ends it.
-        return [*plan.start.ssh.command(host), shlex.join(["timeout", str(PROBE_SECONDS), *words])]
+        return plan.start.ssh.words(host, words, limit_seconds=PROBE_SECONDS)
     return words
 
 

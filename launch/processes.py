@@ -122,8 +122,15 @@ def settings_flags(settings: Mapping[str, Any]) -> list[str]:
     return arguments
 
 
+# Name -> what is received, and what to do.
+_NOT_OF_THE_SETUP = {
+    "srun": ("a machine without Slurm", "Give the command on a node of the cluster, or another --site"),
+    "ssh": ("several hosts", "Install OpenSSH's client"),
+}
+
+
 def require_program(name: str) -> None:
-    """See whether a program of the set-up is there.
+    """See whether a program is there.
 
     Raises:
         UserError: it is not.
@@ -133,8 +140,9 @@ def require_program(name: str) -> None:
 
 
 def not_installed(name: str) -> UserError:
-    """Return the error for people where a program of the set-up is missing."""
-    return UserError(f"{name} is not installed. Received: {sys.executable}. Run `make setup` and use its .venv")
+    """Return the error for people where a program is missing, most of which the set-up installs."""
+    received, remedy = _NOT_OF_THE_SETUP.get(name, (sys.executable, "Run `make setup` and use its .venv"))
+    return UserError(f"{name} is not installed. Received: {received}. {remedy}")
 
 
 def launcher_command(launcher: str, *, size: int) -> list[str]:

@@ -4,19 +4,19 @@ No question is ever asked (BatchMode): a host that refuses, is silent or is not 
 The user's own ~/.ssh/config holds; host keys are checked as it says.
 """
 
-import os
 import shlex
 import socket
-import subprocess
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import psutil
 
 from common.errors import UserError
+from launch.parallel import run_for_hosts
+from launch.processes import require_program
 
 CONNECT_SECONDS = 5
+ANSWER_SECONDS = 15
 CODE_OF_SSH = 255  # its exit code where it is ssh that failed, and not the command
 _REMEDIES = {
     "Connection refused": "Start sshd there, or name its port as ssh_port",
@@ -49,48 +49,32 @@ class Ssh:
         flags += ["-i", self.identity] if self.identity else []
         return ["ssh", *flags, host]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What came back from a host.
-
-    Attributes:
-        code: exit code of the command; None: it was not run, or not to its end.
-        problem: why not, in one line: what, on which host, how to mend it; None: it was run.
-    """
-
-    host: str
-    code: int | None
-    output: str
-    errors: str
-    problem: str | None
-
-
-def run_on_hosts(hosts: Sequence[str], command: Sequence[str], *, ssh: Ssh, limit_seconds: float) -> list[Answer]:
-    """Run a command on all hosts at once, on this one without ssh; return the answers in the order of hosts.
-
-    Args:
-        hosts: names or addresses.
-        command: its words, quoted here for the other side's shell.
-        ssh: how to reach them.
-        limit_seconds: for each; what takes longer is ended, here and there.
-    """
-    with ThreadPoolExecutor(max_workers=max(1, len(hosts))) as threads:
-        return list(threads.map(lambda host: _run_on(host, command, ssh=ssh, limit_seconds=limit_seconds), hosts))
+    def words(self, host: str, command: Sequence[str], *, limit_seconds: int) -> list[str]:
+        """Return the command that runs another one on a host, quoted for the shell there."""
+        # An ssh that is killed leaves its command running on the other side: there `timeout` ends it.
+        return [*self.command(host), shlex.join(["timeout", str(limit_seconds), *command])]
 
 
 def unreachable(hosts: Sequence[str], *, ssh: Ssh) -> list[str]:
     """Return a line for each host that ssh does not reach: what, on which host, how to mend it."""
-    answers = run_on_hosts(hosts, ["true"], ssh=ssh, limit_seconds=3 * CONNECT_SECONDS)
-    return [answer.problem for answer in answers if answer.problem]
+    commands = {host: ssh.words(host, ["true"], limit_seconds=ANSWER_SECONDS) for host in hosts}
+    problems = []
+    for host, outcome in run_for_hosts(commands, limit_seconds=ANSWER_SECONDS).items():
+        if outcome.code is None:
+            problems.append(f"no answer from {host}. Received: nothing within {ANSWER_SECONDS} s. "
+                            "See whether it is overloaded")  # fmt: skip
+        elif outcome.code == CODE_OF_SSH:
+            problems.append(problem_of_ssh(host, outcome.stderr, ssh=ssh))
+    return problems
 
 
 def require_hosts(hosts: Sequence[str], *, ssh: Ssh) -> None:
     """See whether ssh reaches all hosts.
 
     Raises:
-        UserError: it does not; the line speaks of the first one and counts the others.
+        UserError: it does not, the line speaks of the first one and counts the others; or there is no ssh.
     """
+    require_program("ssh")
     problems = unreachable(hosts, ssh=ssh)
     if problems:
         others = f" (and {len(problems) - 1} more of {len(hosts)} hosts)" if len(problems) > 1 else ""
@@ -105,33 +89,6 @@ def is_this_host(name: str) -> bool:
         return False
     own = [interface.address for found in psutil.net_if_addrs().values() for interface in found]
     return address in own
-
-
-def _run_on(host: str, command: Sequence[str], *, ssh: Ssh, limit_seconds: float) -> Answer:
-    # An ssh that is killed leaves its command running on the other side: there `timeout` ends it.
-    there = [*ssh.command(host), shlex.join(["timeout", f"{limit_seconds:g}", *command])]
-    words = list(command) if is_this_host(host) else there
-    try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=limit_seconds,
-            env={**os.environ, "LC_ALL": "C"},  # for the remedies: messages in the words that are known
-        )
-    except subprocess.TimeoutExpired:
-        problem = f"no answer from {host}. Received: nothing within {limit_seconds:g} s. See whether it is overloaded"
-        return Answer(host=host, code=None, output="", errors="", problem=problem)
-    except FileNotFoundError:
-        problem = f"{words[0]} is not installed. Received: host {host}. Install it"
-        return Answer(host=host, code=None, output="", errors="", problem=problem)
-    if done.returncode == CODE_OF_SSH and words[0] == "ssh":
-        return Answer(
-            host=host, code=None, output="", errors=done.stderr, problem=problem_of_ssh(host, done.stderr, ssh=ssh)
-        )
-    return Answer(host=host, code=done.returncode, output=done.stdout, errors=done.stderr, problem=None)
 
 
 def problem_of_ssh(host: str, errors: str, *, ssh: Ssh) -> str:

@@ -167,21 +167,21 @@ def test_hosts_of_a_host_file_are_taken(hosts: Hosts, tmp_path: Path) -> None:
 
 def test_commands_run_on_all_hosts_and_end_there_at_the_limit(hosts: Hosts) -> None:
     code = f"""
-from launch.remote import Ssh, run_on_hosts
+from launch.parallel import run_for_hosts
+from launch.remote import Ssh
 ssh = Ssh(port={SSH_PORT}, identity={hosts.identity!r})
+def run(command, *, limit_seconds):
+    commands = {{host: ssh.words(host, command, limit_seconds=limit_seconds) for host in ["b", "a"]}}
+    return run_for_hosts(commands, limit_seconds=limit_seconds).values()
 words = ["python3", "-c", "import os, sys; print(os.uname().nodename, sys.argv[1:]); sys.exit(3)", "$(id) 'x y'"]
-for answer in run_on_hosts(["b", "a"], words, ssh=ssh, limit_seconds=60):
-    print(answer.host, answer.code, answer.output.strip(), answer.problem)
-for answer in run_on_hosts(["a", "b"], ["sleep", "86399"], ssh=ssh, limit_seconds=0.5):
-    print(answer.host, answer.code, answer.problem)
+for outcome in run(words, limit_seconds=60):
+    print(outcome.host, outcome.code, outcome.stdout.strip())
+for outcome in run(["sleep", "86399"], limit_seconds=1):
+    print(outcome.host, outcome.code in (None, 124))  # whoever is first: we here, or `timeout` there
 """
     done = hosts.run("a", [sys.executable, "-c", code])
     output = "[\"$(id) 'x y'\"]"
-    late = "Received: nothing within 0.5 s. See whether it is overloaded"
-    assert done.stdout.splitlines() == [
-        f"b 3 b {output} None", f"a 3 a {output} None",
-        f"a None no answer from a. {late}", f"b None no answer from b. {late}",
-    ], done.stderr  # fmt: skip
+    assert done.stdout.splitlines() == [f"b 3 b {output}", f"a 3 a {output}", "b True", "a True"], done.stderr
     wait_until(
         lambda: not any("86399" in line for host in "ab" for line in hosts.running(host)),
         what=lambda: str(hosts.running("b")),

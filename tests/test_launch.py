@@ -15,10 +15,12 @@ from example_runs import DATASET, make_config, make_epoch, make_experiment, make
 
 from common.__main__ import main as common_main
 from common.checkpoints import Checkpoint, save_checkpoint
+from common.errors import UserError
 from common.records import RunWriter, World
 from launch import train
 from launch.__main__ import main
 from launch.processes import ROOT, clean_line, run_filtered, trainer_environment
+from launch.remote import Ssh, require_hosts
 from launch.starters import train_command
 
 SMALL = ["--dataset", DATASET, "--model", "mlp", "--batch-size", "10"]
@@ -148,6 +150,16 @@ def test_without_horovodrun_one_line_says_what_to_do(
     monkeypatch.setattr(train.shutil, "which", lambda name, path=None: None)
     assert main(["train", "--np", "1", "--", *SMALL]) == 2
     assert "horovodrun is not installed" in capsys.readouterr().err
+
+
+def test_a_missing_program_that_the_set_up_does_not_bring_is_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(train.shutil, "which", lambda name, path=None: None)
+    assert main(["train", "--site", "slurm", "--np", "1", "--", *SMALL]) == 2
+    assert "srun is not installed. Received: a machine without Slurm. Give the command on" in capsys.readouterr().err
+    with pytest.raises(UserError, match="ssh is not installed"):
+        require_hosts(["node1"], ssh=Ssh())
 
 
 def test_help_of_the_trainer_starts_nothing(started: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
