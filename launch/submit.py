@@ -86,8 +86,9 @@ def run(options: argparse.Namespace) -> int:
             runs=job.run_folders(),
         ),
     )  # fmt: skip
-    print(f"submitted {job.name} ({job.site.scheduler} {identifier}); "
-          f"look after it with: python -m launch status {job.name}")  # fmt: skip
+    elsewhere = [] if options.jobs_folder == JOBS_FOLDER else ["--jobs-folder", options.jobs_folder]
+    print(f"submitted {job.name} ({job.site.scheduler} {identifier}); look after it with: "
+          f"{shlex.join(['python', '-m', 'launch', 'status', job.name, *elsewhere])}")  # fmt: skip
     return 0
 
 

@@ -205,10 +205,15 @@ def test_a_failing_job_is_reported_as_failed(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "runs/bad").mkdir(parents=True)  # a run of this name, which is not overwritten
     words = ["--name", "bad", "--no-preflight", "--", "torch_impl/train.py", *SMALL]
     assert submit(tmp_path, "--site", own_site(tmp_path), *words) == 0
-    capsys.readouterr()
+    look = ["status", "bad", "--jobs-folder", str(tmp_path / "jobs")]
+    assert capsys.readouterr().out.endswith(f"look after it with: {shlex.join(['python', '-m', 'launch', *look])}\n")
     line = ended(tmp_path, "bad", capsys)
     assert " failed " in line and "exit code 2" in line
-    assert launch.main(["status", "bad", "--jobs-folder", str(tmp_path / "jobs")]) == 1
+    assert launch.main(look) == 1
+    (tmp_path / "jobs/bad/exit-code").write_text("124\n")  # as `timeout` ends
+    capsys.readouterr()
+    assert launch.main(look) == 1
+    assert "the time limit was reached: give more --minutes" in capsys.readouterr().out
 
 
 def test_a_job_can_be_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ SCRIPT = "job.sh"
 LOG = "output.log"
 EXIT_CODE = "exit-code"
 ENDED = 128 + signal.SIGTERM
+LATE = 124  # the exit code of `timeout` at the limit
 
 
 def render(job: Job) -> dict[str, str]:
@@ -72,6 +73,8 @@ def state(record: JobRecord, folder: Path) -> JobState:
         return JobState("failed", "it ended without leaving an exit code: it was killed")
     if code == ENDED:
         return JobState("cancelled")
+    if code == LATE:
+        return JobState("failed", "the time limit was reached: give more --minutes")
     return JobState("finished") if code == 0 else JobState("failed", f"exit code {code}")
 
 
