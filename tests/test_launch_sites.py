@@ -121,6 +121,7 @@ SLURM = 'scheduler = "slurm"\nnodes = ["slurm"]\n'
         (one_line(LOCAL + '[launch.environment]\n"A B" = "1"\n'), "an impossible variable. Received: A B"),
         (one_line(LOCAL + '[launch.environment]\nAWS_SECRET_ACCESS_KEY = "1"\n'), "a secret, as its name says"),
         (one_line(LOCAL + '[launch.environment]\nhub_token = "1"\n'), "a secret, as its name says"),
+        (one_line(LOCAL + '[launch.environment]\nSSH_PASSPHRASE = "1"\n'), "a secret, as its name says"),
         (one_line(SLURM + "[launch.slurm]\nmax_hours = -1.0\n"), "an impossible time"),
         (one_line('scheduler = "hosts"\nnodes = ["hosts"]\n[launch.hosts]\nnames = ["a b"]\n'), "an impossible host"),
         (one_line('scheduler = "hosts"\nnodes = ["hosts"]\n[launch.hosts]\nnames = ["a:0"]\n'), "an impossible host"),
@@ -201,5 +202,5 @@ def test_commands_here_and_there() -> None:
     assert there.words(np=8)[0] == "srun" and "--mpi=pmix" in there.words(np=8)
     assert there.recorded_arguments([]) == ["--site", "cte-power"]
     assert start_at("hosts", hosts="a:2,b:2").slots() == 4
-    with pytest.raises(UserError, match=r"the site names no hosts. Received: hosts. Give --hosts"):
+    with pytest.raises(UserError, match=r"the site names no hosts. Received: hosts. Write them"):
         start_at("hosts", hosts=None)
