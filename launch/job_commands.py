@@ -101,7 +101,13 @@ def show_status(options: argparse.Namespace) -> int:
         return 0
     rows, failed = [], False
     for name in names:
-        record, folder = read_job(name, parent=parent)
+        try:
+            record, folder = read_job(name, parent=parent)
+        except UserError as error:
+            if options.job:
+                raise
+            rows.append([name, "", "", "unknown", str(error), "", ""])  # the others are shown all the same
+            continue
         try:
             state = scheduler(record.read_site().scheduler).state(record, folder)
         except UserError as error:

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from common.config import parse_command_line
 from common.moments import BEGAN_AT, STARTED_AT
-from launch.jobs import Job
+from launch.jobs import Job, read_settings
 
 CHECKPOINT_MINUTES = 10  # of jobs that may have to go on in another turn
 
@@ -66,7 +65,7 @@ def trainer_words(job: Job, *, name: str, seed: str | None = None) -> list[str]:
 def going_on(job: Job) -> Job:
     """Return the job of a trainer that goes on with the run that an earlier turn of the job has begun."""
     assert job.program
-    settings = parse_command_line(job.arguments, program=job.program)
+    settings = read_settings(job.arguments, program=job.program)
     saving = [] if settings.record.checkpoint_minutes else ["--checkpoint-minutes", str(CHECKPOINT_MINUTES)]
     return replace(job, arguments=(*job.arguments, "--resume-or-start", *saving))
 

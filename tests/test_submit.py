@@ -108,7 +108,10 @@ def test_a_dry_run_prints_the_script_and_leaves_nothing(tmp_path: Path, capsys: 
     captured = capsys.readouterr()
     assert captured.out.startswith("#!/usr/bin/env bash\n")
     last = captured.out.splitlines()[-1]
-    assert shlex.split(last)[:5] == ["timeout", "60m", "horovodrun", "-np", "2"] and "--name one" in last
+    assert (
+        shlex.split(last)[:6] == ["timeout", "--kill-after=60", "60m", "horovodrun", "-np", "2"]
+        and "--name one" in last
+    )
     assert "2 ranks on 1 node on ours: up to 60 minutes, no price an hour" in captured.err
     assert not (tmp_path / "jobs").exists()
 
@@ -244,3 +247,5 @@ def test_jobs_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[s
     (tmp_path / "torn/job.json").write_text("{")
     assert launch.main(["status", "torn", "--jobs-folder", str(tmp_path)]) == 2
     assert "the job's record is damaged" in capsys.readouterr().err
+    assert launch.main(["status", "--jobs-folder", str(tmp_path)]) == 0
+    assert "unknown  the job's record is damaged" in capsys.readouterr().out

@@ -40,7 +40,7 @@ def script(job: Job, *, hosts: str | None = None) -> str:
     ]  # fmt: skip
     for words in _commands(job, hosts=hosts):
         started = [] if job.experiment else [TELL_START]
-        lines += [*started, line(["timeout", f"{job.minutes}m", *words])]
+        lines += [*started, line(["timeout", "--kill-after=60", f"{job.minutes}m", *words])]
     return "\n".join([*lines, ""])
 
 
