@@ -98,7 +98,7 @@ class Hosts:
     def command(self, host: str, command: Sequence[str]) -> list[str]:
         """Return the command that runs another one on a host, in the repository's folder."""
         namespaces = ["--net", "--uts", "--mount", "--pid"]
-        return [_program("nsenter"), "--target", str(self.processes[host]), *namespaces, f"--wd={ROOT}", *command]
+        return [_program("nsenter"), "--target", str(self.processes[host]), *namespaces, f"--wdns={ROOT}", *command]
 
     def run(
         self, host: str, command: Sequence[str], *, environment: Mapping[str, str] | None = None
