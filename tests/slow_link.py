@@ -1,10 +1,18 @@
 """Runs over links of known bandwidth and latency, and what the compute-plus-communication model finds from their times.
 
-    python tests/slow_link.py runs/slow-link                             all links, 3 runs each; half an hour, as root
-    python tests/slow_link.py runs/slow-link --repeats 1 --links 20/5    quickly, over one link of 20 Mbit/s and 5 ms
+    python tests/slow_link.py runs/slow-link                             all links, 3 runs each; an hour, as root
+    python tests/slow_link.py runs/slow-link --repeats 1 --links 20/50   quickly, over one link of 20 Mbit/s and 50 ms
 
 Each rank has a host of its own (`two_hosts.py`). The model assumes a ring whose passes each take one latency: Open MPI
-runs that if it is told to (`RING`). Runs that are there already are not run again.
+runs that if it is told to (`RING`). Runs that are there already are not run again. What is to be expected:
+
+- a bare ring (`ring_worker.py`): both are found, the bandwidth 5 % low, as packets hold more than gradients;
+- the all-reduces of training, by Horovod's timeline: the bandwidth is found. The latency is where it makes up much of
+  their time; rank 0 may begin a latency before the last rank does, and Gloo takes two a pass, as receivers tell first
+  that they are ready;
+- training times: every update also waits until all ranks have agreed that its gradients are there, in two of Horovod's
+  cycles. With MPI that takes some 5 latencies on any number of ranks; the model has no term for it, and up to 4 ranks
+  it looks like bytes: a bandwidth found too low, by the share of these latencies in the time of an update.
 """
 
 import argparse
@@ -198,7 +206,7 @@ def row_of(controller: str, link: Link, runs: Sequence[StudiedRun]) -> list[obje
 HEADINGS = [
     *("controller", "Mbit/s", "ms"),
     *(f"{what}{of}" for of in (" of exchange", " of training") for what in ("Mbit/s", "ratio", "ms", "ratio")),
-    *(f"rest of an update on {ranks}, latencies" for ranks in SIZES[1:]),
+    *(f"rest of update on {ranks}, in latencies" for ranks in SIZES[1:]),
 ]
 
 

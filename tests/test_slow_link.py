@@ -27,14 +27,11 @@ def test_the_model_finds_the_link_of_a_bare_ring(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_model_finds_the_link_of_training(tmp_path: Path) -> None:
+def test_the_model_finds_the_bandwidth_of_the_exchange_in_training(tmp_path: Path) -> None:
     link = Link(bytes_per_second=1.25e6, latency_seconds=0.02)
-    found = study(tmp_path, link=link, controllers=["mpi", "gloo"], repeats=1)
-    bandwidth, latency = fit_of_exchange(found["mpi"]).against(link)
+    runs = study(tmp_path, link=link, controllers=["mpi"], repeats=1)["mpi"]
+    bandwidth, latency = fit_of_exchange(runs).against(link)
     assert bandwidth == WITHIN
-    assert latency == WITHIN
-    bandwidth, latency = fit_of_exchange(found["gloo"]).against(link)
-    assert bandwidth == WITHIN
-    assert latency == pytest.approx(2.0, abs=0.4)  # Gloo's receiver says that it is ready before each pass
-    bandwidth, _ = fit_of_training(found["mpi"]).against(link)
-    assert bandwidth < 0.9  # Horovod's agreement takes the same time on any number of ranks, and passes for bytes
+    assert 0.7 < latency < 1.7  # ranks begin up to a latency apart
+    found, _ = fit_of_training(runs).against(link)
+    assert found < bandwidth  # that the ranks agree, before each exchange, passes for bytes
