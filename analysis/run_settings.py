@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from analysis.runs import StudiedRun
 
 SERIES = "series"  # of imported runs: keeps their cells apart, and is no difference between experiments
+IN_A_PLACE = ("prepared", "images")  # data sets whose names are paths
 Settings = dict[str, Hashable]
 
 
@@ -36,6 +37,8 @@ def settings_of(run: "StudiedRun") -> Settings:
     if isinstance(record.data, DataRecord):
         data = record.data
         settings["samples"] = f"{data.training_samples}/{data.validation_samples}/{data.test_samples}"
+        if data.name.startswith(IN_A_PLACE):  # files of one name may hold other pixels
+            settings["mean of pixels"] = ", ".join(f"{mean:.9g}" for mean in data.mean)
     elif not run.published_in:  # what is unknown for another reason is something else
         settings["data"] = record.data.not_recorded
     if isinstance(record.environment, Environment):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.run_index import EpochsIndex, stamp_of
-from analysis.run_settings import Settings, settings_of
+from analysis.run_settings import IN_A_PLACE, Settings, settings_of
 from common.config import Config
 from common.errors import UserError
 from common.records import (
@@ -88,9 +88,12 @@ class StudiedRun:
 
     @property
     def dataset(self) -> str:
-        """Name of the data set."""
+        """Name of the data set; of one in a file or folder without the way there, which is another at every site."""
         data = self.record.data
-        return data.name if isinstance(data, DataRecord) else "unknown"
+        if not isinstance(data, DataRecord):
+            return "unknown"
+        kind, colon, path = data.name.partition(":")
+        return f"{kind}:{Path(path).name}" if colon and kind in IN_A_PLACE else data.name
 
     @property
     def ranks(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from example_runs import make_environment, make_status
-from example_studies import write_study, write_study_run
+from example_studies import study_record, write_study, write_study_run
 
 from analysis import run_index, runs
 from analysis.__main__ import main
@@ -23,7 +23,7 @@ from analysis.tables import FORMATS
 from common.energy import EnergyRecord, EnergyTotals
 from common.errors import UserError
 from common.isolation import Isolation
-from common.records import EPOCHS_FILE, RUN_FILE, Hashes, NotRecorded
+from common.records import EPOCHS_FILE, RUN_FILE, DataRecord, Hashes, NotRecorded
 
 TORCH = [10.0, 10.4, 9.8, 10.2, 10.1, 10.3]
 KERAS = [8.0, 8.2, 7.9, 8.1, 8.3, 8.2]
@@ -203,6 +203,21 @@ def test_ranks_on_one_host_and_on_several_are_other_cells(tmp_path: Path) -> Non
     assert [(cell.label, len(cell.runs)) for cell in cells_of(read_runs([tmp_path]).runs)] == [
         ("cnn, mnist, np 2, hosts 1", 2),
         ("cnn, mnist, np 2, hosts 2", 2),
+    ]
+
+
+def test_images_in_a_file_are_the_same_in_another_place_unless_their_pixels_are_others(tmp_path: Path) -> None:
+    def data(path: str, mean: float) -> DataRecord:
+        made = study_record(tmp_path).data
+        assert isinstance(made, DataRecord)
+        return replace(made, name=f"prepared:{path}", mean=[mean])
+
+    write_study_run(tmp_path / "here", data=data("runs/local/28x28.safetensors", 0.5))
+    write_study_run(tmp_path / "there", seed=2, data=data("/gpfs/runs/28x28.safetensors", 0.5))
+    write_study_run(tmp_path / "other", data=data("runs/28x28.safetensors", 0.25))
+    assert [(cell.label, len(cell.runs)) for cell in cells_of(read_runs([tmp_path]).runs)] == [
+        ("cnn, prepared:28x28.safetensors, np 1, mean of pixels 0.5", 2),
+        ("cnn, prepared:28x28.safetensors, np 1, mean of pixels 0.25", 1),
     ]
 
 
