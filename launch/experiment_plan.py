@@ -28,7 +28,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from common.config import Config, parse_command_line, read_recipe
 from common.errors import UserError, one_line
 from launch.processes import PROGRAMS, settings_flags
-from launch.starters import Start, train_command
+from launch.starters import Start, start_at
 
 EXPERIMENTS = Path(__file__).with_name("experiments")
 RECIPES = Path(__file__).with_name("recipes")
@@ -176,10 +176,10 @@ class Plan:
     def command(self, planned: PlannedRun) -> list[str]:
         """Return the whole command of a run, as one would type it in the current folder."""
         cell, arguments = planned.cell, planned.arguments(self.folder)
-        command = train_command(
-            PROGRAMS[cell.framework], np=cell.np, controller=cell.controller, arguments=arguments, start=self.start
-        )
-        return command[command.index("python") :] if cell.launcher == "python" else command
+        program, start = PROGRAMS[cell.framework], self.start or start_at(None, hosts=None)
+        if cell.launcher == "python":
+            return start.alone(program, arguments=arguments)
+        return start.command(program, np=cell.np, controller=cell.controller, arguments=arguments)
 
 
 def shipped_experiments() -> list[str]:

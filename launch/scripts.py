@@ -59,7 +59,7 @@ def trainer_words(job: Job, *, name: str, seed: str | None = None) -> list[str]:
     assert job.program
     seeding = ["--seed", seed] if seed is not None else []
     recorded = ["--runs-folder", job.runs_folder, "--name", name, "--site", job.node]
-    return ["python", job.program, *job.arguments, *seeding, *recorded]
+    return [*job.site.program_words(job.program), *job.arguments, *seeding, *recorded]
 
 
 def going_on(job: Job) -> Job:

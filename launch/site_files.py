@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -136,12 +136,21 @@ class KubernetesOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerOptions:
-    """The image in which ranks run, and what of the host they see, each as "HOST_PATH:PATH"."""
+    """The image in which ranks run; what starts them runs outside of it.
+
+    Attributes:
+        image: its file, or what the runtime takes instead.
+        folder: of the project inside.
+        binds: what of the host is seen inside beside the current folder, each "HOST_PATH" or "HOST_PATH:PATH".
+        gpu: whether NVIDIA's driver is handed in.
+    """
 
     __pydantic_config__ = _STRICT
     runtime: Literal["apptainer", "singularity"] = "apptainer"
     image: str
+    folder: str = "/opt/horovod-twins"
     binds: list[str] = field(default_factory=list)
+    gpu: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +216,19 @@ class LaunchSite:
         """Variables that a job sets there: of the folders that programs look up, and `environment`."""
         folders = {"HOROVOD_TWINS_CACHE": self.data_folder, "TMPDIR": self.scratch_folder}
         return {name: path for name, path in folders.items() if path} | self.environment
+
+    def program_words(self, program: str) -> list[str]:
+        """Return a trainer's program as each rank runs it; in the container, where the site has one.
+
+        Args:
+            program: its path from the current folder.
+        """
+        inside = self.container
+        if inside is None:
+            return ["python", program]
+        binds = [word for bind in inside.binds for word in ("--bind", bind)]
+        name = PurePosixPath(inside.folder, *PurePosixPath(program).parts[-2:])
+        return [inside.runtime, "exec", *(["--nv"] if inside.gpu else []), *binds, inside.image, "python", str(name)]
 
     @property
     def reference(self) -> str:
@@ -293,6 +315,10 @@ def _check(site: LaunchSite, *, tables: set[str]) -> None:
     foreign = tables - {site.scheduler}
     if foreign:
         raise _wrong(site, f"a table of another scheduler than {site.scheduler}", min(foreign), "Leave the table out")
+    if site.container and site.scheduler not in ("local", "hosts", "slurm"):
+        raise _wrong(
+            site, "a container beside the scheduler's own image", site.scheduler, "Leave [launch.container] out"
+        )
     if not site.nodes:
         raise _wrong(site, "no kind of node", "nodes = []", "Name one of the table of machines at least")
     machines = site.machines

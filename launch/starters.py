@@ -211,8 +211,11 @@ class Start:
 
     def command(self, program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:
         """Return the command that starts a trainer on `np` ranks, as one would type it in the current folder."""
-        words = self.words(np=np, controller=controller)
-        return [*words, "python", os.path.relpath(ROOT / program), *self.recorded_arguments(arguments)]
+        return [*self.words(np=np, controller=controller), *self.alone(program, arguments=arguments)]
+
+    def alone(self, program: str, *, arguments: Sequence[str]) -> list[str]:
+        """Return the command that runs a trainer as one process, without launcher."""
+        return [*self.site.program_words(os.path.relpath(ROOT / program)), *self.recorded_arguments(arguments)]
 
     def recorded_arguments(self, arguments: Sequence[str]) -> list[str]:
         """Return a trainer's arguments, with the site that its record is to name where that is not this machine."""

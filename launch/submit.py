@@ -147,7 +147,7 @@ def _job(options: argparse.Namespace) -> Job:
         ranks_per_node=ranks_per_node, gpus_per_node=options.gpus_per_node,
         program=program, experiment=experiment, arguments=tuple(arguments), minutes=options.minutes,
         repeats=options.repeats, seed=settings.training.seed if settings else 1,
-        spot=options.spot or site.skypilot.spot, preflight=not options.no_preflight,
+        spot=options.spot or site.skypilot.spot, preflight=not options.no_preflight and site.container is None,
         preflight_flags=(*_preflight_flags(program, settings), *_flag("--runs-folder", options.runs_folder)),
     )  # fmt: skip
 

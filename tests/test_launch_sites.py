@@ -115,6 +115,11 @@ SLURM = 'scheduler = "slurm"\nnodes = ["slurm"]\n'
         (one_line(LOCAL + "internet = 1\n"), "internet: "),
         (one_line(LOCAL + "[launch.slurm]\n"), "a table of another scheduler than local. Received: slurm"),
         (one_line(LOCAL + 'launcher = "srun"\n'), "srun without Slurm"),
+        (one_line(LOCAL + "[launch.container]\nbinds = []\n"), "container.image: "),
+        (
+            one_line('scheduler = "kubernetes"\nnodes = ["kubernetes"]\n[launch.container]\nimage = "x"\n'),
+            "a container beside the scheduler's own image. Received: kubernetes",
+        ),
         (one_line(SLURM + 'launcher = "mpirun"\ncontroller = "gloo"\n'), "Gloo without horovodrun"),
         (one_line(SLURM + '[launch.slurm]\nextra = ["--x\\n#SBATCH --y"]\n'), "a text of several lines"),
         (one_line(LOCAL + 'scratch_folder = "/a\\u0000b"\n'), "a text of several lines, or with control characters"),

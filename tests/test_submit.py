@@ -204,6 +204,45 @@ def test_a_job_of_two_repeats_runs_here_to_its_end(tmp_path: Path, capsys: pytes
     assert "there is a job of this name" in capsys.readouterr().err
 
 
+APPTAINER = """#!/bin/bash
+# In place of the real one: writes down what it is given, and runs what follows the image here.
+printf '%s\\n' "$*" >> "$GIVEN"
+while [ "$1" != "{image}" ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+def test_ranks_run_in_the_container_of_a_site(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, given = str(tmp_path / "twins.sif"), tmp_path / "given"
+    (tmp_path / "apptainer").write_text(APPTAINER.format(image=image))
+    (tmp_path / "apptainer").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("GIVEN", str(given))
+    site = own_site(tmp_path)
+    with Path(site).open("a") as file:
+        file.write(f"\n[launch.container]\nimage = {json.dumps(image)}\nfolder = {json.dumps(str(ROOT))}\ngpu = true\n")
+        file.write('binds = ["/gpfs", "/scratch/a b:/scratch"]\n')
+    words = ["--name", "inside", "--ranks-per-node", "2", "--", "torch_impl/train.py", *SMALL]
+    assert submit(tmp_path, "--site", site, *words) == 0
+    capsys.readouterr()
+    assert " finished " in ended(tmp_path, "inside", capsys), (tmp_path / "jobs/inside/output.log").read_text()
+    record = read_run(tmp_path / "runs/inside").record
+    assert record.world.size == 2  # type: ignore[union-attr]
+    starts = given.read_text().splitlines()
+    inside = (
+        f"exec --nv --bind /gpfs --bind /scratch/a b:/scratch {image} python {ROOT}/torch_impl/train.py --model mlp "
+    )
+    assert len(starts) == 2 and all(start.startswith(inside) for start in starts)
+    plan = ["experiment", "run", "smoke", "--site", site, "--runs-folder", str(tmp_path / "runs"), "--dry-run"]
+    assert launch.main(plan) == 0
+    commands = [line for line in capsys.readouterr().out.splitlines() if "_impl/train.py" in line]
+    assert len(commands) == 24 and all(f"{image} python {ROOT}/" in line for line in commands)
+    assert sum(line.startswith("apptainer exec") for line in commands) == 12  # those without launcher
+
+
 def test_a_failing_job_is_reported_as_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "runs/bad").mkdir(parents=True)  # a run of this name, which is not overwritten
     words = ["--name", "bad", "--no-preflight", "--", "torch_impl/train.py", *SMALL]
