@@ -40,14 +40,16 @@ class Ssh:
     port: int | None = None
     identity: str | None = None
 
+    @property
+    def flags(self) -> list[str]:
+        """Port and key as ssh takes them, and horovodrun, too."""
+        return [*(["-p", str(self.port)] if self.port else []), *(["-i", self.identity] if self.identity else [])]
+
     def command(self, host: str) -> list[str]:
         """Return the command before the words that are to run on a host."""
         # No connection is begun for others to share: its process would hold our pipes open after the command has ended.
         options = ["BatchMode=yes", f"ConnectTimeout={CONNECT_SECONDS}", "ControlMaster=no"]
-        flags = [word for option in options for word in ("-o", option)]
-        flags += ["-p", str(self.port)] if self.port else []
-        flags += ["-i", self.identity] if self.identity else []
-        return ["ssh", *flags, host]
+        return ["ssh", *(word for option in options for word in ("-o", option)), *self.flags, host]
 
     def words(self, host: str, command: Sequence[str], *, limit_seconds: int) -> list[str]:
         """Return the command that runs another one on a host, quoted for the shell there."""

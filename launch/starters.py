@@ -186,18 +186,13 @@ class Start:
     def _horovodrun_words(self, *, mpi: bool) -> list[str]:
         """Return how horovodrun reaches hosts. Its cache would take a host for reachable, or its addresses for known,
         an hour after they changed."""
-        options = self.site.hosts
-        port = ["-p", str(options.ssh_port)] if options.ssh_port else []
-        identity = ["-i", options.identity_file] if options.identity_file else []
         folder = self._mpi_folder() if mpi else None
-        return ["--disable-cache", *port, *identity, *([f"--mpi-args=--prefix {folder}"] if folder else [])]
+        return ["--disable-cache", *self.ssh.flags, *([f"--mpi-args=--prefix {folder}"] if folder else [])]
 
     def _mpirun_words(self) -> list[str]:
         """Return how mpirun reaches hosts."""
-        options, interface, folder = self.site.hosts, self.site.network_interface, self._mpi_folder()
-        port = ["-p", str(options.ssh_port)] if options.ssh_port else []
-        identity = ["-i", options.identity_file] if options.identity_file else []
-        words = ["--mca", "plm_rsh_args", " ".join([*port, *identity])] if port or identity else []
+        interface, folder, flags = self.site.network_interface, self._mpi_folder(), self.ssh.flags
+        words = ["--mca", "plm_rsh_args", " ".join(flags)] if flags else []
         words += ["--mca", "btl_tcp_if_include", interface] if interface else []
         words += ["--prefix", folder] if folder else []
         variables = [name for name in _HANDED_ON if name in os.environ] + [STARTED_AT, *sorted(self.site.environment)]
@@ -222,12 +217,9 @@ class Start:
         return [*arguments, *(["--site", self.node] if self.node != "local" else [])]
 
 
-def train_command(
-    program: str, *, np: int, controller: str | None, arguments: Sequence[str], start: Start | None = None
-) -> list[str]:
-    """Return the command that starts a trainer, on this host if `start` says nothing else; see `Start.command`."""
-    start = start or start_at(None, hosts=None)
-    return start.command(program, np=np, controller=controller, arguments=arguments)
+def train_command(program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:
+    """Return the command that starts a trainer on this host; see `Start.command`."""
+    return start_at(None, hosts=None).command(program, np=np, controller=controller, arguments=arguments)
 
 
 def start_at(site: str | None, *, hosts: str | None, gpus_per_node: float = 0, machines: Sites | None = None) -> Start:
