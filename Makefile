@@ -79,14 +79,14 @@ wheels: ## fill WHEELS=DIR for `make setup WHEELS=DIR` on a machine without netw
 	@test -n "$(WHEELS)" || { echo "make wheels: name the folder: make wheels WHEELS=DIR" >&2; exit 2; }
 	@$(PYTHON) launch/setup.py --frameworks "$(or $(FRAMEWORKS),torch keras)" --fill-wheels "$(WHEELS)"
 
-lock: ## write launch/requirements/ anew from what is installed in .venv
-	@.venv/bin/python launch/lock.py
+lock: ## write launch/installation/requirements/ anew from what is installed in .venv
+	@.venv/bin/python -m launch.installation.lock
 
 cloud-parsers: ## .venv.clouds: SkyPilot and ParallelCluster, whose own parsers tests ask about rendered files
 	@$(SETUP) --frameworks "$(FRAMEWORKS)"
 	@test -x .venv.clouds/bin/python || .venv/bin/python -m venv --without-pip .venv.clouds
 	@.venv/bin/python -m pip --python .venv.clouds/bin/python install --quiet --no-deps --no-compile \
-	  -r tests/cloud-parsers.txt
+	  -r tests/support/cloud-parsers.txt
 
 clean: ## remove .venv and what tools left (runs/ and the user's cache stay)
 	@rm -rf .venv .venv.clouds build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

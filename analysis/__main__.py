@@ -20,23 +20,18 @@ python -m analysis ring --ranks 4                     the ring all-reduce, pass 
 import sys
 from collections.abc import Sequence
 
-from analysis import (
-    a_against_a,
-    check,
-    clouds,
-    compare,
-    energy,
-    frameworks,
-    hyperparameters,
-    import_thesis,
-    parity,
-    report,
-    ring,
-    scaling,
-    thesis,
-    times,
-)
-from common.command_line import Parser, carry_out
+from analysis.questions import aa_test as a_against_a
+from analysis.questions import check, compare, frameworks, times
+from analysis.questions.clouds import command as clouds
+from analysis.questions.energy import command as energy
+from analysis.questions.hyperparameters import command as hyperparameters
+from analysis.questions.parity import command as parity
+from analysis.questions.ring import command as ring
+from analysis.questions.scaling import command as scaling
+from analysis.report import command as report
+from analysis.thesis import command as thesis
+from analysis.thesis import import_command as import_thesis
+from common.utils.command_line import Parser, carry_out
 
 COMMANDS = (
     frameworks,

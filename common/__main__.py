@@ -10,10 +10,12 @@ import json
 import sys
 from collections.abc import Sequence
 
-from common import datasets_command, images_command, sites_command
-from common.command_line import Parser, carry_out
-from common.parity import PARITY_FILE, parity_schema
-from common.records import run_folder_schema
+from common.checks.parity_record import PARITY_FILE, parity_schema
+from common.data import command as datasets_command
+from common.data.images import command as images_command
+from common.run_folder.records import run_folder_schema
+from common.sites import command as sites_command
+from common.utils.command_line import Parser, carry_out
 
 
 def all_schemas() -> dict[str, object]:

@@ -23,7 +23,7 @@ import tyro
 from pydantic import TypeAdapter, ValidationError
 
 from common.errors import EXIT_CODE_USER_ERROR, UserError, expanded, one_line
-from common.model_specs import MODEL_NAMES
+from common.model.specs import MODEL_NAMES
 
 
 def _require(condition: bool, *, problem: str, received: str, remedy: str) -> None:

@@ -17,12 +17,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from common.bench_turns import MEMORY_BATCHES, Train, measure, read_settings, with_steps
+from common.checks.bench_turns import MEMORY_BATCHES, Train, measure, read_settings, with_steps
 from common.config import DeviceConfig
-from common.experiment import Experiment
-from common.program import leave
-from common.ranks import Ranks
-from common.timing import Phases
+from common.distributed.ranks import Ranks
+from common.measurement.timing import Phases
+from common.training.entry_point import leave
+from common.training.run_setup import Experiment
 from keras_impl import distributed
 from keras_impl.data import training_data
 from keras_impl.loop import Trainer
@@ -44,7 +44,7 @@ def build_contestant(name: str, experiment: Experiment, ranks: Ranks) -> Train:
     """Return what trains an epoch of so many steps on this rank.
 
     Args:
-        name: of `common.bench_turns.CONTESTANTS`.
+        name: of `common.checks.bench_turns.CONTESTANTS`.
         experiment: data, model and settings.
         ranks: those that train.
     """

@@ -1,15 +1,15 @@
-"""Batches of `common.batches` as a `tf.data.Dataset`."""
+"""Batches of `common.data.batches` as a `tf.data.Dataset`."""
 
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
 
-from common.batches import evaluation_batches, training_batches
-from common.datasets import Split
-from common.experiment import Experiment
-from common.ranks import Ranks
-from common.sharding import evaluation_range
+from common.data.batches import evaluation_batches, training_batches
+from common.data.loading import Split
+from common.data.sharding import evaluation_range
+from common.distributed.ranks import Ranks
+from common.training.run_setup import Experiment
 
 Batches = Iterator[tuple[np.ndarray, np.ndarray]]
 

@@ -8,10 +8,10 @@ import keras
 import tensorflow as tf
 
 from common.config import DeviceConfig
-from common.environment import usable_cores
-from common.model_specs import ModelSpec
-from common.pinning import choose_gpu
-from common.ranks import Ranks, join, threads_per_rank
+from common.distributed.pinning import choose_gpu
+from common.distributed.ranks import Ranks, join, threads_per_rank
+from common.model.specs import ModelSpec
+from common.utils.cores import usable_cores
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.gradient_exchange import GradientExchange
 from keras_impl.weights import weight_maps

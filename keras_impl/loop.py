@@ -7,12 +7,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from common.checkpoints import EpochProgress
 from common.config import Config
-from common.initial_weights import Weights
-from common.metrics import Sums
-from common.step_profile import Profiler
-from common.timing import Phases
+from common.measurement.metrics import Sums
+from common.measurement.step_profile import Profiler
+from common.measurement.timing import Phases
+from common.model.weights import Weights
+from common.run_folder.checkpoints import EpochProgress
 from keras_impl.batch_norm import BatchNormalization
 from keras_impl.distributed import synchronize
 from keras_impl.distributed_optimizer import check_compiled_model

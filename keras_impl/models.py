@@ -1,13 +1,13 @@
-"""The models in tf.keras, from the numbers of `common.model_specs`. Images are (batch, height, width, channels)."""
+"""The models in tf.keras, from the numbers of `common.model.specs`. Images are (batch, height, width, channels)."""
 
 from typing import Any, TypeVar
 
 import keras
 from keras import layers
 
-from common import model_specs
 from common.config import ModelConfig
-from common.model_specs import ModelSpec
+from common.model import specs as model_specs
+from common.model.specs import ModelSpec
 from keras_impl.batch_norm import BatchNormalization
 
 LayerType = TypeVar("LayerType", bound=model_specs.Layer)

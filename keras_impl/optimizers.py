@@ -14,8 +14,8 @@ from common.config import (
     ModelConfig,
     OptimizerConfig,
 )
-from common.initial_weights import Weights
-from common.model_specs import ModelSpec
+from common.model.specs import ModelSpec
+from common.model.weights import Weights
 from keras_impl import update_rules
 from keras_impl.weights import weight_maps
 

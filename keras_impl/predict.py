@@ -13,8 +13,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up line
 import keras
 import numpy as np
 
-from common.prediction import Classifier, TrainedModel, run_prediction
-from common.program import program_name
+from common.training.entry_point import program_name
+from common.training.prediction import Classifier, TrainedModel, run_prediction
 from keras_impl.models import build_model
 from keras_impl.weights import load_weights
 

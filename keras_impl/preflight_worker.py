@@ -14,9 +14,9 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
+from common.checks.preflight_worker import check_exchange, run_worker
 from common.config import DeviceConfig
-from common.preflight_worker import check_exchange, run_worker
-from common.program import leave, program_name
+from common.training.entry_point import leave, program_name
 from keras_impl import distributed
 
 

@@ -8,10 +8,10 @@ import keras
 import tensorflow as tf
 
 from common.config import Config
-from common.initial_weights import Weights
-from common.ranks import Ranks
-from common.step_profile import Profiler
-from common.timing import Phases, Timer, timed
+from common.distributed.ranks import Ranks
+from common.measurement.step_profile import Profiler
+from common.measurement.timing import Phases, Timer, timed
+from common.model.weights import Weights
 from keras_impl.distributed import average_gradients, synchronize, wait_for_all_ranks
 from keras_impl.loop import Trainer
 

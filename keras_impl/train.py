@@ -16,15 +16,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up line
 
 import keras
 
-from common.checkpoints import EpochProgress
 from common.config import Config
-from common.experiment import prepare_experiment
-from common.initial_weights import Weights
-from common.journal import EpochResult, Journal
-from common.metrics import Sums
-from common.program import leave, program_name, read_settings, run_program, wants_timeline
-from common.ranks import Ranks
-from common.sharding import evaluation_range
+from common.data.sharding import evaluation_range
+from common.distributed.ranks import Ranks
+from common.measurement.metrics import Sums
+from common.model.weights import Weights
+from common.run_folder.checkpoints import EpochProgress
+from common.training.entry_point import leave, program_name, read_settings, run_program, wants_timeline
+from common.training.journal import EpochResult, Journal
+from common.training.run_setup import prepare_experiment
 from keras_impl import distributed
 from keras_impl.data import evaluation_data, training_data
 from keras_impl.loop import Trainer, seed_dropout

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from common.initial_weights import Weights
-from common.model_specs import BatchNorm, Convolution, Dense, Flatten, LayerRow, ModelSpec
+from common.model.specs import BatchNorm, Convolution, Dense, Flatten, LayerRow, ModelSpec
+from common.model.weights import Weights
 
 Permutation = Callable[[np.ndarray], np.ndarray]
 

@@ -16,8 +16,15 @@ python -m launch unstage bundle.tar                               set up from it
 import sys
 from collections.abc import Sequence
 
-from common.command_line import Parser, carry_out
-from launch import bench, experiment, fetch, job_commands, parity, preflight, stage, submit, train, unstage, verify
+from common.utils.command_line import Parser, carry_out
+from launch.checks import bench, parity, verify
+from launch.experiments import command as experiment
+from launch.jobs import commands as job_commands
+from launch.jobs import submit
+from launch.offline import stage, unstage
+from launch.preflight import command as preflight
+from launch.starting import train
+from launch.transfer import fetch
 
 COMMANDS = (
     train,

@@ -59,7 +59,7 @@ def hand_over_to_needed_python() -> int:
 
 def parse(arguments: "list[str] | None") -> argparse.Namespace:
     """Read the command line; the right Python runs by now."""
-    from common.command_line import Parser
+    from common.utils.command_line import Parser
 
     parser = Parser(prog="setup.py", description="Set up .venv: packages, MPI, Horovod, the project.")
     parser.add_argument("--frameworks", default="", help='"torch", "keras" or both; empty: as last time, at first both')
@@ -76,7 +76,9 @@ def parse(arguments: "list[str] | None") -> argparse.Namespace:
 
 def set_up(options: argparse.Namespace) -> None:
     """Bring `.venv` to what the options ask for; nothing happens if it is there already."""
-    from launch import setup_plan, setup_run, setup_state
+    from launch.installation import plan as setup_plan
+    from launch.installation import run as setup_run
+    from launch.installation import state as setup_state
 
     state = setup_state.State(options.root)
     gpu = state.gpu() if options.gpu is None else options.gpu

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
 OURS = ("common", "torch_impl", "keras_impl", "launch", "analysis")
 FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "horovod"}
 # Importable name -> package, where they differ; what comes along with a declared package.
@@ -126,7 +126,7 @@ def test_every_package_in_use_is_declared() -> None:
 def test_every_declared_package_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for name, extra in [("base", None), ("torch", "torch"), ("tensorflow", "tensorflow"), ("dev", "dev")]:
-        lines = (ROOT / "launch" / "requirements" / f"{name}.txt").read_text().splitlines()
+        lines = (ROOT / "launch" / "installation" / "requirements" / f"{name}.txt").read_text().splitlines()
         pinned = {line.split("==")[0] for line in lines if "==" in line}
         needs = project["optional-dependencies"][extra] if extra else project["dependencies"]
         assert {re.split(r"[\s<>=\[!~;]", need, maxsplit=1)[0].lower() for need in needs} <= pinned, name

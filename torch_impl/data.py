@@ -1,4 +1,4 @@
-"""Batches of `common.batches` as tensors on the device."""
+"""Batches of `common.data.batches` as tensors on the device."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.batches import evaluation_batches, prefetch, training_batches
-from common.datasets import Split
-from common.experiment import Experiment
-from common.ranks import Ranks
+from common.data.batches import evaluation_batches, prefetch, training_batches
+from common.data.loading import Split
+from common.distributed.ranks import Ranks
+from common.training.run_setup import Experiment
 
 
 def training_data(

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from common.config import DeviceConfig
-from common.environment import usable_cores
-from common.pinning import choose_gpu
-from common.ranks import Ranks, join, threads_per_rank
+from common.distributed.pinning import choose_gpu
+from common.distributed.ranks import Ranks, join, threads_per_rank
+from common.utils.cores import usable_cores
 
 
 def init(*, timeline: bool = False) -> Ranks:

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from common.checkpoints import EpochProgress
 from common.config import INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS, Config
-from common.initial_weights import Weights
-from common.metrics import Sums
-from common.step_profile import Profiler
-from common.timing import Phases, Timer, timed
+from common.measurement.metrics import Sums
+from common.measurement.step_profile import Profiler
+from common.measurement.timing import Phases, Timer, timed
+from common.model.weights import Weights
+from common.run_folder.checkpoints import EpochProgress
 from torch_impl.distributed import synchronize
 from torch_impl.optimizers import loss_per_sample
 

@@ -1,4 +1,4 @@
-"""The models in PyTorch, from the numbers of `common.model_specs`. Images are (batch, channels, height, width)."""
+"""The models in PyTorch, from the numbers of `common.model.specs`. Images are (batch, channels, height, width)."""
 
 from typing import TypeVar
 
@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common import model_specs
 from common.config import ModelConfig
-from common.model_specs import ModelSpec
+from common.model import specs as model_specs
+from common.model.specs import ModelSpec
 from torch_impl.vision import torchvision_models
 
 LayerType = TypeVar("LayerType", bound=model_specs.Layer)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.config import ModelConfig, OptimizerConfig
-from common.initial_weights import Weights
+from common.model.weights import Weights
 
 SLOTS = ("momentum_buffer", "exp_avg", "exp_avg_sq", "square_avg")
 

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from common.checks.parity_cases import LOSSES, Dtype, random_batch
+from common.checks.parity_worker import Arrays, do_jobs, read_worker_settings
 from common.config import DeviceConfig, ModelConfig
-from common.experiment import Experiment
-from common.initial_weights import Weights
-from common.metrics import Sums
-from common.model_specs import ModelSpec
-from common.parity_cases import LOSSES, Dtype, random_batch
-from common.parity_worker import Arrays, do_jobs, read_worker_settings
-from common.program import leave
-from common.ranks import Ranks
-from common.timing import Phases
+from common.distributed.ranks import Ranks
+from common.measurement.metrics import Sums
+from common.measurement.timing import Phases
+from common.model.specs import ModelSpec
+from common.model.weights import Weights
+from common.training.entry_point import leave
+from common.training.run_setup import Experiment
 from torch_impl import distributed
 from torch_impl.data import training_data
 from torch_impl.loop import Trainer

@@ -11,9 +11,9 @@ import horovod.torch as hvd
 import numpy as np
 import torch
 
+from common.checks.preflight_worker import check_exchange, run_worker
 from common.config import DeviceConfig
-from common.preflight_worker import check_exchange, run_worker
-from common.program import leave, program_name
+from common.training.entry_point import leave, program_name
 from torch_impl import distributed
 
 

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from common.config import Config
-from common.ranks import Ranks
-from common.step_profile import Profiler
-from common.timing import Phases
+from common.distributed.ranks import Ranks
+from common.measurement.step_profile import Profiler
+from common.measurement.timing import Phases
 from torch_impl.distributed import average_gradients, wait_for_all_ranks
 from torch_impl.loop import Trainer
 

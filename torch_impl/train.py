@@ -11,14 +11,14 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
-from common.checkpoints import EpochProgress
 from common.config import Config
-from common.experiment import prepare_experiment
-from common.initial_weights import Weights
-from common.journal import EpochResult, Journal
-from common.metrics import Sums
-from common.program import leave, program_name, read_settings, run_program, wants_timeline
-from common.ranks import Ranks
+from common.distributed.ranks import Ranks
+from common.measurement.metrics import Sums
+from common.model.weights import Weights
+from common.run_folder.checkpoints import EpochProgress
+from common.training.entry_point import leave, program_name, read_settings, run_program, wants_timeline
+from common.training.journal import EpochResult, Journal
+from common.training.run_setup import prepare_experiment
 from torch_impl import distributed
 from torch_impl.data import evaluation_data, training_data
 from torch_impl.loop import Trainer, seed_dropout

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from common.initial_weights import Weights
-from common.model_specs import ModelSpec
+from common.model.specs import ModelSpec
+from common.model.weights import Weights
 
 
 def load_weights(model: nn.Module, weights: Weights, *, spec: ModelSpec) -> None:

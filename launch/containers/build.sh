@@ -3,7 +3,7 @@
 #   build.sh tools   cpu|gpu              what set-up needs: Python, a compiler; for gpu CUDA's compiler
 #   build.sh project cpu|gpu [REVISION]   set-up in /opt/horovod-twins: packages, MPI, Horovod compiled
 #   build.sh runtime cpu|gpu              what running needs: Python, ssh, a user other than root
-# Versions stand in launch/requirements/. A folder `wheels` in the project (make wheels WHEELS=wheels) is the only
+# Versions stand in launch/installation/requirements/. A folder `wheels` in the project (make wheels WHEELS=wheels) is the only
 # source of packages if it is there. Nothing of gpu has been tried.
 set -euo pipefail
 
@@ -11,7 +11,7 @@ PROJECT=/opt/horovod-twins
 USER_NAME=mpiuser
 USER_ID=1000
 SSH_PORT=2222 # a user other than root has none below 1024
-CUDA=12-6     # as launch/setup_plan.py: the build of PyTorch that suits TensorFlow's CUDA 12
+CUDA=12-6     # as launch/installation/plan.py: the build of PyTorch that suits TensorFlow's CUDA 12
 CUDA_KEYRING=https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/cuda-keyring_1.1-1_all.deb
 GPUS=70,75,80,86,90 # compute capabilities Horovod is built for: V100, T4, A100, A10G, H100
 

@@ -1,0 +1,160 @@
+"""What a command has found: question, answer, tables, plots and what is to be said against them; and how it is shown.
+
+Every command makes a `Finding` of run folders. On the terminal it becomes tables and lines, in `report` a chapter.
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from analysis.output.plots import save_figure
+from analysis.output.tables import FORMATS, Table, render
+from analysis.runs.published import checked_sources, published_notes, published_runs
+from analysis.runs.reading import Selection, read_runs
+from common.errors import UserError
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture and the numbers in it; `name` becomes that of its files."""
+
+    name: str
+    figure: Figure
+    data: Table
+
+
+def numbered(plots: Sequence[Plot]) -> list[Plot]:
+    """Return the plots with a number after every name that has been there before."""
+    seen: Counter[str] = Counter()
+    renamed = []
+    for plot in plots:
+        seen[plot.name] += 1
+        renamed.append(replace(plot, name=f"{plot.name}-{seen[plot.name]}") if seen[plot.name] > 1 else plot)
+    return renamed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What a command has found.
+
+    Attributes:
+        name: of the command.
+        question: that it answers.
+        answer: in a sentence or a few.
+        tables, plots: what shows it.
+        flags: why something is not comparable, or a run is not valid; with --strict they are an error.
+        notes: what was not measured, what could not be drawn and why, how a figure was had.
+    """
+
+    name: str
+    question: str
+    answer: str
+    tables: Sequence[Table]
+    plots: Sequence[Plot] = ()
+    flags: Sequence[str] = ()
+    notes: Sequence[str] = field(default_factory=list)
+
+
+def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the plots there, as PNG and SVG") -> None:
+    """Add the options that tell how a finding is shown; `plots` is the help of that option."""
+    parser.add_argument("--format", default="text", help=f"one of {', '.join(FORMATS)} (default: %(default)s)")
+    parser.add_argument("--plots", metavar="DIR", help=plots)
+    parser.add_argument("--strict", action="store_true", help="exit code 2 if anything is flagged")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command that works on runs."""
+    add_runs_options(parser)
+    add_show_options(parser)
+
+
+def add_runs_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that tell which runs to look at."""
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
+    parser.add_argument(
+        "--published",
+        nargs="*",
+        metavar="DOCUMENT",
+        help="after RUNS: put published results beside them, of the documents 000, 002, 003, 004 (default: of all)",
+    )
+
+
+def selected(options: argparse.Namespace) -> Selection:
+    """Return the runs that a command was given.
+
+    Raises:
+        UserError: there are none, or the format or a document is unknown: before the work, not after it.
+    """
+    check_format(options)
+    return named_runs(options)
+
+
+def named_runs(options: argparse.Namespace) -> Selection:
+    """Return the runs of `add_runs_options`, published results last.
+
+    Raises:
+        UserError: there are none, or an unknown document.
+    """
+    sources = checked_sources(options.published)
+    selection = read_runs(options.runs)
+    return replace(selection, runs=[*selection.runs, *published_runs(sources)], published=sources)
+
+
+def check_format(options: argparse.Namespace) -> None:
+    """Raise UserError for a format that does not exist."""
+    if options.format not in FORMATS:
+        raise UserError(f"there is no such format. Received: --format {options.format}. Use {', '.join(FORMATS)}")
+
+
+def show(finding: Finding, options: argparse.Namespace) -> None:
+    """Print a finding, and write its plots where asked.
+
+    In JSON all of it is one object; in the other formats tables go to standard output, several of them each after its
+    title. With all formats but text the words go to standard error too: what programs read stays clean.
+
+    Raises:
+        UserError: with --strict, if something is flagged; or the plots cannot be written.
+    """
+    notes = [*finding.notes, *published_notes(checked_sources(getattr(options, "published", None)))]
+    finding = replace(finding, notes=notes)
+    files = []
+    if options.plots:
+        files = [file for plot in finding.plots for file in save_figure(plot.figure, Path(options.plots), plot.name)]
+    if options.format == "json":
+        print(_as_json(finding))
+    else:
+        several = len(finding.tables) > 1  # one alone is a plain file of its format
+        for table in finding.tables:
+            title = _TITLES[options.format].format(table.title) if several else ""
+            print(title + render(table, options.format) + ("\n" if several or options.format == "text" else ""))
+    lines = [finding.answer, *(f"note: {note}" for note in finding.notes)]
+    lines += [f"flag: {flag}" for flag in finding.flags] + [f"plot: {file}" for file in files]
+    if options.format == "text":
+        print("\n".join(lines))
+    elif not (options.strict and finding.flags):  # what is refused is told in one line
+        print("\n".join(lines), file=sys.stderr)
+    refuse_flags(finding.flags, options)
+
+
+_TITLES = {"text": "", "md": "**{}**\n\n", "csv": "# {}\n", "latex": "% {}\n"}
+
+
+def _as_json(finding: Finding) -> str:
+    words = {name: getattr(finding, name) for name in ("name", "question", "answer", "flags", "notes")}
+    return json.dumps(words | {"tables": [json.loads(render(table, "json")) for table in finding.tables]}, indent=1)
+
+
+def refuse_flags(flags: Sequence[str], options: Any) -> None:
+    """Raise UserError with --strict if something is flagged."""
+    if flags and options.strict:
+        more = f" ({len(flags)} flags in all)" if len(flags) > 1 else ""
+        raise UserError(
+            f"this is not comparable. Received: {flags[0]}{more}. Leave out --strict to see it all the same"
+        )

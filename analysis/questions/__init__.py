@@ -1,0 +1,1 @@
+"""One module or folder per question: frameworks, clouds, scaling, energy and more."""

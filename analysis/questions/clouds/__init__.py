@@ -1,0 +1,1 @@
+"""The same experiment on different sites: time, accuracy, cost, energy, start-up."""

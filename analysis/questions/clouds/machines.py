@@ -1,0 +1,147 @@
+"""Tables of what machines can do and cost, from the table of sites: figures side by side, and when a price pays."""
+
+from collections.abc import Callable, Collection
+from datetime import date
+from itertools import combinations
+
+from analysis.output.tables import Cell, Table
+from common.sites.table import Cpu, Gpu, Price, Site, Sites
+
+# Held against each other in 000 (memory alone) and in 001.
+PUBLISHED_PAIRS = (("v100", "m60"), ("gtx-1080-ti", "i7-7700k"))
+GIGA_IN_TERA = 1000.0
+OWNED = "owned: no price an hour"
+Machine = Gpu | Cpu
+
+
+def _field(name: str) -> Callable[[Machine], float | None]:
+    """Return what reads a figure; processors lack some of those that GPUs have."""
+    return lambda machine: getattr(machine, name, None)
+
+
+# Heading -> figure of a machine; None: not known, or not of its kind.
+FIGURES: dict[str, Callable[[Machine], float | None]] = {
+    "FP32, TFLOPS": _field("fp32_tflops"),
+    "tensor cores, TFLOPS": _field("tensor_tflops"),
+    "cores": _field("cores"),
+    "threads": _field("threads"),
+    "clock, GHz": _field("clock_ghz"),
+    "memory, GB": _field("memory_gb"),
+    "memory bus, bits": _field("memory_bus_bits"),
+    "memory bandwidth, GB/s": _field("memory_bandwidth_gb_s"),
+    "power, W": _field("power_watts"),
+    "price to buy, $": _field("purchase_usd"),
+    "FP32 GFLOPS per W": lambda machine: _gigaflops_per(machine, "power_watts"),
+    "FP32 GFLOPS per $": lambda machine: _gigaflops_per(machine, "purchase_usd"),
+}
+
+
+def _gigaflops_per(machine: Machine, name: str) -> float | None:
+    """Peak operations a second for each watt of the board's limit, or for each dollar of its price."""
+    return quotient(GIGA_IN_TERA * machine.fp32_tflops, _field(name)(machine))
+
+
+def quotient(value: float | None, base: float | None) -> float | None:
+    """Return value / base; None where one of them is not known, or the base is 0."""
+    return value / base if value is not None and base else None
+
+
+def machine_tables(sites: Sites, *, names: Collection[str]) -> list[Table]:
+    """Return the figures of all machines, then each pair of published ones and of `names` side by side.
+
+    Args:
+        sites: the table of sites.
+        names: of sites, whose GPUs are held against each other, the first against those after it.
+    """
+    machines: dict[str, Machine] = {**sites.gpus, **sites.cpus}
+    of_sites = list(dict.fromkeys(gpu for name in names if name in sites.sites and (gpu := sites[name].gpu)))
+    pairs = {frozenset(pair): pair for pair in (*PUBLISHED_PAIRS, *combinations(of_sites, 2))}
+    return [_all_machines(machines.values())] + [
+        _side_by_side(machines[first], machines[second])
+        for first, second in pairs.values()
+        if first in machines and second in machines
+    ]
+
+
+def _all_machines(machines: Collection[Machine]) -> Table:
+    known = [name for name, of in FIGURES.items() if any(of(machine) is not None for machine in machines)]
+    rows = [[machine.name, *(FIGURES[name](machine) for name in known), machine.source] for machine in machines]
+    return Table("Machines: makers' peaks", ["machine", *known, "source"], rows, dict.fromkeys(known, ".4g"))
+
+
+def _side_by_side(first: Machine, second: Machine) -> Table:
+    rows: list[list[Cell]] = []
+    for name, of in FIGURES.items():
+        values = of(first), of(second)
+        if None not in values:
+            rows.append([name, *values, quotient(*values)])
+    headings = ["figure", first.name, second.name, "times as much"]
+    title = f"{first.name} against {second.name} (sources: {'; '.join(dict.fromkeys((first.source, second.source)))})"
+    return Table(title, headings, rows, dict.fromkeys(headings[1:], ".4g"))
+
+
+def price_table(sites: Sites, *, names: Collection[str], on: date | None) -> Table:
+    """Return the price of each of the sites that is in the table and its successor's, with date, terms and source."""
+    known = [name for name in names if name in sites.sites]
+    successors = [after for name in known if (after := sites[name].successor)]
+    headings = ["site", "what", "GPUs of a node", "$ an hour", "TFLOPS for $1 an hour", "seen on", "terms", "source",
+                "standing"]  # fmt: skip
+    rows: list[list[Cell]] = []
+    for name in dict.fromkeys((*known, *successors)):
+        site = sites[name]
+        gpu, price = sites.gpu_of(site), site.price(on=on)
+        dollars = price.usd_per_hour if price else None
+        seen = [str(price.date), price.terms, price.source] if price else [None] * 3
+        rows.append(
+            [name, site.title, f"{site.gpus} x {gpu.name}" if gpu else "none", dollars,
+             quotient(site.gpus * gpu.fp32_tflops if gpu else None, dollars), *seen, standing(site)]
+        )  # fmt: skip
+    return Table("Prices of a whole node", headings, rows, {"$ an hour": ".3f", "TFLOPS for $1 an hour": ".2f"})
+
+
+def standing(site: Site) -> str:
+    """Return whether one can have such a machine, and which to take instead."""
+    if site.retired:
+        return f"retired {site.retired}" + (f", now {site.successor}" if site.successor else "")
+    return OWNED if site.kind == "owned" and not site.prices else site.kind
+
+
+def price_notes(sites: Sites, *, names: Collection[str], on: date | None) -> list[str]:
+    """Return what is to be known of the prices of some sites: retired machines, days before the first price."""
+    notes = []
+    for name in names:
+        site = sites.sites.get(name)
+        price = site.price(on=on) if site else None
+        if site and site.retired:
+            instead = f"; its successor is {site.successor}{_at(sites, site.successor, on)}" if site.successor else ""
+            notes.append(f"{name} is retired since {site.retired}{_described(price)}{instead}")
+        if price and on and price.date > on:
+            notes.append(f"{name}: no price of {on} or before is known; that of {price.date} is taken")
+        if site is None:
+            notes.append(f"{name} is not in the table of sites: its machine and price are not known")
+    return notes
+
+
+def _at(sites: Sites, name: str, on: date | None) -> str:
+    price = sites[name].price(on=on)
+    return f" at ${price.usd_per_hour:g} an hour" if price else ""
+
+
+def _described(price: Price | None) -> str:
+    return f", its last price ${price.usd_per_hour:g} an hour ({price.source})" if price else ""
+
+
+def break_even_table(sites: Sites, *, on: date | None) -> Table:
+    """Return for every pair of priced sites how many times faster the dearer one has to be to be worth its price.
+
+    x = price of a node of the one / price of a node of the other, and the same for a GPU of each.
+    """
+    prices = {name: price.usd_per_hour for name, site in sites.sites.items() if (price := site.price(on=on))}
+    headings = ["this site", "against", "a node has to be faster, times", "a GPU has to be faster, times"]
+    rows: list[list[Cell]] = []
+    for pair in combinations(prices, 2):
+        dear, cheap = sorted(pair, key=lambda name: -prices[name])
+        of_gpu = [prices[name] / sites[name].gpus if sites[name].gpus else None for name in (dear, cheap)]
+        rows.append([dear, cheap, quotient(prices[dear], prices[cheap]), quotient(*of_gpu)])
+    formats = dict.fromkeys(headings[2:], ".3f")
+    return Table("Worth its price if more than so many times faster", headings, rows, formats)

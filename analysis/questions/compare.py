@@ -1,0 +1,277 @@
+"""`python -m analysis compare`: two runs on one screen: what differs, then time and accuracy."""
+
+import argparse
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from analysis.output.finding import Finding, Plot, add_options, selected, show
+from analysis.output.plots import SETTINGS, framework_style
+from analysis.output.tables import Cell, Table
+from analysis.runs.reading import Selection, StudiedRun
+from analysis.runs.sameness import HASHES, why_not_the_same
+from analysis.runs.validity import flags_of
+from common.errors import UserError
+from common.measurement.energy import EnergyRecord
+from common.run_folder.records import Hashes, NotRecorded, Run, read_run
+
+# Field of a record -> its subject for people, in the order of the table. Results and moments stand elsewhere.
+SUBJECTS = {
+    "framework": "framework",
+    "origin": "origin",
+    "site": "site",
+    "config": "settings",
+    "model": "model",
+    "data": "data",
+    "world": "ranks",
+    "environment": "machine",
+}
+# Of the machine, by the start of the field's name.
+_OF_MACHINE = {"packages": "versions", "python": "versions", "source_revision": "source", "variables": "variables"}
+# Settings and source tell what the command does; Open MPI's daemon numbers every run anew.
+_LEFT_OUT = ("command", "variables.OMPI_MCA_orte_", "variables.OMPI_MCA_ess_")
+_ALL_HASHES = {**HASHES, "final_weights": "final weights"}
+_NOTHING = "not there"
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = commands.add_parser(
+        "compare",
+        help="two runs on one screen: what differs, then time and accuracy",
+        description="Compare two runs.",
+    )
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: there are not two runs, or one cannot be read.
+    """
+    selection = selected(options)
+    if len(selection.runs) != 2:
+        wrong = f"; {selection.left_out[0]}" if selection.left_out else ""
+        raise UserError(
+            f"two runs are compared. Received: {len(selection.runs)} that can be read{wrong}. Name two runs"
+        )
+    show(find(selection), options)
+
+
+def find(selection: Selection) -> Finding:
+    """Compare two runs; of any other number there is nothing to say."""
+    question = "What is different about these two runs?"
+    if len(selection.runs) != 2:
+        answer = f"Two runs are compared, and there are {len(selection.runs)}."
+        return Finding(name="compare", question=question, answer=answer, tables=[])
+    first, second = selection.runs
+    reasons = why_not_the_same(_whole(first), _whole(second))
+    plot = _plot(first, second)
+    notes = ["one run each proves nothing: repeat both with several seeds and see `python -m analysis frameworks`"]
+    if plot is None:
+        notes.append("no plot: there are no epochs with a loss or an accuracy in either run")
+    return Finding(
+        name="compare",
+        question=question,
+        answer=_answer(first, second, reasons),
+        tables=[differences_table(first, second), results_table(first, second)],
+        plots=[plot] if plot else [],
+        flags=list(dict.fromkeys([*selection.left_out, *reasons, *flags_of(selection.runs, [])])),
+        notes=notes,
+    )
+
+
+def _whole(run: StudiedRun) -> Run:
+    """Return a run with the records of its epochs; a published result has none, and no folder."""
+    return Run(run.folder, run.record, [], run.state) if run.published_in else read_run(run.folder)
+
+
+def _titled(what: str, first: StudiedRun, second: StudiedRun) -> str:
+    return f"{what} (first: {first.folder}, second: {second.folder})"
+
+
+def differences_table(first: StudiedRun, second: StudiedRun) -> Table:
+    """Return a row for each thing that differs; hashes always have theirs."""
+    rows: list[list[Cell]] = []
+    sides = [_hashes(run) for run in (first, second)]
+    for name, title in _ALL_HASHES.items():
+        values = [side[name] for side in sides]
+        known = not any(value.startswith("not recorded") for value in values)
+        verdict = ("same" if values[0] == values[1] else "differs") if known else "not known"
+        rows.append(["weights and order", title, *values, verdict])
+    for field, subject in SUBJECTS.items():
+        for what, one, other in differing_leaves(getattr(first.record, field), getattr(second.record, field)):
+            if field == "environment" and what.startswith(_LEFT_OUT):
+                continue
+            of_field = _OF_MACHINE.get(what.split(".")[0], subject) if field == "environment" else subject
+            rows.append([of_field, what or subject, one, other, "differs"])
+    return Table(_titled("What differs", first, second), ["subject", "what", "first", "second", ""], rows, {})
+
+
+def _hashes(run: StudiedRun) -> dict[str, str]:
+    hashes = run.record.hashes
+    values = {name: getattr(hashes, name) if isinstance(hashes, Hashes) else hashes for name in _ALL_HASHES}
+    return {name: _words(value if value is not None else NotRecorded("none")) for name, value in values.items()}
+
+
+def differing_leaves(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield where in two values something differs (names joined by dots), and both as words.
+
+    What one of them lacks or did not record is one difference, however much the other has there.
+    """
+    one, other = (
+        value if isinstance(value, dict | NotRecorded | str | type(None)) else _plain(value)
+        for value in (first, second)
+    )
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in dict.fromkeys((*one, *other)):
+            inner = one.get(name, NotRecorded(_NOTHING)), other.get(name, NotRecorded(_NOTHING))
+            yield from differing_leaves(*inner, f"{path}.{name}" if path else str(name))
+    elif one != other:
+        yield path, _words(one), _words(other)
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, NotRecorded):
+        return _NOTHING if value.not_recorded == _NOTHING else f"not recorded: {value.not_recorded}"
+    if isinstance(value, dict):
+        return "recorded"
+    return " ".join(str(item) for item in value) if isinstance(value, list | tuple) else str(value)
+
+
+def results_table(first: StudiedRun, second: StudiedRun) -> Table:
+    """Return times and rates with their ratio, losses and accuracies with their difference."""
+    rows: list[list[Cell]] = []
+    for title, values in _figures(first, second).items():
+        one, other = values
+        if math.isnan(one) and math.isnan(other):
+            continue
+        known = not math.isnan(one) and not math.isnan(other)
+        of_kind = title in _RATIOS
+        rows.append(
+            [title, *(None if math.isnan(value) else value for value in values),
+             other / one if known and of_kind and one else None, other - one if known and not of_kind else None]
+        )  # fmt: skip
+    headings = ["result", "first", "second", "second / first", "second - first"]
+    formats = {"first": ".6g", "second": ".6g", "second / first": ".3f", "second - first": "+.4g"}
+    return Table(_titled("Results", first, second), headings, rows, formats)
+
+
+_TIMES = {
+    "in the queue, s": "queue_seconds",
+    "launch, s (until rank 0's process)": "launch_seconds",
+    "start-up, s": "startup_seconds",
+    "training, s": "training_seconds",
+    "waiting for data, s (part of training)": "data_wait_seconds",
+    "validation, s": "validation_seconds",
+    "test, s": "test_seconds",
+    "training and validation to target, s": "seconds_to_target",
+    "first epoch, s of training": "first_epoch_seconds",
+    "images/s": "images_per_second",
+    "images/s after the first epoch": "steady_images_per_second",
+}
+_TOTAL, _EPOCH, _ENERGY, _EDP = "training + validation + test, s", "s/epoch of training", "energy, J", "EDP, J s"
+_RATIOS = {*_TIMES, _TOTAL, _EPOCH, _ENERGY, _EDP}
+
+
+def _figures(first: StudiedRun, second: StudiedRun) -> dict[str, tuple[float, float]]:
+    """Return what was measured in both runs; NaN where it was not. Phases that took no time are not shown."""
+    runs = first, second
+    figures: dict[str, tuple[float, float]] = {}
+
+    def add(title: str, values: list[float]) -> None:
+        figures[title] = values[0], values[1]
+
+    for title, name in _TIMES.items():
+        values = [run.total(name) for run in runs]
+        if any(values):
+            add(title, values)
+    add(_TOTAL, [run.total_seconds for run in runs])
+    add(_EPOCH, [run.epoch_seconds for run in runs])
+    add("epochs", [run.total("epochs") for run in runs])
+    add("steps", [run.total("steps") for run in runs])
+    add("training loss, last epoch", [_last(run, "training_loss") for run in runs])
+    add("validation loss, last epoch", [_last(run, "validation_loss") for run in runs])
+    add("test loss", [run.total("test_loss") for run in runs])
+    for title, name in (("training", "training_accuracy"), ("validation", "validation_accuracy")):
+        add(f"{title} accuracy, last epoch, %", [100 * _last(run, name) for run in runs])
+    add("test accuracy, %", [100 * run.total("test_accuracy") for run in runs])
+    for title, name in ((_ENERGY, "joules"), (_EDP, "edp_joule_seconds")):
+        add(title, [_energy(run, name) for run in runs])
+    return figures
+
+
+def _last(run: StudiedRun, name: str) -> float:
+    values = run.series(name)
+    return float(values[-1]) if len(values) else math.nan
+
+
+def _energy(run: StudiedRun, name: str) -> float:
+    energy = run.record.energy
+    value = getattr(energy.used_devices, name) if isinstance(energy, EnergyRecord) else None
+    return math.nan if value is None else value
+
+
+def _answer(first: StudiedRun, second: StudiedRun, reasons: list[str]) -> str:
+    if reasons:
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        words = f"The two runs are not the same experiment, or not shown to be: {reasons[0]}{more}."
+    else:
+        words = "The two runs are the same experiment: first weights, order of the samples and settings are the same."
+    times, accuracies = [run.training_seconds for run in (first, second)], [run.accuracy for run in (first, second)]
+    if all(seconds > 0 for seconds in times):
+        times_as_long = times[1] / times[0]
+        words += (
+            f" The second trained for {times[1]:.2f} s, {times_as_long:.3f} times the {times[0]:.2f} s of the first."
+        )
+    else:
+        words += " Their times cannot be compared: one is not known, or 0."
+    if not any(math.isnan(value) for value in accuracies):
+        points = 100 * (accuracies[1] - accuracies[0])
+        words += f" Accuracy: {100 * accuracies[0]:.2f} % and {100 * accuracies[1]:.2f} % ({points:+.2f} points)."
+    return words
+
+
+def _plot(first: StudiedRun, second: StudiedRun) -> Plot | None:
+    """Draw training loss and accuracy by epoch; None without any."""
+    runs = {"first": first, "second": second}
+    validated = any(np.isfinite(run.series("validation_accuracy")).any() for run in runs.values())
+    accuracy = "validation_accuracy" if validated else "training_accuracy"
+    rows: list[list[Cell]] = []
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(8.0, 3.6), layout="constrained")
+        for ax, name, scale, unit in zip(
+            figure.subplots(1, 2), ("training_loss", accuracy), (1.0, 100.0),
+            ("training loss", f"{accuracy.replace('_', ' ')}, %"), strict=True,
+        ):  # fmt: skip
+            for which, run in runs.items():
+                values = run.series(name) * scale
+                epochs = np.arange(1, len(values) + 1)
+                drawn = np.isfinite(values)
+                style = framework_style(run.framework)
+                # Two runs of a framework have its colour both: the second is hollow, dotted and drawn above.
+                twin = which == "second" and first.framework == second.framework
+                look: dict[str, Any] = {"linestyle": ":", "markerfacecolor": "white", "markersize": 7} if twin else {}
+                look = style | {"markersize": 4, "label": f"{which}: {style['label']}, {run.name}"} | look
+                ax.plot(epochs[drawn], values[drawn], **look)
+                rows += [
+                    [which, unit, *point] for point in zip(epochs[drawn].tolist(), values[drawn].tolist(), strict=True)
+                ]
+            ax.set_xlabel("epoch")
+            ax.set_ylabel(unit)
+            ax.xaxis.get_major_locator().set_params(integer=True)
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=1)
+        figure.suptitle("Two runs by epoch, n = 1 each")
+    data = Table("Two runs by epoch", ["run", "figure", "epoch", "value"], rows, {"value": ".6g"})
+    return Plot("compare-epochs", figure, data) if rows else None

@@ -1,0 +1,1 @@
+"""Energy of metered runs."""

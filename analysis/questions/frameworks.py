@@ -1,0 +1,309 @@
+"""`python -m analysis frameworks`: tf.keras against PyTorch, model by model."""
+
+import argparse
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from analysis.output.finding import Finding, Plot, add_options, selected, show
+from analysis.output.options import MARGIN, add_margin_option, add_target_option
+from analysis.output.plots import ROW_INCHES, SETTINGS, STYLES, Row, draw_rows, framework_style, spread_words
+from analysis.output.tables import Table, shown_interval
+from analysis.runs.cells import Cell, cells_of
+from analysis.runs.reading import Selection, StudiedRun
+from analysis.runs.settings import SERIES
+from analysis.runs.validity import flags_of, pair_flags
+from analysis.stats.inference import (
+    Comparison,
+    Sameness,
+    difference,
+    harmonic_mean,
+    median_interval,
+    median_of,
+    olympic_mean,
+    ratio,
+    sameness,
+)
+
+MOST_DRAWN = 25  # rows of a plot that can still be read
+MOST_ROWS = 150  # of a plot
+BASE, OTHER = "torch", "keras"
+
+
+@dataclass(frozen=True)
+class Match:
+    """The same experiment in both frameworks, or what comes nearest to it."""
+
+    base: Cell
+    other: Cell
+    time: Comparison | None
+    accuracy: Comparison | None
+    sameness: Sameness
+    flags: list[str]
+
+    @property
+    def verdict(self) -> str:
+        """Who is faster; a difference counts if its 95 % interval leaves out 1."""
+        if self.time is None or self.time.interval is None:
+            return "too few runs"
+        if self.time.interval.holds(1.0):
+            return "not shown"
+        return f"{STYLES[OTHER if self.time.estimate < 1 else BASE]['label']} faster"
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = commands.add_parser(
+        "frameworks",
+        help="tf.keras against PyTorch: time, throughput, accuracy",
+        description="Compare both frameworks for every model, data set and number of ranks.",
+    )
+    add_options(parser)
+    add_margin_option(parser)
+    add_target_option(parser, shown="time")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    selection = selected(options)
+    target = None if options.target is None else options.target / 100
+    show(find(selection, margin=options.margin / 100, target=target), options)
+
+
+def find(selection: Selection, *, margin: float = MARGIN, target: float | None = None) -> Finding:
+    """Compare the frameworks.
+
+    Args:
+        selection: the runs.
+        margin: of accuracy, as a fraction, within which both are the same.
+        target: validation accuracy, as a fraction, to which the time is shown; None: what runs recorded.
+    """
+    cells = cells_of(selection.runs)
+    matches, alone = matched(cells, margin=margin)
+    flags = [*selection.left_out, *flags_of(selection.runs, cells), *(flag for one in matches for flag in one.flags)]
+    notes = [f"{cell.name}: no runs of another framework to compare with" for cell in alone]
+    notes.append(
+        "time is that of training, of the slowest rank; intervals: 95 %, of medians by order statistics (6 runs or "
+        "more), of ratios by Wilcoxon's signed-rank test of pairs of a seed (6 or more), else by Mann and Whitney's"
+    )
+    if len(matches) > 1:
+        notes.append(
+            f"{len(matches)} comparisons, each at 95 %: of those in which nothing differs, up to one in 20 finds a "
+            "difference by chance"
+        )
+    too_many = len(cells) > MOST_ROWS
+    if too_many:
+        notes.append(
+            f"no plots: {len(cells)} rows of points are too many for one; name fewer runs, at most {MOST_ROWS}"
+        )
+    return Finding(
+        name="frameworks",
+        question="Which framework is faster, and are the accuracies the same?",
+        answer=_answer(matches, margin=margin),
+        tables=[
+            _verdicts(matches, margin=margin),
+            times_table(cells, target=target),
+            results_table(cells),
+        ],
+        plots=[] if too_many else _plots(cells),
+        flags=list(dict.fromkeys(flags)),
+        notes=notes,
+    )
+
+
+def matched(cells: Sequence[Cell], *, margin: float) -> tuple[list[Match], list[Cell]]:
+    """Return the comparisons of pairs of cells, see `pairs_of`, and the cells that are in none."""
+    pairs, alone = pairs_of(cells)
+    return [_match(base, other, margin=margin) for base, other in pairs], alone
+
+
+def pairs_of(cells: Sequence[Cell]) -> tuple[list[tuple[Cell, Cell]], list[Cell]]:
+    """Return pairs of cells, PyTorch's first, and the cells that have none.
+
+    Cells of equal settings first; then those of the same model, data set and np that are left alone with each other.
+    """
+    bases = [cell for cell in cells if cell.framework == BASE]
+    others = [cell for cell in cells if cell.framework == OTHER]
+    pairs: list[tuple[Cell, Cell]] = []
+    for key in (_all_settings, _place):
+        waiting: dict[Hashable, list[Cell]] = defaultdict(list)
+        for cell in others:
+            waiting[key(cell)].append(cell)
+        crowd: dict[Hashable, int] = defaultdict(int)
+        for cell in bases:
+            crowd[key(cell)] += 1
+        for base in list(bases):
+            if len(found := waiting[key(base)]) == 1 and crowd[key(base)] == 1:
+                pairs.append((base, found[0]))
+                bases.remove(base)
+                others.remove(found[0])
+    order = {id(cell): number for number, cell in enumerate(cells)}
+    pairs.sort(key=lambda pair: min(order[id(cell)] for cell in pair))
+    ours = [cell for cell in cells if cell.framework not in (BASE, OTHER)]
+    return pairs, [*bases, *others, *ours]
+
+
+def _all_settings(cell: Cell) -> Hashable:
+    return tuple((name, value) for name, value in cell.settings.items() if name not in ("framework", SERIES))
+
+
+def _place(cell: Cell) -> Hashable:
+    run = cell.runs[0]
+    return run.model, run.dataset, run.ranks, run.image_size, run.origin
+
+
+def _match(base: Cell, other: Cell, *, margin: float) -> Match:
+    times = [cell.seconds(lambda run: run.training_seconds) for cell in (other, base)]
+    accuracies = [cell.results(lambda run: run.accuracy) for cell in (other, base)]
+    return Match(
+        base=base,
+        other=other,
+        time=ratio(*times),
+        accuracy=difference(*accuracies),
+        sameness=sameness(*accuracies, margin=margin),
+        flags=pair_flags(base, other),
+    )
+
+
+def _answer(matches: Sequence[Match], *, margin: float) -> str:
+    if not matches:
+        return "No model was trained in both frameworks: there is nothing to compare."
+    count = len(matches)
+    words = []
+    for framework in (OTHER, BASE):
+        label = STYLES[framework]["label"]
+        of_it = [one for one in matches if one.verdict == f"{label} faster"]
+        ratios = sorted(max(one.time.estimate, 1 / one.time.estimate) for one in of_it if one.time)
+        if ratios:
+            by = f"{ratios[0]:.2f}" if len(ratios) == 1 else f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+            words.append(f"{label} trains faster in {len(ratios)} of {count} comparisons ({by} times)")
+    undecided = sum("faster" not in one.verdict for one in matches)
+    if undecided:
+        words.append(f"no difference in time is shown in {undecided}")
+    by_sameness = {kind: sum(one.sameness == kind for one in matches) for kind in ("same", "different", "not shown")}
+    accuracy = f"The accuracy is the same to within {100 * margin:g} points in {by_sameness['same']} of {count}"
+    accuracy += f", different in {by_sameness['different']}" if by_sameness["different"] else ""
+    accuracy += f", and not shown to be either in {by_sameness['not shown']}" if by_sameness["not shown"] else ""
+    times = "; ".join(words)
+    counts = [len(cell.timed) for one in matches for cell in (one.base, one.other)]
+    n = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    unlike = sum(bool(one.flags) for one in matches)
+    doubt = f" In {unlike} of them the two are not shown to be the same experiment: see the flags." if unlike else ""
+    return f"{times[0].upper()}{times[1:]}. {accuracy} (timed runs on each side: n = {n}).{doubt}"
+
+
+def _verdicts(matches: Sequence[Match], *, margin: float) -> Table:
+    headings = ["model, data set, np", "pairs", "Keras / PyTorch time", "95 % interval", "p", "verdict",
+                "accuracy: Keras - PyTorch, points", "95 % interval of it",
+                f"within {100 * margin:g} points"]  # fmt: skip
+    rows = []
+    for one in matches:
+        time, accuracy = one.time, one.accuracy
+        rows.append(
+            [one.base.label, _pairs(time), time.estimate if time else None,
+             shown_interval(time.interval if time else None, ".3f"), time.p_value if time else None, one.verdict,
+             100 * accuracy.estimate if accuracy else None,
+             shown_interval(accuracy.interval if accuracy else None, "+.2f", scale=100), one.sameness]
+        )  # fmt: skip
+    formats = {headings[2]: ".3f", "p": ".2g", headings[6]: "+.2f"}
+    return Table("Keras against PyTorch (below 1: Keras is faster)", headings, rows, formats)
+
+
+def _pairs(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return "none"
+    ours, theirs = comparison.n
+    return f"{ours} by seed" if comparison.method == "paired by seed" else f"{ours} and {theirs} runs"
+
+
+def times_table(cells: Sequence[Cell], *, target: float | None = None) -> Table:
+    """Return times and rates, a row for each cell that has timed runs."""
+    to_target = "s to target" if target is None else f"s to {100 * target:g} %"
+    headings = ["framework", "model, data set, np", "n", "training, s", "95 % interval", "mean", "mean of the middle",
+                "min", "max", "images/s", "s/epoch", "s/epoch after the first", to_target, "reached by"]  # fmt: skip
+    rows = []
+    for cell in cells:
+        seconds = list(cell.seconds(lambda run: run.training_seconds).values())
+        if not seconds:
+            continue
+        rates = list(cell.seconds(lambda run: run.images_per_second).values())
+        reached = list(cell.seconds(lambda run: run.seconds_to(target)).values())
+        rows.append(
+            [framework_style(cell.framework)["label"], cell.label, len(seconds), float(np.median(seconds)),
+             shown_interval(median_interval(seconds), ".2f"), float(np.mean(seconds)), olympic_mean(seconds),
+             min(seconds), max(seconds), harmonic_mean(rates), _median(cell, lambda run: run.epoch_seconds),
+             _median(cell, lambda run: run.steady_epoch_seconds), median_of(reached),
+             f"{len(reached)} of {len(seconds)}" if reached or target is not None else None]
+        )  # fmt: skip
+    formats = dict.fromkeys(("training, s", "mean", "mean of the middle", "min", "max", to_target), ".2f")
+    formats |= {"images/s": ",.0f", "s/epoch": ".3f", "s/epoch after the first": ".3f", "n": "d"}
+    return Table("Times (medians; images/s: harmonic means)", headings, rows, formats)
+
+
+def _median(cell: Cell, of: Callable[[StudiedRun], float]) -> float | None:
+    return median_of(cell.seconds(of).values())
+
+
+def results_table(cells: Sequence[Cell]) -> Table:
+    """Return accuracies, a row for each cell that has finished runs."""
+    headings = ["framework", "model, data set, np", "n", "accuracy, %", "95 % interval", "mean", "min", "max"]
+    rows = []
+    for cell in cells:
+        values = [100 * value for value in cell.results(lambda run: run.accuracy).values()]
+        lost = sum(math.isnan(run.accuracy) for run in cell.finished)
+        if values:
+            n = f"{len(values)} ({lost} without)" if lost else str(len(values))
+            rows.append(
+                [framework_style(cell.framework)["label"], cell.label, n, float(np.median(values)),
+                 shown_interval(median_interval(values), ".2f"), float(np.mean(values)), min(values), max(values)]
+            )  # fmt: skip
+    formats = dict.fromkeys(("accuracy, %", "mean", "min", "max"), ".2f")
+    title = "Accuracies (medians; on the test samples, of runs without them on the validation samples)"
+    return Table(title, headings, rows, formats)
+
+
+def _plots(cells: Sequence[Cell]) -> list[Plot]:
+    plots = []
+    for name, title, unit, scale, values_of in (
+        ("frameworks-time", "Training time", "seconds", 1.0,
+         lambda cell: cell.seconds(lambda run: run.training_seconds)),
+        ("frameworks-rate", "Training throughput", "images a second", 1.0,
+         lambda cell: cell.seconds(lambda run: run.images_per_second)),
+        ("frameworks-accuracy", "Accuracy", "%", 100.0, lambda cell: cell.results(lambda run: run.accuracy)),
+    ):  # fmt: skip
+        found = {id(cell): list(values_of(cell).values()) for cell in cells}
+        drawn = [cell for cell in cells if found[id(cell)]]
+        if not drawn:
+            continue
+        labels = list(dict.fromkeys(cell.label for cell in drawn))
+        more = f"; the first {MOST_DRAWN} of {len(labels)}" if len(labels) > MOST_DRAWN else ""
+        drawn = [cell for cell in drawn if cell.label in labels[:MOST_DRAWN]]
+        groups: dict[str, list[Row]] = defaultdict(list)
+        for cell in drawn:
+            published = cell.runs[0].origin == "published"
+            row = Row(
+                label=cell.label, values=found[id(cell)], style=framework_style(cell.framework), published=published
+            )
+            groups[cell.label].append(row)
+        rows = sum(len(group) + 0.6 for group in groups.values())
+        spread = spread_words([len(found[id(cell)]) for cell in drawn])
+        with matplotlib.rc_context(SETTINGS):
+            figure = Figure(figsize=(8.0, 1.6 + ROW_INCHES * rows), layout="constrained")
+            ax = figure.subplots()
+            draw_rows(ax, list(groups.items()), unit=unit, scale=scale)
+            figure.legend(loc="outside lower center", ncols=4)
+            figure.suptitle(f"{title}: Keras and PyTorch, {spread}{more}")
+        data = Table(
+            title, ["framework", "model, data set, np", "run", unit],
+            [[cell.framework, cell.label, key, value * scale] for cell in drawn
+             for key, value in values_of(cell).items() if math.isfinite(value)], {unit: ".6g"},
+        )  # fmt: skip
+        plots.append(Plot(name, figure, data))
+    return plots

@@ -1,0 +1,1 @@
+"""Accuracy and time by batch size, resolution and validation share."""

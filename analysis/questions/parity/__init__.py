@@ -1,0 +1,1 @@
+"""Whether both frameworks, or two runs, trained alike."""

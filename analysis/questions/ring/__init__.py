@@ -1,0 +1,1 @@
+"""The ring all-reduce, pass by pass."""

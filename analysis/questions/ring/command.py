@@ -1,0 +1,144 @@
+"""`python -m analysis ring`: the ring all-reduce, by which Horovod sums gradients, pass by pass with real numbers.
+
+python -m analysis ring --ranks 4                          every pass as a table
+python -m analysis ring --ranks 6 --plots plots            and as a picture
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.output.plots import save_figure
+from analysis.output.tables import FORMATS, Cell, Table, render
+from analysis.questions.ring.passes import Pass, chunk_slices, ring_all_reduce, selected_passes, sums_of_chunks
+from analysis.questions.ring.plot import plot_ring
+from common.errors import UserError
+
+BYTES_OF_A_NUMBER = 4  # float32, as gradients are sent
+MOST_RANKS = 64  # a table has a cell for every pass, rank and chunk: half a million of them here
+MOST_NUMBERS = 2 * 10**7  # of all ranks and passes together: 160 MB
+RANKS_SHOWN_WHOLE = 8  # people read no more passes than those of so many ranks
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = commands.add_parser(
+        "ring",
+        help="the ring all-reduce, pass by pass",
+        description="Show how N ranks in a ring sum their vectors: the first N - 1 passes add, the next N - 1 replace.",
+    )
+    parser.add_argument("--ranks", type=int, required=True, help="ranks in the ring")
+    parser.add_argument("--elements", type=int, help="numbers in the vector of each rank (default: one a chunk)")
+    parser.add_argument("--format", default="text", help=f"one of {', '.join(FORMATS)} (default: %(default)s)")
+    parser.add_argument("--plots", metavar="DIR", help="folder for the picture (default: none is drawn)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: an impossible number of ranks or elements, an unknown format, a folder that cannot be written.
+    """
+    if options.format not in FORMATS:
+        raise UserError(f"there is no such format. Received: --format {options.format}. Use {', '.join(FORMATS)}")
+    elements = options.ranks if options.elements is None else options.elements
+    _check(options.ranks, elements)
+    if options.ranks == 1:
+        print("One rank has nothing to send: its vector is the sum already. Give --ranks 2 or more to see a ring.")
+        return
+    passes = list(ring_all_reduce(example_vectors(options.ranks, elements)))
+    is_for_people = options.format not in ("csv", "json")
+    chosen = selected_passes(options.ranks) if is_for_people and options.ranks > RANKS_SHOWN_WHOLE else None
+    print(render(ring_table(passes, chosen=chosen), options.format))
+    lines = [describe_traffic(passes)]
+    if options.plots:
+        lines += [f"plot: {file}" for file in save_figure(plot_ring(passes), Path(options.plots), "ring")]
+    # What a program reads stays a table.
+    stream = sys.stdout if options.format == "text" else sys.stderr
+    print(*([""] if options.format == "text" else []), *lines, sep="\n", file=stream)
+
+
+def _check(ranks: int, elements: int) -> None:
+    if ranks < 1:
+        raise UserError(f"there is no ring without ranks. Received: --ranks {ranks}. Give 2 or more")
+    if ranks > MOST_RANKS:
+        raise UserError(f"more ranks than can be shown. Received: --ranks {ranks}. Give {MOST_RANKS} or less")
+    if elements < ranks:
+        raise UserError(
+            f"the vector is cut into a chunk for each rank, of one number at least. Received: --elements {elements} "
+            f"--ranks {ranks}. Give {ranks} elements or more"
+        )
+    most = MOST_NUMBERS // (ranks * (2 * ranks - 1))
+    if elements > most:
+        raise UserError(
+            f"more numbers than can be shown. Received: --elements {elements} --ranks {ranks}. "
+            f"Give {most} elements or less"
+        )
+
+
+def example_vectors(ranks: int, elements: int) -> np.ndarray:
+    """Return (ranks, elements) int64: the first rank has 1, 2, 3, ..., the second twice as much, and so on.
+
+    Sums can be checked in the head: of 4 ranks they are 10, 20, 30, ...
+    """
+    return np.outer(np.arange(1, ranks + 1), np.arange(1, elements + 1))
+
+
+def ring_table(passes: Sequence[Pass], *, chosen: Sequence[int] | None = None) -> Table:
+    """Return a row for every pass and rank: what the rank sent in it, and the sum of each of its chunks after it.
+
+    Args:
+        passes: all of them, the start among them.
+        chosen: numbers of the passes shown; None: all.
+    """
+    ranks, elements = passes[0].vectors.shape
+    rows: list[list[Cell]] = []
+    for one in passes if chosen is None else [passes[number] for number in chosen]:
+        complete = one.contributors.all(axis=2).sum(axis=1).tolist()
+        sent = {send.rank: f"chunk {send.chunk} to rank {send.to}" for send in one.sends}
+        rows += [
+            [one.number, one.kind, rank, sent.get(rank), complete[rank], *sums]
+            for rank, sums in enumerate(sums_of_chunks(one).tolist())
+        ]
+    headings = ["pass", "receivers", "rank", "sent", "complete", *(f"chunk {number}" for number in range(ranks))]
+    formats = {"pass": "d", "rank": "d", "complete": "d"} | dict.fromkeys(headings[5:], ",.10g")
+    lengths = sorted({part.stop - part.start for part in chunk_slices(elements, ranks)})
+    title = (
+        f"Ring all-reduce: {ranks} ranks, {elements} numbers each, in chunks of "
+        f"{' or '.join(str(length) for length in lengths)}; sums of the chunks after each pass"
+    )
+    if chosen is not None:
+        title += f". Passes {', '.join(map(str, chosen))} of 0 to {len(passes) - 1}: --format csv has all"
+    return Table(title, headings, rows, formats)
+
+
+def bytes_sent(passes: Sequence[Pass]) -> list[int]:
+    """Return the bytes that each rank sends in all passes together, counted from what it sent."""
+    counts = [0] * len(passes[0].vectors)
+    for one in passes:
+        for send in one.sends:
+            counts[send.rank] += send.elements * BYTES_OF_A_NUMBER
+    return counts
+
+
+def describe_traffic(passes: Sequence[Pass]) -> str:
+    """Return what the busiest rank sends, beside 2 (N - 1) / N of its vector and beside all ranks sending to one.
+
+    With one server among the ranks, all others send it their vectors, and it sends the sum back to each: it receives
+    and sends N - 1 vectors. All ranks together send 2 (N - 1) vectors either way.
+    Source: Patarasuk and Yuan 2009, doi 10.1016/j.jpdc.2008.09.002.
+    """
+    ranks, elements = passes[0].vectors.shape
+    vector = elements * BYTES_OF_A_NUMBER
+    most, share, server = max(bytes_sent(passes)), 2 * (ranks - 1) / ranks, (ranks - 1) * vector
+    return (
+        f"A rank sends {most:,} bytes at most, in {len(passes) - 1} passes (2 x {ranks - 1} / {ranks} = {share:.4g} "
+        f"of its vector of {vector:,} bytes, float32, is {share * vector:,.6g}).\n"
+        f"Did all send to one rank instead, and that one the sum back to all, it would send {server:,} bytes and "
+        f"receive as many: {server / most:.3g} times what a rank of the ring does."
+    )

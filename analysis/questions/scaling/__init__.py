@@ -1,0 +1,1 @@
+"""Speedup and efficiency over ranks; models and projections."""

@@ -1,0 +1,386 @@
+"""`python -m analysis scaling`: speedup and efficiency over ranks, at equal accuracy and raw; models; projections."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from analysis.output.finding import Finding, add_options, selected, show
+from analysis.output.options import MARGIN, add_margin_option
+from analysis.output.plots import framework_style
+from analysis.output.tables import Table, shown_interval
+from analysis.questions.scaling.curves import (
+    Kind,
+    Point,
+    Study,
+    accuracies,
+    studies_of,
+    total_seconds,
+    training_seconds,
+)
+from analysis.questions.scaling.fits import CurveFit, Destination, fits_of
+from analysis.questions.scaling.models import EXCHANGE
+from analysis.questions.scaling.plots import plots_of
+from analysis.runs.cells import Cell, cells_of
+from analysis.runs.reading import Selection
+from analysis.runs.validity import MOST_NAMED, flags_of
+from analysis.stats.inference import Comparison, median_of
+from common.errors import UserError
+from common.sites.table import Site, Sites, read_sites
+
+_BITS_PER_BYTE = 8
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = commands.add_parser(
+        "scaling",
+        help="speedup and efficiency over ranks",
+        description="Compare runs on several numbers of ranks with a base, at equal accuracy and as they are.",
+    )
+    add_options(parser)
+    parser.add_argument(
+        "--base",
+        metavar="CELL/NP",
+        help="words in the label of a cell or how the names of its runs begin, and its ranks, as in cpu/1 "
+        "(default: the fewest ranks)",
+    )
+    add_margin_option(parser)
+    parser.add_argument("--project", type=int, metavar="N", help="project to N ranks (default: as far as supported)")
+    parser.add_argument("--site", metavar="NAME", help="project to this site's GPUs and network")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    selection = selected(options)
+    found = find(selection, base=options.base, margin=options.margin / 100, project=options.project, site=options.site)
+    show(found, options)
+
+
+def find(
+    selection: Selection,
+    *,
+    base: str | None = None,
+    margin: float = MARGIN,
+    project: int | None = None,
+    site: str | None = None,
+) -> Finding:
+    """Find out how much faster more ranks are.
+
+    Args:
+        selection: the runs.
+        base: WORDS/NP of the cell to compare with; None: the fewest ranks.
+        margin: of accuracy, as a fraction, within which it is the same.
+        project: number of ranks to project to; None: as far as held-out points support.
+        site: name of a site to project to; None: the one measured.
+
+    Raises:
+        UserError: no such base or site, or a projection to no ranks.
+    """
+    if project is not None and project < 1:
+        raise UserError(f"a projection is to 1 rank or more. Received: --project {project}. Give the number of ranks")
+    sites = read_sites()
+    there = (site, sites[site]) if site else None
+    cells = cells_of(selection.runs)
+    studies, alone = studies_of(cells, margin=margin, base=base)
+    fits: list[CurveFit] = []
+    notes = _notes(studies, alone)
+    for study in studies:
+        destination, why_not = _destination(study, there, sites)
+        notes += why_not
+        found, reasons = fits_of(study, project=project, destination=destination)
+        fits += found
+        notes += reasons
+    used = {id(cell): cell for study in studies for cell in study.cells}
+    flags = [*selection.left_out, *flags_of([one for cell in used.values() for one in cell.runs], list(used.values()))]
+    flags += [flag for study in studies for flag in study.flags()]
+    flags += [_raw_flag(point) for study in studies for point in study.points if point.sameness == "different"]
+    tables = [
+        _speedups(studies),
+        _means(studies),
+        _accuracies(studies, margin=margin),
+        _equal_accuracy(studies, margin=margin),
+        _models(fits),
+        _projections(fits),
+    ]
+    return Finding(
+        name="scaling",
+        question="How much faster are more ranks?",
+        answer=" ".join([*_answers(studies, margin=margin), *_projected(fits)]) or _NOTHING,
+        tables=[table for table in tables if table.rows],
+        plots=plots_of(studies, fits),
+        flags=list(dict.fromkeys(flags)),
+        notes=list(dict.fromkeys(notes)),
+    )
+
+
+_NOTHING = "There are no runs that differ in the number of ranks and in nothing else: no speedup can be told."
+
+
+# Words
+
+
+def _answers(studies: Sequence[Study], *, margin: float) -> list[str]:
+    answers = []
+    for study in studies:
+        seconds = list(total_seconds(study.base).values())
+        own = study.base.runs[0].ranks
+        words = f", {study.base.words}" if study.base.words else ""
+        base = f"base: {_ranks(own)}{words}, {np.median(seconds):,.2f} s, n = {len(seconds)}"
+        if study.other_machine or study.given:
+            base += f", {study.base.runs[0].site}, {study.base.runs[0].device}"
+        parts = [part for p in study.ranks if (part := _at_ranks(study, p, margin=margin))]
+        answers += [f"{study.label} ({base}): {'; '.join(parts)}."] if parts else []
+    return answers
+
+
+def _at_ranks(study: Study, ranks: int, *, margin: float) -> str:
+    points = study.at(ranks)
+    if not points:
+        return ""
+    raw, equal = points[0], equal_accuracy(points)
+    what = "over that machine " if study.other_machine else ""
+    if equal is not None:
+        words = f"{_ranks(ranks)} {what}at equal accuracy (within {100 * margin:g} points) {_times(equal)}"
+        return words if equal is raw else f"{words} with {_batch(equal)}; raw {_times(raw)}, {_accuracy(raw)}"
+    words = f"{_ranks(ranks)} {what}raw {_times(raw)}, {_accuracy(raw)}"
+    nearest = min((point for point in points if point.margin is not None), key=lambda p: p.margin or 0.0, default=None)
+    if nearest is None:
+        return f"{words}; too few runs to show equal accuracy"
+    its = "its accuracy is" if nearest is raw else f"{_batch(nearest)}, {_times(nearest)}, is"
+    return (
+        f"{words}; equal accuracy is not shown within {100 * margin:g} points, nearest: {its} shown to be the same "
+        f"within {_up(100 * (nearest.margin or 0.0))} points"
+    )
+
+
+def _projected(fits: Sequence[CurveFit]) -> list[str]:
+    """Return a sentence for each curve: the farthest projection of the model that foretold its held-out point best."""
+    best: dict[tuple[int, Kind], CurveFit] = {}
+    for one in fits:
+        key = id(one.study), one.kind
+        if one.projections and (key not in best or _error(one) < _error(best[key])):
+            best[key] = one
+    return [
+        f"Projection, not measured: {one.study.label}, {one.kind}: {_ranks(found.ranks)} at {one.site} would train in "
+        f"{found.seconds:,.1f} s (95 %: {shown_interval(found.seconds_interval, ',.1f')}; {one.fit.model.name}, "
+        f"{100 * _error(one):.1f} % off where it was tested)."
+        for one in best.values()
+        for found in one.projections[-1:]
+    ]
+
+
+def _error(one: CurveFit) -> float:
+    return abs(one.judged.error) if one.judged else float("inf")
+
+
+def equal_accuracy(points: Sequence[Point]) -> Point | None:
+    """Return the fastest point whose accuracy is shown to be the base's; None without."""
+    return next((point for point in points if point.sameness == "same"), None)
+
+
+def _times(point: Point) -> str:
+    assert point.total, "points without a time have been left aside"
+    interval = shown_interval(point.total.interval, ".3f")
+    efficiency = point.per_device(point.total)
+    parts = [f"95 %: {interval}" if interval else "too few runs for an interval"]
+    parts += ["not shown to be faster"] if point.total.interval and point.total.interval.holds(1.0) else []
+    parts += [f"efficiency {efficiency:.2f}"] if efficiency is not None else []
+    return f"{point.total.estimate:.3f} times as fast ({', '.join([*parts, f'n = {point.total.n[1]}'])})"
+
+
+def _accuracy(point: Point) -> str:
+    ours, base = (median_of(accuracies(cell).values()) for cell in (point.cell, point.base))
+    if ours is None or base is None:
+        return "accuracy not known"
+    return f"accuracy {100 * ours:.1f} % against {100 * base:.1f} %"
+
+
+def _batch(point: Point) -> str:
+    run = point.cell.runs[0]
+    return (
+        f"a batch of {run.global_batch} ({run.global_batch // run.ranks} a rank)" if run.global_batch else "its batch"
+    )
+
+
+def _ranks(ranks: int) -> str:
+    return f"{ranks} rank{'s' if ranks > 1 else ''}"
+
+
+def _up(points: float) -> str:
+    return f"{np.ceil(10 * points) / 10:g}"
+
+
+def _raw_flag(point: Point) -> str:
+    return (
+        f"{point.cell.framework}, {point.cell.label}: {_accuracy(point)} of the base: its speedup is not one at equal "
+        "accuracy"
+    )
+
+
+def _notes(studies: Sequence[Study], alone: Sequence[Cell]) -> list[str]:
+    notes = []
+    if alone:
+        named = "; ".join(f"{cell.framework}, {cell.label}" for cell in alone[:MOST_NAMED])
+        more = f" and {len(alone) - MOST_NAMED} more" if len(alone) > MOST_NAMED else ""
+        notes.append(f"no runs on another number of ranks to compare with: {named}{more}")
+    shared = [study.label for study in studies for point in study.points if _same_devices(point)]
+    if shared:
+        notes.append(
+            f"{'; '.join(dict.fromkeys(shared))}: ran on as many cores with any number of ranks, shared out "
+            "differently; efficiency is by cores"
+        )
+    if studies:
+        notes.append(
+            "T = train + validation + test; speedup S = T_base / T, median over pairs of runs; efficiency E = S / "
+            "(devices / devices of the base), devices: GPUs, or cores of CPUs; strong: the same batch of an update; "
+            "weak: the same batch of a rank; all runs of a curve train the same epochs"
+        )
+    return notes
+
+
+def _same_devices(point: Point) -> bool:
+    return point.devices == 1 and point.ranks != point.base.runs[0].ranks
+
+
+# Tables
+
+
+def _cell_words(cell: Cell) -> list[str | None]:
+    return [framework_style(cell.framework)["label"], cell.label]
+
+
+def _speedups(studies: Sequence[Study]) -> Table:
+    headings = ["framework", "model, data set, np", "scaling", "n", "total, s", "speedup", "95 % interval",
+                "efficiency", "training, s", "speedup in training", "95 % interval of it",
+                "efficiency in training"]  # fmt: skip
+    rows = []
+    for study in studies:
+        base = [list(of(study.base).values()) for of in (total_seconds, training_seconds)]
+        rows.append(
+            [*_cell_words(study.base), "base", len(base[0]), median_of(base[0]), 1.0, None, 1.0, median_of(base[1]),
+             1.0, None, 1.0]
+        )  # fmt: skip
+        for point in sorted(study.points, key=lambda one: one.ranks):
+            totals, trainings = (list(of(point.cell).values()) for of in (total_seconds, training_seconds))
+            rows.append(
+                [*_cell_words(point.cell), "speedup over that machine" if study.other_machine else point.kind,
+                 len(totals), median_of(totals), *_estimate(point.total), point.per_device(point.total),
+                 median_of(trainings), *_estimate(point.training), point.per_device(point.training)]
+            )  # fmt: skip
+    formats = dict.fromkeys(("total, s", "training, s"), ",.2f") | {"n": "d"}
+    formats |= dict.fromkeys(("speedup", "efficiency", headings[-3], headings[-1]), ".3f")
+    return Table("Speedup over the base (times: medians)", headings, rows, formats)
+
+
+def _means(studies: Sequence[Study]) -> Table:
+    headings = ["framework", "model, data set, np", "total, s", "speedup", "efficiency", "training, s",
+                "speedup in training", "efficiency in training"]  # fmt: skip
+    rows: list[list[Any]] = []
+    for study in studies:
+        base = [_mean(of(study.base)) for of in (total_seconds, training_seconds)]
+        rows.append([*_cell_words(study.base), base[0], 1.0, 1.0, base[1], 1.0, 1.0])
+        for point in sorted(study.points, key=lambda one: one.ranks):
+            row: list[Any] = _cell_words(point.cell)
+            for mean, of in zip(base, (total_seconds, training_seconds), strict=True):
+                seconds = _mean(of(point.cell))
+                row += [seconds, mean / seconds, mean / seconds / point.devices if point.devices else None]
+            rows.append(row)
+    formats = dict.fromkeys(headings[3:], ".4f") | dict.fromkeys(("total, s", "training, s"), ",.2f")
+    return Table("The same of means, as document 003 counts", headings, rows, formats)
+
+
+def _mean(values: dict[Any, float]) -> float:
+    return float(np.mean(list(values.values())))
+
+
+def _estimate(comparison: Comparison | None) -> list[float | str | None]:
+    return [comparison.estimate, shown_interval(comparison.interval, ".3f")] if comparison else [None, None]
+
+
+def _accuracies(studies: Sequence[Study], *, margin: float) -> Table:
+    headings = ["framework", "model, data set, np", "n", "accuracy, %", "min", "max", "less the base's, points",
+                "95 % interval", f"within {100 * margin:g} points", "same within, points"]  # fmt: skip
+    rows: list[list[Any]] = []
+    for study in studies:
+        rows.append([*_cell_words(study.base), *_spread(study.base), None, None, "base", None])
+        for point in sorted(study.points, key=lambda one: one.ranks):
+            found = point.accuracy
+            rows.append(
+                [*_cell_words(point.cell), *_spread(point.cell), 100 * found.estimate if found else None,
+                 shown_interval(found.interval if found else None, "+.2f", scale=100), point.sameness,
+                 100 * point.margin if point.margin is not None else None]
+            )  # fmt: skip
+    formats = dict.fromkeys(("accuracy, %", "min", "max", "same within, points"), ".2f") | {"n": "d"}
+    return Table("Accuracy against the base (medians)", headings, rows, formats | {headings[6]: "+.2f"})
+
+
+def _spread(cell: Cell) -> list[float | int | None]:
+    values = [100 * value for value in accuracies(cell).values()]
+    return [len(values), median_of(values), min(values, default=None), max(values, default=None)]
+
+
+def _equal_accuracy(studies: Sequence[Study], *, margin: float) -> Table:
+    headings = ["framework, model, data set", "np", "speedup at equal accuracy", "95 % interval", "by", "raw speedup",
+                "accuracy of it, %", "the base's, %"]  # fmt: skip
+    rows: list[list[Any]] = []
+    for study in studies:
+        for ranks in study.ranks:
+            points = study.at(ranks)
+            if not points:
+                continue
+            equal = equal_accuracy(points)
+            shown = [*_estimate(equal.total), _batch(equal)] if equal else ["not shown", None, None]
+            values = [median_of(accuracies(cell).values()) for cell in (points[0].cell, study.base)]
+            percents = [None if value is None else 100 * value for value in values]
+            rows.append([study.label, ranks, *shown, points[0].speedup, *percents])
+    formats = {"np": "d", headings[2]: ".3f", headings[5]: ".3f", headings[6]: ".2f", headings[7]: ".2f"}
+    return Table(f"Speedup at equal accuracy, within {100 * margin:g} points", headings, rows, formats)
+
+
+def _models(fits: Sequence[CurveFit]) -> Table:
+    headings = ["framework, model, data set", "scaling", "model", "fitted to the training time", "held out, np",
+                "fitted up to np", "error there, %"]  # fmt: skip
+    rows = [
+        [one.study.label, one.kind, one.fit.model.name, one.fit.words(),
+         *((one.judged.ranks, one.judged.fitted_to, 100 * one.judged.error) if one.judged else (None, None, None))]
+        for one in fits
+    ]  # fmt: skip
+    return Table("Models of training time", headings, rows, {headings[4]: "d", headings[5]: "d", headings[6]: "+.1f"})
+
+
+def _projections(fits: Sequence[CurveFit]) -> Table:
+    headings = ["framework, model, data set", "scaling", "model", "site", "np", "projected training, s",
+                "95 % interval", "projected speedup in training", "95 % interval of it"]  # fmt: skip
+    rows = [
+        [one.study.label, one.kind, one.fit.model.name, one.site, found.ranks, found.seconds,
+         shown_interval(found.seconds_interval, ",.1f"), found.speedup, shown_interval(found.speedup_interval, ".2f")]
+        for one in fits for found in one.projections
+    ]  # fmt: skip
+    return Table("Projection: not measured", headings, rows, {"np": "d", headings[5]: ",.1f", headings[7]: ".2f"})
+
+
+# Another site
+
+
+def _destination(study: Study, there: tuple[str, Site] | None, sites: Sites) -> tuple[Destination | None, list[str]]:
+    """Return the figures of another site in relation to where a study was measured, or why there are none."""
+    if there is None:
+        return None, []
+    name, site = there
+    here = sites.sites.get(study.base.runs[0].site)
+    ours, theirs = (sites.gpu_of(one) if one else None for one in (here, site))
+    if ours is None or theirs is None or study.base.runs[0].device != "gpu":
+        missing = study.base.runs[0].site if ours is None or study.base.runs[0].device != "gpu" else name
+        return None, [f"{study.label}: no projection to {name}: TFLOPS are not known of what ran at {missing}"]
+    speed = re.search(r"([0-9.]+) Gb/s", site.network or "")
+    bandwidth = 1e9 * float(speed[1]) / _BITS_PER_BYTE if speed else None
+    words = [
+        f"{study.label}: projection to {name}: compute by FP32 TFLOPS ({theirs.fp32_tflops:g} against "
+        f"{ours.fp32_tflops:g}), latency as fitted, bandwidth as fitted within a node, beyond its {site.gpus} GPUs "
+        f"that of its network ({site.network or 'not known'}); only the model of {EXCHANGE.name} can be moved"
+    ]
+    return Destination(name, theirs.fp32_tflops / ours.fp32_tflops, bandwidth, site.gpus), words

@@ -1,0 +1,164 @@
+"""The models of training time, fitted to the curves of a study, with what was held out and what may be projected."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from analysis.questions.scaling.curves import Kind, Study, training_runs, work_of
+from analysis.questions.scaling.models import (
+    EXCHANGE,
+    FEWEST_SIZES,
+    LARGEST_ERROR,
+    MODELS,
+    Fit,
+    HeldOut,
+    Projection,
+    farthest,
+    fit,
+    held_out,
+    moved,
+    projection,
+)
+
+_KINDS: tuple[Kind, ...] = ("strong", "weak")
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Another site.
+
+    Attributes:
+        compute: times the operations a second of the one measured.
+        bandwidth: bytes a second of its network; None: not known.
+        node: GPUs of a node; up to these ranks nothing goes over the network.
+    """
+
+    name: str
+    compute: float
+    bandwidth: float | None
+    node: int
+
+    def move(self, found: Fit, ranks: int) -> Fit:
+        """Return the fit as it would be there."""
+        return moved(found, compute=self.compute, bandwidth=self.bandwidth if ranks > self.node else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveFit:
+    """A model fitted to a curve.
+
+    Attributes:
+        ranks: of the runs it was fitted to.
+        judged: its error on the point that was held out; None: too few numbers of ranks.
+        site: for which the projections are.
+    """
+
+    study: Study
+    kind: Kind
+    fit: Fit
+    ranks: Sequence[int]
+    judged: HeldOut | None
+    site: str
+    projections: list[Projection] = field(default_factory=list)
+
+
+def fits_of(study: Study, *, project: int | None, destination: Destination | None) -> tuple[list[CurveFit], list[str]]:
+    """Fit all models to the curves of a study.
+
+    Args:
+        study: base and points.
+        project: number of ranks to project to; None: doubled as often as held-out points support.
+        destination: site to project to; None: where it was measured.
+
+    Returns:
+        fits, and in words what was not fitted or projected and why.
+    """
+    fits, notes = [], []
+    for kind in _KINDS if not study.other_machine else ():
+        points = study.curve(kind)
+        if not points:
+            continue
+        name = f"{study.label}, {kind} scaling"
+        sizes = sorted({study.base.runs[0].ranks, *(point.ranks for point in points)})
+        reason = _why_no_fit(study, kind, sizes)
+        if reason:
+            notes.append(f"{name}: no projection is supported: {reason}")
+            continue
+        of_curve = _fitted(study, kind, project=project, destination=destination)
+        fits += of_curve
+        notes += [f"{name}: {words}" for words in _why_no_projection(of_curve, sizes, project, destination)]
+        alone = [str(p) for p in sizes if of_curve and list(of_curve[0].ranks).count(p) == 1]
+        if alone and any(one.projections for one in of_curve):
+            notes.append(
+                f"{name}: one run alone on {', '.join(alone)} ranks: the interval of a projection holds the error of "
+                "its model, and not how runs there differ"
+            )
+    return fits, notes
+
+
+def _why_no_fit(study: Study, kind: Kind, sizes: Sequence[int]) -> str | None:
+    if len(sizes) < FEWEST_SIZES:
+        return (
+            f"there are {len(sizes)} numbers of ranks ({', '.join(map(str, sizes))}); it takes {FEWEST_SIZES}, two to "
+            "fit a model and one to test it on"
+        )
+    own = study.base.runs[0].ranks
+    if any(point.devices != point.ranks / own for point in study.curve(kind)):
+        return "cores do not grow with ranks, the models take both as one"
+    if work_of(study, kind) is None:
+        return "the parameters of the model or the batch are not recorded"
+    return None
+
+
+def _fitted(study: Study, kind: Kind, *, project: int | None, destination: Destination | None) -> list[CurveFit]:
+    ranks, seconds = training_runs(study, kind)
+    work = work_of(study, kind)
+    assert work is not None, "asked before"
+    found = []
+    for model in MODELS:
+        fitted = fit(model, ranks, seconds, work)
+        if fitted is None:
+            continue
+        movable = destination is None or model is EXCHANGE
+        move = destination.move if destination else None
+        targets = _targets(ranks, project) if movable else []
+        projections = [one for to in targets if (one := projection(model, ranks, seconds, work, to=to, move=move))]
+        found.append(
+            CurveFit(
+                study=study, kind=kind, fit=fitted, ranks=ranks, judged=held_out(model, ranks, seconds, work),
+                site=destination.name if destination else study.base.runs[0].site, projections=projections,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _targets(ranks: Sequence[int], asked: int | None) -> list[int]:
+    if asked is not None:
+        return [asked]
+    most, limit = max(ranks), farthest(ranks)
+    doubled = [most * 2**times for times in range(1, limit.bit_length()) if most * 2**times <= limit]
+    return doubled or ([limit] if limit > most else [])
+
+
+def _why_no_projection(
+    fits: Sequence[CurveFit], sizes: Sequence[int], asked: int | None, destination: Destination | None
+) -> list[str]:
+    limit, reasons = farthest(sizes), []
+    if asked is not None and asked > limit:
+        reasons.append(
+            f"no projection to {asked} ranks: measured on up to {sizes[-1]}, with {sizes[-1]} foretold from up to "
+            f"{sizes[-2]}, it may go to {limit}"
+        )
+    for one in fits:
+        if one.judged is None:
+            reasons.append(
+                f"{one.fit.model.name}: not tested on a point held out, and not projected: {one.fit.model.unknowns} "
+                f"unknowns and one point to test need {one.fit.model.unknowns + 1} numbers of ranks"
+            )
+        elif abs(one.judged.error) > LARGEST_ERROR:
+            reasons.append(
+                f"{one.fit.model.name}: not projected, for it misses the time on {one.judged.ranks} ranks by "
+                f"{100 * one.judged.error:+.0f} %"
+            )
+    if destination and not any(one.fit.model is EXCHANGE and one.projections for one in fits):
+        reasons.append(f"no projection to {destination.name}: only {EXCHANGE.name} can be moved, it has no projection")
+    return reasons

@@ -1,0 +1,286 @@
+"""Speedup and efficiency over ranks: every run, medians with intervals, the ideal, fits, and what is projected."""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter, StrMethodFormatter
+
+from analysis.output.finding import Plot, numbered
+from analysis.output.plots import IDEAL, ROW_INCHES, SETTINGS, Row, draw_rows, framework_style, n_words
+from analysis.output.tables import Table
+from analysis.questions.scaling.curves import Kind, Point, Study, accuracies, total_seconds, training_seconds
+from analysis.questions.scaling.fits import CurveFit
+from analysis.questions.scaling.models import AMDAHL
+from analysis.runs.cells import Cell
+from analysis.stats.inference import Comparison
+
+_KINDS: tuple[Kind, ...] = ("strong", "weak", "other batch", "as many ranks")
+_DODGE = 0.08  # of the axis, in powers of two: series beside each other
+_DASHES = {AMDAHL.name: (0, (6, 2)), "": (0, (3, 1.5, 1, 1.5))}
+_PROJECTED = "projection, not measured, with 95 % interval"
+_GREY = "#555555"  # of what stands for both frameworks
+_LOG_RANKS = 4  # most / fewest ranks from which on the axes are powers of two
+
+
+@dataclass(frozen=True)
+class _Series:
+    """The points of one study and kind, as they are drawn."""
+
+    study: Study
+    kind: Kind
+    points: Sequence[Point]
+    label: str
+    style: dict[str, Any]
+    shift: float
+
+    @property
+    def base_ranks(self) -> int:
+        return self.study.base.runs[0].ranks
+
+
+@dataclass(frozen=True)
+class _Time:
+    """Which of a run's times a figure is about."""
+
+    name: str
+    title: str
+    of: Callable[[Cell], dict[Hashable, float]]
+    compared: Callable[[Point], Comparison | None]
+
+
+_TIMES = (
+    _Time("scaling", "train + validation + test", total_seconds, lambda point: point.total),
+    _Time("scaling-training", "training alone", training_seconds, lambda point: point.training),
+)
+
+
+def plots_of(studies: Sequence[Study], fits: Sequence[CurveFit]) -> list[Plot]:
+    """Draw the studies of each model and data set, once for the whole time and once for training."""
+    groups: dict[Hashable, list[Study]] = defaultdict(list)
+    for study in studies:
+        run = study.base.runs[0]
+        groups[run.model, run.dataset, run.image_size, study.other_machine].append(study)
+    plots = []
+    for of_group in groups.values():
+        if of_group[0].other_machine:
+            plots += [_plot_machines(of_group, time) for time in _TIMES]
+            continue
+        series = _series(of_group)
+        for time in _TIMES:
+            # Models are fitted to training: only there they can be held against points.
+            drawn = [one for one in fits if one.study in of_group] if time.of is training_seconds else []
+            if any(time.compared(point) for one in series for point in one.points):
+                plots.append(_plot(series, drawn, time))
+    return numbered(plots)
+
+
+def _series(studies: Sequence[Study]) -> list[_Series]:
+    found: list[_Series] = []
+    for study in studies:
+        for kind in _KINDS:
+            points = [point for point in study.points if point.kind == kind and point.ranks in study.ranks]
+            if points:
+                found.append(_Series(study, kind, points, _label(study, points, kind), _style(study, kind), 0.0))
+    middle = (len(found) - 1) / 2
+    return [
+        _Series(one.study, one.kind, one.points, one.label, one.style, _DODGE * (number - middle))
+        for number, one in enumerate(found)
+    ]
+
+
+def _label(study: Study, points: Sequence[Point], kind: Kind) -> str:
+    run = points[0].cell.runs[0]
+    batch = {"strong": f", batch {run.global_batch}", "weak": f", {run.global_batch // run.ranks} a rank"}.get(kind, "")
+    published = ", published" if run.origin == "published" else ""
+    return f"{framework_style(run.framework)['label']}, {kind}{batch}{published}"
+
+
+def _style(study: Study, kind: Kind) -> dict[str, Any]:
+    style = framework_style(study.base.framework)
+    fill = style["color"] if kind == "strong" else "white"  # told apart without colour too
+    return {"color": style["color"], "marker": style["marker"], "markerfacecolor": fill}
+
+
+def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time) -> Plot:
+    run = series[0].study.base.runs[0]
+    n = n_words(len(time.of(point.cell)) for one in series for point in one.points)
+    bases = sorted({one.base_ranks for one in series})
+    over = " and ".join(map(str, bases)) + (" rank" if bases == [1] else " ranks")
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(9.0, 4.6), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for ax, per_device in ((left, False), (right, True)):
+            _draw_ideal(ax, series, fits, per_device=per_device)
+            for one in series:
+                _draw_series(ax, one, time, per_device=per_device)
+            for found in fits:
+                _draw_fit(ax, found, per_device=per_device)
+            _draw_axes(ax, series, fits, per_device=per_device)
+        figure.legend(*_legend(left), loc="outside lower center", ncols=3)
+        figure.suptitle(
+            f"Speedup over {over}, {time.title}: {run.model}, {run.dataset}, {n} runs each\n"
+            "all runs, median and 95 % interval; beside a point: accuracy not shown to be the base's",
+            fontsize=10,
+        )
+    return Plot(time.name, figure, _data(series, time))
+
+
+def _plot_machines(studies: Sequence[Study], time: _Time) -> Plot:
+    """Draw how many times as fast as another machine cells are, a row for each."""
+    rows: list[tuple[str, list[Row]]] = []
+    values: list[list[Any]] = []
+    for study in studies:
+        base = float(np.median(list(time.of(study.base).values())))
+        label = f"{study.base.runs[0].site}, {study.base.runs[0].device}, np {study.base.runs[0].ranks}: base"
+        for cell, words in ((study.base, label), *((point.cell, point.cell.label) for point in study.points)):
+            of_cell = time.of(cell)
+            rows.append((words, [_row(cell, [base / seconds for seconds in of_cell.values()])]))
+            values += [[cell.framework, words, str(key), one, base / one] for key, one in of_cell.items()]
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(8.0, 1.6 + ROW_INCHES * len(rows)), layout="constrained")
+        ax = figure.subplots()
+        ax.axvline(1.0, **IDEAL)
+        draw_rows(ax, rows, unit="times as fast as the base")
+        if ax.get_xscale() == "log":
+            ax.xaxis.set_major_formatter(ScalarFormatter())
+        figure.legend(loc="outside lower center", ncols=4)
+        run = studies[0].base.runs[0]
+        counts = sorted(len(row.values) for _, of_row in rows for row in of_row)
+        figure.suptitle(
+            f"Speed against another machine, {time.title}: {run.model}, {run.dataset}\n"
+            f"n = {counts[0]} to {counts[-1]} runs each"
+        )
+    headings = ["framework", "model, data set, np", "run", f"{time.title}, s", "median of the base / this"]
+    data = Table(f"Speed, {time.title}", headings, values, {headings[3]: ".6g", headings[4]: ".4g"})
+    return Plot(f"{time.name}-machines", figure, data)
+
+
+def _row(cell: Cell, values: list[float]) -> Row:
+    published = cell.runs[0].origin == "published"
+    return Row(label=cell.label, values=values, style=framework_style(cell.framework), published=published)
+
+
+def _draw_ideal(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *, per_device: bool) -> None:
+    if per_device:
+        ax.axhline(1.0, **IDEAL, label="ideal, by devices")
+        return
+    ends = [projected.ranks for one in fits for projected in one.projections]
+    lines: set[tuple[tuple[int, float], ...]] = set()
+    for one in series:
+        devices = {one.base_ranks: 1.0} | {point.ranks: point.devices or 1.0 for point in one.points}
+        most = max(devices)
+        devices |= {end: devices[most] * end / most for end in ends if end > most}
+        lines.add(tuple(sorted(devices.items())))
+    for line in sorted(lines):
+        ax.plot([p for p, _ in line], [value for _, value in line], **IDEAL, label="ideal, by devices", zorder=1)
+
+
+def _draw_series(ax: Axes, one: _Series, time: _Time, *, per_device: bool) -> None:
+    base = np.array(list(time.of(one.study.base).values()))
+    color, x_all, medians = one.style["color"], [one.base_ranks], [1.0]
+    cells: list[tuple[Cell, Point | None]] = [(one.study.base, None), *((point.cell, point) for point in one.points)]
+    for cell, point in cells:
+        devices = point.devices if point else 1.0
+        scale = 1 / devices if per_device and devices else 1.0
+        values = scale * np.median(base) / np.array(list(time.of(cell).values()))
+        x = cell.runs[0].ranks * 2**one.shift
+        beside = x * 2 ** (0.012 * np.sin(2.4 * np.arange(len(values))))
+        ax.plot(beside, values, linestyle="", markersize=4, alpha=0.45, **one.style)
+        compared = time.compared(point) if point else None
+        if point is None or compared is None:
+            continue
+        x_all.append(cell.runs[0].ranks)
+        medians.append(compared.estimate * scale)
+        ax.plot(x, medians[-1], marker="_", markersize=10, markeredgewidth=1.6, color="black", linestyle="", zorder=4)
+        if compared.interval:
+            low, high = compared.interval.low * scale, compared.interval.high * scale
+            ax.plot([x, x], [low, high], color=color, linewidth=2.2, solid_capstyle="butt", zorder=3)
+        if not per_device and point.sameness != "same" and (results := list(accuracies(cell).values())):
+            # Series beside each other have their words on either side.
+            place: dict[str, Any] = {"xytext": (8, -9)} if one.shift >= 0 else {"xytext": (-8, 6), "ha": "right"}
+            words = f"{100 * np.median(results):.1f} %"
+            ax.annotate(words, (x, medians[-1]), textcoords="offset points", fontsize=7, color=color, **place)
+    order = np.argsort(x_all, kind="stable")
+    ax.plot(np.array(x_all)[order] * 2**one.shift, np.array(medians)[order], color=color, linewidth=0.8, alpha=0.7)
+    ax.plot([], [], linestyle="", label=one.label, **one.style)
+
+
+def _draw_fit(ax: Axes, one: CurveFit, *, per_device: bool) -> None:
+    base, most = one.study.base.runs[0].ranks, max(one.ranks)
+    color = framework_style(one.study.base.framework)["color"]
+    name, dashes = one.fit.model.name, _DASHES.get(one.fit.model.name, _DASHES[""])
+    here = one.site == one.study.base.runs[0].site
+    ranks = np.geomspace(base, most, 60)
+    per = ranks / base if per_device else 1.0
+    fitted = one.fit.speedup(ranks.tolist(), base=base) / per
+    ax.plot(ranks, fitted, color=color, linestyle=dashes, linewidth=1.0, alpha=0.8)
+    ax.plot([], [], color=_GREY, linestyle=dashes, linewidth=1.0, label=f"fit: {name}, {one.kind}")
+    if not one.projections or not here:
+        return
+    ends = [found for found in one.projections if found.ranks > most]
+    x = np.array([most, *(found.ranks for found in ends)])
+    per = x / base if per_device else np.ones(len(x))
+    start = float(one.fit.speedup([most], base=base)[0])
+    columns = ("low", "high")
+    low, high = (
+        np.array([start, *(getattr(found.speedup_interval, edge) for found in ends)]) / per for edge in columns
+    )
+    middle = np.array([start, *(found.speedup for found in ends)]) / per
+    ax.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
+    ax.fill_between(
+        [], [], [], color=_GREY, alpha=0.2, linewidth=0, label="projection, not measured, with 95 % interval"
+    )
+    ax.plot(x, middle, color=color, linestyle=dashes, linewidth=0.8, alpha=0.5)
+
+
+def _draw_axes(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *, per_device: bool) -> None:
+    ticks = {one.base_ranks for one in series}
+    ticks |= {point.ranks for one in series for point in one.points}
+    measured = max(ticks)
+    ticks |= {found.ranks for one in fits for found in one.projections if one.site == series[0].study.base.runs[0].site}
+    wide = max(ticks) >= _LOG_RANKS * min(ticks)
+    if wide:
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter(ScalarFormatter())
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.xaxis.set_major_locator(FixedLocator(sorted(ticks)))
+    ax.set_xlim(min(ticks) / 1.15, max(ticks) * 1.25)
+    ax.set_xlabel("ranks" + (" (logarithmic)" if wide else ""))
+    ax.set_ylabel("efficiency: speedup / devices" if per_device else "speedup T_base / T")
+    if max(ticks) > measured:
+        ax.axvline(measured * 1.1, color=_GREY, linewidth=0.6)
+        ax.annotate("projection →", (measured * 1.12, 0.02), xycoords=("data", "axes fraction"), fontsize=7)
+    if per_device:
+        ax.set_ylim(bottom=0)
+        return
+    if wide:
+        ax.set_yscale("log", base=2)
+        ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        ax.set_ylabel(ax.get_ylabel() + " (logarithmic)")
+    else:
+        ax.set_ylim(bottom=0)
+
+
+def _legend(ax: Axes) -> tuple[list[Any], list[str]]:
+    handles, labels = ax.get_legend_handles_labels()
+    once = dict(zip(labels, handles, strict=True))
+    return list(once.values()), list(once)
+
+
+def _data(series: Sequence[_Series], time: _Time) -> Table:
+    unit = f"{time.title}, s"
+    rows: list[list[Any]] = []
+    for one in series:
+        base = float(np.median(list(time.of(one.study.base).values())))
+        cells = [one.study.base, *(point.cell for point in one.points)]
+        for cell in cells:
+            for key, seconds in time.of(cell).items():
+                rows.append([one.label, cell.label, cell.runs[0].ranks, str(key), seconds, base / seconds])
+    headings = ["series", "model, data set, np", "np", "run", unit, "median of the base / this"]
+    return Table(f"Speedup, {time.title}", headings, rows, {unit: ".6g", headings[-1]: ".4g"})

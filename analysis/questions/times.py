@@ -1,0 +1,271 @@
+"""`python -m analysis times`: the figures of 002 for any runs: the times of epochs, and mean epoch, test and total."""
+
+import argparse
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from analysis.output import tables
+from analysis.output.finding import Finding, Plot, add_options, selected, show
+from analysis.output.plots import (
+    ROW_INCHES,
+    SETTINGS,
+    Row,
+    draw_rows,
+    framework_style,
+    scale_axis,
+    spread_words,
+    wrapped,
+)
+from analysis.output.tables import Table, shown_interval
+from analysis.runs.cells import Cell, cells_of
+from analysis.runs.reading import Selection, StudiedRun
+from analysis.runs.validity import flags_of
+from analysis.stats.inference import median_interval, median_of
+from common.distributed.console import counted
+
+MOST_DRAWN = 12  # cells of a picture that can still be read
+COLUMNS = 3
+_QUESTION = "How long do an epoch, the test and the whole run take, and how much do epochs differ?"
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = commands.add_parser(
+        "times",
+        help="times of epochs; mean epoch, test and total",
+        description="Show how long epochs take, one by one and in the mean, and the test and the whole run.",
+    )
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    show(find(selected(options)), options)
+
+
+def epoch_seconds(run: StudiedRun) -> NDArray[np.float64]:
+    """Return the training seconds of each epoch: (epochs,) float64; empty where the source has no epochs."""
+    seconds = run.series("training_seconds")
+    return seconds if np.isfinite(seconds).all() else np.empty(0)
+
+
+def total_of(run: StudiedRun) -> float:
+    """Total = sum of the training times of epochs + time of the test (002)."""
+    test = run.total("test_seconds")
+    return run.training_seconds + (0.0 if math.isnan(test) else test)
+
+
+QUANTITIES = {
+    "mean epoch": lambda run: run.epoch_seconds,
+    "test": lambda run: run.total("test_seconds"),
+    "total": total_of,
+}
+
+
+def find(selection: Selection) -> Finding:
+    """Show the times of timed runs."""
+    cells = [cell for cell in side_by_side(cells_of(selection.runs)) if _has_times(cell)]
+    flags = [*selection.left_out, *flags_of(selection.runs, cells)]
+    if not cells:
+        return Finding(name="times", question=_QUESTION, answer="None of these runs has times.", tables=[], flags=flags)
+    silent = [cell for cell in cells if not any(len(epoch_seconds(run)) for run in cell.timed)]
+    lively = [cell for cell in cells if cell not in silent]
+    plots = [plot for plot in (plot_epochs(lively[:MOST_DRAWN]), plot_totals(cells[:MOST_DRAWN])) if plot is not None]
+    notes = []
+    if silent:
+        notes.append(f"no lines of {counted(len(silent), 'cell')}, for their sources hold no times of single epochs")
+    for what, found in (("epoch times", lively), ("execution times", cells)):
+        if len(found) > MOST_DRAWN:
+            notes.append(f"{what} are drawn of the first {MOST_DRAWN} of {len(found)} cells")
+    notes.append("times are those of training, of the slowest rank; total = sum of epochs + test, as in 002, without "
+                 "validation and start-up; range: the slowest less the fastest epoch of a run")  # fmt: skip
+    return Finding(
+        name="times",
+        question=_QUESTION,
+        answer=_answer(cells),
+        tables=[times_table(cells)],
+        plots=plots,
+        flags=flags,
+        notes=notes,
+    )
+
+
+def _has_times(cell: Cell) -> bool:
+    return bool(cell.seconds(lambda run: run.training_seconds))
+
+
+def side_by_side(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells with those of one experiment next to each other, CPU before GPU."""
+    order: dict[tuple[str, ...], int] = {}
+    for cell in cells:
+        order.setdefault(_experiment(cell), len(order))
+    return sorted(cells, key=lambda cell: (order[_experiment(cell)], cell.runs[0].device))
+
+
+def _experiment(cell: Cell) -> tuple[str, ...]:
+    first = cell.runs[0]
+    return first.framework, first.model, first.dataset
+
+
+def _answer(cells: Sequence[Cell]) -> str:
+    words = [pair for group in _by_device(cells) if (pair := _against(group))]
+    if words:
+        return " ".join(words)
+    medians = {cell.name: _median(cell, "total") for cell in cells}
+    known = {name: value for name, value in medians.items() if value is not None}
+    first, last = min(known, key=lambda name: known[name]), max(known, key=lambda name: known[name])
+    if len(known) == 1:
+        return f"{first} takes {known[first]:,.2f} s in all (n = {len(cells[0].timed)})."
+    return (
+        f"The shortest median total is {known[first]:,.2f} s ({first}), the longest {known[last]:,.2f} s ({last}); all "
+        "runs are on devices of one kind, or no experiment is on both."
+    )
+
+
+def _by_device(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Return pairs of a cell on CPUs and the cell on GPUs of the same experiment and number of ranks."""
+    pairs = []
+    for cpu in (cell for cell in cells if cell.runs[0].device == "cpu"):
+        same = [cell for cell in cells if cell.runs[0].device == "gpu" and _alike(cell) == _alike(cpu)]
+        pairs += [[cpu, same[0]]] if len(same) == 1 else []
+    return pairs
+
+
+def _alike(cell: Cell) -> tuple[Any, ...]:
+    first = cell.runs[0]
+    settings = cell.settings
+    return (*_experiment(cell), first.ranks, settings.get("controller"), first.global_batch, first.image_size,
+            settings.get("origin"), settings.get("epochs"))  # fmt: skip
+
+
+def _against(pair: Sequence[Cell]) -> str | None:
+    cpu, gpu = pair
+    parts = []
+    for name in QUANTITIES:
+        on_cpu, on_gpu = _median(cpu, name), _median(gpu, name)
+        if on_cpu is not None and on_gpu:
+            parts.append(f"{name} {on_cpu / on_gpu:.2f}")
+    n = f"n = {len(cpu.timed)} and {len(gpu.timed)}"
+    return f"{cpu.name}: median time / that on GPU: {', '.join(parts)} ({n})." if parts else None
+
+
+def _median(cell: Cell, quantity: str) -> float | None:
+    return median_of(cell.seconds(QUANTITIES[quantity]).values())
+
+
+def times_table(cells: Sequence[Cell]) -> Table:
+    """Return mean epoch, test and total of each cell, and by how much its epochs differ."""
+    headings = ["framework", "model, data set, np", "n", "mean epoch, s", "95 % interval", "range of epochs, s",
+                "test, s", "total, s", "95 % interval of it", "min", "max"]  # fmt: skip
+    rows: list[list[tables.Cell]] = []
+    for cell in cells:
+        epochs, totals = (list(cell.seconds(QUANTITIES[name]).values()) for name in ("mean epoch", "total"))
+        ranges = [float(np.ptp(seconds)) for run in cell.timed if len(seconds := epoch_seconds(run))]
+        rows.append(
+            [framework_style(cell.framework)["label"], cell.label, len(cell.timed), _median(cell, "mean epoch"),
+             shown_interval(median_interval(epochs), ".3f"), float(np.median(ranges)) if ranges else None,
+             _median(cell, "test"), _median(cell, "total"), shown_interval(median_interval(totals), ".2f"),
+             min(totals), max(totals)]
+        )  # fmt: skip
+    formats = {"n": "d"} | dict.fromkeys(("mean epoch, s", "range of epochs, s", "test, s"), ".3f")
+    return Table(
+        "Times of epochs, test and all (medians over runs)", headings, rows,
+        formats | dict.fromkeys(("total, s", "min", "max"), ",.2f"),
+    )  # fmt: skip
+
+
+def plot_epochs(cells: Sequence[Cell]) -> Plot | None:
+    """Draw the time of every epoch: a panel for each cell, a thin line for each run, their median bold."""
+    curves = {cell.name: {run.name: epoch_seconds(run) for run in cell.timed} for cell in cells}
+    curves = {
+        name: known
+        for name, of_cell in curves.items()
+        if (known := {run: seconds for run, seconds in of_cell.items() if len(seconds)})
+    }
+    if not curves:
+        return None
+    drawn = [cell for cell in cells if cell.name in curves]
+    columns = min(COLUMNS, len(drawn))
+    lines = math.ceil(len(drawn) / columns)
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(1.2 + 2.9 * columns, 1.2 + 2.1 * lines), layout="constrained")
+        panels = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
+        for ax, cell in zip(panels, drawn, strict=False):
+            _draw_epochs(ax, cell, list(curves[cell.name].values()))
+        for ax in panels[len(drawn) :]:
+            ax.set_visible(False)
+        for ax in panels[::columns]:
+            ax.set_ylabel("seconds of training")
+        everything = np.concatenate([seconds for of_cell in curves.values() for seconds in of_cell.values()]).tolist()
+        scale_axis(panels[0], everything, axis="y")
+        if panels[0].get_yscale() == "linear":
+            panels[0].set_ylim(0, 1.08 * max(everything))
+        for ax in panels[columns::columns]:
+            ax.set_ylabel(panels[0].get_ylabel())
+        figure.suptitle("Epoch times: thin lines are runs, bold: median over runs", fontsize=10)
+    rows: list[list[tables.Cell]] = [
+        [name, run, epoch, value]
+        for name, of_cell in curves.items()
+        for run, seconds in of_cell.items()
+        for epoch, value in enumerate(seconds.tolist(), start=1)
+    ]
+    return Plot("times-epochs", figure, Table("Epoch times", ["cell", "run", "epoch", "s"], rows, {"s": ".6g"}))
+
+
+def _draw_epochs(ax: Axes, cell: Cell, curves: Sequence[NDArray[np.float64]]) -> None:
+    style = framework_style(cell.framework)
+    for seconds in curves:
+        ax.plot(np.arange(1, len(seconds) + 1), seconds, color=style["color"], linewidth=0.7, alpha=0.5)
+    longest = max(len(seconds) for seconds in curves)
+    median = [np.median([seconds[epoch] for seconds in curves if len(seconds) > epoch]) for epoch in range(longest)]
+    ax.plot(range(1, longest + 1), median, linewidth=1.8, color=style["color"], linestyle=style["linestyle"],
+            marker=style["marker"], markersize=4, markevery=max(1, longest // 10))  # fmt: skip
+    ax.set_title(f"{wrapped(cell.name, width=34)}\nn = {len(curves)}", fontsize=8)
+    ax.set_xlabel("epoch")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    ax.set_xlim(1 - 0.02 * longest - 0.2, 1.02 * longest + 0.2)
+
+
+def plot_totals(cells: Sequence[Cell]) -> Plot | None:
+    """Draw mean epoch, test and total of every run, with median and interval; None without any."""
+    values = {name: {cell.name: list(cell.seconds(of).values()) for cell in cells} for name, of in QUANTITIES.items()}
+    groups = {name: [cell for cell in cells if of_name[cell.name]] for name, of_name in values.items()}
+    groups = {name: drawn for name, drawn in groups.items() if drawn}
+    if not groups:
+        return None
+    spread = spread_words([len(cell.timed) for drawn in groups.values() for cell in drawn])
+    with matplotlib.rc_context(SETTINGS):
+        inches = max(1.6 * ROW_INCHES, *(0.2 * (1 + wrapped(cell.name, width=34).count("\n")) for cell in cells))
+        figure = Figure(figsize=(8.5, 1.5 + inches * len(cells)), layout="constrained")
+        panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
+        for ax, name in zip(panels, groups, strict=True):
+            rows = {
+                cell.name: Row(
+                    label=cell.name, values=values[name][cell.name], style=framework_style(cell.framework),
+                    published=cell.runs[0].origin == "published",
+                )
+                for cell in cells
+            }  # fmt: skip
+            draw_rows(ax, [(wrapped(label, width=34), [row]) for label, row in rows.items()], unit=f"{name}, s")
+            ax.margins(x=0.1)
+            if ax.get_xscale() == "linear":
+                ax.set_xlim(left=0)
+        handles = dict(zip(*reversed(panels[0].get_legend_handles_labels()), strict=True))
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
+        figure.suptitle(f"Execution time: {spread}", fontsize=10)
+    rows_of_data: list[list[tables.Cell]] = [
+        [cell, name, value]
+        for name, of_name in values.items()
+        for cell, of_cell in of_name.items()
+        for value in of_cell
+    ]
+    return Plot("times-totals", figure, Table("Execution time", ["cell", "what", "s"], rows_of_data, {"s": ".6g"}))

@@ -1,0 +1,339 @@
+"""The chapters of a report that no other command has: machines, settings, parity, commands, what was not measured."""
+
+import math
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from analysis.output.finding import Finding
+from analysis.output.plots import framework_style
+from analysis.output.tables import Table
+from analysis.questions.frameworks import pairs_of
+from analysis.runs.cells import Cell, cells_of, differing
+from analysis.runs.reading import Selection, StudiedRun
+from analysis.runs.sameness import HASHES, unlike_by_nature
+from common.distributed.console import counted
+from common.measurement.energy import EnergyRecord
+from common.run_folder.environment import Environment
+from common.run_folder.records import EpochRecord, Hashes, NotRecorded, Status, World
+
+_SHOWN_DIGITS = 10  # of a hash
+# Flags of a trainer that only name a run: its seed stands in a column of its own.
+_NAMING = ("--seed", "--name", "--runs-folder")
+_MANY = 12  # seeds that are listed one by one
+
+
+def machines(selection: Selection) -> Finding:
+    """Say on what the runs ran: machines, and the versions of what they used."""
+    runs = selection.runs
+    known = [(run, run.record.environment) for run in runs if isinstance(run.record.environment, Environment)]
+    groups: dict[tuple[Any, ...], list[StudiedRun]] = defaultdict(list)
+    versions: dict[tuple[str, str], int] = Counter()
+    for run, environment in known:
+        world = run.record.world
+        hosts = len(set(world.hosts)) if isinstance(world, World) else None
+        groups[
+            run.site, environment.host, hosts, environment.processor, environment.architecture, environment.cores,
+            environment.memory_bytes / 1e9, run.device, environment.operating_system,
+        ].append(run)  # fmt: skip
+        versions["Python", environment.python] += 1
+        versions["horovod-twins, revision", environment.source_revision] += 1
+        for package, version in environment.packages.items():
+            versions[package, version] += 1
+    headings = ["site", "host", "hosts", "processor", "architecture", "cores", "memory, GB", "device",
+                "operating system", "runs", "first", "last"]  # fmt: skip
+    rows = []
+    for key, of_machine in groups.items():
+        days = sorted(_day(run) for run in of_machine)
+        rows.append([*key, len(of_machine), days[0], days[-1]])
+    return Finding(
+        name="machines",
+        question="On which machines?",
+        answer=_machines_answer(groups, unknown=len(runs) - len(known), total=len(runs)),
+        tables=[
+            Table("Machines (of rank 0)", headings, rows, {"memory, GB": ".1f"}),
+            Table(
+                "Versions", ["package", "version", "runs"],
+                [[package, version, count] for (package, version), count in sorted(versions.items())], {},
+            ),
+        ],
+        notes=_reasons(runs, lambda run: run.record.environment, "machine and versions"),
+    )  # fmt: skip
+
+
+def _machines_answer(groups: dict[Any, list[StudiedRun]], *, unknown: int, total: int) -> str:
+    if not groups:
+        return "The records of these runs do not tell."
+    kinds = list(dict.fromkeys((key[3], key[5], key[0]) for key in groups))
+    words = "; ".join(f"{processor}, {cores} cores, site {site}" for processor, cores, site in kinds[:3])
+    more = f" and {len(kinds) - 3} more kinds" if len(kinds) > 3 else ""
+    missing = f" Of {unknown} of {total} runs the machine is not recorded." if unknown else ""
+    return f"{'One kind' if len(kinds) == 1 else f'{len(kinds)} kinds'} of machine: {words}{more}.{missing}"
+
+
+def _day(run: StudiedRun) -> str:
+    return run.record.status.started_at[:10] if isinstance(run.record.status, Status) else "unknown"
+
+
+def settings(selection: Selection) -> Finding:
+    """Say what was run: the settings that all runs share, and those in which they differ."""
+    cells = cells_of(selection.runs)
+    names = list(dict.fromkeys(name for cell in cells for name in cell.settings))
+    values = {name: {cell.settings.get(name, _NOT_RECORDED) for cell in cells} for name in names}
+    shared = [name for name in names if len(values[name]) == 1]
+    varying = [name for name in names if len(values[name]) > 1]
+    rows = [
+        [*(_setting(cell.settings.get(name, _NOT_RECORDED)) for name in varying), len(cell.runs), _seeds(cell.runs)]
+        for cell in cells
+    ]
+    return Finding(
+        name="settings",
+        question="What was run, and with which settings?",
+        answer=f"{counted(len(selection.runs), 'run')} of {counted(len(cells), 'combination')} of settings; "
+        f"{_origins(selection.runs)}.",
+        tables=[
+            Table("Where the runs differ", [*varying, "runs", "seeds"], rows, {}),
+            Table(
+                "What all runs share", ["setting", "value"],
+                [[name, _setting(cells[0].settings.get(name))] for name in shared], {},
+            ),
+        ],
+        notes=_reasons(selection.runs, lambda run: run.record.config, "settings"),
+    )  # fmt: skip
+
+
+_NOT_RECORDED = "not recorded"
+
+
+def _setting(value: Any) -> str | int | float:
+    """Return a setting for a cell of a table; tables of words and numbers sort as such."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, int | float) else "none" if value is None else str(value)
+
+
+def _origins(runs: Sequence[StudiedRun]) -> str:
+    return ", ".join(f"{count:,} {origin}" for origin, count in Counter(run.origin for run in runs).items())
+
+
+def _seeds(runs: Iterable[StudiedRun]) -> str:
+    seeds = sorted({run.seed for run in runs if run.seed is not None})
+    if not seeds:
+        return _NOT_RECORDED
+    if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]} to {seeds[-1]}"
+    shown = ", ".join(str(seed) for seed in seeds[:_MANY])
+    return shown + (f" and {len(seeds) - _MANY} more" if len(seeds) > _MANY else "")
+
+
+def parity(selection: Selection) -> Finding:
+    """Say whether both frameworks ran the same experiment: first weights and order of the samples, seed by seed."""
+    pairs, _ = pairs_of(cells_of(selection.runs))
+    headings = ["model, data set, np", "seeds in common", *(f"same {title}" for title in HASHES.values()),
+                "settings that differ", "verdict"]  # fmt: skip
+    rows: list[list[Any]] = []
+    by_seed: list[list[Any]] = []
+    notes: list[str] = []
+    for pair in pairs:
+        seeds = list(_hashes_by_seed(*pair))
+        same = {name: sum(_same(hashes[name]) is True for _, hashes in seeds) for name in HASHES}
+        other = differing(pair[0].settings, pair[1].settings)
+        rows.append(
+            [pair[0].label, len(seeds), *(f"{count} of {len(seeds)}" for count in same.values()),
+             "; ".join(other) or "none", _verdict([hashes for _, hashes in seeds], other)]
+        )  # fmt: skip
+        for seed, hashes in seeds:
+            shown = [_shown(side) for name in HASHES for side in hashes[name]]
+            by_seed.append([pair[0].label, seed, *shown, _verdict([hashes], other)])
+        notes += [f"{pair[0].label}: {reason}" for reason in unlike_by_nature(*(cell.runs[0].record for cell in pair))]
+    sides = [framework_style(name)["label"] for name in ("torch", "keras")]
+    return Finding(
+        name="parity",
+        question="Did both frameworks run the same experiment?",
+        answer=_parity_answer([row[-1] for row in rows], seeds=len(by_seed)),
+        tables=[
+            Table("Same first weights, same order of the samples", headings, rows, {}),
+            Table(
+                "Seed by seed: hashes",
+                ["model, data set, np", "seed", *(f"{title}, {side}" for title in HASHES.values() for side in sides),
+                 "verdict"], by_seed, {},
+            ),
+        ],
+        notes=notes,
+    )  # fmt: skip
+
+
+Hashed = dict[str, tuple[set[str], set[str]]]
+
+
+def _hashes_by_seed(base: Cell, other: Cell) -> Iterator[tuple[int, Hashed]]:
+    """Yield each seed that both cells have, and name of a hash -> the hashes of its runs on either side."""
+    sides = []
+    for cell in (base, other):
+        of_seed: dict[int, list[StudiedRun]] = defaultdict(list)
+        for run in cell.finished:
+            if run.seed is not None:
+                of_seed[run.seed].append(run)
+        sides.append(of_seed)
+    for seed in sorted(sides[0].keys() & sides[1].keys()):
+        yield seed, {name: (_hashes(sides[0][seed], name), _hashes(sides[1][seed], name)) for name in HASHES}
+
+
+def _hashes(runs: Iterable[StudiedRun], name: str) -> set[str]:
+    values = (getattr(run.record.hashes, name) for run in runs if isinstance(run.record.hashes, Hashes))
+    return {value for value in values if isinstance(value, str)}
+
+
+def _same(sides: tuple[set[str], set[str]]) -> bool | None:
+    """Return whether both sides have one and the same hash; None where a side has none."""
+    return None if not all(sides) else len(sides[0] | sides[1]) == 1
+
+
+def _shown(hashes: set[str]) -> str:
+    return ", ".join(one[:_SHOWN_DIGITS] for one in sorted(hashes)) or _NOT_RECORDED
+
+
+def _verdict(seeds: Sequence[Hashed], other: Sequence[str]) -> str:
+    answers = [_same(sides) for hashes in seeds for sides in hashes.values()]
+    if other or False in answers:
+        return "not the same"
+    return "same" if answers and None not in answers else "not shown"
+
+
+def _parity_answer(verdicts: Sequence[Any], *, seeds: int) -> str:
+    if not verdicts:
+        return "No experiment was run in both frameworks."
+    counts = Counter(verdicts)
+    words = (
+        f"In {counts['same']} of {counted(len(verdicts), 'comparison')} both frameworks began with the same weights "
+        f"and saw the same samples in the same order, under the same settings ({counted(seeds, 'seed')} compared)"
+    )
+    if counts["not the same"]:
+        words += f"; in {counts['not the same']} they did not"
+    if counts["not shown"]:
+        words += f"; in {counts['not shown']} the records do not show it"
+    return words + "."
+
+
+def commands(selection: Selection) -> Finding:
+    """Say how the runs were made: their commands, those that differ in seed and name only put together."""
+    groups: dict[str, list[StudiedRun]] = defaultdict(list)
+    for run in selection.runs:
+        if isinstance(run.record.environment, Environment):
+            groups[command_of(run)].append(run)
+    rows = [
+        [framework_style(of_it[0].framework)["label"], command, _seeds(of_it), len(of_it)]
+        for command, of_it in groups.items()
+    ]
+    known = sum(len(of_it) for of_it in groups.values())
+    return Finding(
+        name="commands",
+        question="How were these runs made?",
+        answer=f"By {counted(len(groups), 'command')}, with the seeds beside each ({known:,} of "
+        f"{counted(len(selection.runs), 'run')}); start them in the project's folder."
+        if groups
+        else "The records of these runs hold no commands.",
+        tables=[Table("Commands", ["framework", "command", "seeds", "runs"], rows, {})],
+        notes=_reasons(selection.runs, lambda run: run.record.environment, "command"),
+    )
+
+
+def command_of(run: StudiedRun) -> str:
+    """Return the command that started a run and its ranks, with SEED for the seed and without its name.
+
+    Over several hosts it is that of `horovodrun`.
+    """
+    environment, world = run.record.environment, run.record.world
+    assert isinstance(environment, Environment), "only such runs have a command"
+    program, arguments = environment.command[:1], _without_names(environment.command[1:])
+    if not isinstance(world, World):
+        return shlex.join([*program, *arguments])
+    if len(hosts := Counter(world.hosts)) > 1:
+        gloo = ["--gloo"] if world.controller == "gloo" else []
+        slots = ",".join(f"{host}:{world.local_size}" for host in hosts)
+        start = ["horovodrun", "-np", str(world.size), "-H", slots, *gloo, "python", f"{run.framework}_impl/train.py"]
+        return shlex.join([*start, *arguments])
+    gloo = ["--controller", "gloo"] if world.controller == "gloo" else []
+    start = ["python", "-m", "launch", "train", "--framework", run.framework, "--np", str(world.size), *gloo, "--"]
+    return shlex.join([*start, *arguments])
+
+
+def _without_names(arguments: Sequence[str]) -> list[str]:
+    kept, remaining = [], iter(arguments)
+    for argument in remaining:
+        name, equals, _ = argument.partition("=")
+        if name not in _NAMING:
+            kept.append(argument)
+            continue
+        if not equals:
+            next(remaining, None)
+        if name == "--seed":
+            kept += ["--seed", "SEED"]
+    return kept
+
+
+def not_measured(selection: Selection) -> Finding:
+    """Say what the records leave out, and why."""
+    counts: dict[tuple[str, str], int] = Counter(missing for run in selection.runs for missing in set(_missing(run)))
+    total = len(selection.runs)
+    rows: list[list[Any]] = [
+        [what, why, count, total] for (what, why), count in sorted(counts.items(), key=lambda one: -one[1])
+    ]
+    return Finding(
+        name="not-measured",
+        question="What was not measured?",
+        answer=f"{counted(len({what for what, _ in counts}), 'figure')} of some or all of {counted(total, 'run')}."
+        if rows
+        else "Every figure that a record has a place for was measured in every run.",
+        tables=[Table("Not measured", ["figure", "why", "runs", "of"], rows, {})],
+    )
+
+
+def _missing(run: StudiedRun) -> Iterator[tuple[str, str]]:
+    """Yield what a run's record leaves out, and why."""
+    record = run.record
+    for part in fields(record):
+        yield from _not_recorded(part.name, getattr(record, part.name))
+    if record.energy is None:
+        yield "energy", "not asked for (--energy)"
+    elif isinstance(record.energy, EnergyRecord):
+        for device in record.energy.devices:
+            if device.method == "absent":
+                yield f"energy: {device.kind}", device.reason or "no reason recorded"
+    if record.isolation is None:
+        yield "isolation", "the run did not look at its machine"
+    elif getattr(record.isolation, "throttled_cores", 0) is None:
+        yield "isolation: throttled cores", "the machine does not count them"
+    if run.state != "finished":
+        return
+    for one in fields(EpochRecord):
+        if one.name not in ("epoch", "weights_hash") and bool(np.all(np.isnan(run.series(one.name)))):
+            yield f"each epoch's {_words(one.name)}", "not in epochs.jsonl, or no number there"
+    if math.isnan(run.total("seconds_to_target")):
+        yield "totals: seconds to target", "no target was asked for (--target-accuracy), or it was not reached"
+
+
+def _not_recorded(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield what stands as not recorded in a part of a record, one level deep, as the records are."""
+    if isinstance(value, NotRecorded):
+        yield _words(name), value.not_recorded
+    elif is_dataclass(value):
+        for one in fields(value):
+            inner = getattr(value, one.name)
+            if isinstance(inner, NotRecorded):
+                yield f"{_words(name)}: {_words(one.name)}", inner.not_recorded
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _reasons(runs: Iterable[StudiedRun], part_of: Callable[[StudiedRun], Any], what: str) -> list[str]:
+    """Return a note for each reason why a part of a record is missing."""
+    parts = (part_of(run) for run in runs)
+    reasons = Counter(part.not_recorded for part in parts if isinstance(part, NotRecorded))
+    return [f"{what} not recorded in {counted(count, 'run')}: {reason}" for reason, count in reasons.items()]

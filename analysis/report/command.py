@@ -1,0 +1,164 @@
+"""`python -m analysis report`: all that runs tell, in one HTML file that needs nothing beside it."""
+
+import argparse
+import shlex
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from analysis.output.finding import Finding, add_runs_options, named_runs, refuse_flags
+from analysis.output.tables import Table
+from analysis.questions import aa_test as a_against_a
+from analysis.questions import check, compare, frameworks, times
+from analysis.questions.clouds import command as clouds
+from analysis.questions.energy import command as energy
+from analysis.questions.hyperparameters import command as hyperparameters
+from analysis.questions.scaling import command as scaling
+from analysis.report import chapters as report_chapters
+from analysis.report.page import Page, html_of, says_nothing
+from analysis.runs.published import published_notes
+from analysis.runs.reading import Selection
+from analysis.thesis import command as thesis
+from common.errors import UserError
+from common.run_folder.environment import describe_environment
+from common.run_folder.records import errors_for_people, now, write_atomically
+
+Chapter = Callable[[Selection], Finding]
+# What the runs answer, then what they were: a new command is a chapter once it stands here.
+CHAPTERS: tuple[Chapter, ...] = (
+    frameworks.find,
+    clouds.find,
+    scaling.find,
+    energy.find,
+    hyperparameters.find,
+    times.find,
+    compare.find,
+    a_against_a.find,
+    report_chapters.parity,
+    check.find,
+    report_chapters.machines,
+    report_chapters.settings,
+    report_chapters.commands,
+    report_chapters.not_measured,
+)
+MOST_NAMED = 5  # of the folders that the report was made of
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = commands.add_parser(
+        "report",
+        help="everything in one HTML file, for a browser, a phone and paper",
+        description="Write everything that runs tell into one HTML file that loads nothing.",
+    )
+    add_runs_options(parser)
+    parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="default: %(default)s")
+    parser.add_argument("--title", help="heading of the page")
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    parser.add_argument("--strict", action="store_true", help="write nothing, with exit code 2, if anything is flagged")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: the file exists or cannot be written; with --strict, if something is flagged.
+    """
+    output = Path(options.output)
+    _check_output(output, replaced=options.force)
+    page = page_of(named_runs(options), folders=options.runs, title=options.title)
+    flags = [str(row[0]) for row in (*page.left_out.rows, *page.flags.rows)]
+    refuse_flags(flags, options)
+    text = html_of(page)
+    with errors_for_people("writing the report"):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(output, text)
+    plots = sum(len(chapter.plots) for chapter in page.chapters)
+    print(
+        f"report: {output} ({len(text) / 1e6:.1f} MB): chapters {len(page.chapters)}, plots {plots}, "
+        f"flags {len(page.flags.rows)}, folders left out {len(page.left_out.rows)}"
+    )
+
+
+def _check_output(output: Path, *, replaced: bool) -> None:
+    """Raise UserError for a file that must not or cannot be written: before the work, not after it."""
+    if output.is_dir():
+        raise UserError(f"the report is a file. Received: -o {output}, a folder. Name a file in it")
+    if output.exists() and not replaced:
+        raise UserError(
+            f"the file exists already and is not overwritten. Received: -o {output}. Name another, or give --force"
+        )
+    above = next(parent for parent in output.absolute().parents if parent.exists())
+    if not above.is_dir():
+        raise UserError(f"the report needs a folder. Received: -o {output}, and {above} is a file. Name another place")
+
+
+def page_of(selection: Selection, *, folders: Sequence[str], title: str | None = None) -> Page:
+    """Return the page about some runs.
+
+    Args:
+        selection: the runs.
+        folders: their paths, as the user gave them.
+        title: None: one that names what was run.
+    """
+    chapters = [*CHAPTERS]
+    if any(run.origin == "imported" for run in selection.runs):
+        chapters.append(thesis.find)
+    if selection.published:
+        chapters.append(_published)
+    findings = [_without(chapter(selection), selection.left_out) for chapter in chapters]
+    return Page(
+        title=title or _title(selection),
+        facts=_facts(selection, folders),
+        chapters=[finding for finding in findings if not says_nothing(finding)],
+        open_questions=[finding for finding in findings if says_nothing(finding)],
+        flags=_flags_table(findings),
+        left_out=Table("", ["folder, and why"], [[line.removeprefix("left out: ")] for line in selection.left_out], {}),
+    )
+
+
+def _published(selection: Selection) -> Finding:
+    """Return what readers of the published results among the runs have to know."""
+    notes = [[note.removeprefix("published ")] for note in published_notes(selection.published)]
+    return Finding(
+        name="published",
+        question="Which published results stand among these runs?",
+        answer=f"Those of the documents {', '.join(selection.published)}; nobody can check them.",
+        tables=[Table("Published results and claims", ["name, place, number of runs, remark"], notes, {})],
+    )
+
+
+def _title(selection: Selection) -> str:
+    models = list(dict.fromkeys(run.model for run in selection.runs))
+    named = ", ".join(models[:3]) + (f" and {len(models) - 3} more models" if len(models) > 3 else "")
+    return f"Keras and PyTorch on Horovod: {named}"
+
+
+def _facts(selection: Selection, folders: Sequence[str]) -> dict[str, str]:
+    named = [shlex.quote(folder) for folder in folders[:MOST_NAMED]]
+    more = [f"and {len(folders) - MOST_NAMED} more"] if len(folders) > MOST_NAMED else []
+    published = ["--published", *selection.published] if selection.published else []
+    return {
+        "Made": now()[:16].replace("T", " ") + " UTC",
+        "From": f"{len(selection.runs):,} run{'' if len(selection.runs) == 1 else 's'}",
+        "By": " ".join(["python -m analysis report", *named, *more, *published]),
+        "Revision": describe_environment().source_revision,
+    }
+
+
+def _without(finding: Finding, left_out: Sequence[str]) -> Finding:
+    """Return the finding without the flags for folders left out, which the page has once for all chapters."""
+    said = set(left_out)
+    return replace(finding, flags=[flag for flag in dict.fromkeys(finding.flags) if flag not in said])
+
+
+def _flags_table(findings: Sequence[Finding]) -> Table:
+    """Return each flag once, with the chapters that it is of."""
+    chapters: dict[str, list[str]] = defaultdict(list)
+    for finding in findings:
+        for flag in finding.flags:
+            chapters[flag].append(finding.name)
+    return Table("", ["flag", "chapters"], [[flag, ", ".join(names)] for flag, names in chapters.items()], {})

@@ -1,0 +1,112 @@
+"""Whether two runs were the same experiment: first weights, order of the samples, and the settings that matter."""
+
+from dataclasses import fields
+from typing import Any
+
+from common.config import Config, DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
+from common.model.specs import BatchNorm, Dropout, model_spec
+from common.run_folder.records import DataRecord, Hashes, NotRecorded, Run, RunRecord, World
+
+# Settings that may differ: the global batch is compared instead of a rank's, and where the data lies and how an
+# evaluation is shared out changes no number.
+_FREE = {"batch_size", "eval_batch_size", "data_folder", "validation"}
+_SUBJECTS: dict[str, Any] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "optimizer": OptimizerConfig,
+    "schedule": ScheduleConfig,
+    "training": TrainingConfig,
+}
+# Subject -> settings that define an experiment; of the device those that change what is computed, not where.
+SETTINGS = {
+    **{subject: [one.name for one in fields(kind) if one.name not in _FREE] for subject, kind in _SUBJECTS.items()},
+    "device": ["mixed_precision", "compression"],
+}
+HASHES = {"initial_weights": "first weights", "sample_order": "order of the samples"}
+
+
+def why_not_the_same(first: Run, second: Run) -> list[str]:
+    """Return, in plain words, why two runs cannot be called the same experiment; nothing if they can."""
+    return [
+        *(f"{run.folder} is {run.state}, not finished" for run in (first, second) if run.state != "finished"),
+        *_hashes_differ(first, second),
+        *_settings_differ(first, second),
+        *unlike_by_nature(first.record, second.record),
+        *(
+            f"{run.folder} is {what}, its times are not to be compared"
+            for run in (first, second)
+            for what in _untimed(run)
+        ),
+    ]
+
+
+def unlike_by_nature(first: RunRecord, second: RunRecord) -> list[str]:
+    """Return what no setting makes alike: masks of dropout, and batches that BatchNorm sees."""
+    configs, data = (first.config, second.config), (first.data, second.data)
+    if not all(isinstance(config, Config) for config in configs) or not isinstance(data[0], DataRecord):
+        return []
+    model, reasons = configs[0].model.model, []  # type: ignore[union-attr]
+    height, width, channels = data[0].image_shape
+    spec = model_spec(model, input_shape=(channels, height, width), outputs=len(data[0].class_names))
+    sizes = [record.world.size if isinstance(record.world, World) else None for record in (first, second)]
+    other_framework = first.framework != second.framework
+    if spec.holds(Dropout) and configs[0].model.dropout and (other_framework or sizes[0] != sizes[1]):  # type: ignore[union-attr]
+        reasons.append(
+            f"the masks of dropout differ: {model} was trained with it, and they come from framework and rank"
+        )
+    batches = [config.training.batch_size for config in configs]  # type: ignore[union-attr]
+    if spec.holds(BatchNorm) and batches[0] != batches[1]:
+        reasons.append(f"BatchNorm saw other batches: {batches[0]} and {batches[1]} images of a rank")
+    return reasons
+
+
+def _untimed(run: Run) -> list[str]:
+    """Return what a run measured in place of time."""
+    config = run.record.config
+    if not isinstance(config, Config):
+        return []
+    return ["profiled"] * config.record.profile + ["metered"] * config.energy.energy
+
+
+def _hashes_differ(first: Run, second: Run) -> list[str]:
+    reasons = []
+    for run in (first, second):
+        if isinstance(run.record.hashes, NotRecorded):
+            reasons.append(f"{run.folder} ({run.record.origin}) has no hashes: {run.record.hashes.not_recorded}")
+    if reasons:
+        return reasons
+    hashes = [run.record.hashes for run in (first, second)]
+    for name, title in HASHES.items():
+        values = [getattr(one, name) for one in hashes]
+        for run, value in zip((first, second), values, strict=True):
+            if isinstance(value, NotRecorded):
+                reasons.append(f"{run.folder} ({run.record.origin}) has no hash of its {title}: {value.not_recorded}")
+        if all(isinstance(value, str) for value in values) and values[0] != values[1]:
+            reasons.append(f"the {title} differ: {values[0]} and {values[1]}")
+    assert isinstance(hashes[0], Hashes)
+    return reasons
+
+
+def _settings_differ(first: Run, second: Run) -> list[str]:
+    configs = [run.record.config for run in (first, second)]
+    reasons = [
+        f"{run.folder} ({run.record.origin}) has no settings: {config.not_recorded}"
+        for run, config in zip((first, second), configs, strict=True)
+        if isinstance(config, NotRecorded)
+    ]
+    if reasons:
+        return reasons
+    for subject, names in SETTINGS.items():
+        one, other = (getattr(config, subject) for config in configs)
+        for name in names:
+            pair = getattr(one, name), getattr(other, name)
+            if pair[0] != pair[1]:
+                reasons.append(f"{subject}.{name} differs: {pair[0]} and {pair[1]}")
+    batches = [run.record.data.global_batch_size for run in (first, second) if isinstance(run.record.data, DataRecord)]
+    if len(batches) == 2 and batches[0] != batches[1]:
+        reasons.append(f"the global batch differs: {batches[0]} and {batches[1]} images")
+    rates = [[epoch.learning_rate for epoch in run.epochs] for run in (first, second)]
+    shared = min(len(rates[0]), len(rates[1]))
+    if rates[0][:shared] != rates[1][:shared]:
+        reasons.append("the learning rates differ: they depend on the number of ranks (--lr-scaling)")
+    return reasons

@@ -1,0 +1,162 @@
+"""`python -m analysis thesis`: the tables and figures of 003 from its run folders, published figures beside them.
+
+Nothing stands here but names: every number comes from the folders that `import-thesis` has made, and is held against
+the one that `published.toml` has. Where they differ the reason is told.
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from analysis.output.finding import Finding, Plot, add_options, selected, show
+from analysis.output.tables import Table
+from analysis.runs.reading import Selection
+from analysis.runs.validity import flags_of
+from analysis.thesis.comparison import (
+    BASE,
+    ENVIRONMENTS,
+    Compared,
+    ThesisRuns,
+    accuracies,
+    energies,
+    first_figures,
+    hybrids,
+    mean_total,
+    parameter_table,
+    products,
+    shares,
+    speedups,
+    studies,
+    table_of,
+    thesis_runs,
+    times,
+)
+from analysis.thesis.plots import (
+    plot_accuracies,
+    plot_curves,
+    plot_energy,
+    plot_hybrid,
+    plot_power,
+    plot_shares,
+    plot_speedups,
+    plot_studies,
+    plot_times,
+)
+from common.run_folder.power_file import POWER_FILE
+
+_TIMED = "cpu-r1, gpu1-r*, gpu1-wrapped-r*, gpu2-r*"
+# What is recomputed: title of the table, how, format of its numbers, and which folders it needs.
+_FIGURES = (
+    ("Table 3.1: both frameworks on MNIST", first_figures, ".2f", "table31-*"),
+    ("Figure 3.3: 2 GPUs and the CPU against 1 GPU", hybrids, ",.2f", "hybrid-r1 and hybrid-gpu1-r1"),
+    ("Figures 3.5 and 3.6: resolution and batch", studies, ",.1f", "size*-batch*"),
+    ("Figure 3.7: share of validation samples", shares, ",.2f", "validation*percent"),
+    ("Figure 4.3: times (means over runs)", times, ",.2f", _TIMED),
+    ("Figure 4.4: speedups and efficiency (of mean times)", speedups, ".4f", _TIMED),
+    ("Figure 4.6: accuracy on the test samples", accuracies, ".2f", _TIMED),
+    ("Table 4.2 and figure 4.12: energy (means over metered runs)", energies, ",.3f", "*-energy*"),
+    ("Table 4.2 and figure 4.12: energy-delay products", products, ".4f", "*-energy*"),
+)  # fmt: skip
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = commands.add_parser(
+        "thesis",
+        help="tables and figures of the thesis (document 003) from its imported runs",
+        description="Recompute the thesis (document 003) from the folders of `import-thesis`.",
+    )
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    show(find(selected(options)), options)
+
+
+def find(selection: Selection) -> Finding:
+    """Recompute what can be had from these runs; what cannot is said."""
+    thesis = thesis_runs(selection.runs)
+    question = "Do the figures of 003 follow from its raw files?"
+    if not (thesis.timed or thesis.metered or thesis.single):
+        answer = "None of these runs is one of 003. Make them with `python -m analysis import-thesis FOLDER -o RUNS`."
+        return Finding(name="thesis", question=question, answer=answer, tables=[], flags=selection.left_out)
+    flags = [*selection.left_out, *flags_of([run for run in selection.runs if run.origin == "imported"], [])]
+    figures = {title: of(thesis) for title, of, _, _ in _FIGURES}
+    parameters = parameter_table(thesis)
+    tables = [table_of(title, figures[title], form) for title, _, form, _ in _FIGURES if figures[title]]
+    tables[_place(tables) : _place(tables)] = [parameters] if parameters else []
+    return Finding(
+        name="thesis",
+        question=question,
+        answer=_answer(thesis, [one for of_title in figures.values() for one in of_title]),
+        tables=tables,
+        plots=_plots(thesis, flags=flags),
+        flags=flags,
+        notes=[
+            *(f"{title}: no runs to compute it from ({needs})" for title, *_, needs in _FIGURES if not figures[title]),
+            *([] if parameters else [f"Table 4.1: no runs to read it from ({BASE}-r*)"]),
+            *_missing_power(thesis),
+            "hollow diamonds are published figures; a figure agrees if it is the printed one up to its last digit",
+        ],
+    )
+
+
+def _place(tables: Sequence[Table]) -> int:
+    """Return where table 4.1 stands: before the first of chapter 4."""
+    return next((place for place, table in enumerate(tables) if " 4." in table.title), len(tables))
+
+
+def _answer(thesis: ThesisRuns, compared: Sequence[Compared]) -> str:
+    printed = [one for one in compared if one.agrees is not None]
+    agreeing = sum(one.agrees is True for one in printed)
+    explained = sum(one.agrees is False and one.why is not None for one in printed)
+    words = [f"{agreeing} of {len(printed)} published figures follow from the raw files up to their last digit"]
+    if differ := len(printed) - agreeing:
+        words.append(f"{differ} differ, {explained} of them for a known reason")
+    totals = {name: mean_total(thesis, name) for name in ENVIRONMENTS}
+    sentences = [f"{'; '.join(words)}."]
+    for name, base in ((BASE, "cpu"), ("gpu2", BASE)):
+        of_base, total, runs = totals[base], totals[name], thesis.timed.get(name, [])
+        if of_base and total:
+            sentences.append(
+                f"{ENVIRONMENTS[name]} (n = {len(runs)}) is {of_base / total:.3f} times as fast as "
+                f"{ENVIRONMENTS[base]} (n = {len(thesis.timed[base])}, {of_base:,.2f} s)."
+            )
+    right = {name: thesis.accuracies(name) for name in (BASE, "gpu2")}
+    if all(right.values()):
+        one, two = (100 * sum(values) / len(values) for values in right.values())
+        sentences.append(f"Mean test accuracies: {one:.1f} % on 1 GPU, {two:.1f} % on 2 GPUs.")
+    return " ".join(sentences)
+
+
+def _missing_power(thesis: ThesisRuns) -> list[str]:
+    """Return which halves of figures 4.7 and 4.8 cannot be drawn."""
+    halves = {
+        "gpu1": "4.7, left",
+        "cpu": "4.7, right",
+        "gpu1-wrapped": "4.8, left",
+        "gpu2": "4.8, right",
+    }
+    return [
+        f"figure {half} half: not drawn, for the power over time of {ENVIRONMENTS[name]} is missing"
+        + (", its sums alone are recorded" if thesis.metered.get(name) else "")
+        for name, half in halves.items()
+        if not any((run.folder / POWER_FILE).is_file() for run in thesis.metered.get(name, []))
+    ]
+
+
+def _plots(thesis: ThesisRuns, *, flags: list[str]) -> list[Plot]:
+    found = [
+        plot_hybrid(thesis),
+        *plot_studies(thesis),
+        plot_shares(thesis),
+        plot_times(thesis),
+        plot_speedups(thesis),
+        plot_curves(thesis),
+        plot_accuracies(thesis),
+        *plot_power(thesis, flags=flags),
+        plot_energy(thesis),
+    ]
+    return [plot for plot in found if plot is not None]

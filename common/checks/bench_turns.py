@@ -1,0 +1,238 @@
+"""What the two bench workers share: what is measured, and how contestants take turns within one start of ranks.
+
+A contestant is something that trains: a bare loop, our trainer on one rank, our trainer on all ranks. Two of them are
+measured in one start, in turns (A B A B ...), so that what changes on the machine meanwhile meets both alike; every
+turn of A followed by one of B is a pair. Rank 0 writes one JSON line for each turn.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from common.config import Config, config_from_dict
+from common.distributed.ranks import Ranks
+from common.run_folder.environment import describe_environment
+from common.training.run_setup import Experiment, prepare_experiment
+
+# model -> data set and images a step of one rank. Data made from a seed: the same everywhere, and nothing to fetch.
+TASKS = {
+    "cnn": ("synthetic:40000x28x28x1x10", 64),
+    "simplecnn": ("synthetic:40000x28x28x1x10", 64),
+    "resnet34": ("synthetic:2000x32x32x1x10", 16),
+}
+APART = "np2_apart"  # all ranks at once, none knowing of the others
+CONTESTANTS = ("bare", "np1", "np2", "np2_each", "np2_ddp", APART)
+MEMORY_BATCHES = 32  # batches that a bare loop holds in memory and goes round
+TRACE_STEPS = 2  # steps of the first turn of all, which compiles and allocates and is not counted
+MOST_GROWTH = 8.0  # of the steps of a turn, from one attempt to find their number to the next
+POLL_SECONDS = 0.005
+
+# Trains an epoch (number, steps) on this rank and returns the seconds it took.
+Train = Callable[[int, int], float]
+BuildContestant = Callable[[str, Experiment, Ranks], Train]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings:
+    """What a worker is asked for.
+
+    Attributes:
+        contestants: the base and the one measured against it, of CONTESTANTS.
+        seconds: length of a turn.
+        threads: compute threads of a rank.
+        results: file to which rank 0 adds a JSON line for each turn.
+    """
+
+    models: list[str]
+    contestants: list[str]
+    rounds: int
+    seconds: float
+    threads: int
+    results: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One turn of one contestant.
+
+    Attributes:
+        ranks: that trained.
+        steps: updates.
+        images: of all ranks.
+        seconds: of the slowest rank.
+        cpu_seconds: of all threads of rank 0. Without the time that other programs take, so on a busy machine it says
+            more than `seconds` where one rank trains.
+    """
+
+    model: str
+    contestant: str
+    round: int
+    ranks: int
+    steps: int
+    images: int
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def images_per_second(self) -> float:
+        """Throughput = images of all ranks / seconds of the slowest rank."""
+        return self.images / self.seconds
+
+
+def read_settings(arguments: Sequence[str] | None) -> BenchSettings:
+    """Return the settings on a worker's command line, which `launch.checks.bench` writes."""
+    parser = argparse.ArgumentParser(description="Started by `python -m launch bench`.")
+    parser.add_argument("--models", nargs="+", choices=TASKS, required=True)
+    parser.add_argument("--contestants", nargs=2, choices=CONTESTANTS, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--results", type=Path, required=True)
+    return BenchSettings(**vars(parser.parse_args(arguments)))
+
+
+def task_config(model: str, *, threads: int) -> Config:
+    """Return the settings of a run on this task."""
+    dataset, batch_size = TASKS[model]
+    return config_from_dict(
+        {
+            "data": {"dataset": dataset},
+            "model": {"model": model},
+            "training": {"batch_size": batch_size},
+            "device": {"threads": threads},
+        }
+    )
+
+
+def with_steps(experiment: Experiment, *, size: int, steps: int) -> Experiment:
+    """Return the experiment with epochs of so many steps on `size` ranks, without an end."""
+    return replace(experiment, size=size, steps_per_epoch=steps, total_steps=steps * 10**9)
+
+
+def alone(ranks: Ranks) -> Ranks:
+    """Return this process as the only rank of a run."""
+    # It stays on its own device: another process of the host may compute at the same time.
+    return replace(ranks, rank=0, size=1, controller="none", allgather=lambda value: [value])
+
+
+def measure(settings: BenchSettings, *, ranks: Ranks, build: BuildContestant) -> None:
+    """Measure all models; every rank calls this.
+
+    Args:
+        settings: of this start.
+        ranks: of this start.
+        build: called as build(contestant, experiment, ranks) on every rank; for a contestant of one rank, `ranks` is
+            this process alone.
+    """
+    if ranks.rank == 0:
+        environment = asdict(describe_environment()) | {"controller": ranks.controller, "threads": settings.threads}
+        _add_line(settings.results, {"environment": environment})
+    for model in settings.models:
+        experiment = prepare_experiment(task_config(model, threads=settings.threads), size=ranks.size, progress=False)
+        stage = _Stage(settings, experiment=experiment, ranks=ranks)
+        players = [_Player(name, build, stage=stage) for name in settings.contestants]
+        # The same steps for all, so that what an epoch costs once weighs alike.
+        most = min(player.most_steps for player in players)
+        steps = min(most, max(player.warm_up(most) for player in players))
+        for number in range(settings.rounds):
+            for player in players:
+                player.play(number, steps=steps)
+
+
+class _Stage:
+    """Lets the contestants of one model take turns."""
+
+    def __init__(self, settings: BenchSettings, *, experiment: Experiment, ranks: Ranks) -> None:
+        self.settings = settings
+        self.experiment = experiment
+        self.ranks = ranks
+        self._turns_of_one_rank = 0
+        self._marker = settings.results.with_name(f"{settings.results.name}.{experiment.spec.name}.turns")
+
+    def one_rank(self, act: Callable[[], Any]) -> Any:
+        """Let rank 0 act and return its result; the others sleep: to wait in a collective takes a core under MPI."""
+        self._turns_of_one_rank += 1
+        if self.ranks.rank == 0:
+            result = act()
+            # As long as the number of turns done, so that no reader ever sees half a number.
+            with self._marker.open("ab") as file:
+                file.write(b".")
+            return result
+        while not self._marker.exists() or self._marker.stat().st_size < self._turns_of_one_rank:
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def all_ranks(self, train: Callable[[], float]) -> float:
+        """Start all ranks at once; return the seconds of the slowest."""
+        self.ranks.allgather(None)
+        return max(self.ranks.allgather(train()))
+
+
+class _Player:
+    """A contestant with its model on the ranks that train."""
+
+    def __init__(self, name: str, build: BuildContestant, *, stage: _Stage) -> None:
+        self.name = name
+        self.stage = stage
+        self.size = stage.ranks.size if name.startswith("np2") else 1
+        self._epoch = 0
+        # Every rank builds every contestant, though rank 0 alone trains those of one rank: Keras numbers what is built,
+        # and Horovod's ranks find each other by these names.
+        joined = self.size > 1 and name != APART
+        self._train = build(name, stage.experiment, stage.ranks if joined else alone(stage.ranks))
+
+    @property
+    def most_steps(self) -> int:
+        """Steps of an epoch that uses all samples."""
+        experiment = self.stage.experiment
+        return len(experiment.training_indices) // (experiment.config.training.batch_size * self.size)
+
+    def warm_up(self, most: int) -> int:
+        """Compile and allocate, then return how many steps, at most `most`, fill a turn; nothing of it is counted."""
+        wanted = self.stage.settings.seconds
+        steps = min(TRACE_STEPS, most)
+        self._turn(steps)
+        # The last of these turns has the length wanted: a slow beginning is no measure of what follows.
+        while (seconds := self._turn(steps)) < 0.7 * wanted and steps < most:
+            steps = min(most, max(steps + 1, round(steps * min(MOST_GROWTH, wanted / seconds))))
+        return steps
+
+    def play(self, number: int, *, steps: int) -> None:
+        """Take one turn and write it down."""
+        cpu_before = time.process_time()
+        seconds = self._turn(steps)
+        cpu_seconds = time.process_time() - cpu_before
+        if self.stage.ranks.rank == 0:
+            experiment = self.stage.experiment
+            turn = Turn(
+                model=experiment.spec.name,
+                contestant=self.name,
+                round=number,
+                ranks=self.size,
+                steps=steps,
+                images=steps * experiment.config.training.batch_size * self.size,
+                seconds=seconds,
+                cpu_seconds=cpu_seconds,
+            )
+            _add_line(self.stage.settings.results, asdict(turn))
+
+    def _turn(self, steps: int) -> float:
+        """Train an epoch; return its seconds, the same on all ranks."""
+        self._epoch += 1
+        epoch = self._epoch
+
+        def train() -> float:
+            return self._train(epoch, steps)
+
+        if self.size > 1:
+            return self.stage.all_ranks(train)
+        return self.stage.ranks.from_first(self.stage.one_rank(train))
+
+
+def _add_line(path: Path, record: dict[str, Any]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(record) + "\n")

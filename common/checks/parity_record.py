@@ -1,0 +1,149 @@
+"""`parity.json`: what was compared to prove that both frameworks train alike, how far apart it was, and may be.
+
+`python -m launch parity` writes it, `python -m analysis parity` shows it. Differences are relative to the largest entry
+of the reference, the worst of all arrays compared.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from common.checks.parity_cases import Dtype
+from common.errors import UserError, one_line
+from common.run_folder.environment import Environment
+from common.run_folder.records import Moment, write_atomically
+
+SCHEMA_VERSION = 1
+PARITY_FILE = "parity.json"
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two sets of arrays laid side by side.
+
+    Attributes:
+        what: outputs, gradients, weights after some updates ...
+        optimizer: None where none is at work.
+        between: whose arrays, the second being the reference: `keras np 1`, `torch np 1`.
+        dropout: none: the model has none; off: it has, and it was switched off.
+        difference: relative, of the worst array; infinite for other names or shapes.
+        where: name of that array.
+        tolerance: None: shown, not judged.
+    """
+
+    __pydantic_config__ = _STRICT
+    model: str
+    what: str
+    optimizer: str | None
+    between: tuple[str, str]
+    dropout: str
+    dtype: Dtype
+    difference: float
+    where: str
+    tolerance: float | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the difference is larger than it may be."""
+        return self.tolerance is not None and not self.difference <= self.tolerance
+
+    @property
+    def description(self) -> str:
+        """What was compared and how far it is apart, in a line."""
+        about = ", ".join(part for part in (self.model, self.what, self.optimizer, self.dtype) if part)
+        limit = "not judged" if self.tolerance is None else f"may be {self.tolerance:.0e}"
+        return f"{about}, {' against '.join(self.between)}: {self.difference:.1e} at {self.where}, {limit}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Two trainings update by update.
+
+    Attributes:
+        between: as of a comparison.
+        exchanged: whether each update starts from the state that the reference had before it.
+        losses: (updates,) of both, mean over the global batch, before each update.
+        weights_difference: (updates,) relative difference of the weights after each update; empty if not kept.
+    """
+
+    __pydantic_config__ = _STRICT
+    model: str
+    optimizer: str
+    between: tuple[str, str]
+    dtype: Dtype
+    exchanged: bool
+    losses: tuple[list[float], list[float]]
+    weights_difference: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParitySettings:
+    """What was asked for."""
+
+    __pydantic_config__ = _STRICT
+    models: list[str]
+    optimizers: list[str]
+    np: list[int]
+    updates: int
+    exchanged_updates: int
+    controller: str
+    dataset: str
+    epochs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityRecord:
+    """`parity.json`; `ended_at` is None while proofs go on, and stays so if they were interrupted."""
+
+    __pydantic_config__ = _STRICT
+    schema_version: int
+    started_at: Moment
+    ended_at: Moment | None
+    settings: ParitySettings
+    environment: Environment
+    comparisons: list[Comparison] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)  # run folders beside this file
+
+
+_PARITY = TypeAdapter(ParityRecord)
+
+
+def parity_schema() -> dict[str, Any]:
+    """Return the JSON Schema of `parity.json`."""
+    return _PARITY.json_schema()
+
+
+def write_parity(folder: Path, record: ParityRecord) -> None:
+    """Write `parity.json` so that a reader sees the old one or the new one, whole."""
+    write_atomically(folder / PARITY_FILE, json.dumps(asdict(record), indent=1) + "\n")
+
+
+def read_parity(folder: Path) -> ParityRecord:
+    """Read and validate `parity.json`.
+
+    Raises:
+        UserError: it is missing, or does not follow the schema.
+    """
+    file = folder / PARITY_FILE
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"no proofs to show: {error.strerror}. Received: {file}. Name a folder that `python -m launch parity` made"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is no record of proofs. Received: {error}. Restore it, or run the proofs") from None
+    try:
+        record = _PARITY.validate_json(text, strict=True)
+    except ValidationError as error:
+        raise UserError(f"{file} is no record of proofs: {one_line(error)}. Restore it, or run the proofs") from None
+    if record.schema_version != SCHEMA_VERSION:
+        raise UserError(
+            f"unknown schema version. Received: {record.schema_version} in {file}. This program reads {SCHEMA_VERSION}"
+        )
+    return record

@@ -1,0 +1,100 @@
+"""What both preflight workers share: 1 MB is summed over all ranks, the sum checked, its time and the clocks compared.
+
+Rank 0 prints what was found as one line, JSON after `MARK`: a file would not reach the preflight where hosts share no
+folder, which is among the things that it looks for.
+"""
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from common.config import DeviceConfig
+from common.distributed.ranks import Ranks
+from common.utils.command_line import Parser, carry_out
+
+MARK = "preflight exchange: "
+NUMBERS = 250_000  # float32, so 10^6 bytes
+WARM_UP_ROUNDS = 2  # the first ones make connections and buffers
+ROUNDS = 11
+
+# Sums an array over all ranks; returns the sum and the seconds that it took, copies to and from a device left out.
+Exchange = Callable[[np.ndarray], tuple[np.ndarray, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangeReport:
+    """What the ranks found.
+
+    Attributes:
+        hosts: of each rank, as it names itself.
+        devices: of each rank.
+        seconds: of the slowest rank, for each round.
+        wrong_ranks: those that got another sum than they should.
+        clock_offsets: of each rank against rank 0, seconds: all leave a sum at nearly the same moment.
+    """
+
+    controller: str
+    bytes: int
+    hosts: list[str]
+    devices: list[str]
+    seconds: list[float]
+    wrong_ranks: list[int]
+    clock_offsets: list[float]
+
+
+def run_worker(arguments: Sequence[str] | None, *, program: str, check: Callable[[DeviceConfig], int]) -> int:
+    """Read the command line and check; return the exit code.
+
+    Args:
+        arguments: of the command line.
+        program: its name in messages.
+        check: given the device that is wanted, joins the ranks and returns the exit code.
+    """
+    parser = Parser(prog=program)
+    parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto")
+    options = parser.parse_args(arguments)
+    return carry_out(lambda: check(DeviceConfig(device=options.device)), program=program)
+
+
+def check_exchange(ranks: Ranks, *, device: str, exchange: Exchange) -> int:
+    """Sum, check and time; rank 0 prints the report.
+
+    Args:
+        ranks: all that were started.
+        device: of this rank.
+        exchange: of the framework.
+
+    Returns:
+        The exit code.
+    """
+    # Small whole numbers, so that their sum is exact in any order and another one for each element.
+    values = (np.arange(NUMBERS) % 100 * (ranks.rank + 1)).astype(np.float32)
+    expected = (np.arange(NUMBERS) % 100 * (ranks.size * (ranks.size + 1) // 2)).astype(np.float32)
+    right, seconds, clocks = True, [], []
+    for number in range(WARM_UP_ROUNDS + ROUNDS):
+        total, took = exchange(values)
+        clock = time.time()
+        right = right and bool(np.array_equal(total, expected))
+        if number >= WARM_UP_ROUNDS:
+            seconds.append(took)
+            clocks.append(clock)
+    all_right = ranks.allgather(right)
+    all_clocks = np.array(ranks.allgather(clocks))
+    report = ExchangeReport(
+        controller=ranks.controller,
+        bytes=values.nbytes,
+        hosts=ranks.allgather(platform.node()),
+        devices=ranks.allgather(device),
+        seconds=ranks.maximum(np.array(seconds)).tolist(),
+        wrong_ranks=[rank for rank, fine in enumerate(all_right) if not fine],
+        clock_offsets=np.median(all_clocks - all_clocks[0], axis=1).tolist(),
+    )
+    if ranks.rank == 0:
+        sys.stdout.write(f"{MARK}{json.dumps(asdict(report))}\n")
+        sys.stdout.flush()
+    return 0

@@ -1,0 +1,284 @@
+"""The cache of data sets: one folder each, written once, complete or absent, checked on every load.
+
+    <cache folder>/datasets/mnist/train_images.npy    (60000, 28, 28, 1) uint8
+                                  train_labels.npy    (60000,) int64
+                                  test_images.npy, test_labels.npy
+                                  meta.json           classes, pixel statistics, origin; size and CRC-32 of the files
+    <cache folder>/datasets/.mnist.lock
+
+An entry is built in a folder of its own and renamed into place, so a reader never sees half of one. Who wants to build
+holds the lock, which spans processes and hosts; readers need no lock and no right to write. Each load reads all bytes
+once for their CRC-32 (1 to 4 GB/s; they are wanted in memory anyway): a damaged entry is built again. Files
+above 2 GB are checked by size on a load, and in full by `python -m common datasets verify`.
+"""
+
+import contextlib
+import errno
+import json
+import shutil
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+
+from common.data.dataset import Dataset, PixelStatistics, Split, check_labels
+from common.data.sources import say
+from common.errors import UserError
+from common.utils.cache_folder import cache_folder
+
+FORMAT_VERSION = 1
+FULL_CHECK_BYTES = 2 * 1024**3
+QUIET_WAIT_SECONDS = 3
+ARRAY_FILES = ("train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy")
+
+
+@dataclass(frozen=True)
+class SplitContent:
+    """What a builder gives for one split.
+
+    Attributes:
+        image_shape: (height, width, channels).
+        image_chunks: parts of (samples, height, width, channels) uint8, in order; read once, so they may be made as
+            they are asked for.
+        labels: (samples,) class numbers.
+    """
+
+    image_shape: tuple[int, int, int]
+    image_chunks: Iterable[np.ndarray]
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a builder gives for a data set; `origin` says where it came from, for people."""
+
+    class_names: tuple[str, ...]
+    train: SplitContent
+    test: SplitContent
+    origin: str
+
+
+class DamagedEntryError(Exception):
+    """A cache entry is there but not as it was written; the message says what differs."""
+
+
+def datasets_folder() -> Path:
+    """Return the folder of the cached data sets (not created)."""
+    return cache_folder() / "datasets"
+
+
+def load_or_build(entry: str, build: Callable[[Path], Content], *, name: str) -> Dataset:
+    """Return a data set from the cache; build it first if it is missing or damaged.
+
+    Args:
+        entry: folder name in the cache.
+        build: makes the content; given an empty folder for its downloads, which is deleted afterwards.
+        name: of the returned data set.
+
+    Raises:
+        UserError: the builder's, or the cache cannot be read or written, or the disk is full.
+    """
+    waiting_since = time.time()
+    with _errors_for_people():
+        with contextlib.suppress(FileNotFoundError, DamagedEntryError):
+            return load_entry(entry, name=name)
+        with _build_lock(entry):
+            try:
+                return load_entry(entry, name=name)  # another process has built it meanwhile
+            except FileNotFoundError:
+                pass
+            except DamagedEntryError as error:
+                say(f"data set {name} in the cache is damaged ({error}); making it anew")
+            _build_entry(entry, build, waiting_since)
+            return load_entry(entry, name=name)
+
+
+def load_entry(entry: str, *, name: str, full_check: bool = False) -> Dataset:
+    """Return a data set that is in the cache.
+
+    Args:
+        entry: folder name in the cache.
+        name: of the returned data set.
+        full_check: check the bytes of large files too.
+
+    Raises:
+        FileNotFoundError: there is no such entry.
+        DamagedEntryError: it is not as it was written.
+        UserError: it holds labels that are no class numbers.
+    """
+    folder = datasets_folder() / entry
+    meta = read_meta(entry)
+    arrays = []
+    for file_name in ARRAY_FILES:
+        path, expected = folder / file_name, meta["files"][file_name]
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            raise DamagedEntryError(f"{file_name} is missing") from None
+        if size != expected["bytes"]:
+            raise DamagedEntryError(f"{file_name} has {size} bytes instead of {expected['bytes']}")
+        if (full_check or size <= FULL_CHECK_BYTES) and crc32_of_file(path) != expected["crc32"]:
+            raise DamagedEntryError(f"{file_name} has another checksum")
+        arrays.append(np.load(path, mmap_mode="r", allow_pickle=False))
+    class_names = tuple(meta["class_names"])
+    for labels in (arrays[1], arrays[3]):
+        check_labels(labels, class_count=len(class_names), where=str(folder))
+    return Dataset(
+        name=name,
+        train=Split(images=arrays[0], labels=arrays[1]),
+        test=Split(images=arrays[2], labels=arrays[3]),
+        class_names=class_names,
+        mean=tuple(meta["mean"]),
+        standard_deviation=tuple(meta["standard_deviation"]),
+    )
+
+
+def read_meta(entry: str) -> dict[str, Any]:
+    """Return the description of a cache entry, checked against its own checksum.
+
+    Raises:
+        FileNotFoundError: there is no such entry.
+        DamagedEntryError: the description is not as it was written, or of another version of this program.
+    """
+    folder = datasets_folder() / entry
+    if not folder.is_dir():
+        raise FileNotFoundError(folder)
+    try:
+        meta = json.loads((folder / "meta.json").read_bytes())
+        checksum = meta.pop("crc32")
+    except FileNotFoundError:
+        raise DamagedEntryError("meta.json is missing") from None
+    except (ValueError, KeyError, AttributeError):
+        raise DamagedEntryError("meta.json is unreadable") from None
+    if checksum != _crc32_of_meta(meta) or meta.get("format") != FORMAT_VERSION:
+        raise DamagedEntryError("meta.json has another checksum or version")
+    return meta
+
+
+def entries() -> list[str]:
+    """Return the names of all entries in the cache, sorted."""
+    folder = datasets_folder()
+    return sorted(path.name for path in folder.glob("[!.]*") if path.is_dir()) if folder.is_dir() else []
+
+
+def _build_entry(entry: str, build: Callable[[Path], Content], waiting_since: float) -> None:
+    """Build an entry and put it in place; the lock is held.
+
+    A failure is noted beside the lock. A process that was already waiting then fails with the same message instead of
+    trying all over again, or 64 ranks would take 64 times as long to report that there is no network.
+    """
+    parent = datasets_folder()
+    failure_note = parent / f".{entry}.failed"
+    if failure_note.exists() and failure_note.stat().st_mtime >= waiting_since:
+        raise UserError(failure_note.read_text())
+    for leftover in parent.glob(f".{entry}.partial-*"):  # of a process that was killed: nobody else builds now
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{entry}.partial-", dir=parent))
+    try:
+        try:
+            with _errors_for_people():
+                (partial / "work").mkdir()
+                (partial / "entry").mkdir()
+                _write_entry(partial / "entry", build(partial / "work"))
+                if (parent / entry).exists():
+                    (parent / entry).rename(partial / "damaged")
+                (partial / "entry").rename(parent / entry)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except UserError as error:
+        with contextlib.suppress(OSError):  # where the disk is so full that not even this fits, each tries by itself
+            failure_note.write_text(str(error))
+        raise
+    failure_note.unlink(missing_ok=True)
+
+
+def _write_entry(folder: Path, content: Content) -> None:
+    """Write the arrays and, last, their description. Plain writes, no map: a full disk is then an error, no crash."""
+    statistics = PixelStatistics(content.train.image_shape[2])
+    for split_name, split in (("train", content.train), ("test", content.test)):
+        labels = np.ascontiguousarray(split.labels, np.int64)
+        where = f"the {split_name} samples of {content.origin}"
+        check_labels(labels, class_count=len(content.class_names), where=where)
+        np.save(folder / f"{split_name}_labels.npy", labels)
+        with (folder / f"{split_name}_images.npy").open("wb") as file:
+            shape = (len(labels), *split.image_shape)
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            written = 0
+            for chunk in split.image_chunks:
+                assert chunk.shape[1:] == split.image_shape and chunk.dtype == np.uint8, (chunk.shape, chunk.dtype)
+                file.write(np.ascontiguousarray(chunk).data)
+                written += len(chunk)
+                if split_name == "train":
+                    statistics.add(chunk)
+            assert written == len(labels), (written, len(labels))
+    meta = {
+        "format": FORMAT_VERSION,
+        "origin": content.origin,
+        "class_names": list(content.class_names),
+        "mean": list(statistics.mean),
+        "standard_deviation": list(statistics.standard_deviation),
+        "files": {
+            name: {
+                "shape": list(np.load(folder / name, mmap_mode="r").shape),
+                "bytes": (folder / name).stat().st_size,
+                "crc32": crc32_of_file(folder / name),
+            }
+            for name in ARRAY_FILES
+        },
+    }
+    (folder / "meta.json").write_text(json.dumps(meta | {"crc32": _crc32_of_meta(meta)}, indent=1) + "\n")
+
+
+def crc32_of_file(path: Path, *, start: int = 0) -> int:
+    """Return the CRC-32 of the bytes of a file from `start` on."""
+    checksum = 0
+    with path.open("rb") as file:
+        file.seek(start)
+        while chunk := file.read(1 << 20):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+def _crc32_of_meta(meta: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(meta, sort_keys=True).encode())
+
+
+@contextlib.contextmanager
+def _build_lock(entry: str) -> Iterator[None]:
+    """Hold the lock of an entry; say so when another process has it for long. A killed process loses its lock."""
+    parent = datasets_folder()
+    parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(parent / f".{entry}.lock")
+    try:
+        lock.acquire(timeout=QUIET_WAIT_SECONDS)
+    except filelock.Timeout:
+        say(f"waiting for another process that is making data set {entry} (lock {lock.lock_file})")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _errors_for_people() -> Iterator[None]:
+    """Turn what the file system refuses into a UserError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        where = f"Received: {error.strerror or error} ({error.filename or datasets_folder()})"
+        elsewhere = "set HOROVOD_TWINS_CACHE to a folder"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"the disk of the cache folder is full. {where}. Make room, or {elsewhere} on another disk"
+            ) from error
+        raise UserError(
+            f"the cache folder {cache_folder()} cannot be used. {where}. Correct it, or {elsewhere} that can be written"
+        ) from error

@@ -1,0 +1,128 @@
+"""`python -m common datasets`: look at, fetch and check the cached data sets."""
+
+import argparse
+from pathlib import Path
+
+from common.data import cache as dataset_cache
+from common.data import sources
+from common.data.cache import DamagedEntryError
+from common.data.catalog import PUBLISHED
+from common.data.dataset import Dataset
+from common.data.formats import Arrays
+from common.data.loading import dataset_help, load_dataset
+from common.errors import UserError
+from common.utils.command_line import Parser
+
+
+def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the `datasets` command; each of its actions sets `run`, a function of the parsed options."""
+    parser = commands.add_parser("datasets", help="list, fetch and verify data sets")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    listing = actions.add_parser("list", help="show all data sets and which of them are in the cache")
+    listing.set_defaults(run=lambda options: list_datasets())
+
+    fetch = actions.add_parser("fetch", help="put data sets into the cache, e.g. for nodes without network")
+    fetch.add_argument("names", nargs="+", metavar="NAME", help=dataset_help())
+    fetch.add_argument("--data-folder", type=Path, metavar="PATH", help="where the original files are looked for first")
+    fetch.add_argument("--image-size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="pixels, for images:PATH")
+    fetch.add_argument("--gray", action="store_true", help="convert to one channel, for images:PATH")
+    fetch.set_defaults(run=fetch_datasets)
+
+    verify = actions.add_parser("verify", help="recompute all checksums of cached data sets")
+    verify.add_argument("names", nargs="*", metavar="NAME", help="names as `list` shows them (default: all cached)")
+    verify.set_defaults(run=lambda options: verify_datasets(options.names))
+
+
+def list_datasets() -> None:
+    """Print a table of the published data sets and of all else that is in the cache."""
+    cached = dataset_cache.entries()
+    rows: list[tuple[str, ...]] = [("name", "training", "test", "image", "classes", "in the cache", "what")]
+    for dataset in PUBLISHED.values():
+        training, test = (f"{count:,}" for count in dataset.samples)
+        size = _size(dataset.name) if dataset.name in cached else "no"
+        shape = "x".join(map(str, dataset.image_shape))
+        rows.append((dataset.name, training, test, shape, str(len(dataset.class_names)), size, dataset.title))
+    for entry in cached:
+        if entry not in PUBLISHED:
+            rows.append(_row_of_entry(entry))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        print("  ".join(cell.ljust(width) for cell, width in cells).rstrip())
+    print(f"\ncache: {dataset_cache.datasets_folder()} (set HOROVOD_TWINS_CACHE to move it)")
+    print("also: synthetic, synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES, images:PATH, prepared:FILE")
+
+
+def fetch_datasets(options: argparse.Namespace) -> None:
+    """Put data sets into the cache.
+
+    Raises:
+        UserError: see `load_dataset`.
+    """
+    image_size = tuple(options.image_size) if options.image_size else None
+    for name in options.names:
+        dataset = load_dataset(name, source_folder=options.data_folder, image_size=image_size, gray=options.gray)
+        shape = "x".join(map(str, dataset.image_shape))
+        print(f"{name}: {len(dataset.train):,} training and {len(dataset.test):,} test images of {shape}, ready")
+
+
+def verify_datasets(names: list[str]) -> None:
+    """Recompute the checksums of cached data sets: of our files, and for published ones of the original files too.
+
+    Raises:
+        UserError: one is not in the cache or not as it should be. The others are checked all the same.
+    """
+    cached = dataset_cache.entries()
+    missing = [name for name in names if name not in cached]
+    if missing:
+        raise UserError(
+            f"not in the cache. Received: {', '.join(missing)}; cached are: {', '.join(cached) or 'none'}. "
+            "Run `python -m common datasets fetch NAME` first"
+        )
+    damaged = []
+    for name in names or cached:
+        problem = _problem_of_entry(name)
+        print(f"{name}: {problem or 'all checksums right'}", flush=True)
+        if problem:
+            damaged.append(name)
+    if damaged:
+        raise UserError(
+            f"damaged data sets in the cache. Received: {', '.join(damaged)}. Remove their folders in "
+            f"{dataset_cache.datasets_folder()}: they are made anew when they are used"
+        )
+
+
+def _problem_of_entry(entry: str) -> str | None:
+    """Return what is wrong with a cache entry."""
+    try:
+        dataset = dataset_cache.load_entry(entry, name=entry, full_check=True)
+    except (DamagedEntryError, UserError) as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.strerror}: {error.filename}"
+    if entry in PUBLISHED:
+        wrong = sources.wrong_checksums(PUBLISHED[entry], PUBLISHED[entry].files_from_arrays(_arrays(dataset)))
+        if wrong:
+            return f"wrong MD5: {', '.join(wrong)}"
+    return None
+
+
+def _arrays(dataset: Dataset) -> Arrays:
+    return dataset.train.images, dataset.train.labels, dataset.test.images, dataset.test.labels
+
+
+def _row_of_entry(entry: str) -> tuple[str, ...]:
+    try:
+        meta = dataset_cache.read_meta(entry)
+    except (DamagedEntryError, OSError) as error:
+        return entry, "", "", "", "", "damaged", str(error)
+    shapes = [meta["files"][f"{split}_images.npy"]["shape"] for split in ("train", "test")]
+    counts = [f"{shape[0]:,}" for shape in shapes]
+    shape = "x".join(map(str, shapes[0][1:]))
+    return entry, *counts, shape, str(len(meta["class_names"])), _size(entry), meta["origin"]
+
+
+def _size(entry: str) -> str:
+    folder = dataset_cache.datasets_folder() / entry
+    return f"{sum(path.stat().st_size for path in folder.iterdir()) / 1e6:,.1f} MB"

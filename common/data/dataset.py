@@ -1,0 +1,93 @@
+"""What a data set is once it is loaded; `common.data.loading` loads one."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The training or the test samples.
+
+    Attributes:
+        images: (samples, height, width, channels), read-only; uint8, or float16 from 0 to 1; a memory map, so that
+            the ranks of a host share one copy (small synthetic data sets are plain arrays).
+        labels: (samples,) int64, read-only; the class numbers from 0.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set for image classification.
+
+    Attributes:
+        name: as the user wrote it.
+        train: the training samples, validation included.
+        test: the test samples.
+        class_names: one for each class number.
+        mean: per channel, of pixel / 255 over all training images.
+        standard_deviation: per channel, of pixel / 255 over all training images.
+        validation_samples: the last so many rows of `train` are the validation split; None where the data set has
+            none of its own, and the settings cut one.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    standard_deviation: tuple[float, ...]
+    validation_samples: int | None = None
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(height, width, channels)."""
+        height, width, channels = self.train.images.shape[1:]
+        return height, width, channels
+
+    @property
+    def class_count(self) -> int:
+        return len(self.class_names)
+
+
+class PixelStatistics:
+    """Mean and standard deviation of the pixels, exactly: from how often each of the 256 values occurs."""
+
+    def __init__(self, channels: int) -> None:
+        self.counts = np.zeros((channels, 256), np.int64)
+
+    def add(self, images: np.ndarray) -> None:
+        """Count the pixels of images (samples, height, width, channels) uint8."""
+        for channel, counts in enumerate(self.counts):
+            counts += np.bincount(images[..., channel].ravel(), minlength=256)
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """Per channel, of pixel / 255."""
+        return tuple(float(counts @ np.arange(256) / counts.sum() / 255) for counts in self.counts)
+
+    @property
+    def standard_deviation(self) -> tuple[float, ...]:
+        """Per channel, of pixel / 255; of the whole set of pixels, so divided by n."""
+        values = np.arange(256) / 255
+        pairs = zip(self.counts, self.mean, strict=True)
+        return tuple(float(np.sqrt(counts @ (values - mean) ** 2 / counts.sum())) for counts, mean in pairs)
+
+
+def check_labels(labels: np.ndarray, *, class_count: int, where: str) -> None:
+    """Raise UserError unless all labels are class numbers 0 <= label < class_count."""
+    wrong = np.flatnonzero((labels < 0) | (labels >= class_count))
+    if len(wrong):
+        raise UserError(
+            f"labels out of range in {where}: {len(wrong)} of {len(labels)} are not in 0..{class_count - 1}. "
+            f"Received: {labels[wrong[0]]} for sample {wrong[0]}. "
+            "Correct the source, remove this folder from the cache and fetch the data set again"
+        )

@@ -1,0 +1,194 @@
+"""`python -m common images`: prepare a folder of images for training, or draw one."""
+
+import argparse
+import os
+import re
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+from PIL import Image
+
+from common.data.images.contact_sheet import contact_sheet
+from common.data.images.folder import open_image
+from common.data.images.prepare import Preparation, Settings, prepare
+from common.data.images.prepared_file import PixelType, load_prepared
+from common.data.images.prepared_rows import parse_shares
+from common.data.images.shapes import CLASS_NAMES, draw_folder
+from common.distributed.console import counted, readable_seconds
+from common.errors import UserError, expanded
+from common.measurement.interference import peak_memory_bytes
+from common.utils.command_line import Parser
+from common.utils.cores import usable_cores
+
+MOST_SIDE = 20_000  # pixels
+SHEET_CLASSES, SHEET_IMAGES = 20, 8  # at most, of a contact sheet: classes, and images of each
+SHOWN_FILES = 5
+
+
+def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
+    """Add the `images` command; each of its actions sets `run`, a function of the parsed options."""
+    parser = commands.add_parser("images", help="prepare folders of images for training, draw images")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    preparing = actions.add_parser(
+        "prepare", help="make one file of a folder with a subfolder of images for each class"
+    )
+    preparing.add_argument("folder", type=Path, metavar="FOLDER", help="with class folders of PNG or JPEG files")
+    preparing.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to make")
+    preparing.add_argument("--size", required=True, metavar="WxH", help="width x height in pixels, such as 197x148")
+    preparing.add_argument("--gray", action="store_true", help="one channel (without it: three)")
+    preparing.add_argument(
+        "--dtype", choices=get_args(PixelType), default="uint8",
+        help="uint8: pixels as they are; float16: pixel / 255, twice the size (default: %(default)s)",
+    )  # fmt: skip
+    preparing.add_argument(
+        "--split", default="85/2/13", metavar="A/B/C",
+        help="percent of each class for training, validation and test (default: %(default)s)",
+    )  # fmt: skip
+    preparing.add_argument("--seed", type=int, default=1, help="of split and order (default: %(default)s)")
+    preparing.add_argument("--skip-broken", action="store_true", help="leave out broken files and list them")
+    preparing.set_defaults(run=prepare_images)
+
+    drawing = actions.add_parser("draw", help="draw silhouettes of nine shapes, a folder to try things with")
+    drawing.add_argument("folder", type=Path, metavar="FOLDER", help="the folder to make")
+    drawing.add_argument("--images", type=int, default=9000, help="in all classes (default: %(default)s)")
+    drawing.add_argument("--size", default="227x227", metavar="WxH", help="in pixels (default: %(default)s)")
+    drawing.add_argument("--seed", type=int, default=1, help="of all that is random (default: %(default)s)")
+    drawing.set_defaults(run=draw_images)
+
+
+def prepare_images(options: argparse.Namespace) -> None:
+    """Prepare a folder, make the contact sheets, say what was made and what it took.
+
+    Raises:
+        UserError: an impossible setting, unusable images, or something exists that would be overwritten.
+        OSError: something cannot be read or written.
+    """
+    _stop_cleanly()
+    settings = Settings(
+        size=parse_size(options.size),
+        gray=options.gray,
+        pixels=options.dtype,
+        shares=parse_shares(options.split),
+        seed=_checked_seed(options.seed),
+        skip_broken=options.skip_broken,
+    )
+    file = expanded(options.out)
+    before, after, skipped = (file.with_name(file.stem + end) for end in ("-before.png", "-after.png", "-skipped.txt"))
+    for other in (before, after, skipped):
+        if other.exists():
+            raise UserError(f"a file beside FILE exists already and is not overwritten. Received: {other}. Remove it")
+    start, start_of_work = time.perf_counter(), _work_seconds()
+    made = prepare(options.folder, file, settings)
+    seconds, work_seconds = time.perf_counter() - start, _work_seconds() - start_of_work
+    if made.skipped:
+        _list_skipped(made.skipped, skipped)
+    _draw_sheets(made, file, before=before, after=after)
+    description = made.description
+    print(f"contact sheets: {before}, {after}")
+    print(
+        f"{file}: {description.training_samples:,} training, {description.validation_samples:,} validation and "
+        f"{description.test_samples:,} test images of {len(description.class_names)} classes, "
+        f"{settings.size[0]}x{settings.size[1]} pixels, {counted(description.image_shape[2], 'channel')}, "
+        f"{description.pixels}, {file.stat().st_size / 1e6:,.1f} MB. Train with --dataset prepared:{file}"
+    )
+    speed = _speed("prepared", description.samples, seconds=seconds, work_seconds=work_seconds)
+    print(f"{speed}, peak memory {peak_memory_bytes() / 1e6:,.0f} MB")
+
+
+def draw_images(options: argparse.Namespace) -> None:
+    """Draw a folder of silhouettes and say what it took.
+
+    Raises:
+        UserError: an impossible setting, or the folder exists.
+        OSError: it cannot be written.
+    """
+    _stop_cleanly()
+    size, seed = parse_size(options.size), _checked_seed(options.seed)
+    start, start_of_work = time.perf_counter(), _work_seconds()
+    draw_folder(options.folder, images=options.images, size=size, seed=seed)
+    seconds, work_seconds = time.perf_counter() - start, _work_seconds() - start_of_work
+    print(f"{options.folder}: {options.images:,} images of {len(CLASS_NAMES)} classes: {', '.join(CLASS_NAMES)}")
+    print(_speed("drew", options.images, seconds=seconds, work_seconds=work_seconds))
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Return (width, height) of a text like `197x148`.
+
+    Raises:
+        UserError: it is no such text, or no size of an image.
+    """
+    match = re.fullmatch(r"(\d{1,9})x(\d{1,9})", text)
+    width, height = (int(number) for number in match.groups()) if match else (0, 0)
+    if not 1 <= min(width, height) <= max(width, height) <= MOST_SIDE:
+        raise UserError(
+            f"a size is width x height, 1 to {MOST_SIDE:,} pixels each. Received: --size {text}. Give for example "
+            "197x148"
+        )
+    return width, height
+
+
+def _checked_seed(seed: int) -> int:
+    if seed < 0:
+        raise UserError(f"--seed is out of range. Received: --seed {seed}. Give a whole number of 0 or more")
+    return seed
+
+
+def _stop_cleanly() -> None:
+    """Let SIGTERM do what Ctrl-C does, so that what is half made is removed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _list_skipped(skipped: Sequence[tuple[Path, str]], file: Path) -> None:
+    lines = [f"{path}: {reason}" for path, reason in sorted(skipped)]
+    file.write_text("\n".join(lines) + "\n")
+    print(f"left out {counted(len(lines), 'broken file')}, all listed in {file}:")
+    for line in lines[:SHOWN_FILES]:
+        print(f"  {line}")
+    if len(lines) > SHOWN_FILES:
+        print("  ...")
+
+
+def _draw_sheets(made: Preparation, file: Path, *, before: Path, after: Path) -> None:
+    """Show the same images as they were in the folder and as they are in the file."""
+    description, rows = made.description, made.rows
+    train = load_prepared(file, name=str(file)).train
+    originals, prepared = [], []
+    for label, name in enumerate(description.class_names[:SHEET_CLASSES]):
+        chosen = np.flatnonzero(rows.labels[: description.training_samples] == label)[:SHEET_IMAGES]
+        originals.append((name, [_original(rows.folder / rows.path(row)) for row in chosen]))
+        prepared.append((name, [_picture(train.images[row]) for row in chosen]))
+    width, height = prepared[0][1][0].size
+    classes = len(description.class_names)
+    shown = f"{classes} classes" if len(prepared) == classes else f"{len(prepared)} of {classes} classes"
+    contact_sheet(f"{description.source}, {shown}: the images as they are", originals).save(before)
+    title = f"{description.source}, {shown}: {width}x{height}, {description.pixels}, as a network is given them"
+    contact_sheet(title, prepared).save(after)
+
+
+def _original(path: Path) -> Image.Image:
+    with open_image(path) as image:
+        return image.convert("RGB")
+
+
+def _picture(pixels: np.ndarray) -> Image.Image:
+    """Return an image for (height, width, 1 or 3), uint8 or float16."""
+    whole = pixels if pixels.dtype == np.uint8 else np.rint(pixels.astype(np.float32) * 255).astype(np.uint8)
+    return Image.fromarray(whole[..., 0] if whole.shape[2] == 1 else whole)
+
+
+def _work_seconds() -> float:
+    """Return the seconds that all threads of this process, and its processes that have ended, have computed."""
+    return sum(os.times()[:4])
+
+
+def _speed(done: str, images: int, *, seconds: float, work_seconds: float) -> str:
+    """Return what was done and how fast; cores used = seconds of computation / seconds that passed."""
+    return (
+        f"{done} {images:,} images in {readable_seconds(seconds)}: {images / seconds:,.0f} images/s, "
+        f"{work_seconds / seconds:.2f} of {usable_cores()} cores used"
+    )

@@ -1,0 +1,118 @@
+"""Which image stands in which row of a file of prepared images: split class by class, then shuffled, by the seed."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from common.data.sharding import stable_permutation
+from common.errors import UserError
+
+PARTS = ("training", "validation", "test")
+# Uses of the seed: which images of a class go into which part, and the order of the images in a part.
+_CLASS_STREAM, _ORDER_STREAM = 0, 1
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of training, validation and test, which add up to 1, and how they were asked for."""
+
+    text: str
+    training: Fraction
+    validation: Fraction
+    test: Fraction
+
+    def of_class(self, name: str, count: int) -> tuple[int, int, int]:
+        """Return how many images of a class go into each part: rounded shares, and what is left to training.
+
+        Raises:
+            UserError: a part that should have some gets none.
+        """
+        validation, test = (int(share * count + Fraction(1, 2)) for share in (self.validation, self.test))
+        counts = count - validation - test, validation, test
+        for part, share, images in zip(PARTS, (self.training, self.validation, self.test), counts, strict=True):
+            if share > 0 and images < 1:
+                raise UserError(
+                    f"a class has too few images for the split: none is left for {part}. Received: class {name} with "
+                    f"{count} image(s), --split {self.text}. Add images or give other shares"
+                )
+        return counts
+
+
+def parse_shares(text: str) -> Shares:
+    """Return the shares of a text like `85/2/13`: percent of training, validation and test.
+
+    Raises:
+        UserError: these are no three numbers that add up to 100, or training or test gets nothing.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)", text)
+    shares = [Fraction(number) / 100 for number in match.groups()] if match else []
+    if sum(shares) != 1:
+        raise UserError(
+            f"a split is three numbers that add up to 100. Received: --split {text}. Give percent of training, "
+            "validation and test, such as 85/2/13"
+        )
+    if not (shares[0] and shares[2]):
+        raise UserError(
+            f"training and test need images, as the trainers end with a test. Received: --split {text}. Give more "
+            "than 0 to both; validation may have 0"
+        )
+    return Shares(text, *shares)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which image stands in which row of the file: training, validation, test.
+
+    Attributes:
+        folder: of the class folders.
+        class_names: one for each class number.
+        files: names of the files of each class.
+        labels: (rows,) int64, class numbers.
+        numbers: (rows,) int64, places in the list of files of the class.
+        counts: rows of each part.
+    """
+
+    folder: Path
+    class_names: tuple[str, ...]
+    files: tuple[Sequence[str], ...]
+    labels: np.ndarray
+    numbers: np.ndarray
+    counts: tuple[int, int, int]
+
+    def path(self, row: int) -> Path:
+        """Return the file of a row, relative to the folder."""
+        label = self.labels[row]
+        return Path(self.class_names[label], self.files[label][self.numbers[row]])
+
+    def chunks(self, size: int) -> Iterator[tuple[range, bool]]:
+        """Yield rows in their order, at most `size` at once and none across two parts; and if they are for training."""
+        first = 0
+        for part, count in enumerate(self.counts):
+            for start in range(first, first + count, size):
+                yield range(start, min(start + size, first + count)), part == 0
+            first += count
+
+
+def lay_out(folder: Path, classes: Mapping[str, Sequence[str]], *, shares: Shares, seed: int) -> Rows:
+    """Return the rows of the file: the same for the same names, shares and seed.
+
+    Raises:
+        UserError: a class has too few images for the split.
+    """
+    parts: list[list[np.ndarray]] = [[], [], []]
+    for label, (name, files) in enumerate(classes.items()):
+        counts = shares.of_class(name, len(files))
+        order = stable_permutation(len(files), seed=seed, stream=(_CLASS_STREAM, label))
+        for part, numbers in zip(parts, np.split(order, np.cumsum(counts)[:2]), strict=True):
+            part.append(np.stack([np.full(len(numbers), label), numbers]))
+    shuffled = []
+    for stream, part in enumerate(parts):
+        whole = np.concatenate(part, axis=1)
+        shuffled.append(whole[:, stable_permutation(whole.shape[1], seed=seed, stream=(_ORDER_STREAM, stream))])
+    labels, numbers = np.concatenate(shuffled, axis=1)
+    training, validation, test = (part.shape[1] for part in shuffled)
+    return Rows(folder, tuple(classes), tuple(classes.values()), labels, numbers, (training, validation, test))

@@ -1,0 +1,175 @@
+"""Gray images of nine silhouettes, drawn from a seed: a stand-in for photographs that cannot be shipped.
+
+    python -m common images draw FOLDER --images 9000 --size 227x227 --seed 1
+
+Each image has one dark shape at a random place, size, rotation and stretch, among lines and blots, blurred and under
+noise. It depends on the seed and its own number only.
+"""
+
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFilter
+from tqdm import tqdm
+
+from common.data.sources import say, shows_bar
+from common.errors import UserError, expanded
+from common.utils.workers import in_order
+
+LEAST_SIDE = 16  # pixels; below, shapes are blots
+CURVE_POINTS = 48
+RADIUS = (0.22, 0.38)  # of a shape, as a share of the shorter side
+STRETCH = (0.75, 1.0)  # the shorter over the longer axis of a shape
+CONTRAST = (30, 90)  # by which a shape is darker than its background, in gray levels
+TURN = 0.6  # radians, at most, to either side
+NOISE = (8, 30)  # standard deviation of a pixel, in gray levels
+LINES, BLOTS = 3, 3  # at most this many of each beside the shape
+COARSE, UNEVENNESS = 6, 12  # background: cells along each side, and their standard deviation in gray levels
+FAST_COMPRESSION = 1  # of PNG: noise hardly shrinks, however long one tries
+
+
+def _around(radii: np.ndarray) -> np.ndarray:
+    """Return the corners (points, 2) at these distances from the middle, evenly turned."""
+    return radii[:, None] * _on_circle(np.arange(len(radii)) * 2 * np.pi / len(radii))
+
+
+def _on_circle(angles: np.ndarray | float) -> np.ndarray:
+    """Return the points (..., 2) at these angles on the circle of radius 1."""
+    return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+
+
+def _polygon(corners: int) -> np.ndarray:
+    return _around(np.ones(corners))
+
+
+def _crescent() -> np.ndarray:
+    """Return the outer arc, and back along the inner one, whose middle lies to the side."""
+    outer = np.linspace(0.2 * np.pi, 1.8 * np.pi, CURVE_POINTS)
+    horn = _on_circle(outer[0])
+    middle = np.array([0.45, 0.0])
+    reach, turn = np.hypot(*(horn - middle)), np.arctan2(*(horn - middle)[::-1])
+    inner = np.linspace(2 * np.pi - turn, turn, CURVE_POINTS)
+    return np.concatenate([_on_circle(outer), middle + reach * _on_circle(inner)])
+
+
+# Class -> its outline, (points, 2), within a circle of radius 1.
+SHAPES: dict[str, np.ndarray] = {
+    "arrow": np.array([[1, 0], [0.1, 0.8], [0.1, 0.3], [-0.9, 0.3], [-0.9, -0.3], [0.1, -0.3], [0.1, -0.8]]),
+    "circle": _polygon(CURVE_POINTS),
+    "crescent": _crescent(),
+    "cross": np.array(
+        [[1, 0.3], [0.3, 0.3], [0.3, 1], [-0.3, 1], [-0.3, 0.3], [-1, 0.3],
+         [-1, -0.3], [-0.3, -0.3], [-0.3, -1], [0.3, -1], [0.3, -0.3], [1, -0.3]]
+    ),
+    "hexagon": _polygon(6),
+    "pentagon": _polygon(5),
+    "square": _polygon(4),
+    "star": _around(np.tile([1.0, 0.45], 5)),
+    "triangle": _polygon(3),
+}  # fmt: skip
+CLASS_NAMES = tuple(SHAPES)
+
+
+def class_of(index: int) -> str:
+    """Return the class of an image by its number, so that classes differ by one image at most."""
+    return CLASS_NAMES[index % len(CLASS_NAMES)]
+
+
+def draw_silhouette(index: int, *, seed: int, size: tuple[int, int]) -> Image.Image:
+    """Return an image of `class_of(index)`, the same for the same seed, index and size.
+
+    Args:
+        index: number of the image, from 0.
+        seed: any whole number >= 0.
+        size: (width, height) in pixels.
+
+    Returns:
+        A picture of 8 bits gray.
+    """
+    random = np.random.default_rng(np.random.SeedSequence([seed, index]))
+    width, height = size
+    background = random.uniform(110, 200)
+    shade = background - random.uniform(*CONTRAST)
+    # Uneven light: a few random values, stretched smoothly over the picture.
+    cells = np.clip(background + random.normal(0, UNEVENNESS, (COARSE, COARSE)), 0, 255).astype(np.uint8)
+    picture = Image.fromarray(cells).resize(size, Image.Resampling.BICUBIC)
+    pen = ImageDraw.Draw(picture)
+    for _ in range(random.integers(LINES + 1)):
+        ends = random.uniform(0, 1, (2, 2)) * size
+        pen.line(ends.ravel().tolist(), fill=int(random.uniform(40, 215)), width=int(random.integers(1, 4)))
+    for _ in range(random.integers(BLOTS + 1)):
+        corner, extent = random.uniform(0, 1, 2) * size, random.uniform(0.03, 0.12, 2) * min(size)
+        pen.ellipse([*corner, *(corner + extent)], fill=int(random.uniform(40, 215)))
+    radius = random.uniform(*RADIUS) * min(size)
+    middle = random.uniform(radius, np.array([width, height]) - radius)
+    outline = SHAPES[class_of(index)] * [1, random.uniform(*STRETCH)] @ _rotation(random.uniform(-TURN, TURN))
+    pen.polygon([tuple(point) for point in middle + radius * outline], fill=int(np.clip(shade, 0, 255)))
+    picture = picture.filter(ImageFilter.BoxBlur(min(size) / 200))
+    noise = random.standard_normal((height, width), np.float32) * np.float32(random.uniform(*NOISE))
+    return Image.fromarray(np.clip(np.asarray(picture) + noise, 0, 255).astype(np.uint8))
+
+
+def _rotation(angle: float) -> np.ndarray:
+    cosine, sine = _on_circle(angle)
+    return np.array([[cosine, -sine], [sine, cosine]])
+
+
+def draw_folder(
+    folder: Path,
+    *,
+    images: int,
+    size: tuple[int, int],
+    seed: int,
+    progress: bool | None = None,
+    workers: int | None = None,
+) -> None:
+    """Write PNG files into nine class folders; a folder that cannot be finished is removed.
+
+    Args:
+        folder: is made here, and must not exist.
+        images: as evenly over the classes as they divide.
+        size: (width, height) in pixels.
+        seed: any whole number >= 0; the files do not depend on anything else.
+        progress: whether to show a bar; None: on a terminal without a launcher.
+        workers: number of processes (None: one a core).
+
+    Raises:
+        UserError: the folder exists, or there are too few images or pixels.
+        OSError: it cannot be written.
+    """
+    folder = expanded(folder).absolute()
+    if images < len(CLASS_NAMES):
+        raise UserError(
+            f"each of the {len(CLASS_NAMES)} classes needs an image. Received: --images {images}. "
+            f"Give {len(CLASS_NAMES)} or more"
+        )
+    if min(size) < LEAST_SIDE:
+        raise UserError(
+            f"the images are too small to show a shape. Received: --size {size[0]}x{size[1]}. "
+            f"Give {LEAST_SIDE} pixels or more for each side"
+        )
+    if folder.exists():
+        raise UserError(f"the folder exists already and is not overwritten. Received: {folder}. Name a new one")
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
+    try:
+        finished = partial / "finished"
+        for name in CLASS_NAMES:
+            (finished / name).mkdir(parents=True)
+        draw = functools.partial(_draw_file, folder=finished, digits=len(str(images - 1)), seed=seed, size=size)
+        drawn = in_order(draw, range(images), workers=workers, processes=True)
+        bar = shows_bar(progress)
+        if not bar:
+            say(f"drawing {images:,} images into {folder}")
+        for _ in tqdm(drawn, total=images, desc="drawing", unit="image", disable=not bar, leave=False):
+            pass
+        finished.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _draw_file(index: int, *, folder: Path, digits: int, seed: int, size: tuple[int, int]) -> None:
+    path = folder / class_of(index) / f"{index:0{digits}d}.png"
+    draw_silhouette(index, seed=seed, size=size).save(path, compress_level=FAST_COMPRESSION)

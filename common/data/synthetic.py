@@ -1,0 +1,149 @@
+"""Synthetic images that can be learned: made from a fixed seed, without files, in any size.
+
+Each class has a smooth random pattern. A sample is its class's pattern, shifted at random (around the edges), at a
+random contrast, plus noise. All in whole numbers, from NumPy's raw random bits: the same values on every machine.
+"""
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from common.data import cache as dataset_cache
+from common.data.cache import Content, SplitContent
+from common.data.dataset import Dataset, PixelStatistics, Split
+from common.errors import UserError
+
+PATTERN = "synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES"
+DEFAULT_SHAPE = (6000, 28, 28, 1, 10)
+IN_MEMORY_BYTES = 64 * 1024**2  # larger ones go to the cache, so that the ranks of a host share one copy
+MOST_BYTES, MOST_CLASSES = 10**12, 10**5
+TEMPLATE_GRID = 5  # random values along each side of a pattern; what lies between them is interpolated
+NOISE_AMPLITUDE = 160
+SEED = 1901
+CHUNK_BYTES = 8 * 1024**2
+
+
+def load_synthetic(name: str) -> Dataset:
+    """Return the synthetic data set of a name like `synthetic` or `synthetic:6000x28x28x1x10`.
+
+    It has the samples asked for in training and a sixth as many (at least one) in test.
+
+    Raises:
+        UserError: the name does not say five whole numbers, or impossible ones.
+    """
+    samples, *image_shape, class_count = parse_name(name)
+    height, width, channels = image_shape
+    entry = f"synthetic-{samples}x{height}x{width}x{channels}x{class_count}"
+    content = _content(samples, (height, width, channels), class_count)
+    if samples * height * width * channels > IN_MEMORY_BYTES:
+        return dataset_cache.load_or_build(entry, lambda _: content, name=name)
+    splits = []
+    for split in (content.train, content.test):
+        images = np.concatenate(list(split.image_chunks))
+        images.setflags(write=False)
+        split.labels.setflags(write=False)
+        splits.append(Split(images=images, labels=split.labels))
+    statistics = PixelStatistics(channels)
+    statistics.add(splits[0].images)
+    return Dataset(
+        name=name,
+        train=splits[0],
+        test=splits[1],
+        class_names=content.class_names,
+        mean=statistics.mean,
+        standard_deviation=statistics.standard_deviation,
+    )
+
+
+def parse_name(name: str) -> tuple[int, int, int, int, int]:
+    """Return (samples, height, width, channels, classes) of a name.
+
+    Raises:
+        UserError: see `load_synthetic`.
+    """
+    if name == "synthetic":
+        return DEFAULT_SHAPE
+    match = re.fullmatch(r"synthetic:(\d+)x(\d+)x(\d+)x(\d+)x(\d+)", name)
+    if not match:
+        raise UserError(f"a synthetic data set is named {PATTERN}. Received: {name!r}. Use e.g. {example_name()}")
+    samples, height, width, channels, class_count = (int(number) for number in match.groups())
+    if min(samples, height, width, channels) < 1 or class_count < 2:
+        raise UserError(
+            f"a synthetic data set needs at least 1 sample, 1 x 1 pixels, 1 channel and 2 classes. Received: {name!r}. "
+            f"Use for example {example_name()}"
+        )
+    if samples * height * width * channels > MOST_BYTES or class_count > MOST_CLASSES:
+        raise UserError(
+            f"a synthetic data set has at most {MOST_BYTES:,} bytes (samples x height x width x channels) and "
+            f"{MOST_CLASSES:,} classes. Received: {name!r}. Use for example {example_name()}"
+        )
+    return samples, height, width, channels, class_count
+
+
+def example_name() -> str:
+    return "synthetic:" + "x".join(str(number) for number in DEFAULT_SHAPE)
+
+
+def _content(samples: int, image_shape: tuple[int, int, int], class_count: int) -> Content:
+    templates = _templates(image_shape, class_count)
+
+    def split(sample_count: int, stream: int) -> SplitContent:
+        random = _Random(stream)
+        # As many of each class as divides, in random order.
+        labels = np.argsort(random.words(sample_count), kind="stable").astype(np.int64) % class_count
+        return SplitContent(image_shape, _image_chunks(templates, labels, random), labels)
+
+    return Content(
+        class_names=tuple(f"class {number}" for number in range(class_count)),
+        train=split(samples, 1),
+        test=split(max(1, samples // 6), 2),
+        origin=f"made from seed {SEED}",
+    )
+
+
+class _Random:
+    """Whole random numbers straight from the bit generator, whose output NumPy guarantees to keep."""
+
+    def __init__(self, stream: int) -> None:
+        self.generator = np.random.PCG64(np.random.SeedSequence(entropy=SEED, spawn_key=(stream,)))
+
+    def words(self, count: int) -> np.ndarray:
+        """(count,) uint64, evenly distributed."""
+        return np.asarray(self.generator.random_raw(count), "<u8")
+
+    def bytes(self, count: int) -> np.ndarray:
+        """(count,) uint8, evenly distributed."""
+        return self.words(-(-count // 8)).view(np.uint8)[:count]
+
+
+def _templates(image_shape: tuple[int, int, int], class_count: int) -> np.ndarray:
+    """Return a smooth pattern for each class: (classes, height, width, channels) int16 in -127..127, periodic."""
+    height, width, channels = image_shape
+    shape = (class_count, TEMPLATE_GRID, TEMPLATE_GRID, channels)
+    grid = _Random(0).bytes(int(np.prod(shape))).reshape(shape).astype(np.int64) - 128
+    for axis, size in ((1, height), (2, width)):
+        # Linear interpolation in 256ths between grid points, around the edge.
+        position = np.arange(size) * TEMPLATE_GRID * 256 // size
+        low, part = position // 256, np.expand_dims(position % 256, axis=tuple({0, 1, 2, 3} - {axis}))
+        high = (low + 1) % TEMPLATE_GRID
+        grid = (np.take(grid, low, axis) * (256 - part) + np.take(grid, high, axis) * part) // 256
+    return grid.astype(np.int16)
+
+
+def _image_chunks(templates: np.ndarray, labels: np.ndarray, random: _Random) -> Iterator[np.ndarray]:
+    """Yield parts of the images, (samples, height, width, channels) uint8, for labels (samples,)."""
+    _, height, width, channels = templates.shape
+    chunk_size = max(1, CHUNK_BYTES // (height * width * channels))
+    for start in range(0, len(labels), chunk_size):
+        label = labels[start : start + chunk_size]
+        count = len(label)
+        # Shifts of up to half a side, around the edges.
+        shift_y, shift_x = ((random.words(count) % np.uint64(size // 2 + 1)).astype(int) for size in (height, width))
+        rows = (np.arange(height) + shift_y[:, None]) % height
+        columns = (np.arange(width) + shift_x[:, None]) % width
+        pattern = templates[label[:, None, None], rows[:, :, None], columns[:, None, :]]
+        contrast = (random.bytes(count) // 2 + np.int16(64)).astype(np.int16)[:, None, None, None]  # 64..191 of 256
+        noise = random.bytes(pattern.size).reshape(pattern.shape).astype(np.int32) - 128
+        value = 128 + (pattern.astype(np.int32) * contrast + noise * NOISE_AMPLITUDE) // 256
+        yield np.clip(value, 0, 255).astype(np.uint8)

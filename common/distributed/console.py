@@ -1,0 +1,71 @@
+"""What people see while a run goes on: whole lines under a launcher, bars in a terminal without one; rank 0 only."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+from tqdm import tqdm
+
+from common.distributed.ranks import Ranks, under_launcher
+
+
+class Console:
+    """Rank 0 prints; the same calls do nothing on the other ranks."""
+
+    def __init__(self, ranks: Ranks, *, progress: str = "auto") -> None:
+        self._speaks = ranks.rank == 0
+        # mpirun gives every rank a terminal, even where its own output is a file.
+        self.bars = self._speaks and (progress == "bars" or (progress == "auto" and self.automatic_bars()))
+
+    @staticmethod
+    def automatic_bars() -> bool:
+        """Return whether bars suit where this process prints."""
+        return not under_launcher(os.environ) and sys.stderr.isatty()
+
+    def line(self, text: str) -> None:
+        """Print whole lines in one write: launchers tag every write with the rank."""
+        if self._speaks:
+            self._write(sys.stdout, text)
+
+    def error(self, text: str) -> None:
+        """Print one line on standard error."""
+        if self._speaks:
+            self._write(sys.stderr, text)
+
+    def steps(self, total: int, *, title: str, done: int = 0) -> Callable[[int], object]:
+        """Return a function that is told of steps done and moves a bar, where bars are shown.
+
+        Args:
+            total: steps of the bar.
+            title: before it.
+            done: steps that were done before.
+        """
+        if not self.bars:
+            return lambda steps: None
+        bar = tqdm(total=total, initial=done, desc=title, unit="step", leave=False)
+
+        def advance(steps: int) -> None:
+            bar.update(steps)
+            if bar.n >= total:
+                bar.close()
+
+        return advance
+
+    @staticmethod
+    def _write(stream: TextIO, text: str) -> None:
+        stream.write(text + "\n")
+        stream.flush()
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 rank`, `2 ranks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def readable_seconds(seconds: float) -> str:
+    """Return a time as people say it: 7.3 s, 4 min 05 s, 2 h 03 min."""
+    if seconds < 99.5:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

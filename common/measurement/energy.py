@@ -1,0 +1,260 @@
+"""Energy of a run from its power traces: by device and phase, energy-delay products, with and without idle devices.
+
+    record = energy_record(traces, used_gpus={"node1": ["gpu0"]}, interval_seconds=0.5)    # goes into run.json
+
+The formulas are 003's, but for ED2P. Totals count the phases that 003 counts, training, validation and test: start-up
+and rest stand apart in `joules_by_phase`. Energy-delay products are of one run; runs are summarised after that.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict
+
+from common.errors import UserError
+from common.measurement.power_sources import Method
+from common.measurement.power_trace import IDLE_AFTER, IDLE_BEFORE, Kind, PowerTrace, full_name, kind_of
+
+COUNTED_PHASES = ("training", "validation", "test")
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceEnergy:
+    """Energy of a device over the run.
+
+    Attributes:
+        name: as in power.csv; of a kind of which nothing is known without a number.
+        method: counter: counted by the hardware; integral: of its power; absent: not measured, as `reason` says.
+        used: the run used it; CPUs and RAM always, as they feed the GPUs.
+        idle_watts_before, idle_watts_after: mean power at rest; None where that was not measured.
+        joules: of the counted phases; None: not measured.
+        joules_above_idle: `joules` less what the device takes at rest, by the mean of `idle_watts_*`; None: one of
+            them was not measured.
+        joules_by_phase: of all phases, start-up and rest, too; empty: not measured.
+    """
+
+    __pydantic_config__ = _STRICT
+    name: str
+    kind: Kind
+    method: Method | Literal["absent"]
+    reason: str | None
+    used: bool
+    idle_watts_before: float | None
+    idle_watts_after: float | None
+    joules: float | None
+    joules_above_idle: float | None
+    joules_by_phase: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyTotals:
+    """Sums over devices in the counted phases. None: not one of them was measured.
+
+    Attributes:
+        complete: every one of the devices was measured. If not, compare only with sums over the same devices.
+        joules_by_phase: of the counted phases.
+        joules_above_idle: None, too, where one of them was measured but its rest was not.
+        edp_joule_seconds, ed2p_joule_square_seconds: see `energy_delay` and `energy_delay_squared`.
+    """
+
+    __pydantic_config__ = _STRICT
+    complete: bool
+    joules: float | None
+    joules_by_phase: dict[str, float]
+    joules_above_idle: float | None
+    edp_joule_seconds: float | None
+    ed2p_joule_square_seconds: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyRecord:
+    """What a run took; of a resumed run since its last start.
+
+    Attributes:
+        interval_seconds: from one sample of power to the next.
+        counted_phases: those in `seconds` and all totals.
+        seconds: of the counted phases, by the clock of the power trace.
+        seconds_by_phase: of all phases, each on its slowest host.
+        devices: of all hosts.
+        used_devices: totals without idle GPUs.
+        all_devices: totals with them.
+    """
+
+    __pydantic_config__ = _STRICT
+    interval_seconds: float
+    counted_phases: list[str]
+    seconds: float
+    seconds_by_phase: dict[str, float]
+    devices: list[DeviceEnergy]
+    used_devices: EnergyTotals
+    all_devices: EnergyTotals
+
+
+def sampled_energy(watts: NDArray[np.float64], *, interval_seconds: float) -> NDArray[np.float64]:
+    """Energy e = sampling interval x sum of power samples (003), in joules.
+
+    Args:
+        watts: (samples, ...) float64, even samples.
+        interval_seconds: from one to the next.
+
+    Returns:
+        (...) float64.
+    """
+    return np.asarray(interval_seconds * watts.sum(axis=0))
+
+
+def energy_delay(seconds: float, joules: float) -> float:
+    """EDP = t x sum over devices of e (003; Gonzalez and Horowitz, IEEE JSSC 31(9), 1996), in joule seconds."""
+    return seconds * joules
+
+
+def energy_delay_squared(seconds: float, joules: float) -> float:
+    """ED2P = t^2 x sum over devices of e (Martin, Nystroem and Penzes, "ET2", 2001), in joule square seconds.
+
+    To first order it stays the same when a processor trades speed for voltage, which EDP does not.
+    """
+    return seconds**2 * joules
+
+
+def energy_above_idle(joules: float, *, idle_watts: float, seconds: float) -> float:
+    """Energy that the work itself took, in joules = energy - power at rest x time."""
+    return joules - idle_watts * seconds
+
+
+def normalized(values: Mapping[str, float], *, base: str) -> dict[str, float]:
+    """Return every value divided by that of the base, as 003 divides by one GPU's.
+
+    Raises:
+        UserError: there is no such base, or it is 0.
+    """
+    if not values.get(base):
+        raise UserError(f"nothing can be divided by this base. Received: {base}. Choose one of {', '.join(values)}")
+    return {name: value / values[base] for name, value in values.items()}
+
+
+def seconds_by_phase(trace: PowerTrace) -> dict[str, float]:
+    """Return the time of each phase, in seconds."""
+    return _sums_by_phase(trace, np.diff(trace.seconds, prepend=0.0))
+
+
+def joules_by_phase(trace: PowerTrace, device: str) -> dict[str, float]:
+    """Return what a device took in each phase, in joules."""
+    return _sums_by_phase(trace, trace.series[device].joules)
+
+
+def _sums_by_phase(trace: PowerTrace, values: NDArray[np.float64]) -> dict[str, float]:
+    phases = np.array(trace.phases)
+    return {phase: float(values[phases == phase].sum()) for phase in dict.fromkeys(trace.phases)}
+
+
+def energy_record(
+    traces: Sequence[PowerTrace], *, used_gpus: Mapping[str, Collection[str]], interval_seconds: float
+) -> EnergyRecord:
+    """Return the record of a run.
+
+    Args:
+        traces: one of each host.
+        used_gpus: host -> its GPUs that the run used, named as in the host's trace; a host without any may be left out.
+        interval_seconds: as the traces were sampled.
+
+    Raises:
+        ValueError: a used GPU is none that is known to its host, measured or not.
+    """
+    slowest: dict[str, float] = defaultdict(float)
+    for trace in traces:
+        for phase, seconds in seconds_by_phase(trace).items():
+            slowest[phase] = max(slowest[phase], seconds)
+    seconds = _counted(slowest)
+    devices = [
+        device
+        for trace in traces
+        for device in _host_devices(trace, traces, used_gpus=set(used_gpus.get(trace.host, ())))
+    ]
+    return EnergyRecord(
+        interval_seconds=interval_seconds,
+        counted_phases=list(COUNTED_PHASES),
+        seconds=seconds,
+        seconds_by_phase=dict(slowest),
+        devices=devices,
+        used_devices=_totals([device for device in devices if device.used], seconds=seconds),
+        all_devices=_totals(devices, seconds=seconds),
+    )
+
+
+def describe_energy(record: EnergyRecord) -> str:
+    """Return in lines what a run took, and what was not measured and why."""
+    totals = record.used_devices
+    lines = []
+    if totals.joules is not None:
+        parts = ", ".join(f"{phase} {joules:,.1f} J" for phase, joules in totals.joules_by_phase.items())
+        complete = "" if totals.complete else " by the devices that were measured"
+        lines.append(
+            f"energy {totals.joules:,.1f} J{complete} ({parts}), EDP {totals.edp_joule_seconds:,.4g} J s; metered: its "
+            "times are not to be compared"
+        )
+    lines += [f"{device.name}: not measured: {device.reason}" for device in record.devices if device.joules is None]
+    return "\n".join(lines)
+
+
+def _counted(by_phase: Mapping[str, float]) -> float:
+    return sum(by_phase.get(phase, 0.0) for phase in COUNTED_PHASES)
+
+
+def _host_devices(trace: PowerTrace, traces: Sequence[PowerTrace], *, used_gpus: set[str]) -> Iterable[DeviceEnergy]:
+    """Yield the devices of a host, those that were measured first."""
+    unknown = used_gpus - {*trace.series, *trace.not_measured}
+    if unknown and "gpu" not in trace.not_measured:
+        raise ValueError(f"{trace.host} has no {', '.join(sorted(unknown))}")
+    spent = seconds_by_phase(trace)
+    for name in (*trace.series, *trace.not_measured):
+        kind, by_phase = kind_of(name), joules_by_phase(trace, name) if name in trace.series else {}
+        before, after = (_mean_watts(by_phase, spent, phase) for phase in (IDLE_BEFORE, IDLE_AFTER))
+        joules = _counted(by_phase) if by_phase else None
+        above_idle = None
+        if joules is not None and before is not None and after is not None:
+            above_idle = energy_above_idle(joules, idle_watts=(before + after) / 2, seconds=_counted(spent))
+        yield DeviceEnergy(
+            name=full_name(name, trace, traces),
+            kind=kind,
+            method=trace.series[name].method if name in trace.series else "absent",
+            reason=trace.not_measured.get(name),
+            # "gpu" without a number stands for all of a host's, where none could be listed.
+            used=kind != "gpu" or name in used_gpus or (name == "gpu" and bool(used_gpus)),
+            idle_watts_before=before,
+            idle_watts_after=after,
+            joules=joules,
+            joules_above_idle=above_idle,
+            joules_by_phase=by_phase,
+        )
+
+
+def _mean_watts(joules: Mapping[str, float], seconds: Mapping[str, float], phase: str) -> float | None:
+    """Mean power in a phase = energy / time, in watts."""
+    return joules[phase] / seconds[phase] if phase in joules and seconds[phase] > 0 else None
+
+
+def _totals(devices: Sequence[DeviceEnergy], *, seconds: float) -> EnergyTotals:
+    """Return sums over those devices that were measured; `seconds` of the run's counted phases."""
+    measured = [device for device in devices if device.joules is not None]
+    joules = _sum(device.joules for device in measured)
+    phases = [phase for phase in COUNTED_PHASES if any(phase in device.joules_by_phase for device in measured)]
+    return EnergyTotals(
+        complete=len(measured) == len(devices),
+        joules=joules,
+        joules_by_phase={phase: sum(device.joules_by_phase.get(phase, 0.0) for device in measured) for phase in phases},
+        joules_above_idle=_sum(device.joules_above_idle for device in measured),
+        edp_joule_seconds=None if joules is None else energy_delay(seconds, joules),
+        ed2p_joule_square_seconds=None if joules is None else energy_delay_squared(seconds, joules),
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum; None without values, or if one of them is missing."""
+    known = list(values)
+    numbers = [value for value in known if value is not None]
+    return sum(numbers) if known and len(numbers) == len(known) else None

@@ -1,0 +1,243 @@
+"""Checkpoints of a run: each is a folder, complete on disk before it gets its name.
+
+checkpoints/epoch-0003/weights.safetensors     weights, framework-neutral
+                       optimizer.safetensors   optimizer state, "<parameter>.<slot>" with PyTorch's slot names
+                       state.json              finished epochs, updates done
+            epoch-0004-step-000120/            inside an epoch, after so many updates of it (`--checkpoint-minutes`)
+                       ...                     the same, weights of rank 0, and
+                       ranks.safetensors       what each rank has alone: "<rank>.state.<name>", "<rank>.statistics..."
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from common.model.specs import ModelSpec
+from common.model.weights import Weights, load_weights, save_weights
+from common.run_folder.records import EPOCHS_FILE, write_atomically
+
+CHECKPOINTS_FOLDER = "checkpoints"
+_NAME = re.compile(r"epoch-(\d+)(?:-step-(\d+))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochProgress:
+    """What one rank has of an epoch that is done in part; by default of one that has not begun.
+
+    Attributes:
+        steps: updates of this epoch that are done.
+        training_seconds: that they took.
+        data_wait_seconds: part of these.
+        state: sums of loss and accuracy, and where the dropout generators stand; as the framework keeps them.
+        statistics: BatchNorm's running statistics, which are averaged over ranks at the end of an epoch only.
+    """
+
+    steps: int = 0
+    training_seconds: float = 0.0
+    data_wait_seconds: float = 0.0
+    state: Weights = field(default_factory=dict)
+    statistics: Weights = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that is needed to go on, besides the settings.
+
+    Attributes:
+        epoch: finished epochs.
+        step: updates done, since the first epoch.
+        weights: of all ranks; inside an epoch rank 0's BatchNorm statistics are among them.
+        optimizer_state: of all ranks.
+        ranks: inside an epoch: what each rank has of it, in the order of ranks.
+        checkpoint_seconds: inside an epoch: spent on checkpoints of it before this one.
+    """
+
+    epoch: int
+    step: int
+    weights: Weights
+    optimizer_state: Weights
+    ranks: Sequence[EpochProgress] = ()
+    checkpoint_seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        if not self.ranks:
+            return f"epoch-{self.epoch:04d}"
+        return f"epoch-{self.epoch + 1:04d}-step-{self.ranks[0].steps:06d}"
+
+
+def save_checkpoint(run_folder: Path, checkpoint: Checkpoint, *, keep: int = 0) -> None:
+    """Write a checkpoint, then remove all but the `keep` newest ones of finished epochs (0 keeps all).
+
+    One inside an epoch replaces those before it in the same epoch.
+
+    Raises:
+        OSError: full disk, missing permission.
+    """
+    parent = run_folder / CHECKPOINTS_FOLDER
+    parent.mkdir(exist_ok=True)
+    for unfinished in parent.glob(".epoch-*"):  # of a process that was killed while it wrote
+        shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished = parent / f".{checkpoint.name}"
+    unfinished.mkdir()
+    try:
+        save_weights(unfinished / "weights.safetensors", checkpoint.weights)
+        save_weights(unfinished / "optimizer.safetensors", checkpoint.optimizer_state)
+        state: dict[str, Any] = {"epoch": checkpoint.epoch, "step": checkpoint.step}
+        if checkpoint.ranks:
+            save_weights(unfinished / "ranks.safetensors", _arrays_of_ranks(checkpoint.ranks))
+            state["checkpoint_seconds"] = checkpoint.checkpoint_seconds
+            state["ranks"] = [
+                {name: getattr(rank, name) for name in ("steps", "training_seconds", "data_wait_seconds")}
+                for rank in checkpoint.ranks
+            ]
+        write_atomically(unfinished / "state.json", json.dumps(state) + "\n")
+        finished = parent / checkpoint.name
+        shutil.rmtree(finished, ignore_errors=True)  # left by a run that went on past the resumed epoch
+        unfinished.rename(finished)
+        _sync_folder(parent)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    if checkpoint.ranks:
+        for old in checkpoint_folders(run_folder):
+            if _is_inside_epoch(old) and _position(old) < _position(finished):
+                shutil.rmtree(old)
+    elif keep:
+        remove_old_checkpoints(run_folder, keep=keep)
+
+
+def remove_old_checkpoints(run_folder: Path, *, keep: int) -> None:
+    """Remove what the newest finished epoch makes needless.
+
+    That is all inside it and before, and all but the `keep` newest checkpoints of finished epochs (0 keeps all).
+
+    Raises:
+        OSError: missing permission.
+    """
+    folders = checkpoint_folders(run_folder)
+    finished = [folder for folder in folders if not _is_inside_epoch(folder)]
+    needless = finished[:-keep] if keep else []
+    if finished:
+        newest = _position(finished[-1])
+        needless += [folder for folder in folders if _is_inside_epoch(folder) and _position(folder) < newest]
+    for old in needless:
+        shutil.rmtree(old)
+
+
+def checkpoint_folders(run_folder: Path) -> list[Path]:
+    """Return the checkpoints of a run, oldest first."""
+    found = (run_folder / CHECKPOINTS_FOLDER).glob("epoch-*")
+    return sorted((folder for folder in found if _NAME.fullmatch(folder.name)), key=_position)
+
+
+def usable_checkpoints(run_folder: Path, *, recorded_epochs: int) -> list[Path]:
+    """Return those whose finished epochs are all on record and whose files are all there, oldest first.
+
+    A run that was ended between a checkpoint and its line in the record has the checkpoint before, too. So has one in a
+    store that gets its files one by one, such as a bucket, and lacks some of the newest.
+    """
+    folders = [folder for folder in checkpoint_folders(run_folder) if _finished_epochs(folder) <= recorded_epochs]
+    return [folder for folder in folders if all((folder / name).exists() for name in _files(folder))]
+
+
+def _files(folder: Path) -> tuple[str, ...]:
+    """Return the names of the files of a checkpoint."""
+    files = ("weights.safetensors", "optimizer.safetensors", "state.json")
+    return (*files, "ranks.safetensors") if _is_inside_epoch(folder) else files
+
+
+def _finished_epochs(folder: Path) -> int:
+    epoch, step = _parts_of_name(folder)
+    return epoch if step is None else epoch - 1
+
+
+def _position(folder: Path) -> tuple[int, float]:
+    """Return where in the run a checkpoint is: the end of an epoch comes after all inside it."""
+    epoch, step = _parts_of_name(folder)
+    return epoch, float("inf") if step is None else int(step)
+
+
+def _is_inside_epoch(folder: Path) -> bool:
+    return _parts_of_name(folder)[1] is not None
+
+
+def _parts_of_name(folder: Path) -> tuple[int, str | None]:
+    match = _NAME.fullmatch(folder.name)
+    assert match is not None, folder
+    return int(match[1]), match[2]
+
+
+def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs: int | None = None) -> Checkpoint:
+    """Return the newest checkpoint of a run; of those whose epochs are on record, where `recorded_epochs` are given.
+
+    Raises:
+        UserError: there is none, it is damaged, or it is of another model.
+    """
+    folders = checkpoint_folders(run_folder)
+    if folders and recorded_epochs is not None:
+        oldest = folders[0]
+        folders = usable_checkpoints(run_folder, recorded_epochs=recorded_epochs)
+        if not folders:
+            raise UserError(
+                f"the record of epochs ends before the checkpoint. Received: {recorded_epochs} lines in "
+                f"{run_folder / EPOCHS_FILE}, checkpoint {oldest.name}. Start a new run"
+            )
+    if not folders:
+        raise UserError(
+            f"no checkpoint to resume from. Received: {run_folder}. Start the run anew under another --name"
+        )
+    newest = folders[-1]
+    try:
+        state = json.loads((newest / "state.json").read_text())
+        epoch, step = int(state["epoch"]), int(state["step"])
+        ranks = [
+            EpochProgress(
+                steps=int(rank["steps"]),
+                training_seconds=float(rank["training_seconds"]),
+                data_wait_seconds=float(rank["data_wait_seconds"]),
+            )
+            for rank in (state["ranks"] if _is_inside_epoch(newest) else [])
+        ]
+        seconds = float(state.get("checkpoint_seconds", 0.0))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"the checkpoint is damaged. Received: {newest} ({error}). Remove this folder to resume from the one before"
+        ) from None
+    weights = load_weights(newest / "weights.safetensors", spec=spec)
+    optimizer_state = load_weights(newest / "optimizer.safetensors")
+    if ranks:
+        _put_arrays(load_weights(newest / "ranks.safetensors"), ranks)
+    return Checkpoint(epoch, step, weights, optimizer_state, ranks, seconds)
+
+
+def _arrays_of_ranks(ranks: Sequence[EpochProgress]) -> Weights:
+    return {
+        f"{rank}.{kind}.{name}": array
+        for rank, progress in enumerate(ranks)
+        for kind, arrays in (("state", progress.state), ("statistics", progress.statistics))
+        for name, array in arrays.items()
+    }
+
+
+def _put_arrays(arrays: Weights, ranks: Sequence[EpochProgress]) -> None:
+    """Give each rank its arrays of the file, the inverse of `_arrays_of_ranks`."""
+    for key, array in arrays.items():
+        rank, kind, name = key.split(".", 2)
+        getattr(ranks[int(rank)], kind)[name] = array
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in this folder last through a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,488 @@
+"""The run folder: written atomically by rank 0, validated on reading.
+
+    runs/<name>/run.json             everything about the run that is not a series (`RunRecord` is the schema)
+                epochs.jsonl         a line an epoch (`EpochRecord`)
+                weights.safetensors  final weights, framework-neutral
+                checkpoints/         resume from here (`common.run_folder.checkpoints`)
+                power.csv            power over time (`common.run_folder.power_file`), of metered runs (`--energy`)
+                timeline.json            Horovod's, as trace events (`--horovod-timeline`)
+                events.out.tfevents.run   the numbers of epochs.jsonl for TensorBoard (`--tensorboard`)
+
+Fields end in their unit; times are the slowest rank's, losses and accuracies sums over all ranks divided by counts.
+A field that could not be measured holds `{"not_recorded": "the reason"}`; a loss that diverged is NaN, as Python writes
+it. `python -m common schema` prints the JSON Schema. Unknown fields are refused, a setting that is missing in `config`
+had its default.
+"""
+
+import errno
+import json
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+
+from common.config import Config
+from common.errors import UserError, from_os_error, one_line
+from common.measurement.energy import EnergyRecord
+from common.measurement.interference import Isolation
+from common.measurement.step_profile import StepProfile
+from common.run_folder.environment import Environment
+
+SCHEMA_VERSION: Literal[1] = 1
+RUN_FILE = "run.json"
+EPOCHS_FILE = "epochs.jsonl"
+WEIGHTS_FILE = "weights.safetensors"
+TIMELINE_FILE = "timeline.json"
+HEARTBEAT_SECONDS = 5.0
+STALE_HEARTBEAT_SECONDS = 60.0
+
+State = Literal["running", "finished", "failed", "interrupted", "killed"]
+_STRICT = ConfigDict(extra="forbid")
+
+
+def _check_moment(moment: str) -> str:
+    if datetime.fromisoformat(moment).tzinfo is None:
+        raise ValueError("a time needs its zone, such as 2026-01-31T12:00:00.000+00:00")
+    return moment
+
+
+Moment = Annotated[str, AfterValidator(_check_moment)]  # UTC, ISO 8601
+
+
+@dataclass(frozen=True)
+class NotRecorded:
+    """Stands in the place of a value that the origin of the run does not have."""
+
+    __pydantic_config__ = _STRICT
+    not_recorded: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """How many processes ran, where, and how they were joined."""
+
+    __pydantic_config__ = _STRICT
+    size: int
+    local_size: int
+    hosts: list[str]
+    controller: str  # mpi, gloo or none; ddp: PyTorch's wrapper, of imported runs
+    threads_per_rank: int | NotRecorded
+    cores: int
+    oversubscribed: bool  # more threads than cores: the run is functional, its times are not to be compared
+    devices: list[str]  # of each rank
+    launcher: str | None = None  # what started the ranks: horovodrun, mpirun, srun or none; None: not told
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRecord:
+    """The samples as they were used."""
+
+    __pydantic_config__ = _STRICT
+    name: str
+    training_samples: int
+    validation_samples: int
+    test_samples: int
+    dropped_samples_per_epoch: int
+    global_batch_size: int
+    steps_per_epoch: int
+    image_shape: tuple[int, int, int]  # height, width, channels
+    class_names: list[str]
+    mean: list[float]
+    standard_deviation: list[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRecord:
+    """The model as it was built."""
+
+    __pydantic_config__ = _STRICT
+    name: str
+    outputs: int
+    parameters: int
+    multiply_adds_per_image: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hashes:
+    """Equal hashes of first weights and order: two runs were the same experiment."""
+
+    __pydantic_config__ = _STRICT
+    initial_weights: str | NotRecorded
+    sample_order: str | NotRecorded
+    final_weights: str | NotRecorded | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """How the run stands."""
+
+    __pydantic_config__ = _STRICT
+    state: State
+    host: str
+    process: int
+    started_at: Moment
+    heartbeat_at: Moment
+    ended_at: Moment | None = None
+    message: str | None = None
+    resumed_after_epochs: list[int] = field(default_factory=list)
+    resumed_after_steps: list[int] = field(default_factory=list)  # updates of all epochs, where they were counted
+    slurm_job: str | None = None  # where Slurm runs it: number of the job, and how often that was requeued, as "1234.0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Sums over the whole run, resumed parts included; start-up is not training time."""
+
+    __pydantic_config__ = _STRICT
+    epochs: int
+    steps: int | NotRecorded
+    startup_seconds: float | NotRecorded  # of the last start: to the first update, an evaluation before it included
+    training_seconds: float | NotRecorded
+    validation_seconds: float | NotRecorded
+    test_seconds: float | NotRecorded
+    images_per_second: float | NotRecorded | None  # training images of all epochs / training_seconds
+    test_loss: float | NotRecorded | None
+    test_accuracy: float | NotRecorded | None
+    # Where --target-accuracy was asked for and reached: epochs until then, and seconds of training and validation.
+    epochs_to_target: int | NotRecorded | None = None
+    seconds_to_target: float | NotRecorded | None = None
+    data_wait_seconds: float | NotRecorded | None = None  # part of training_seconds; the slowest rank's of each epoch
+    # A first epoch may be slower than those after it, whose images / training_seconds are the steady state.
+    first_epoch_seconds: float | NotRecorded | None = None  # of training
+    steady_images_per_second: float | NotRecorded | None = None  # None with one epoch
+    # Of the last start, before `startup_seconds`: see `common.run_folder.start_times`.
+    queue_seconds: float | NotRecorded | None = None  # None: no queue
+    launch_seconds: float | NotRecorded | None = None  # from the starting command to rank 0's process; None: not told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Means over the test samples."""
+
+    __pydantic_config__ = _STRICT
+    loss: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """`run.json`."""
+
+    __pydantic_config__ = _STRICT
+    schema_version: Literal[1]
+    origin: Literal["measured", "imported", "published"]
+    framework: str
+    config: Config | NotRecorded
+    environment: Environment | NotRecorded
+    site: str
+    world: World | NotRecorded
+    data: DataRecord | NotRecorded
+    model: ModelRecord | NotRecorded
+    hashes: Hashes | NotRecorded
+    status: Status | NotRecorded
+    initial_test: Evaluation | NotRecorded | None = None  # before training, where asked for
+    totals: Totals | NotRecorded | None = None
+    isolation: Isolation | NotRecorded | None = None
+    energy: EnergyRecord | NotRecorded | None = None  # of a metered run, whose times are not to be compared
+    profile: StepProfile | None = None  # where asked for; the times of such a run are not to be compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRecord:
+    """A line of `epochs.jsonl`. Epochs count from 1."""
+
+    __pydantic_config__ = _STRICT
+    epoch: int
+    steps: int
+    learning_rate: float | NotRecorded  # of the last step
+    training_loss: float | NotRecorded | None
+    training_accuracy: float | NotRecorded | None
+    validation_loss: float | NotRecorded | None
+    validation_accuracy: float | NotRecorded | None
+    training_seconds: float | NotRecorded  # waiting for data included
+    data_wait_seconds: float | NotRecorded  # part of training_seconds; on a CPU PyTorch makes the batches in it
+    validation_seconds: float | NotRecorded
+    # From the end of the epoch: ranks waited for, weights compared, written; and pauses for checkpoints inside it.
+    checkpoint_seconds: float | NotRecorded
+    images_per_second: float | NotRecorded | None  # images of all ranks / training_seconds
+    weights_hash: str | NotRecorded
+
+
+_RUN = TypeAdapter(RunRecord)
+_EPOCH = TypeAdapter(EpochRecord)
+
+
+def run_folder_schema() -> dict[str, Any]:
+    """Return file name -> JSON Schema of the file (of a line of it for `epochs.jsonl`)."""
+    return {RUN_FILE: _RUN.json_schema(), EPOCHS_FILE: _EPOCH.json_schema()}
+
+
+def now() -> str:
+    """Return the time as UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def seconds_since(moment: str) -> float:
+    """Return the seconds from an ISO 8601 time until now."""
+    return (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader, even after a crash, sees the old text or the new one and never a part."""
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
+    ) as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).chmod(0o644)
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def errors_for_people(doing: str) -> Iterator[None]:
+    """Turn a full disk, a missing permission and the like into one line that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise from_os_error(error, doing=doing) from error
+
+
+def check_new_folder(folder: Path, *, remedy: str = "Give another --name, or --resume it") -> None:
+    """See whether a run folder could be made, without making it: before ranks are started.
+
+    Args:
+        folder: the path.
+        remedy: what to do if it exists.
+
+    Raises:
+        UserError: it exists already, or its parent is no folder or must not be written.
+    """
+    with errors_for_people("making the run folder"):
+        if folder.exists():
+            raise _folder_exists(folder, remedy)
+        parent = next(parent for parent in folder.absolute().parents if parent.exists())
+        if not parent.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent))
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(parent))
+
+
+def _folder_exists(folder: Path, remedy: str) -> UserError:
+    return UserError(f"the run folder exists already and is not overwritten. Received: {folder}. {remedy}")
+
+
+class RunWriter:
+    """Rank 0's hand on a run folder. A thread keeps the heartbeat; every write is atomic."""
+
+    def __init__(self, folder: Path, record: RunRecord, *, epochs: list[EpochRecord]) -> None:
+        self.folder = folder
+        self._record = record
+        self._epochs = epochs
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        with errors_for_people("writing the run folder"):
+            self._write_run(record)
+            self._write_epochs()
+        threading.Thread(target=self._keep_heartbeat, name="heartbeat", daemon=True).start()
+
+    @classmethod
+    def create(cls, folder: Path, record: RunRecord) -> "RunWriter":
+        """Make a new run folder.
+
+        Raises:
+            UserError: it exists already, or cannot be made.
+        """
+        with errors_for_people("making the run folder"):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                raise _folder_exists(folder, "Give another --name, or --resume it") from None
+        return cls(folder, record, epochs=[])
+
+    @property
+    def record(self) -> RunRecord:
+        """What `run.json` holds."""
+        return self._record
+
+    @property
+    def epochs(self) -> list[EpochRecord]:
+        """What `epochs.jsonl` holds."""
+        return list(self._epochs)
+
+    def add_epoch(self, epoch: EpochRecord) -> None:
+        """Append a line to `epochs.jsonl`."""
+        self._epochs.append(epoch)
+        with errors_for_people("writing the epoch's record"):
+            self._write_epochs()
+
+    def update(self, **changes: Any) -> None:
+        """Replace fields of `run.json`."""
+        with self._lock, errors_for_people("writing the run folder"):
+            self._write_run(replace(self._record, **changes))
+
+    def end(self, state: State, *, message: str | None = None, **changes: Any) -> None:
+        """Write the final status; the first that can be written stays. `changes` replace fields of the record.
+
+        Raises:
+            OSError: full disk, missing permission.
+        """
+        with self._lock:
+            if self._ended.is_set():
+                return
+            status = replace(self._status(), state=state, ended_at=now(), heartbeat_at=now(), message=message)
+            self._write_run(replace(self._record, status=status, **changes))
+            self._ended.set()
+
+    def _status(self) -> Status:
+        assert isinstance(self._record.status, Status), "a measured run has a status"
+        return self._record.status
+
+    def _keep_heartbeat(self) -> None:
+        while not self._ended.wait(HEARTBEAT_SECONDS):
+            with self._lock:
+                if self._ended.is_set():
+                    return
+                # A full disk ends the run where the next checkpoint is written, with a message.
+                with suppress(OSError):
+                    self._write_run(replace(self._record, status=replace(self._status(), heartbeat_at=now())))
+
+    def _write_run(self, record: RunRecord) -> None:
+        write_record(self.folder, record)
+        self._record = record
+
+    def _write_epochs(self) -> None:
+        write_epochs(self.folder, self._epochs)
+
+
+def write_record(folder: Path, record: RunRecord) -> None:
+    """Write `run.json`.
+
+    Raises:
+        OSError: full disk, missing permission.
+    """
+    write_atomically(folder / RUN_FILE, json.dumps(asdict(record), indent=1) + "\n")
+
+
+def write_epochs(folder: Path, epochs: Iterable[EpochRecord]) -> None:
+    """Write `epochs.jsonl`.
+
+    Raises:
+        OSError: full disk, missing permission.
+    """
+    write_atomically(folder / EPOCHS_FILE, "".join(json.dumps(asdict(epoch)) + "\n" for epoch in epochs))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder as it was read. `state` calls a running one with a stale heartbeat killed."""
+
+    folder: Path
+    record: RunRecord
+    epochs: list[EpochRecord]
+    state: State
+
+
+def read_run(folder: Path | str) -> Run:
+    """Read and validate a run folder.
+
+    Raises:
+        UserError: no run folder, or one that does not follow the schema.
+    """
+    folder = Path(folder)
+    record = read_record(folder)
+    return Run(folder, record, read_epochs(folder), state_of(record))
+
+
+def read_record(folder: Path) -> RunRecord:
+    """Read and validate `run.json`.
+
+    Raises:
+        UserError: there is none, or it does not follow the schema.
+    """
+    text = _read(folder / RUN_FILE)
+    try:
+        return _RUN.validate_json(text, strict=True)
+    except ValidationError as error:
+        # Only what is refused is looked at twice: reading thousands of runs has to be quick.
+        raise _invalid(folder, text, error) from None
+
+
+def read_epochs(folder: Path) -> list[EpochRecord]:
+    """Read and validate `epochs.jsonl`.
+
+    Raises:
+        UserError: there is none, it does not follow the schema, or epochs are missing or doubled.
+    """
+    try:
+        epochs = [_EPOCH.validate_json(line, strict=True) for line in _read(folder / EPOCHS_FILE).splitlines()]
+    except ValidationError as error:
+        raise UserError(f"{folder} is no valid run folder: {one_line(error)}. Restore the file") from None
+    if [epoch.epoch for epoch in epochs] != list(range(1, len(epochs) + 1)):
+        raise UserError(
+            f"{folder} is no valid run folder: epochs are missing or doubled. "
+            f"Received: {[epoch.epoch for epoch in epochs]} in {EPOCHS_FILE}. Restore the file"
+        )
+    return epochs
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"no run folder: {error.strerror}. Received: {error.filename}. Name a folder with run.json"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file.parent} is no valid run folder. Received: {error}. Restore its files") from None
+
+
+def _invalid(folder: Path, text: str, error: ValidationError) -> UserError:
+    """Return why a record was refused: another version of the schema before all else."""
+    try:
+        version = json.loads(text).get("schema_version")
+    except (json.JSONDecodeError, AttributeError) as broken:
+        return UserError(f"{folder} is no valid run folder. Received: {broken} in {RUN_FILE}. Restore the file")
+    if version != SCHEMA_VERSION:
+        return UserError(
+            f"unknown schema version. Received: {version} in {folder}. This program reads {SCHEMA_VERSION}"
+        )
+    return UserError(f"{folder} is no valid run folder: {one_line(error)}. Restore the file")
+
+
+def state_of(record: RunRecord) -> State:
+    """Tell a run that still runs from one whose process is gone without a word."""
+    status = record.status
+    if isinstance(status, NotRecorded):
+        return "finished"
+    if status.state != "running":
+        return status.state
+    here = status.host == socket.gethostname()
+    process_is_gone = here and not Path(f"/proc/{status.process}").exists() and Path("/proc/self").exists()
+    is_stale = seconds_since(status.heartbeat_at) > STALE_HEARTBEAT_SECONDS
+    return "killed" if process_is_gone or is_stale or _was_requeued(status) else "running"
+
+
+def slurm_job() -> str | None:
+    """Return this process' Slurm job, as `Status` has it; None elsewhere."""
+    job = os.environ.get("SLURM_JOB_ID")
+    return f"{job}.{os.environ.get('SLURM_RESTART_COUNT', '0')}" if job else None
+
+
+def _was_requeued(status: Status) -> bool:
+    """Return whether a run was begun by this very job before Slurm ended and requeued it, with all its processes."""
+    before, ours = status.slurm_job, slurm_job()
+    return before != ours and before is not None and ours is not None and before.split(".")[0] == ours.split(".")[0]

@@ -1,0 +1,234 @@
+"""Going on with a run: which settings may change, and what must be there."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from common.config import Config, parse_command_line
+from common.errors import UserError
+from common.run_folder.checkpoints import Checkpoint, load_newest_checkpoint, usable_checkpoints
+from common.run_folder.records import (
+    EPOCHS_FILE,
+    RUN_FILE,
+    STALE_HEARTBEAT_SECONDS,
+    Hashes,
+    NotRecorded,
+    Run,
+    RunRecord,
+    Status,
+    World,
+    errors_for_people,
+    read_epochs,
+    read_record,
+    read_run,
+    state_of,
+)
+from common.training.run_setup import Experiment
+
+# What may be given anew when a run is resumed: nothing that its weights depend on, but for how long it goes on.
+MAY_CHANGE = {
+    "training": {"epochs", "max_steps"},
+    "record": {"keep", "resume", "resume_or_start", "checkpoint_minutes", "progress", "tensorboard"},
+    "data": {"data_folder"},
+}
+# Beside these where the run is found by its name: where that was, as seen from another folder.
+PLACE = {"runs_folder", "name"}
+
+# Of a run that is to be begun or resumed, by what there is of it.
+Standing = Literal["none", "finished", "to be resumed", "to be set aside"]
+POLL_SECONDS = 0.5
+
+
+class AlreadyFinished(Exception):  # noqa: N818 - it is no error
+    """A run that was to be begun or resumed is finished: no error, and nothing to do."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(f"the run is finished already: {_named_folder(config)}")
+
+
+def resumed_settings(arguments: Sequence[str], *, folder: str, program: str) -> Config:
+    """Return the settings of the run that is resumed, with the few changes that its weights allow.
+
+    Raises:
+        UserError: no such run, or a change that is not allowed.
+    """
+    old = _measured_settings(read_run(folder).record, folder=folder)
+    if old.energy.energy:
+        raise _is_metered(folder)
+    base = replace(old, record=replace(old.record, resume_or_start=False))
+    config = parse_command_line(arguments, program=program, base=base)
+    if config.record.resume_or_start:
+        raise UserError(
+            f"a run is resumed by its folder or by its name. Received: --resume {folder} --resume-or-start. "
+            "Leave one of the two out"
+        )
+    _check_changes(old, config)
+    return config
+
+
+def _measured_settings(record: RunRecord, *, folder: Path | str) -> Config:
+    if isinstance(record.config, NotRecorded):
+        raise UserError(
+            f"this run was not measured here and cannot be resumed. Received: --resume {folder}. Start a new run"
+        )
+    return record.config
+
+
+def _is_metered(folder: Path | str) -> UserError:
+    return UserError(
+        f"a metered run measures from its start to its end and cannot be resumed. Received: --resume {folder}. "
+        "Start a new run"
+    )
+
+
+def _check_changes(old: Config, config: Config, *, but_for: frozenset[str] = frozenset()) -> None:
+    """Raise UserError if a setting is another that a resumed run keeps, `but_for` some of subject record."""
+    old_values, values = old.as_dict(), config.as_dict()
+    may_change = MAY_CHANGE | {"record": MAY_CHANGE["record"] | but_for}
+    for subject, fields in values.items():
+        for name, value in fields.items():
+            if value != old_values[subject][name] and name not in may_change.get(subject, set()):
+                raise UserError(
+                    f"a resumed run keeps its settings ({name} is {old_values[subject][name]}). Received: "
+                    f"--{name.replace('_', '-')} {value}. Leave it out, or start a new run"
+                )
+    if config.schedule.decay == "cosine" and config.training.epochs != old.training.epochs:
+        raise UserError(
+            f"the cosine decay was laid out for {old.training.epochs} epochs. Received: --epochs "
+            f"{config.training.epochs}. Leave --epochs out, or start a new run"
+        )
+
+
+def look_at_run(config: Config, *, framework: str, tell: Callable[[str], None]) -> Standing:
+    """Return how the run stands that is to be begun or resumed by its name; changes nothing.
+
+    Args:
+        config: with `--resume-or-start`.
+        framework: torch or keras.
+        tell: told in a line why this takes long, where it does.
+
+    Raises:
+        UserError: the run still runs, is of another framework or has other settings, or its name is taken.
+    """
+    folder = _named_folder(config)
+    if not folder.exists():
+        return "none"
+    if not (folder / RUN_FILE).exists():
+        if any(not path.name.startswith(".") for path in folder.iterdir()):
+            raise UserError(f"the folder exists already and is no run folder. Received: {folder}. Give another --name")
+        return "to be set aside"  # of a run that was killed when it had just been begun
+    record = read_record(folder)
+    old = _measured_settings(record, folder=folder)
+    _check_framework(record, framework=framework, folder=folder)
+    _check_changes(old, config, but_for=frozenset(PLACE))
+    state = state_of(_when_known(folder, record, tell=tell))
+    if state == "running":
+        raise _still_runs(folder)
+    if state == "finished":
+        before, now = old.training, config.training
+        if (before.epochs, before.max_steps) == (now.epochs, now.max_steps):
+            return "finished"
+        if old.energy.energy:
+            raise _is_metered(folder)
+        return "to be resumed"
+    recorded = len(read_epochs(folder)) if (folder / EPOCHS_FILE).exists() else 0
+    can_go_on = not old.energy.energy and usable_checkpoints(folder, recorded_epochs=recorded)
+    return "to be resumed" if can_go_on else "to be set aside"
+
+
+def set_aside(folder: Path) -> Path:
+    """Move a run folder out of the way, to the first of NAME.set-aside-1, -2, ... that is free; return that.
+
+    Raises:
+        UserError: it cannot be moved.
+    """
+    number = 1
+    while (place := folder.with_name(f"{folder.name}.set-aside-{number}")).exists():
+        number += 1
+    with errors_for_people("setting the old run folder aside"):
+        folder.rename(place)
+    return place
+
+
+def _named_folder(config: Config) -> Path:
+    assert config.record.name is not None, "--resume-or-start needs it"
+    return config.record.folder(config.record.name)
+
+
+def _when_known(folder: Path, record: RunRecord, *, tell: Callable[[str], None]) -> RunRecord:
+    """Return the record once it is known whether the run still runs.
+
+    A process of another host is known by its heartbeat only, which goes on in a few seconds or has become stale. One
+    heartbeat more is no proof: a network's file system may show the last one late.
+    """
+    assert isinstance(record.status, Status), "a measured run has a status"
+    heartbeats, host = {record.status.heartbeat_at}, record.status.host
+    deadline = time.monotonic() + STALE_HEARTBEAT_SECONDS
+    if state_of(record) == "running":
+        tell(f"looking whether {folder} still runs on {host} (up to {STALE_HEARTBEAT_SECONDS:.0f} s)")
+    while state_of(record) == "running" and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        record = read_record(folder)
+        assert isinstance(record.status, Status)
+        heartbeats.add(record.status.heartbeat_at)
+        if len(heartbeats) > 2:
+            break
+    return record
+
+
+def _still_runs(folder: Path) -> UserError:
+    return UserError(f"the run is still running. Received: --resume {folder}. Wait for it, or stop it first")
+
+
+def _check_framework(record: RunRecord, *, framework: str, folder: Path) -> None:
+    if record.framework != framework:
+        raise UserError(
+            f"a run is resumed by the framework that began it. Received: {folder} of {record.framework}. "
+            f"Use {record.framework}_impl/train.py"
+        )
+
+
+def read_resumable_run(folder: Path, *, framework: str, experiment: Experiment) -> tuple[Run, Checkpoint]:
+    """Return a run as it was left, and the checkpoint from which it goes on.
+
+    Raises:
+        UserError: it is not there, still runs, has nothing left to do, or needs another framework or number of ranks.
+    """
+    run = read_run(folder)
+    old = run.record
+    _check_framework(old, framework=framework, folder=folder)
+    if run.state == "running":
+        raise _still_runs(folder)
+    if not isinstance(old.world, World) or old.world.size != experiment.size:
+        size = old.world.size if isinstance(old.world, World) else "unknown"
+        raise UserError(
+            f"the run began with another number of ranks. Received: -np {experiment.size}. Start it with -np {size}"
+        )
+    checkpoint = load_newest_checkpoint(folder, spec=experiment.spec, recorded_epochs=len(run.epochs))
+    if isinstance(old.hashes, Hashes) and old.hashes.sample_order != experiment.sample_order_hash:
+        raise UserError(
+            f"the data set has other samples than when the run began. Received: --resume {folder}, "
+            f"{experiment.dataset.name}. Restore the data, or start a new run"
+        )
+    # A run that ended between its last checkpoint and the test is resumed for the test alone.
+    is_trained = checkpoint.step >= experiment.total_steps
+    if checkpoint.ranks:
+        if is_trained:
+            raise UserError(
+                f"the checkpoint lies inside an epoch, after update {checkpoint.step}. Received: settings that end "
+                f"after update {experiment.total_steps}. Give more --epochs or --max-steps"
+            )
+        return run, checkpoint
+    if checkpoint.step != checkpoint.epoch * experiment.steps_per_epoch and (not is_trained or run.state == "finished"):
+        raise UserError(
+            f"the last epoch was cut short by --max-steps and cannot be resumed. Received: --resume {folder}. "
+            "Start a new run"
+        )
+    if is_trained and run.state == "finished":
+        raise UserError(
+            f"nothing is left to do: {checkpoint.epoch} epochs are done. Received: --resume {folder}. "
+            f"Give --epochs {checkpoint.epoch + 1} or more"
+        )
+    return run, checkpoint

@@ -1,0 +1,210 @@
+"""One experiment, ready to be trained: what both frameworks are given, and every setting checked against the data."""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from common.config import Config
+from common.data.batches import normalization_table
+from common.data.loading import Dataset, Split, load_dataset
+from common.data.sharding import dropped_samples, epoch_order, split_validation, steps_per_epoch
+from common.errors import UserError
+from common.measurement.step_profile import LEFT_OUT_STEPS
+from common.model.specs import BatchNorm, ModelSpec, model_spec
+from common.model.weights import Weights, draw_initial_weights
+from common.run_folder.tensorboard_events import require_tensorboard
+from common.training.schedule import learning_rates
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The samples, the model and the steps of a run of `size` ranks.
+
+    Attributes:
+        table: (values, channels) of the model's dtype, the float of every pixel value.
+        training_indices, validation_indices: sorted rows of `dataset.train`, disjoint.
+        steps_per_epoch: updates of an epoch; the incomplete last global batch is dropped.
+        total_steps: updates of the whole run, `--max-steps` counted in.
+    """
+
+    config: Config
+    size: int
+    dataset: Dataset
+    spec: ModelSpec
+    table: np.ndarray
+    training_indices: np.ndarray
+    validation_indices: np.ndarray
+    steps_per_epoch: int
+    total_steps: int
+
+    @property
+    def global_batch_size(self) -> int:
+        """Images of one update, over all ranks."""
+        return self.config.training.batch_size * self.size
+
+    @property
+    def dropped_samples(self) -> int:
+        """Training samples that an epoch leaves out (others each epoch, as the order changes)."""
+        return len(self.training_indices) - self.steps_per_epoch * self.global_batch_size
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the run; `--max-steps` may cut the last one short."""
+        return -(-self.total_steps // self.steps_per_epoch)
+
+    def steps_of_epoch(self, epoch: int) -> int:
+        """Return the updates of an epoch, counted from 1."""
+        return min(self.steps_per_epoch, self.total_steps - (epoch - 1) * self.steps_per_epoch)
+
+    @cached_property
+    def learning_rates(self) -> np.ndarray:
+        """(total steps,) float64, the learning rate of every update."""
+        config = self.config
+        planned = config.training.epochs * self.steps_per_epoch
+        return learning_rates(
+            config.schedule,
+            base=config.optimizer.learning_rate,
+            size=self.size,
+            steps=planned,
+            steps_per_epoch=self.steps_per_epoch,
+            first=self.total_steps,
+        )
+
+    def evaluation_samples(self, part: Literal["validation", "test"]) -> tuple[Split, np.ndarray]:
+        """Return a split and the rows of it that are evaluated."""
+        if part == "validation":
+            return self.dataset.train, self.validation_indices
+        return self.dataset.test, np.arange(len(self.dataset.test))
+
+    def validates_after(self, epoch: int) -> bool:
+        """Return whether an epoch, counted from 1, is followed by a validation."""
+        return len(self.validation_indices) > 0 and epoch % self.config.training.validate_every == 0
+
+    def freezes_batch_norm_in(self, epoch: int) -> bool:
+        """Return whether an epoch, counted from 1, comes after a validation that froze BatchNorm."""
+        wanted = self.config.model.batch_norm == "frozen_after_validation"
+        return wanted and any(self.validates_after(before) for before in range(1, epoch))
+
+    @cached_property
+    def first_weights(self) -> Weights:
+        """The first weights of the run, drawn from the seed."""
+        return draw_initial_weights(self.spec, seed=self.config.training.seed, dtype=self.config.model.dtype)
+
+    @property
+    def sample_order_hash(self) -> str:
+        """Hash, in hex, of the samples of the first epoch in their order, the same for every number of ranks."""
+        order = epoch_order(len(self.training_indices), seed=self.config.training.seed, epoch=1)
+        return hashlib.blake2b(self.training_indices[order].astype("<i8").tobytes(), digest_size=16).hexdigest()
+
+
+def prepare_experiment(config: Config, *, size: int, progress: bool) -> Experiment:
+    """Fetch the data if needed and check every setting against it.
+
+    Args:
+        config: the settings.
+        size: number of ranks.
+        progress: show a bar while fetching.
+
+    Raises:
+        UserError: something does not fit together.
+    """
+    if config.record.tensorboard:
+        require_tensorboard()
+    if config.record.horovod_timeline and size == 1:
+        raise UserError(
+            "a timeline shows what ranks exchange, and there is one rank only. Received: --horovod-timeline. "
+            "Start two or more, or leave it out"
+        )
+    dataset = load_dataset(
+        config.data.dataset,
+        source_folder=Path(config.data.data_folder) if config.data.data_folder else None,
+        image_size=config.data.image_size,
+        gray=config.data.gray,
+        progress=progress,
+    )
+    height, width, channels = dataset.image_shape
+    spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=_outputs(config, dataset))
+    _check_batch_norm(spec, batch_size=config.training.batch_size)
+    training, validation = _split_training(config, dataset)
+    steps = _steps(config, samples=len(training), size=size)
+    total = config.training.epochs * steps
+    if config.training.max_steps is not None:
+        total = min(total, config.training.max_steps)
+    if config.record.profile and total <= LEFT_OUT_STEPS:
+        raise UserError(
+            f"a profile leaves out the first {LEFT_OUT_STEPS} updates. Received: --profile and {total} updates. "
+            "Train for more of them"
+        )
+    table = normalization_table(
+        dataset,
+        pixels=dataset.train.images.dtype,
+        normalization=config.data.normalization,
+        dtype=np.dtype(config.model.dtype),
+    )
+    return Experiment(config, size, dataset, spec, table, training, validation, steps, total)
+
+
+def _split_training(config: Config, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return sorted rows of `dataset.train` for training and for validation: the data set's own split, or one cut."""
+    samples, share = len(dataset.train), config.data.validation_share
+    if dataset.validation_samples is None:
+        training, validation = split_validation(samples, share=share, seed=config.training.seed)
+    elif share > 0:
+        raise UserError(
+            f"the data set has a validation split of its own ({dataset.validation_samples} samples). Received: "
+            f"--validation-share {share}. Leave it out"
+        )
+    else:
+        training, validation = np.split(np.arange(samples), [samples - dataset.validation_samples])
+    for flag, value in (
+        ("--early-stop", config.training.early_stop),
+        ("--target-accuracy", config.training.target_accuracy),
+    ):
+        if value is not None and not len(validation):
+            raise UserError(
+                f"{flag} needs validation samples. Received: {flag} {value} --validation-share {share}. "
+                "Give --validation-share, such as 0.1"
+            )
+    return training, validation
+
+
+def _outputs(config: Config, dataset: Dataset) -> int:
+    outputs = config.model.outputs or dataset.class_count
+    if outputs < dataset.class_count:
+        raise UserError(
+            f"the model has fewer outputs than {dataset.name} has classes ({dataset.class_count}). "
+            f"Received: --outputs {outputs}. Leave --outputs out or give {dataset.class_count} or more"
+        )
+    return outputs
+
+
+def _check_batch_norm(spec: ModelSpec, *, batch_size: int) -> None:
+    for row in spec.rows:
+        if isinstance(row.layer, BatchNorm) and batch_size * math.prod(row.output_shape[1:]) == 1:
+            raise UserError(
+                f"{spec.name} normalises over the batch, and its layer {row.layer.name} sees one value a channel only. "
+                f"Received: --batch-size {batch_size}. Give 2 or more, or larger images"
+            )
+
+
+def _steps(config: Config, *, samples: int, size: int) -> int:
+    batch_size = config.training.batch_size
+    steps = steps_per_epoch(samples, batch_size=batch_size, size=size)
+    if steps == 0:
+        raise UserError(
+            f"the batch is larger than the shard of a rank ({samples // size} of {samples} training samples on {size} "
+            f"ranks). Received: --batch-size {batch_size}. Give {max(1, samples // size)} or less"
+        )
+    wanted = config.training.steps_per_epoch
+    if wanted is not None and wanted > steps:
+        raise UserError(
+            f"an epoch has {steps} whole global batches of {batch_size} x {size} images. "
+            f"Received: --steps-per-epoch {wanted}. Give {steps} or less"
+        )
+    assert steps * batch_size * size + dropped_samples(samples, batch_size=batch_size, size=size) == samples
+    return wanted or steps

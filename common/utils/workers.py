@@ -1,0 +1,54 @@
+"""Work on all cores, with only a few items under way at a time, so that memory does not grow with their number.
+
+Threads do where the work lets go of the interpreter lock and gives back much: on 2 cores, images of 227 x 227 were
+decoded and resized at 2,473 and 2,599 images/s by threads, at 2,223 and 2,372 by processes. Drawing them, many short
+calls that give back nothing, went at 253 and 321 images/s by threads, at 341 and 422 by processes (n = 2 each).
+"""
+
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from typing import TypeVar
+
+from common.utils.cores import usable_cores
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_order(
+    work: Callable[[Item], Result], items: Iterable[Item], *, workers: int | None = None, processes: bool = False
+) -> Iterator[Result]:
+    """Yield the result of each item, in the order of the items.
+
+    Args:
+        work: called by several workers at once.
+        items: taken as they are needed.
+        workers: how many (None: one a core).
+        processes: the workers are processes, to which `work`, items and results are sent, instead of threads.
+    """
+    count = workers or usable_cores()
+    under_way: deque[Future[Result]] = deque()
+    with _process_pool(count) if processes else ThreadPoolExecutor(count) as pool:
+        try:
+            for item in items:
+                under_way.append(pool.submit(work, item))
+                if len(under_way) > 2 * count:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+
+def _process_pool(count: int) -> Executor:
+    # Ctrl-C reaches all processes of a terminal; it is for the first one, which then ends the others.
+    return ProcessPoolExecutor(
+        count,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    )

@@ -1,0 +1,1 @@
+"""Checks of the project itself: parity of the frameworks, speed, reproducibility of a run."""

@@ -1,0 +1,147 @@
+"""`python -m launch parity`: prove that both frameworks train alike, alone and on several ranks.
+
+    python -m launch parity                                  5 models, 8 optimizers, 1, 2 and 4 ranks
+    python -m launch parity --size toy                       some of it, in a minute or two
+    python -m launch parity --models resnet34 --np 1 --exchanged-updates 50
+    python -m analysis parity FOLDER                         what came of it
+
+Leaves `parity.json` beside two ordinary run folders, one of each framework, trained by horovodrun in float64.
+"""
+
+import argparse
+import importlib.util
+import signal
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from common.checks.parity_cases import GLOBAL_BATCH, IMAGES, OPTIMIZERS, has_batch_norm
+from common.checks.parity_record import PARITY_FILE, ParitySettings
+from common.errors import EXIT_CODE_INTERRUPTED, UserError
+from common.run_folder.records import check_new_folder
+from launch.checks.parity_jobs import EXCHANGED_BY_RANKS, RUN_RANKS, run_settings
+from launch.checks.parity_proofs import FRAMEWORKS, Proofs
+from launch.starting.train import check_settings
+
+EXIT_CODE_DIFFERENT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is proven where nothing else is said."""
+
+    models: tuple[str, ...] = tuple(IMAGES)
+    np: tuple[int, ...] = (1, 2, 4)
+    optimizers: tuple[str, ...] = tuple(OPTIMIZERS)
+    updates: int = 50
+    exchanged_updates: int = 5
+
+
+SIZES = {
+    "toy": Size(
+        models=tuple(model for model in IMAGES if not has_batch_norm(model)),  # that one alone takes minutes
+        np=(1, 2),
+        optimizers=("momentum", "adam"),
+        updates=10,
+        exchanged_updates=2,
+    ),
+    "standard": Size(),
+    "full": Size(exchanged_updates=50),
+}
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = commands.add_parser(
+        "parity",
+        help="prove that both frameworks train alike",
+        description="Train the same by both frameworks, compare every array, leave parity.json and two run folders.",
+    )
+    # Names and numbers are checked by `run`, where an error is one line.
+    parser.add_argument("--size", default="standard", help=f"one of {', '.join(SIZES)} (default: %(default)s)")
+    parser.add_argument("--models", nargs="+", help=f"some of {', '.join(IMAGES)}")
+    parser.add_argument("--optimizers", nargs="+", help=f"some of {', '.join(OPTIMIZERS)} (momentum on that loss)")
+    parser.add_argument("--np", nargs="+", type=int, help=f"numbers of ranks; they divide {GLOBAL_BATCH}")
+    parser.add_argument("--updates", type=int, help="of each training")
+    parser.add_argument(
+        "--exchanged-updates",
+        type=int,
+        help=f"of models with BatchNorm, each from the same state; of several ranks {EXCHANGED_BY_RANKS} at most",
+    )
+    parser.add_argument("--controller", default="mpi", help="mpi or gloo (default: %(default)s)")
+    parser.add_argument("--dataset", default="mnist", help="of the two ordinary runs (default: %(default)s)")
+    parser.add_argument(
+        "--epochs", type=int, default=1, help="of the two ordinary runs; 0: none (default: %(default)s)"
+    )
+    parser.add_argument("--folder", help="where everything is left (default: runs/parity-<time>)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit code: 0, or 1 if something differs more than it may."""
+    settings = read_settings(options)
+    folder = Path(options.folder or f"runs/parity-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
+    check_new_folder(folder, remedy="Give another --folder")
+    if settings.epochs:
+        check_settings(run_settings(settings, folder, name=FRAMEWORKS[0]), framework=FRAMEWORKS[0], size=RUN_RANKS)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
+    proofs = Proofs(folder, settings)
+    try:
+        proofs.carry_out()
+    except KeyboardInterrupt:
+        print(f"interrupted; what was compared before is in {folder / PARITY_FILE}")
+        return EXIT_CODE_INTERRUPTED
+    return EXIT_CODE_DIFFERENT if proofs.report() else 0
+
+
+def read_settings(options: argparse.Namespace) -> ParitySettings:
+    """Return what is to be proven.
+
+    Raises:
+        UserError: something is not there, or out of range.
+    """
+    if options.size not in SIZES:
+        raise UserError(f"there is no such size. Received: --size {options.size}. Choose of {', '.join(SIZES)}")
+    size = SIZES[options.size]
+    chosen: dict[str, Any] = {
+        name: getattr(options, name) if getattr(options, name) is not None else getattr(size, name)
+        for name in ("models", "np", "optimizers", "updates", "exchanged_updates")
+    }
+    for flag, received, known in (
+        ("models", chosen["models"], list(IMAGES)),
+        ("optimizers", chosen["optimizers"], list(OPTIMIZERS)),
+        ("controller", [options.controller], ["mpi", "gloo"]),
+    ):
+        unknown = [name for name in received if name not in known]
+        if unknown:
+            raise UserError(f"--{flag} names what is not there. Received: {unknown[0]!r}. Choose of {', '.join(known)}")
+    for number in chosen["np"]:
+        if number < 1 or GLOBAL_BATCH % number:
+            raise UserError(
+                f"the ranks share a batch of {GLOBAL_BATCH}. Received: --np {number}. Give 1, 2, 4, 8, 16 or 32"
+            )
+    for flag, least in (("updates", 1), ("exchanged_updates", 1)):
+        if chosen[flag] < least:
+            raise UserError(
+                f"no update proves nothing. Received: --{flag.replace('_', '-')} {chosen[flag]}. Give {least} or more"
+            )
+    if options.epochs < 0:
+        raise UserError(f"a run has epochs. Received: --epochs {options.epochs}. Give 1 or more, or 0 for no runs")
+    missing = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"parity needs both frameworks. Received: no {missing[0]} here. Run `make setup`")
+    return ParitySettings(
+        models=_once(chosen["models"]),
+        optimizers=_once(chosen["optimizers"]),
+        np=sorted(set(chosen["np"])),
+        updates=chosen["updates"],
+        exchanged_updates=chosen["exchanged_updates"],
+        controller=options.controller,
+        dataset=options.dataset,
+        epochs=options.epochs,
+    )
+
+
+def _once(names: list[str] | tuple[str, ...]) -> list[str]:
+    return list(dict.fromkeys(names))

@@ -1,0 +1,216 @@
+"""Carries out the proofs of `python -m launch parity`: starts the ranks, compares what they leave, keeps the record."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from common.checks.parity_record import SCHEMA_VERSION, ParityRecord, ParitySettings, write_parity
+from common.checks.parity_worker import Job
+from common.errors import UserError, from_os_error
+from common.run_folder.environment import describe_environment
+from common.run_folder.records import EPOCHS_FILE, now, read_run
+from common.utils.paths import ROOT
+from launch.checks.parity_compare import NOTHING, Findings, Side, compare_frameworks, compare_ranks, compare_runs
+from launch.checks.parity_jobs import (
+    RUN_COST,
+    RUN_RANKS,
+    START_COST,
+    exchange_jobs,
+    jobs_of,
+    planned_seconds,
+    run_flags,
+)
+from launch.starting.processes import PROGRAMS, last_lines, launcher_command, started
+from launch.starting.progress import Progress
+
+FRAMEWORKS = ("torch", "keras")  # the first leads, and is the reference
+STUCK_SECONDS = 600.0  # without anything new, and more where a job has many updates: the ranks wait for each other
+POLL_SECONDS = 0.2
+
+
+class Proofs:
+    """The proofs in a folder: `parity.json`, the two run folders; `logs/` of the ranks until all has ended well."""
+
+    def __init__(self, folder: Path, settings: ParitySettings) -> None:
+        self.folder, self.settings = folder, settings
+        self.work, self.logs = folder / "work", folder / "logs"
+        self.findings = NOTHING
+        self.record = ParityRecord(
+            schema_version=SCHEMA_VERSION,
+            started_at=now(),
+            ended_at=None,
+            settings=settings,
+            environment=describe_environment(),
+        )
+        planned = 2 * RUN_COST * settings.epochs
+        for np in settings.np:
+            planned += 2 * planned_seconds(jobs_of(settings, np=np), np=np)
+            planned += sum(planned_seconds([job], np=np) for job in exchange_jobs(settings, np=np))
+        self.progress = Progress(planned)
+
+    def carry_out(self) -> None:
+        """Do all of it; what was compared is in the record at once.
+
+        Raises:
+            UserError: ranks failed or stand still, or something cannot be written.
+        """
+        try:
+            with self.progress:
+                self.work.mkdir(parents=True)
+                self.logs.mkdir()
+                self._keep(NOTHING)
+                self._prove()
+                shutil.rmtree(self.logs)
+        except OSError as error:
+            raise from_os_error(error, doing="writing the proofs") from None
+        finally:
+            shutil.rmtree(self.work, ignore_errors=True)
+
+    def _prove(self) -> None:
+        first: dict[str, Side] = {}
+        for np in self.settings.np:
+            jobs = jobs_of(self.settings, np=np)
+            torch, keras = (self._start([framework], jobs, np=np)[0] for framework in FRAMEWORKS)
+            for job in jobs:
+                self._keep(compare_frameworks(job, keras, torch))
+            for side in (torch, keras):
+                if np == self.settings.np[0]:
+                    first[side.framework] = side
+                    continue
+                for job in jobs:
+                    self._keep(compare_ranks(job, side, first[side.framework]))
+                shutil.rmtree(side.folder)
+            for job in exchange_jobs(self.settings, np=np):
+                # A start for each: TensorFlow keeps the memory of a trained model, about 1 GB of this one.
+                torch, keras = self._start(FRAMEWORKS, [job], np=np)
+                self._keep(compare_frameworks(job, keras, torch))
+                for side in (torch, keras):
+                    shutil.rmtree(side.folder)
+        if self.settings.epochs:
+            self._ordinary_runs()
+        self.record = replace(self.record, ended_at=now())
+        self._keep(NOTHING)
+
+    def report(self) -> int:
+        """Print what came of it; return the number of comparisons that differ more than they may."""
+        comparisons = self.record.comparisons
+        wrong = [one for one in comparisons if one.differs]
+        judged = sum(one.tolerance is not None for one in comparisons)
+        for one in wrong:
+            print(f"differs: {one.description}")
+        print(
+            f"{judged} comparisons judged, {len(wrong)} differ more than they may; {len(comparisons) - judged} shown "
+            f"only. Table and plots: python -m analysis parity {self.folder}"
+        )
+        return len(wrong)
+
+    def _keep(self, findings: Findings) -> None:
+        self.findings += findings
+        self.record = replace(self.record, comparisons=self.findings.comparisons, curves=self.findings.curves)
+        write_parity(self.folder, self.record)
+
+    def _start(self, frameworks: Sequence[str], jobs: list[Job], *, np: int) -> list[Side]:
+        """Start the ranks of one framework, or of both at once; return where their results are."""
+        together = "together" if len(frameworks) > 1 else "alone"
+        sides = [Side(name, np, self.work / f"{together}-{name}-{np}") for name in frameworks]
+        plan, states = self.work / "jobs.json", self.work / "states"
+        plan.write_text(json.dumps([asdict(job) for job in jobs]))
+        states.mkdir(exist_ok=True)
+        commands = {}
+        for side in sides:
+            side.folder.mkdir()
+            files = ("--jobs", str(plan), "--results", str(side.folder), "--states", str(states))
+            commands[side.title] = [*self._launcher(np), str(ROOT / f"{side.framework}_impl/parity_worker.py"), *files]
+        who = f"{' and '.join(frameworks)}, np {np}"
+
+        def tell(known: int, done: int) -> None:
+            cost = planned_seconds(jobs[known:done], np=np) - START_COST
+            self.progress.advance(cost, f"{who}: {jobs[done - 1].name}")
+
+        self._wait(
+            commands,
+            count=lambda: min(len(list(side.folder.glob("*.safetensors"))) for side in sides),
+            tell=tell,
+            patience=STUCK_SECONDS + 10 * max(job.updates for job in jobs),
+        )
+        what = jobs[0].name if len(jobs) == 1 else f"{len(jobs)} jobs"
+        self.progress.advance(START_COST, f"{who}: {what} done", line=True)
+        return sides
+
+    def _ordinary_runs(self) -> None:
+        """Train by horovodrun with each framework, and compare the run folders."""
+        for framework in FRAMEWORKS:
+            flags = run_flags(self.settings, self.folder, name=framework)
+            lines = self.folder / framework / EPOCHS_FILE
+            who = f"{framework}, np {RUN_RANKS}: train.py on {self.settings.dataset}"
+            self._wait(
+                {f"{framework} train.py": [*self._launcher(RUN_RANKS), str(ROOT / PROGRAMS[framework]), *flags]},
+                count=lambda lines=lines: len(lines.read_text().splitlines()) if lines.exists() else 0,  # type: ignore[misc]
+                tell=lambda known, done, who=who: self.progress.advance(  # type: ignore[misc]
+                    RUN_COST * (done - known), f"{who}, epoch {done}"
+                ),
+                patience=STUCK_SECONDS,
+            )
+            self.progress.advance(0.0, f"{who} done", line=True)
+        torch, keras = (read_run(self.folder / name) for name in FRAMEWORKS)
+        self.record = replace(self.record, runs=list(FRAMEWORKS))
+        self._keep(compare_runs(keras, torch))
+
+    def _launcher(self, np: int) -> list[str]:
+        return launcher_command("none" if np == 1 else self.settings.controller, size=np)
+
+    def _wait(
+        self,
+        commands: dict[str, list[str]],
+        *,
+        count: Callable[[], int],
+        tell: Callable[[int, int], None],
+        patience: float,
+    ) -> None:
+        """Run commands, all at once, to their end.
+
+        Args:
+            commands: name -> command.
+            count: how much there is of what they make.
+            tell: told of the count before and now, when it has grown.
+            patience: seconds without anything new before all are ended.
+
+        Raises:
+            UserError: one failed, or nothing new has come.
+        """
+        logs = {name: self.logs / f"{name.replace(' ', '-')}.log" for name in commands}
+        variables = {"OMP_NUM_THREADS": "1"}  # one thread adds in one order
+        with ExitStack() as stack:
+            processes = {
+                name: stack.enter_context(started(command, variables=variables, log=logs[name]))
+                for name, command in commands.items()
+            }
+            done, last = 0, time.monotonic()
+            while True:
+                running = any(process.poll() is None for process in processes.values())
+                for name, process in processes.items():
+                    if process.returncode:
+                        raise self._failure(name, logs[name], f"exit code {process.returncode}")
+                known, done = done, count()
+                if done > known:
+                    last = time.monotonic()
+                    tell(known, done)
+                if not running:
+                    return
+                if time.monotonic() - last > patience:
+                    raise self._failure(
+                        " and ".join(processes), logs[name], f"nothing new for {patience:.0f} s: they stand still"
+                    )
+                time.sleep(POLL_SECONDS)
+
+    def _failure(self, who: str, log: Path, received: str) -> UserError:
+        print(last_lines(log), file=sys.stderr)
+        return UserError(
+            f"the ranks of {who} failed. Received: {received}. What they said last is above, all of it in {log}; "
+            "mend it, or leave it out with --models or --np"
+        )

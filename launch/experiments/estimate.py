@@ -1,0 +1,132 @@
+"""What a run will take - time, energy, money - before it is begun.
+
+Time comes from finished runs of the same cell; where there are none, from the multiply-adds of the model and a rough
+rate of the hardware, right within a factor of about three. Every estimate says which it is.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from common.config import Config
+from common.data.catalog import PUBLISHED
+from common.data.images.prepared_file import read_description
+from common.data.synthetic import parse_name
+from common.errors import expanded
+from common.model.specs import model_spec
+from common.run_folder.records import Run, Status
+from common.sites.table import Gpu, Site
+from common.utils.cores import usable_cores
+
+START_SECONDS = 12.0  # to start the ranks, import a framework and build a model
+# Rough rates, for estimates only: of a core in float32, and the share of a GPU's peak that training reaches.
+CORE_FLOPS = 40e9
+SHARE_OF_PEAK = 0.3
+FLOPS_PER_MULTIPLY_ADD = 2
+PASSES_OF_TRAINING = 3  # forward, and backward for inputs and for weights
+SECONDS_PER_HOUR = 3600.0
+
+Basis = Literal["earlier runs", "rough", "not known"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one run or of several together. None: not known.
+
+    Attributes:
+        joules: at most: the boards' limits over the whole time.
+        usd: of whole nodes, start-up included; 0 on a machine that has no price an hour.
+    """
+
+    seconds: float | None
+    basis: Basis
+    joules: float | None
+    usd: float | None
+
+
+def estimate_run(config: Config, *, np: int, site: Site, gpu: Gpu | None, earlier: Sequence[Run]) -> Estimate:
+    """Return what a run will take on a site.
+
+    Args:
+        config: its settings.
+        np: its ranks.
+        site, gpu: where it is to run; without GPU its cores compute, of an unknown number as many as this host's.
+        earlier: finished runs of the same cell, made on that site.
+    """
+    seconds, basis = _seconds(config, np=np, gpu=gpu, cores=site.cores or usable_cores(), earlier=earlier)
+    if seconds is None:
+        return Estimate(None, basis, None, None)
+    ranks_per_node = site.gpus or np
+    nodes = math.ceil(np / ranks_per_node)
+    joules = seconds * np * gpu.power_watts if gpu else None
+    return Estimate(seconds, basis, joules, site.cost_usd(seconds, nodes=nodes) or 0.0)
+
+
+def duration_seconds(run: Run) -> float | None:
+    """Return the seconds from the start of a run's record to its end; None if it has not ended."""
+    status = run.record.status
+    if not isinstance(status, Status) or status.ended_at is None:
+        return None
+    return (datetime.fromisoformat(status.ended_at) - datetime.fromisoformat(status.started_at)).total_seconds()
+
+
+@dataclass(frozen=True)
+class _Outline:
+    """What is known of a data set without loading it."""
+
+    training: int
+    validation: int
+    test: int
+    image_shape: tuple[int, int, int]
+    classes: int
+
+
+def _seconds(
+    config: Config, *, np: int, gpu: Gpu | None, cores: int, earlier: Sequence[Run]
+) -> tuple[float | None, Basis]:
+    durations = [seconds for run in earlier if (seconds := duration_seconds(run)) is not None]
+    if durations:
+        return START_SECONDS + statistics.median(durations), "earlier runs"
+    outline = _outline(config)
+    if outline is None:
+        return None, "not known"
+    height, width, channels = outline.image_shape
+    outputs = config.model.outputs or outline.classes
+    spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=outputs)
+    rate = np * gpu.fp32_tflops * 1e12 * SHARE_OF_PEAK if gpu else min(np, cores) * CORE_FLOPS
+    training = config.training
+    global_batch = training.batch_size * np
+    updates = training.epochs * (training.steps_per_epoch or outline.training / global_batch)
+    updates = min(updates, training.max_steps or updates)
+    validated = outline.validation * (training.epochs // training.validate_every)
+    if training.validation == "replicated":
+        validated *= np
+    passes = PASSES_OF_TRAINING * updates * global_batch + validated + outline.test
+    rest = 2 * config.energy.idle_seconds if config.energy.energy else 0.0
+    return START_SECONDS + rest + passes * FLOPS_PER_MULTIPLY_ADD * spec.multiply_adds / rate, "rough"
+
+
+def _outline(config: Config) -> _Outline | None:
+    """Return what is known of the data set; None: nothing before it is loaded."""
+    name = config.data.dataset
+    kind, _, file = name.partition(":")
+    if kind == "prepared":
+        if not (prepared := expanded(file)).exists():
+            return None
+        made, _ = read_description(prepared)
+        return _Outline(
+            made.training_samples, made.validation_samples, made.test_samples, made.image_shape, len(made.class_names)
+        )
+    if name in PUBLISHED:
+        published = PUBLISHED[name]
+        (samples, test), shape, classes = published.samples, published.image_shape, len(published.class_names)
+    elif kind == "synthetic":
+        samples, height, width, channels, classes = parse_name(name)
+        test, shape = max(1, samples // 6), (height, width, channels)
+    else:
+        return None
+    validation = round(samples * config.data.validation_share)
+    return _Outline(samples - validation, validation, test, shape, classes)

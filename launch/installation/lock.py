@@ -1,0 +1,73 @@
+"""Write `launch/installation/requirements/*.txt`: the exact version of every package that set-up installs.
+
+    make lock
+
+The needs are read from pyproject.toml, the versions from the environment that runs this (`.venv`), so the way to a
+newer version is: change pyproject.toml, `pip install` the new version into `.venv`, run the tests, `make lock`.
+A package that several sets need stands in each of their files, with the same version.
+"""
+
+import re
+import tomllib
+from importlib import metadata
+
+from packaging.requirements import Requirement
+
+from common.utils.paths import ROOT
+
+FOLDER = ROOT / "launch" / "installation" / "requirements"
+HEADER = "# {title}.\n# Written by `make lock` from pyproject.toml and the tried environment; do not edit by hand.\n"
+TITLES = {
+    "base": "Run-time packages of the project, MPI and the tools that build Horovod",
+    "torch": "PyTorch (the CPU build; on a GPU machine the normal one, which brings its CUDA packages along)",
+    "tensorflow": "TensorFlow (on a GPU machine `tensorflow` takes the place of `tensorflow-cpu`)",
+    "dev": "Tools for tests, lint and types",
+}
+
+
+def main() -> None:
+    """Write the four lock files."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    roots = {
+        "base": project["dependencies"] + extras["horovod"],
+        "torch": extras["torch"],
+        "tensorflow": extras["tensorflow"],
+        "dev": extras["dev"],
+    }
+    for name, needs in roots.items():
+        pins = closure(needs)
+        lines = [f"{package}=={version}\n" for package, version in sorted(pins.items())]
+        (FOLDER / f"{name}.txt").write_text(HEADER.format(title=TITLES[name]) + "".join(lines), encoding="utf-8")
+        print(f"launch/installation/requirements/{name}.txt: {len(pins)} packages")
+
+
+def closure(needs: list[str]) -> dict[str, str]:
+    """Return name -> installed version of the needed packages and of all they need in this environment."""
+    pins: dict[str, str] = {}
+    todo = [Requirement(need) for need in needs]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while todo:
+        need = todo.pop()
+        name = re.sub(r"[-_.]+", "-", need.name).lower()
+        if (name, frozenset(need.extras)) in seen:
+            continue
+        seen.add((name, frozenset(need.extras)))
+        found = metadata.distribution(name)
+        pins[name] = found.version.split("+")[0]  # "2.13.0+cpu": which build it is, set-up decides
+        for line in found.requires or []:
+            further = Requirement(line)
+            if applies(further, need.extras):
+                todo.append(further)
+    return pins
+
+
+def applies(need: Requirement, extras: set[str]) -> bool:
+    """Tell whether a dependency is wanted here, given the extras that were asked for."""
+    if need.marker is None:
+        return True
+    return any(need.marker.evaluate({"extra": extra}) for extra in extras or {""})
+
+
+if __name__ == "__main__":
+    main()

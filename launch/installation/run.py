@@ -1,0 +1,350 @@
+"""Carry out the plan of set-up: run the commands, show progress, turn failures into one line that says what to do."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from common.errors import UserError
+from launch.installation import horovod_wheel
+from launch.installation import plan as setup_plan
+from launch.installation.plan import Call, Command, Machine, Request, Step
+from launch.installation.state import State, wait_for_lock
+
+# What pip, venv, CMake or the compiler say (a regular expression), what that means, how to mend it. First match counts.
+FAILURES = (
+    (
+        r"No space left on device|Disk quota exceeded",
+        "the disk is full",
+        "Free some space there, in the home folder's cache or in the folder for temporary files (TMPDIR)",
+    ),
+    (
+        r"ensurepip is not|No module named '?(venv|ensurepip)",
+        "this Python has no venv module",
+        "Install it (Debian, Ubuntu: apt-get install python3-venv), or name another Python: make setup PYTHON=PATH",
+    ),
+    (r"[Kk]illed signal|cannot allocate memory|MemoryError", "the memory did not suffice", "Close other programs"),
+    (
+        r"Temporary failure in name resolution|NewConnectionError|ConnectionError|Connection refused|"
+        r"Network is unreachable|Read timed out|ProxyError|SSLError|NameResolutionError",
+        "a package index could not be reached",
+        "Mend the network or pip's settings (proxy, index), or set up without: make setup WHEELS=DIR",
+    ),
+    (
+        r"No matching distribution found for ([^\s]+)",
+        "pip finds no {0} for this machine",
+        "See `pip config list` for a wrong index, and with WHEELS fill the folder on a machine of the same kind",
+    ),
+    (r"DO NOT MATCH THE HASHES", "a download was damaged", "Try again"),
+)
+
+
+def carry_out(request: Request, state: State) -> None:
+    """Set up, the lock being held: check what can be checked first, run the plan, write the stamp at the very end."""
+    frameworks, dev = state.installed() if state.usable(request) else ((), False)
+    wanted = tuple(f for f in setup_plan.FRAMEWORKS if f in {*request.frameworks, *frameworks})
+    full = Request(root=request.root, frameworks=wanted, dev=request.dev or dev, gpu=request.gpu, wheels=request.wheels)
+    machine = look_at_machine(full)
+    check_needs(full, machine, installed=frameworks)
+    state.begin(full)
+    started = time.monotonic()
+    with only_builder(machine):
+        machine = look_at_machine(full)
+        Runner(full, state, machine).run_all(setup_plan.plan(full, machine=machine))
+    state.finish(full)
+    print(f"setup: done in {spell(time.monotonic() - started)}", flush=True)
+
+
+@contextmanager
+def only_builder(machine: Machine) -> Iterator[None]:
+    """Let one set-up of this user build a wheel, and others that want the same one wait for it, in whatever clone."""
+    if machine.wheel:
+        yield
+        return
+    path = horovod_wheel.wheel_cache() / f"{machine.key}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise horovod_wheel.cache_error(error) from None
+    try:
+        wait_for_lock(descriptor, "another set-up builds the same Horovod")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def look_at_machine(request: Request) -> Machine:
+    """Return what the plan needs to know of this machine."""
+    capabilities = compute_capabilities() if request.gpu else ()
+    key = horovod_wheel.cache_key(
+        pins=setup_plan.pins(request.lock_files),
+        frameworks=request.frameworks,
+        gpu=request.gpu,
+        compiler=horovod_wheel.compiler_version(),
+        compute_capabilities=capabilities,
+    )
+    wheel = horovod_wheel.find_wheel(horovod_wheel.wheel_cache(), key)
+    if wheel is None and request.wheels:
+        wheel = horovod_wheel.find_wheel(request.wheels / "horovod", key, any_compiler=True)
+    return Machine(
+        wheel=wheel,
+        key=key,
+        jobs=horovod_wheel.parallel_compilers(),
+        compute_capabilities=capabilities,
+        has_venv=State(request.root).usable(request),
+    )
+
+
+def check_needs(request: Request, machine: Machine, *, installed: tuple[str, ...]) -> None:
+    """Raise UserError for what can be known to be missing before minutes are spent."""
+    if sys.platform != "linux":
+        raise UserError(f"Horovod and MPI are set up on Linux only. Received: {sys.platform}. Use a container or WSL")
+    if re.search(r"\s", str(request.root)):
+        raise UserError(f"MPI and Horovod's build take no blanks in a path. Received: {request.root}. Move this clone")
+    if request.wheels and not request.wheels.is_dir():
+        raise UserError(f"WHEELS names no folder. Received: {request.wheels}. Fill one: make wheels WHEELS=DIR")
+    if machine.wheel is None:
+        check_build_tools(request)
+    needed = setup_plan.gigabytes(request, installed=installed, build=machine.wheel is None)
+    free = shutil.disk_usage(request.root).free / 1e9
+    if free < needed:
+        raise UserError(
+            f"set-up needs {needed:.1f} GB of free disk. Received: {free:.1f} GB at {request.root}. Free some"
+        )
+
+
+def check_build_tools(request: Request) -> None:
+    """Raise UserError if Horovod cannot be compiled here."""
+    if horovod_wheel.compiler() is None:
+        raise UserError("a C++ compiler is needed to build Horovod. Install one (Debian, Ubuntu: apt-get install g++)")
+    if shutil.which("make") is None:
+        raise UserError("`make` is needed to build Horovod. Install it (Debian, Ubuntu: apt-get install make)")
+    cuda = os.environ.get("HOROVOD_CUDA_HOME", "/usr/local/cuda")
+    if request.gpu and shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:{cuda}/bin") is None:
+        raise UserError(
+            "building Horovod for the GPU needs CUDA 12 with nvcc. Install it or name it in HOROVOD_CUDA_HOME, "
+            "or leave the GPU unused: make setup GPU=0"
+        )
+
+
+def gpu_present() -> bool:
+    """Tell whether this machine has an NVIDIA GPU with a working driver."""
+    return Path("/proc/driver/nvidia/version").exists() or bool(ask_nvidia("--list-gpus"))
+
+
+def compute_capabilities() -> tuple[str, ...]:
+    """Return the compute capabilities of the GPUs here, e.g. ("8.0", "9.0")."""
+    answer = ask_nvidia("--query-gpu=compute_cap", "--format=csv,noheader")
+    return tuple(sorted(set(re.findall(r"^\d+\.\d+$", answer, flags=re.MULTILINE))))
+
+
+def ask_nvidia(*args: str) -> str:
+    """Return what nvidia-smi answers; nothing if there is none or it finds no GPU."""
+    try:
+        done = subprocess.run(["nvidia-smi", *args], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+class Runner:
+    """Runs the steps of one set-up and shows them."""
+
+    def __init__(self, request: Request, state: State, machine: Machine) -> None:
+        """Keep what the steps need."""
+        self.request, self.state, self.machine = request, state, machine
+        self.wheel = machine.wheel
+        self.wheels_folder: Path | None = None
+        self.build = setup_plan.build_folder(request.venv)
+        self.line = ""
+        self.started = 0.0
+
+    def run_all(self, steps: list[Step]) -> None:
+        """Run the steps, one line each."""
+        for number, step in enumerate(steps, start=1):
+            self.line = f"[{number}/{len(steps)}] {step.title} ({step.expect}) ..."
+            self.started = time.monotonic()
+            print(self.line, end="", flush=True)
+            try:
+                for action in step.actions:
+                    if isinstance(action, Call):
+                        getattr(self, action.method)()
+                    else:
+                        self.run(action)
+            except BaseException:
+                print(flush=True)
+                raise
+            print(f"{self.back_to_start()} {spell(time.monotonic() - self.started)}", flush=True)
+
+    def run(self, command: Command) -> None:
+        """Run one command, its output into the log; raise UserError if it fails."""
+        if command.installs:
+            self.state.installing.touch()
+        with self.state.log.open("a", encoding="utf-8") as log:
+            print(f"\n$ {' '.join(command.args)}", file=log, flush=True)
+            start_of_output = log.tell()
+            code = self.wait(
+                subprocess.Popen(
+                    command.args,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=environment(self.request.venv) | dict(command.env),
+                    cwd=command.folder or self.request.root,
+                    start_new_session=True,  # so that its compilers can be ended with it
+                    pass_fds=(self.state.lock_descriptor,),  # if this process is killed, the lock outlives it with pip
+                )
+            )
+        if code != 0:
+            self.fail(start_of_output, command.mend)
+        if command.installs:
+            self.state.installing.unlink()
+
+    def wait(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for a command, counting seconds on a terminal; when interrupted, end it and all that it started."""
+        try:
+            with terminate_as_interrupt():
+                while True:
+                    try:
+                        return process.wait(timeout=1)
+                    except subprocess.TimeoutExpired:
+                        if sys.stdout.isatty():
+                            seconds = time.monotonic() - self.started
+                            print(f"{self.back_to_start()} {spell(seconds)}", end="", flush=True)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+
+    def back_to_start(self) -> str:
+        """Return what rewrites the step's line on a terminal; nothing elsewhere."""
+        return f"\r{self.line}" if sys.stdout.isatty() else ""
+
+    def fail(self, start_of_output: int, mend: str = "") -> NoReturn:
+        """Raise UserError with what the failed command's output means."""
+        with self.state.log.open(encoding="utf-8", errors="replace") as log:
+            log.seek(start_of_output)
+            what, usual = explain(log.read())
+        raise UserError(f"{what}. {mend or usual}, then run the same again. All output: {self.state.log}")
+
+    def ask(self, args: list[str]) -> str:
+        """Return what a program of the environment prints; raise UserError if it fails."""
+        settings = environment(self.request.venv)
+        done = subprocess.run(args, capture_output=True, text=True, env=settings, check=False)
+        with self.state.log.open("a", encoding="utf-8") as log:
+            print(f"\n$ {' '.join(args)}\n{done.stdout}{done.stderr}", file=log)
+            if done.returncode != 0:
+                what, mend = explain(done.stderr)
+                raise UserError(f"{what}. {mend}, then run the same again. All output: {self.state.log}")
+        return done.stdout
+
+    # The calls of the plan.
+
+    def avoid_cuda(self) -> None:
+        """Install PyTorch from its CPU index if the usual index would bring CUDA packages along."""
+        if self.cuda_would_come():
+            self.run(setup_plan.torch_without_cuda(self.request))
+
+    def cuda_would_come(self) -> bool:
+        """Ask pip what the lock file of PyTorch would bring here; nothing is downloaded for the answer."""
+        report = self.state.folder / "torch-report.json"
+        self.run(setup_plan.torch_dry_run(self.request, report))
+        names = [part["metadata"]["name"].lower() for part in json.loads(report.read_text(encoding="utf-8"))["install"]]
+        return any(name.startswith(setup_plan.CUDA_PACKAGES) for name in names)
+
+    def link_nccl(self) -> None:
+        """Make NCCL findable for the linker."""
+        horovod_wheel.link_nccl(self.request.venv)
+
+    def edit_horovod(self) -> None:
+        """Check, unpack and edit Horovod's source."""
+        horovod_wheel.unpack(self.build / horovod_wheel.SDIST, self.build / "source")
+
+    def keep_horovod(self) -> None:
+        """Make the built wheel fit for any clone and put it into the cache."""
+        (built,) = self.build.glob("horovod-*.whl")
+        relocated = horovod_wheel.relocate(built, venv=self.request.venv, folder=self.build, run=self.ask)
+        self.wheel = horovod_wheel.keep(relocated, self.machine.key)
+        shutil.rmtree(self.build)
+
+    def take_horovod(self) -> None:
+        """Nothing to do: the wheel is there."""
+
+    def install_horovod(self) -> None:
+        """Install the wheel, in place of one for other frameworks."""
+        self.run(
+            setup_plan.pip(self.request, "install", "--force-reinstall", "--no-deps", str(self.wheel), installs=True)
+        )
+
+    def copy_wheel(self) -> None:
+        """Put the built Horovod wheel beside the packages in a folder for machines without network."""
+        if self.machine.wheel and self.wheels_folder:
+            place = self.wheels_folder / "horovod" / self.machine.wheel.parent.name
+            place.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.machine.wheel, place / self.machine.wheel.name)
+
+
+def environment(venv: Path) -> dict[str, str]:
+    """Return the variables for commands in the environment: its programs first, no packages from elsewhere."""
+    settings = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    return settings | {
+        "PATH": f"{venv / 'bin'}:{settings.get('PATH', os.defpath)}",
+        "VIRTUAL_ENV": str(venv),
+        "PYTHONNOUSERSITE": "1",
+        "PIP_USER": "0",
+        "PIP_NO_INPUT": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+
+
+def explain(output: str) -> tuple[str, str]:
+    """Return what a failed command's output means, and how to mend it."""
+    for pattern, what, mend in FAILURES:
+        if found := re.search(pattern, output):
+            return what.format(*found.groups()), mend
+    lines = output.strip().splitlines() or ["nothing"]
+    errors = [line for line in lines if re.search(r"\berror\b[: ]", line, flags=re.IGNORECASE)]
+    said = lines[-1] if "Traceback" in output else (errors or lines)[0]
+    return f"a command failed and said: {said.strip()[:200]}", "See the log"
+
+
+@contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C, so that what was started is ended too."""
+
+    def interrupt(_signal: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def spell(seconds: float) -> str:
+    """Return a duration for people: "42 s" or "3 min 12 s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def fill_wheels(request: Request, state: State, folder: Path) -> None:
+    """Fill a folder from which `make setup WHEELS=...` works on a machine of the same kind without any network."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder for the wheels cannot be made: {error}. Name another one in WHEELS") from None
+    runner = Runner(request, state, look_at_machine(request))
+    runner.wheels_folder = folder
+    cpu_index = not request.gpu and runner.cuda_would_come()
+    runner.run_all([setup_plan.wheels_step(request, folder, cpu_index=cpu_index)])

@@ -1,0 +1,168 @@
+"""What set-up remembers, in `.venv/horovod-twins/`.
+
+stamp.json   written last, removed first: what is installed, and from which lock files. No stamp, no use.
+place.json   where and for what kind of machine this environment was made; if that changed it is made anew
+chosen       the frameworks asked for last, the default of the next time
+installing   there while pip changes the environment: found at the start, the environment is made anew,
+             for a package that pip was unpacking can look installed
+lock         held while a set-up works here
+setup.log    everything that pip and CMake said
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from launch.installation.plan import FRAMEWORKS, Request
+
+SOURCES = ("plan.py", "run.py", "state.py", "horovod_wheel.py")
+
+
+def choose_frameworks(text: str, *, need: str = "", remembered: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the frameworks to install: those named, else those of last time, else both; and the one that is needed."""
+    named = text.replace(",", " ").split()
+    for name in [*named, *need.split()]:
+        if name not in FRAMEWORKS:
+            raise UserError(f"FRAMEWORKS takes torch, keras or both, FRAMEWORK takes one of them. Received: {name}")
+    chosen = {*(named or remembered or FRAMEWORKS), *need.split()}
+    return tuple(framework for framework in FRAMEWORKS if framework in chosen)
+
+
+class State:
+    """The memory of set-up in one clone."""
+
+    def __init__(self, root: Path) -> None:
+        """Look at the clone in `root`; nothing is created."""
+        self.venv = root / ".venv"
+        self.folder = self.venv / "horovod-twins"
+        self.log = self.folder / "setup.log"
+        self.installing = self.folder / "installing"
+        self.lock_descriptor = -1
+
+    def chosen(self) -> tuple[str, ...]:
+        """Return the frameworks that were asked for last, if any."""
+        path = self.folder / "chosen"
+        names = path.read_text(encoding="utf-8").split() if path.exists() else []
+        return tuple(name for name in names if name in FRAMEWORKS)
+
+    def gpu(self) -> bool | None:
+        """Tell whether this environment was made for a GPU; None if there is none yet.
+
+        It stays as it was made: a cluster's login node without a GPU shares it with the nodes that have one.
+        """
+        answer = read(self.folder / "place.json").get("gpu")
+        return answer if isinstance(answer, bool) else None
+
+    def satisfies(self, request: Request) -> bool:
+        """Tell whether all that is asked for is installed, whole and current. More may be installed."""
+        stamp = read(self.folder / "stamp.json")
+        return (
+            stamp.get("fingerprint") == fingerprint(request)
+            and self.usable(request)
+            and set(request.frameworks) <= set(stamp["frameworks"])
+            and (stamp["dev"] or not request.dev)
+        )
+
+    def usable(self, request: Request) -> bool:
+        """Tell whether there is an environment to build upon: made here, for this kind of machine, unbroken."""
+        whole = (self.venv / "bin" / "python").exists() and not self.installing.exists()
+        return whole and read(self.folder / "place.json") == place(request)
+
+    def installed(self) -> tuple[tuple[str, ...], bool]:
+        """Return the frameworks that are installed, and whether the tools for developers are."""
+        stamp = read(self.folder / "stamp.json")
+        return tuple(stamp.get("frameworks", ())), bool(stamp.get("dev"))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other set-ups out of this clone. The lock ends with the last process that holds it."""
+        if self.venv.exists() and not self.folder.exists() and any(self.venv.iterdir()):
+            raise UserError(f"{self.venv} was not made by this set-up. Move it away, then run the same command again")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise UserError(f"this folder cannot be written: {error}. Use a clone of your own") from None
+        try:
+            wait_for_lock(descriptor, "another set-up works in this clone")
+            self.lock_descriptor = descriptor
+            yield
+        finally:
+            self.lock_descriptor = -1
+            os.close(descriptor)
+
+    def begin(self, request: Request) -> None:
+        """Take the stamp away, and with it an environment that cannot be built upon."""
+        (self.folder / "stamp.json").unlink(missing_ok=True)
+        if not self.usable(request):
+            self.wipe()
+        (self.folder / "chosen").write_text(" ".join(request.frameworks), encoding="utf-8")
+        write(self.folder / "place.json", place(request))
+
+    def wipe(self) -> None:
+        """Remove the environment; only the lock, which is held, stays."""
+        for path in self.venv.iterdir():
+            if path.is_dir() and not path.is_symlink() and path != self.folder:
+                shutil.rmtree(path)
+            elif path != self.folder:
+                path.unlink()
+        for name in ("place.json", "installing", "setup.log"):
+            (self.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "build", ignore_errors=True)
+
+    def finish(self, request: Request) -> None:
+        """Write the stamp: from now on this environment may be used."""
+        stamp = {"fingerprint": fingerprint(request), "frameworks": list(request.frameworks), "dev": request.dev}
+        write(self.folder / "stamp.json", stamp)
+
+
+def wait_for_lock(descriptor: int, why: str) -> None:
+    """Take the lock; say so if that means waiting. A file system without locks goes without."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"setup: {why}; waiting for it", flush=True)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        return
+
+
+def place(request: Request) -> dict[str, Any]:
+    """Return what an environment is bound to: its programs hold its absolute path, its packages the kind of machine."""
+    return {"root": str(request.root.resolve()), "gpu": request.gpu}
+
+
+def fingerprint(request: Request) -> str:
+    """Return a hash of all that decides what is installed, but for the choice of frameworks and tools."""
+    project = tomllib.loads((request.root / "pyproject.toml").read_text(encoding="utf-8"))
+    installed_parts = {name: project.get(name) for name in ("build-system", "project")}
+    installed_parts["setuptools"] = project.get("tool", {}).get("setuptools")
+    digest = hashlib.sha256(json.dumps(installed_parts, sort_keys=True).encode())
+    here = Path(__file__).resolve().parent
+    for path in [*sorted(request.lock_files.glob("*.txt")), *(here / name for name in SOURCES)]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return a small JSON file's content; empty if it is missing or no JSON."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write a small JSON file in one step."""
+    half = path.with_name(path.name + ".half")
+    half.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    half.replace(path)

@@ -1,0 +1,153 @@
+"""What places that are reached through a program of theirs (`sky`, `kubectl`) have in common."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from common.utils.paths import ROOT
+from launch.jobs.job import Job
+
+# Where a site file of the user's own is written there: it tells commands of the project how ranks are started.
+SITE_FOLDER = "/tmp/horovod-twins-site"
+
+
+def host_label(name: str, *, longest: int) -> str:
+    """Return the name of a job as a host may be called (RFC 1035): lower case, digits and "-", a letter first.
+
+    Args:
+        name: of a job.
+        longest: number of characters.
+
+    Raises:
+        UserError: it is longer.
+    """
+    label = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    label = label if label[:1].isalpha() else f"job-{label}".rstrip("-")
+    if len(label) > longest:
+        raise UserError(f"the name is too long there. Received: --name {name}. Give {longest} characters or fewer")
+    return label
+
+
+def run_program(words: Sequence[str], *, mend: str) -> str:
+    """Run a program of the place and return what it prints.
+
+    Args:
+        words: the command.
+        mend: what to do if it fails.
+
+    Raises:
+        UserError: it is not installed, or fails.
+    """
+    require(words[0])
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        raise UserError(f"{_first(words)} failed. Received: {_reason(done)}. {mend}")
+    return done.stdout
+
+
+def show_program(words: Sequence[str], *, mend: str) -> None:
+    """Run a program of the place, for minutes maybe, and let it print what it does.
+
+    Raises:
+        UserError: it is not installed, or fails.
+    """
+    require(words[0])
+    code = subprocess.run(words, cwd=ROOT, check=False).returncode
+    if code:
+        raise UserError(f"{_first(words)} failed. Received: exit code {code}, and what it says above. {mend}")
+
+
+_SOURCES = {
+    "sky": "Install it into an environment of its own: pip install 'skypilot[aws]==0.14.1'",
+    "kubectl": "Install it as your cluster's documentation says",
+}
+
+
+def require(program: str) -> None:
+    """See whether a program is there.
+
+    Raises:
+        UserError: it is not.
+    """
+    if shutil.which(program) is None:
+        raise UserError(f"{program} is not installed. Received: no {program} on PATH. {_SOURCES[program]}")
+
+
+def parse_json(text: str, *, source: str) -> Any:
+    """Return the JSON document in what a program printed; lines of its own may stand before it.
+
+    Raises:
+        UserError: there is none.
+    """
+    for found in re.finditer(r"^[\[{]", text, flags=re.MULTILINE):
+        try:
+            return json.loads(text[found.start() :])
+        except ValueError:
+            continue
+    raise UserError(f"{source} printed no JSON. Received: {text.strip()[:200]!r}. Look at it by hand")
+
+
+def as_seen_there(job: Job, *, project_folder: str) -> Job:
+    """Return a job with the paths that it has there.
+
+    Args:
+        job: as it was asked for here.
+        project_folder: where the project lies there.
+
+    Raises:
+        UserError: its experiment or recipe is a file that does not come along.
+    """
+    site, experiment = job.site, job.experiment
+    if _is_own(job):
+        site = replace(site, file=f"{SITE_FOLDER}/{site.name}.toml")
+    if experiment:
+        experiment = _in_project(experiment, what="experiment")
+    arguments = list(job.arguments)
+    for number, word in enumerate(arguments):
+        if word.startswith("--recipe="):
+            arguments[number] = "--recipe=" + _in_project(word.removeprefix("--recipe="), what="recipe")
+        elif word == "--recipe":
+            arguments[number + 1] = _in_project(arguments[number + 1], what="recipe")
+    site = replace(site, project_folder=project_folder)
+    return replace(job, site=site, experiment=experiment, arguments=tuple(arguments))
+
+
+def _in_project(file: str, *, what: str) -> str:
+    """Return the path of a file from the project's folder; a relative one begins there already."""
+    path = Path(os.path.normpath(ROOT / file))
+    if not path.is_relative_to(ROOT):
+        raise UserError(f"the {what}'s file is not in the project, which is all that comes along. "
+                        f"Received: {file}. Copy it into {ROOT}")  # fmt: skip
+    return file if not Path(file).is_absolute() else str(path.relative_to(ROOT))
+
+
+def site_lines(job: Job) -> list[str]:
+    """Return the lines of a script that write the site's file there, if it is one of the user's own."""
+    if not _is_own(job):
+        return []
+    text = Path(job.site.file).read_text(encoding="utf-8")
+    path = shlex.quote(f"{SITE_FOLDER}/{job.site.name}.toml")
+    return [f"mkdir -p {SITE_FOLDER}", f"printf %s {shlex.quote(text)} > {path}"]
+
+
+def _is_own(job: Job) -> bool:
+    return job.site.reference != job.site.name
+
+
+def _first(words: Sequence[str]) -> str:
+    """Return the program and its verbs."""
+    verbs = [word for word in words[:3] if re.fullmatch(r"[a-z]+", word)]
+    return " ".join(verbs)
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else f"exit code {done.returncode}"

@@ -1,0 +1,137 @@
+"""`python -m launch sites`, `show`, `status`, `logs`, `cancel`: look at places and at jobs."""
+
+import argparse
+import os
+from typing import Any
+
+from tabulate import tabulate
+
+from common.distributed.console import readable_seconds
+from common.errors import UserError, expanded
+from common.run_folder.records import seconds_since
+from common.sites.command import describe_machine
+from common.sites.table import Site
+from launch.jobs.job import JOBS_FOLDER, JobState, job_names, read_job
+from launch.jobs.schedulers import scheduler
+from launch.sites.site_files import LaunchSite, read_launch_site, shipped_sites
+from launch.starting.processes import not_installed, run_filtered
+
+EXIT_CODE_FAILED = 1
+
+
+def add_command(commands: Any) -> None:
+    """Add the commands to argparse's subcommands."""
+    listing = commands.add_parser("sites", help="list the places where jobs can be started")
+    listing.set_defaults(run=list_sites)
+    showing = commands.add_parser("show", help="show all that is known of a site: scheduler, machines, prices")
+    showing.add_argument("site", metavar="SITE", help="a name that `sites` shows, or a file")
+    showing.set_defaults(run=show_site)
+    status = commands.add_parser("status", help="how jobs stand")
+    status.add_argument("job", metavar="JOB", nargs="*", help="default: all")
+    status.set_defaults(run=show_status)
+    logs = commands.add_parser("logs", help="print what a job has printed")
+    logs.set_defaults(run=show_logs)
+    cancel = commands.add_parser("cancel", help="end a job")
+    cancel.set_defaults(run=cancel_job)
+    for parser in (logs, cancel):
+        parser.add_argument("job", metavar="JOB")
+    for parser in (status, logs, cancel):
+        parser.add_argument("--jobs-folder", default=JOBS_FOLDER, help="where jobs are kept (default: %(default)s)")
+
+
+def list_sites(options: argparse.Namespace) -> None:
+    """Print a line for each site."""
+    rows = []
+    for name in shipped_sites():
+        site = read_launch_site(name)
+        nodes = [site.machines[node] for node in site.nodes]
+        rows.append([name, site.title, site.scheduler, site.launcher, _gpus(site, nodes), _prices(nodes), _end(nodes)])
+    headings = ["site", "what", "scheduler", "launcher", "GPUs of a node", "$ a node and hour", ""]
+    print(tabulate(rows, headers=headings, disable_numparse=True))
+
+
+def _gpus(site: LaunchSite, nodes: list[Site]) -> str:
+    counts = ", ".join(str(node.gpus) for node in nodes if node.gpus)
+    gpu = site.machines.gpu_of(nodes[0])
+    return f"{counts} x {gpu.name.removeprefix('NVIDIA ')}" if gpu else ""
+
+
+def _prices(nodes: list[Site]) -> str:
+    prices = [node.price() for node in nodes]
+    return ", ".join(f"{price.usd_per_hour:.3f}" for price in prices if price)
+
+
+def _end(nodes: list[Site]) -> str:
+    retired = [node for node in nodes if node.retired]
+    return f"retired {retired[0].retired}, now {retired[0].successor}" if retired else ""
+
+
+def show_site(options: argparse.Namespace) -> None:
+    """Print all that is known of a site."""
+    site = read_launch_site(options.site)
+    print(tabulate(_described(site), tablefmt="plain", disable_numparse=True))
+    for node in site.nodes:
+        print(f"\n{node}")
+        print(tabulate(describe_machine(node, site.machines), tablefmt="plain", disable_numparse=True))
+
+
+def _described(site: LaunchSite) -> list[tuple[str, object]]:
+    """Return name and value of what is set on the scheduler's side."""
+    tables = {"hosts", "slurm", "skypilot", "kubernetes", "container"}
+    rows: list[tuple[str, object]] = []
+    for name, value in vars(site).items():
+        if name in tables:
+            if value is not None and name in (site.scheduler, "container"):
+                rows += [(f"{name} {option}", held) for option, held in vars(value).items() if _is_set(held)]
+        elif name != "known" and _is_set(value):
+            rows.append((name, value))
+    return [(name, ", ".join(map(str, value)) if isinstance(value, list) else value) for name, value in rows]
+
+
+def _is_set(value: object) -> bool:
+    return value not in (None, [], {}, "")
+
+
+def show_status(options: argparse.Namespace) -> int:
+    """Print how jobs stand; return 1 if one of those that were named has failed."""
+    parent = expanded(options.jobs_folder)
+    names = options.job or job_names(parent)
+    if not names:
+        print(f"no jobs in {parent}")
+        return 0
+    rows, failed = [], False
+    for name in names:
+        try:
+            record, folder = read_job(name, parent=parent)
+        except UserError as error:
+            if options.job:
+                raise
+            rows.append([name, "", "", "unknown", str(error), "", ""])  # the others are shown all the same
+            continue
+        try:
+            state = scheduler(record.read_site().scheduler).state(record, folder)
+        except UserError as error:
+            state = JobState("unknown", str(error))
+        failed |= state.state in ("failed", "cancelled")
+        since = readable_seconds(seconds_since(record.submitted_at))
+        rows.append([name, record.site, record.id, state.state, state.reason, f"{since} ago", ", ".join(record.runs)])
+    headings = ["job", "site", "id", "state", "", "submitted", "run folders"]
+    print(tabulate(rows, headers=headings, disable_numparse=True))
+    return EXIT_CODE_FAILED if failed and options.job else 0
+
+
+def show_logs(options: argparse.Namespace) -> int:
+    """Print what a job has printed."""
+    record, folder = read_job(options.job, parent=expanded(options.jobs_folder))
+    command = scheduler(record.read_site().scheduler).logs(record, folder)
+    try:
+        return run_filtered(command, environment=os.environ)
+    except FileNotFoundError:
+        raise not_installed(command[0]) from None
+
+
+def cancel_job(options: argparse.Namespace) -> None:
+    """End a job."""
+    record, folder = read_job(options.job, parent=expanded(options.jobs_folder))
+    scheduler(record.read_site().scheduler).cancel(record, folder)
+    print(f"asked {record.name} to end")

@@ -1,0 +1,217 @@
+"""A job: what is to run where, and the folder that keeps track of it.
+
+jobs/<name>/job.json     what, where, since when (`JobRecord`)
+            ...          the rendered script or task, and what the job prints
+"""
+
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from common.config import Config, parse_command_line
+from common.errors import UserError, one_line
+from common.run_folder.records import Moment, errors_for_people, write_atomically
+from common.utils.paths import ROOT
+from launch.sites.site_files import LaunchSite, read_launch_site
+
+JOBS_FOLDER = "jobs"
+JOB_FILE = "job.json"
+State = Literal["queued", "running", "finished", "failed", "cancelled", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to run, and what it is to get.
+
+    Attributes:
+        name: of the job and its folder, and of the run folder of a trainer.
+        site: where.
+        node: kind of node, as records and prices name it.
+        nodes: number of nodes.
+        ranks_per_node, gpus_per_node: of each.
+        program: path of a trainer in the project; None: an experiment.
+        experiment: its name or file; None: a trainer.
+        arguments: of the trainer or of `experiment run`, as they were given.
+        minutes: time limit.
+        repeats: how often a trainer is run, with a seed of its own each.
+        seed: of the first repeat.
+        spot: on machines that may be taken away.
+        preflight: look over all hosts before the ranks are started.
+        preflight_flags: that tell it what the run will use.
+    """
+
+    name: str
+    site: LaunchSite
+    node: str
+    nodes: int
+    ranks_per_node: int
+    gpus_per_node: int
+    program: str | None
+    experiment: str | None
+    arguments: tuple[str, ...]
+    minutes: int
+    repeats: int = 1
+    seed: int = 1
+    spot: bool = False
+    preflight: bool = True
+    preflight_flags: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def project_folder(self) -> str:
+        """Where the project lies at the site."""
+        return self.site.project_folder or str(ROOT)
+
+    @property
+    def python(self) -> str:
+        """The interpreter at the site; a relative path starts at the project's folder."""
+        sets_up = self.site.scheduler in ("skypilot", "kubernetes")
+        return self.site.python or (".venv/bin/python" if sets_up else sys.executable)
+
+    @property
+    def runs_folder(self) -> str:
+        """Where run folders are written at the site; a relative path starts at the project's folder."""
+        return self.site.runs_folder or "runs"
+
+    def run_name(self, repeat: int) -> str:
+        """Return the name of a trainer's run folder, `repeat` counted from 1."""
+        return self.name if self.repeats == 1 else f"{self.name}-r{repeat}"
+
+    def run_folders(self) -> list[str]:
+        """Return the run folders that it writes, an experiment's folder for all of its runs."""
+        if self.experiment:
+            return [f"{self.runs_folder}/{Path(self.experiment).stem}"]
+        return [f"{self.runs_folder}/{self.run_name(repeat)}" for repeat in range(1, self.repeats + 1)]
+
+    def cost_usd(self) -> float | None:
+        """Return what the nodes cost until the time limit, on demand; None: they have no price."""
+        return self.site.machines[self.node].cost_usd(60.0 * self.minutes, nodes=self.nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    """`job.json`.
+
+    Attributes:
+        site: name or file.
+        id: by which the scheduler knows it.
+        command: as it was given.
+        runs: run folders that it writes, from the project's folder there.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    name: str
+    site: str
+    id: str
+    submitted_at: Moment
+    command: list[str]
+    size: int
+    repeats: int
+    runs: list[str]
+
+    def read_site(self) -> LaunchSite:
+        """Return where it runs.
+
+        Raises:
+            UserError: its file is gone or wrong.
+        """
+        return read_launch_site(self.site)
+
+
+@dataclass(frozen=True)
+class JobState:
+    """How a job stands; `reason`: why it waits or failed, where that is known."""
+
+    state: State
+    reason: str = ""
+
+
+_RECORD = TypeAdapter(JobRecord)
+
+
+def read_settings(arguments: Sequence[str], *, program: str) -> Config:
+    """Return a trainer's settings as its job will read them: relative paths begin at the project's folder.
+
+    Raises:
+        UserError: something does not fit together, or the recipe cannot be read.
+    """
+    with contextlib.chdir(ROOT):
+        return parse_command_line(arguments, program=program)
+
+
+def check_name(name: str) -> None:
+    """See whether a job may have this name.
+
+    Raises:
+        UserError: it may not.
+    """
+    if re.fullmatch(r"(?!\.)[\w.+-]{1,100}", name, flags=re.ASCII) is None:
+        raise UserError(
+            f"--name is no name of a job. Received: {name!r}. "
+            "Use at most 100 letters, digits, '.', '_', '+' and '-' only"
+        )
+
+
+def new_folder(name: str, *, parent: Path) -> Path:
+    """Make the folder of a job.
+
+    Raises:
+        UserError: there is one of this name, or it cannot be made.
+    """
+    folder = parent / name
+    with errors_for_people("making the job's folder"):
+        parent.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            raise UserError(f"there is a job of this name. Received: {folder}. Give another --name") from None
+    return folder
+
+
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    """Write rendered files; scripts may be executed."""
+    with errors_for_people("writing the job"):
+        for name, text in files.items():
+            path = folder / name
+            write_atomically(path, text)
+            if text.startswith("#!"):
+                path.chmod(0o755)
+
+
+def write_record(folder: Path, record: JobRecord) -> None:
+    """Write `job.json`."""
+    with errors_for_people("writing the job"):
+        write_atomically(folder / JOB_FILE, json.dumps(asdict(record), indent=2) + "\n")
+
+
+def read_job(name: str, *, parent: Path) -> tuple[JobRecord, Path]:
+    """Return a job and its folder.
+
+    Raises:
+        UserError: there is none of this name, or its record is damaged.
+    """
+    folder = parent / name
+    try:
+        return _RECORD.validate_json((folder / JOB_FILE).read_bytes(), strict=True), folder
+    except OSError:
+        known = ", ".join(job_names(parent)) or "none yet"
+        raise UserError(f"no such job. Received: {name}. There are: {known}") from None
+    except ValidationError as error:
+        raise UserError(f"the job's record is damaged: {one_line(error)}. Received: {folder / JOB_FILE}") from None
+
+
+def job_names(parent: Path) -> list[str]:
+    """Return the names of all jobs, the oldest first."""
+    found = sorted(parent.glob(f"*/{JOB_FILE}"), key=lambda path: path.stat().st_mtime)
+    return [path.parent.name for path in found]

@@ -1,0 +1,110 @@
+"""This machine: a script in the background, in a session of its own, that outlives the terminal."""
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from common.errors import UserError
+from common.run_folder.records import errors_for_people
+from launch.jobs.job import Job, JobRecord, JobState
+from launch.jobs.scripts import TELL_START, experiment_words, preflight_words, prologue, trainer_words
+from launch.starting.launchers import start_at
+from launch.starting.shell import line
+
+SCRIPT = "job.sh"
+LOG = "output.log"
+EXIT_CODE = "exit-code"
+ENDED = 128 + signal.SIGTERM
+LATE = 124  # the exit code of `timeout` at the limit
+
+
+def render(job: Job) -> dict[str, str]:
+    """Return the script."""
+    return {SCRIPT: script(job)}
+
+
+def script(job: Job, *, hosts: str | None = None) -> str:
+    """Return the script that runs a job, one repeat after the other, on this host or on others: "a:2,b:2"."""
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {job.name}, {job.size} ranks on {job.site.name}; written by `python -m launch submit`.",
+        "set -eu",
+        "folder=$(dirname \"$(realpath \"$0\")\")",
+        "trap 'echo $? > \"$folder/exit-code\"' EXIT",
+        f"trap 'exit {ENDED}' TERM INT",
+        *prologue(job),
+        *([line(preflight_words(job, hosts=hosts))] if job.preflight else []),
+    ]  # fmt: skip
+    for words in _commands(job, hosts=hosts):
+        started = [] if job.experiment else [TELL_START]
+        lines += [*started, line(["timeout", "--kill-after=60", f"{job.minutes}m", *words])]
+    return "\n".join([*lines, ""])
+
+
+def _commands(job: Job, *, hosts: str | None) -> list[list[str]]:
+    """Return the commands that run one after the other, each within the time limit."""
+    if job.experiment:
+        return [experiment_words(job, hosts=hosts)]
+    words = start_at(job.site.reference, hosts=hosts).words(np=job.size)
+    seeds = [str(job.seed + number) if job.repeats > 1 else None for number in range(job.repeats)]
+    return [[*words, *trainer_words(job, name=job.run_name(repeat), seed=seed)] for repeat, seed in enumerate(seeds, 1)]
+
+
+def submit(job: Job, folder: Path) -> str:
+    """Start the script; its id is that of its process, and when that began."""
+    with errors_for_people("starting the job"), (folder / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            ["bash", str((folder / SCRIPT).resolve())],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    return f"{process.pid}@{psutil.Process(process.pid).create_time():.2f}"
+
+
+def state(record: JobRecord, folder: Path) -> JobState:
+    """Return how it stands, by its process and the exit code that it leaves."""
+    if _process(record):
+        return JobState("running")
+    try:
+        code = int((folder / EXIT_CODE).read_text())
+    except (OSError, ValueError):
+        return JobState("failed", "it ended without leaving an exit code: it was killed")
+    if code == ENDED:
+        return JobState("cancelled")
+    if code == LATE:
+        return JobState("failed", "the time limit was reached: give more --minutes")
+    return JobState("finished") if code == 0 else JobState("failed", f"exit code {code}")
+
+
+def logs(record: JobRecord, folder: Path) -> list[str]:
+    """Return the command that prints the log."""
+    return ["cat", str(folder / LOG)]
+
+
+def cancel(record: JobRecord, folder: Path) -> None:
+    """End the script and all it has started: its session."""
+    process = _process(record)
+    if process is None:
+        raise UserError(f"the job does not run any more. Received: {record.name}. There is nothing to end")
+    for member in psutil.process_iter():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getsid(member.pid) == process.pid:
+                member.terminate()
+
+
+def shell(record: JobRecord, folder: Path) -> list[str]:
+    """Its run folders lie here."""
+    return []
+
+
+def _process(record: JobRecord) -> psutil.Process | None:
+    """Return the script's process; None: it has ended."""
+    number, _, began = record.id.partition("@")
+    with suppress(psutil.NoSuchProcess, ValueError):
+        process = psutil.Process(int(number))
+        if f"{process.create_time():.2f}" == began and process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None

@@ -1,0 +1,232 @@
+"""SkyPilot: machines of a cloud, rented for the job. The command `sky` (SkyPilot 0.14) rents, sets up, runs and stops.
+
+On demand a job is a cluster of its own; it stops when it has nothing to do, and its disks keep the run folders until
+`sky down`. On spot machines, which may be taken away, it is a managed job: SkyPilot begins it anew on other machines,
+and trainers go on from what lies in the bucket. Nothing of it has run on a cloud yet.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import UserError
+from common.utils.timestamps import SUBMITTED_AT, moment
+from launch.jobs.cloud import as_seen_there, host_label, parse_json, require, run_program, show_program, site_lines
+from launch.jobs.job import Job, JobRecord, JobState, State
+from launch.jobs.schedulers.yaml_text import to_yaml
+from launch.jobs.scripts import TELL_START, experiment_words, going_on, preflight_words, prologue, trainer_words
+from launch.starting.launchers import Start
+from launch.starting.shell import Shell, line
+
+TASK = "task.yaml"
+BUCKET = "/bucket"  # where machines see the site's bucket
+MANAGED = "managed job "  # before the name, in the id of a job on spot machines
+# SkyPilot's name for the folder that `workdir` is copied to, in the home of the user there.
+_WORK_FOLDER = Shell('"$HOME"/sky_workdir')
+_LONGEST_NAME = 63
+_KILL_SECONDS = 60  # after SIGTERM, at the time limit
+
+_STATES: dict[str, State] = {
+    "INIT": "queued", "PENDING": "queued", "SUBMITTED": "queued", "STARTING": "queued", "SETTING_UP": "queued",
+    "RUNNING": "running", "WINDING_DOWN": "running", "RECOVERING": "queued",
+    "SUCCEEDED": "finished", "CANCELLING": "cancelled", "CANCELLED": "cancelled",
+}  # fmt: skip
+
+
+def render(job: Job) -> dict[str, str]:
+    """Return the task.
+
+    Raises:
+        UserError: the site does not say what a task needs.
+    """
+    _check(job)
+    options, node = job.site.skypilot, job.site.machines[job.node]
+    resources: dict[str, Any] = {
+        "infra": "/".join(filter(None, (options.cloud, options.region))),
+        "instance_type": node.instance_type,
+        "disk_size": options.disk_gb,
+        "use_spot": job.spot,
+    }
+    if options.image:
+        resources["image_id"] = f"docker:{options.image}"
+    if not job.spot:
+        # Without a bucket the disks hold the only copy of the runs: then machines are stopped, and not given back.
+        resources["autostop"] = {"idle_minutes": options.autostop_minutes, "down": options.bucket is not None}
+    task: dict[str, Any] = {"name": _name(job), "resources": resources, "num_nodes": job.nodes}
+    if job.site.project_folder is None:
+        task["workdir"] = "."  # the project, from where `sky` is called
+    if options.bucket:
+        # Written to the disk first and copied from there: unlike mode MOUNT this takes files that grow.
+        task["file_mounts"] = {BUCKET: {"source": options.bucket, "mode": "MOUNT_CACHED"}}
+    if job.site.project_folder is None:
+        task["setup"] = setup_script(job)
+    task["run"] = run_script(job)
+    return {TASK: to_yaml(task)}
+
+
+def _check(job: Job) -> None:
+    options, node = job.site.skypilot, job.site.machines[job.node]
+    if node.instance_type is None:
+        raise UserError(f"the cloud knows this machine by no name. Received: {job.node}. "
+                        f"Add its instance_type to the table of machines")  # fmt: skip
+    if options.bucket and re.fullmatch(r"[a-z0-9]+://[A-Za-z0-9][\w./-]*", options.bucket) is None:
+        raise UserError(f"this is no bucket. Received: {options.bucket}. Write it as s3://name")
+    if options.bucket and not Path(job.runs_folder).is_relative_to(BUCKET):
+        raise UserError(
+            f"run folders would not lie in the bucket. Received: runs_folder {job.site.runs_folder}. "
+            f'Write runs_folder = "{BUCKET}/runs" into {job.site.file}'
+        )
+    if job.spot and not options.bucket:
+        raise UserError(
+            "spot machines may be taken away, and their disks with them. Received: a site without a bucket. In a copy "
+            f'of {job.site.file} write runs_folder = "{BUCKET}/runs", and bucket = "s3://NAME" under [launch.skypilot]'
+        )
+    if job.site.launcher != "horovodrun":
+        raise UserError(f"SkyPilot's machines are joined by horovodrun. Received: launcher {job.site.launcher}. "
+                        f"Leave it out of {job.site.file}")  # fmt: skip
+    if (options.image is None) != (job.site.project_folder is None):
+        raise UserError(
+            f"an image and the place of the project in it go together. Received: image {options.image}, "
+            f"project_folder {job.site.project_folder}. Write both into {job.site.file}, or neither"
+        )
+
+
+def _name(job: Job) -> str:
+    return host_label(job.name, longest=_LONGEST_NAME)
+
+
+def setup_script(job: Job) -> str:
+    """Return what each machine does once: the project's own set-up, with a Python that SkyPilot's `uv` brings."""
+    return (
+        "set -eu\n"
+        "if ! command -v g++ || ! command -v make; then\n"
+        "  sudo apt-get update -qq && sudo apt-get install -y -qq g++ make\n"
+        "fi\n"
+        'export PATH="$HOME/.local/bin:$PATH"\n'
+        "uv python find 3.11 || uv python install 3.11\n"
+        f'make setup PYTHON="$(uv python find 3.11)" GPU={int(job.gpus_per_node > 0)}\n'
+    )
+
+
+def run_script(job: Job) -> str:
+    """Return what each machine does then: the first starts all ranks, by ssh, for which SkyPilot gives them keys."""
+    there = as_seen_there(job, project_folder=job.site.project_folder or _WORK_FOLDER)
+    hosts = Shell('"$hosts"')
+    lines = [
+        "set -euo pipefail",
+        "# The first machine starts the ranks on all of them.",
+        'if [ "$SKYPILOT_NODE_RANK" != 0 ]; then exit 0; fi',
+        f"hosts=${{SKYPILOT_NODE_IPS//$'\\n'/:{job.ranks_per_node},}}:{job.ranks_per_node}",
+        *site_lines(job),
+        *prologue(there),
+    ]
+    if job.preflight:
+        lines.append(line(preflight_words(there, hosts=hosts)))
+    # What is left of the time limit; never 0, which `timeout` takes for none.
+    lines.append(f"left() {{ echo $((SECONDS < {60 * job.minutes} ? {60 * job.minutes} - SECONDS : 1)); }}")
+    limit = ["timeout", f"--kill-after={_KILL_SECONDS}", Shell('"$(left)"')]
+    for words in _commands(there, hosts=hosts):
+        lines += [*([] if job.experiment else [TELL_START]), line([*limit, *words])]
+    return "".join(f"{one}\n" for one in lines)
+
+
+def _commands(job: Job, *, hosts: Shell) -> list[list[str]]:
+    """Return the commands that run one after the other."""
+    if job.experiment:
+        return [experiment_words(job, hosts=hosts)]
+    words = Start(site=job.site).words(np=job.size)
+    # No PATH leads an ssh from another machine to the daemon of MPI in the environment.
+    prefix = [Shell('--mpi-args="--prefix $(dirname "$(dirname "$(command -v mpirun)")")"')]
+    start = [*words[:3], "-H", hosts, *(prefix if job.site.controller == "mpi" else []), *words[3:]]
+    job = going_on(job) if job.spot else job
+    commands = []
+    for repeat in range(1, job.repeats + 1):
+        seed = str(job.seed + repeat - 1) if job.repeats > 1 else None
+        commands.append([*start, *trainer_words(job, name=job.run_name(repeat), seed=seed)])
+    return commands
+
+
+def submit(job: Job, folder: Path) -> str:
+    """Rent the machines and hand them the task, which SkyPilot shows meanwhile; the id is the cluster's name."""
+    name, task = _name(job), str((folder / TASK).resolve())
+    if job.spot:
+        words = ["sky", "jobs", "launch", "--yes", "--detach-run", "--name", name, task]
+        identifier, end = f"{MANAGED}{name}", f"sky jobs cancel --name {name}"
+    else:
+        told = [word for each in moment(SUBMITTED_AT).items() for word in ("--env", "=".join(each))]
+        words = ["sky", "launch", "--yes", "--detach-run", *told, "--cluster", name, task]
+        identifier, end = name, f"sky down {name}"
+    try:
+        show_program(words, mend=f"End what was begun with: {end}")
+    except KeyboardInterrupt:
+        print(f"SkyPilot goes on with it; end it with: {end}", file=sys.stderr)
+        raise
+    return identifier
+
+
+def state(record: JobRecord, folder: Path) -> JobState:
+    """Return how the job stands, as SkyPilot says."""
+    found = _managed_job(record) if _is_managed(record) else _job_of_cluster(record)
+    if found is None:
+        return JobState("unknown", "SkyPilot knows it no more")
+    standing = str(found.get("status"))
+    reason = str(found.get("failure_reason") or found.get("details") or standing.lower().replace("_", " "))
+    known = _STATES.get(standing, "failed" if standing.startswith("FAILED") else "unknown")
+    return JobState(known, "" if known in ("running", "finished", "cancelled") else " ".join(reason.split()))
+
+
+def _managed_job(record: JobRecord) -> Mapping[str, Any] | None:
+    wake = "SkyPilot's keeper of managed jobs may sleep: sky jobs queue --refresh"
+    text = run_program(["sky", "jobs", "queue", "--all", "--output", "json"], mend=wake)
+    jobs = [one for one in parse_json(text, source="sky") if one.get("job_name") == _name_of(record)]
+    return max(jobs, key=lambda one: one["job_id"], default=None)
+
+
+def _job_of_cluster(record: JobRecord) -> Mapping[str, Any] | None:
+    text = run_program(["sky", "queue", record.id, "--output", "json"], mend=_LOOK)
+    jobs = parse_json(text, source="sky").get(record.id, [])
+    return max(jobs, key=lambda one: one["job_id"], default=None)
+
+
+_LOOK = "Look at it by `sky status` and `sky check`"
+
+
+def logs(record: JobRecord, folder: Path) -> list[str]:
+    """Return the command that prints what the job has printed."""
+    require("sky")
+    words = ["sky", "jobs", "logs", "--name", _name_of(record)] if _is_managed(record) else ["sky", "logs", record.id]
+    return [*words, "--no-follow", "--tail", "0"]
+
+
+def cancel(record: JobRecord, folder: Path) -> None:
+    """End the job; its machines stop by themselves after `autostop_minutes`, those of a managed job at once."""
+    if _is_managed(record):
+        run_program(["sky", "jobs", "cancel", "--yes", "--name", _name_of(record)], mend=_LOOK)
+    else:
+        run_program(["sky", "cancel", "--yes", "--all", record.id], mend=f"End its machines with: sky down {record.id}")
+
+
+def shell(record: JobRecord, folder: Path) -> list[str]:
+    """Return the command before a line for the shell of the first machine, whom SkyPilot names to ssh."""
+    if _is_managed(record):
+        bucket = record.read_site().skypilot.bucket
+        raise UserError(
+            f"the machines of a managed job are gone when it ends. Received: {record.name}. "
+            f"Its run folders lie in {bucket}: aws s3 sync {bucket}/runs runs"
+        )
+    text = run_program(["sky", "status", record.id, "--output", "json"], mend=_LOOK)  # it writes ssh's configuration
+    for cluster in parse_json(text, source="sky"):
+        if cluster.get("name") == record.id and cluster.get("status") == "UP":
+            named = record.read_site().project_folder
+            return ["ssh", record.id] if named else ["ssh", record.id, "cd sky_workdir &&"]
+    raise UserError(f"the machines are not up. Received: {record.id}. Start them with: sky start {record.id}")
+
+
+def _is_managed(record: JobRecord) -> bool:
+    return record.id.startswith(MANAGED)
+
+
+def _name_of(record: JobRecord) -> str:
+    return record.id.removeprefix(MANAGED)

@@ -1,0 +1,324 @@
+"""Slurm: a batch script that goes back into the queue before its time limit to go on later; an array for repeats.
+
+The script is submitted from the job's folder, where its output and its exit code go. Slurm's commands are looked for on
+this machine, which sees the same folders as the nodes: a login node.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from common.errors import UserError, expanded
+from common.utils.timestamps import SUBMITTED_AT, moment
+from launch.jobs.job import Job, JobRecord, JobState, State, read_settings
+from launch.jobs.scripts import TELL_START, experiment_words, going_on, preflight_words, prologue, trainer_words
+from launch.starting.launchers import Start
+from launch.starting.shell import Shell, line
+
+SCRIPT = "job.sh"
+TERMINATED = 143  # the exit code of a script that was told to end
+# Slurm has its own way of quoting in its header, and a shell never reads it: such values are not written at all.
+_HEADER_VALUE = re.compile(r"[^\s'\"\\#`$]+")
+
+_QUEUED = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
+_RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "SUSPENDED", "STOPPED", "RESIZING"}
+
+# A job that was put back is submitted anew, whoever put it back; Slurm knows when, to a second.
+BACK_IN_THE_QUEUE = [
+    'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then',
+    f"  unset {SUBMITTED_AT}",
+    '  submitted=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%V || true)',
+    f'  if [ -n "$submitted" ]; then {SUBMITTED_AT}=$(date -d "$submitted" +%s); export {SUBMITTED_AT}; fi',
+    "fi",
+]
+NEAR_THE_LIMIT = """
+# Slurm sends USR1 some time before the limit: the ranks end, and the job goes on in its next turn from what is saved.
+step=
+began=$(date +%s)
+near_the_limit() {{
+  trap '' USR1
+  if [ -n "$step" ]; then
+    {stop}
+    if wait "$step"; then exit 0; fi
+  fi
+  saved=$(find {saved} -newermt "@$began" -print -quit || true)
+  if [ -z "$saved" ]; then
+    echo "the time limit is near and nothing was saved since the start: {remedy}" >&2
+    exit 1
+  fi
+  echo "the time limit is near: back into the queue, to go on from what is saved"
+  trap - EXIT
+  scontrol requeue "$SLURM_JOB_ID"
+  exit 0
+}}
+trap near_the_limit USR1
+"""
+
+
+def render(job: Job) -> dict[str, str]:
+    """Return the batch script.
+
+    Raises:
+        UserError: a value of the site cannot stand in the header of one.
+    """
+    return {SCRIPT: script(job)}
+
+
+def script(job: Job) -> str:
+    """Return the batch script of a job; see `render`."""
+    settings = read_settings(job.arguments, program=job.program) if job.program else None
+    # A metered run could not go on.
+    requeues = job.site.slurm.requeue and not (settings and settings.energy.energy)
+    if requeues and job.program:
+        job = going_on(job)
+    words = line(_words(job))
+    code_file = '"$SLURM_SUBMIT_DIR/exit-code' + ('-$SLURM_ARRAY_TASK_ID"' if job.repeats > 1 else '"')
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {job.name}, {job.size} ranks on {job.site.name}; written by `python -m launch submit`.",
+        *(f"#SBATCH {option}" for option in _header(job, requeues=requeues)),
+        "",
+        "set -e",
+        f"trap 'echo $? > {code_file}' EXIT",
+        f"trap 'exit {TERMINATED}' TERM",
+        *prologue(job),
+        *(BACK_IN_THE_QUEUE if requeues else []),
+        "",
+        *_counts(job),
+        *([line(preflight_words(job, hosts=_hosts(job)))] if job.preflight else []),
+        *(_near_the_limit(job).splitlines() if requeues else []),
+        "",
+        *([TELL_START] if job.program else []),
+        # In the background, and in a session of its own: the shell hears signals, and can tell all of it to end.
+        *([f"setsid {words} &", "step=$!", 'wait "$step"'] if requeues else [words]),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _header(job: Job, *, requeues: bool) -> list[str]:
+    """Return the options of `sbatch`."""
+    options, gpus, ranks = job.site.slurm, job.gpus_per_node, job.ranks_per_node
+    cores = _cores(job)
+    named = {
+        "job-name": job.name,
+        "partition": options.partition,
+        "account": options.account,
+        "qos": options.qos,
+        "constraint": options.constraint,
+        "nodes": job.nodes,
+        "ntasks-per-node": ranks,
+        "cpus-per-task": max(1, cores // ranks) if cores else None,
+        "gres": f"{options.gres}:{gpus}" if gpus else None,
+        "time": job.minutes,
+        # Of a short job half of its time is left to it.
+        "signal": f"B:USR1@{min(options.notice_seconds, 30 * job.minutes)}" if requeues else None,
+        "array": f"1-{job.repeats}" if job.repeats > 1 else None,
+        "output": "output-%a.log" if job.repeats > 1 else "output.log",
+        "open-mode": "append",
+    }
+    written = [f"--{name}={_checked(value)}" for name, value in named.items() if value is not None]
+    return [*written, "--requeue" if requeues else "--no-requeue", *map(_checked, options.extra)]
+
+
+def _checked(value: object) -> str:
+    if _HEADER_VALUE.fullmatch(str(value)) is None:
+        raise UserError(
+            f"Slurm could read this otherwise than it is meant. Received: {value!r}. "
+            "Mend [launch.slurm] of the site: no blanks, quotes, '\\', '#', '$' and '`'"
+        )
+    return str(value)
+
+
+def _cores(job: Job) -> int | None:
+    """Return the cores that a job gets of each node; None: as many as Slurm gives."""
+    if job.gpus_per_node:
+        per_gpu = job.site.slurm.cores_per_gpu
+        return per_gpu and per_gpu * job.gpus_per_node
+    return job.site.machines[job.node].cores
+
+
+def _counts(job: Job) -> list[str]:
+    """Return the lines that take from Slurm what it has given: nodes, ranks, the number of the repeat."""
+    lines = ["ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))"]
+    if job.site.launcher == "srun":
+        # The ranks of a node see all its GPUs, as NCCL wants it; each trainer takes the one of its local rank.
+        # When a rank has ended the others get a minute, to end with exit codes of their own; then they are killed.
+        lines.append("export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none SLURM_WAIT=60")
+        lines.append('export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # which srun does not take from sbatch')
+        if job.site.network_interface:
+            names = ("NCCL_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include")
+            lines.append("export " + " ".join(f"{name}={shlex.quote(job.site.network_interface)}" for name in names))
+    elif job.site.launcher == "mpirun":
+        # Slurm holds the ranks to the job's cores; MPI, left alone, would bind each to a single one.
+        lines.append("export OMPI_MCA_hwloc_base_binding_policy=none")
+    else:
+        hosts = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
+        lines.append(f'hosts=$({hosts} | sed "s/\\$/:$SLURM_NTASKS_PER_NODE/" | paste -sd,)')
+    if job.repeats > 1:
+        lines.append(f'name="{job.name}-r$SLURM_ARRAY_TASK_ID"')
+        lines.append(f"seed=$(({job.seed} + SLURM_ARRAY_TASK_ID - 1))")
+    else:
+        lines.append(f'name="{job.name}"')
+    turn = "turn $((${SLURM_RESTART_COUNT:-0} + 1))"
+    return [*lines, f'echo "$name: $ranks ranks on $SLURM_JOB_NODELIST, Slurm job $SLURM_JOB_ID, {turn}"']
+
+
+def _hosts(job: Job) -> Shell | None:
+    """Return the hosts where a launcher has to be told them."""
+    return Shell('"$hosts"') if job.site.launcher == "horovodrun" else None
+
+
+def _words(job: Job) -> list[str]:
+    """Return the command that the script is there for."""
+    hosts = _hosts(job)
+    if job.experiment:
+        return experiment_words(job, hosts=hosts)
+    words = Start(site=job.site, node=job.node).words(np=Shell('"$ranks"'))
+    placed = ["-H", hosts] if hosts else []
+    seed = Shell('"$seed"') if job.repeats > 1 else None
+    return [*words, *placed, *trainer_words(job, name=Shell('"$name"'), seed=seed)]
+
+
+def _near_the_limit(job: Job) -> str:
+    """Return the lines that are run near the time limit."""
+    # srun that is told to end kills at once; Slurm tells the ranks, which then write how far they came.
+    tell_ranks = ['scancel --signal=TERM "$SLURM_JOB_ID" || true'] if job.site.launcher == "srun" else []
+    tell_all = ['kill -TERM -- "-$step" || true'] if job.experiment or not tell_ranks else []
+    if job.experiment:
+        folders = line([str(expanded(folder)) for folder in job.run_folders()])
+        saved, remedy = f"{folders} -maxdepth 2 -name weights.safetensors", "no run of the experiment ends in this time"
+    else:
+        folder = line([f"{expanded(job.runs_folder)}/"])
+        saved, remedy = f'{folder}"$name/checkpoints" -name state.json', "or fewer --checkpoint-minutes"
+    return NEAR_THE_LIMIT.format(
+        stop="\n    ".join([*tell_ranks, *tell_all]), saved=saved, remedy=f"give more --minutes, {remedy}"
+    )
+
+
+def submit(job: Job, folder: Path) -> str:
+    """Submit the script from the job's folder; return the number that Slurm gives it.
+
+    Raises:
+        UserError: there is no Slurm here, or it refuses.
+    """
+    # The job's script gets the environment of the command that submits it.
+    done = _slurm(["sbatch", "--parsable", SCRIPT], folder=folder, variables=moment(SUBMITTED_AT))
+    if done.returncode:
+        raise UserError(f"Slurm refuses the job: {_one_line(done.stderr)}. Received: {job.site.file}. "
+                        "Mend the site, or ask for less")  # fmt: skip
+    return done.stdout.strip().partition(";")[0]
+
+
+def state(record: JobRecord, folder: Path) -> JobState:
+    """Return how the job stands: all tasks of an array together."""
+    tasks = _in_queue(record.id) or _in_accounts(record.id) or _left_behind(folder, repeats=record.repeats)
+    if not tasks:
+        return JobState("unknown", "Slurm does not know the job any more, and it has left no exit code")
+    return _together(tasks)
+
+
+def logs(record: JobRecord, folder: Path) -> list[str]:
+    """Return the command that prints the output.
+
+    Raises:
+        UserError: there is none yet.
+    """
+    files = sorted(folder.glob("output*.log"), key=lambda path: (len(path.name), path.name))
+    if not files:
+        raise UserError(f"the job has not printed anything yet. Received: {record.name}. Look at its status")
+    return ["tail", "-n", "+1", *map(str, files)]
+
+
+def cancel(record: JobRecord, folder: Path) -> None:
+    """End the job, all tasks of an array."""
+    if state(record, folder).state not in ("queued", "running"):
+        raise UserError(f"the job does not run any more. Received: {record.name}. There is nothing to end")
+    done = _slurm(["scancel", record.id])
+    if done.returncode:
+        raise UserError(f"Slurm does not end the job: {_one_line(done.stderr)}. Received: {record.name}. "
+                        f"Try scancel {record.id}")  # fmt: skip
+
+
+def shell(record: JobRecord, folder: Path) -> list[str]:
+    """Its run folders are seen from here."""
+    return []
+
+
+def _slurm(
+    command: Sequence[str], *, folder: Path | None = None, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **(variables or {})}
+    try:
+        return subprocess.run(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+    except FileNotFoundError:
+        raise UserError(
+            f"there is no Slurm here. Received: {command[0]}. Give the command on a login node of the cluster"
+        ) from None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _in_queue(identifier: str) -> list[JobState]:
+    """Return how each task stands while Slurm still holds it: until some minutes after its end."""
+    form = "--Format=State:30,exit_code:20,Reason:100"
+    done = _slurm(["squeue", "--noheader", "--array", "--states=all", f"--jobs={identifier}", form])
+    if done.returncode and "Invalid job id" not in done.stderr:
+        raise UserError(f"Slurm does not answer: {_one_line(done.stderr)}. Received: job {identifier}. Try again")
+    rows = [row.split(maxsplit=2) for row in done.stdout.splitlines() if row.strip()]
+    # As the system's wait tells it: signal, and 256 times the exit code.
+    return [_state(row[0], code=int(row[1]) >> 8, reason=" ".join(row[2:]).strip()) for row in rows]
+
+
+def _in_accounts(identifier: str) -> list[JobState]:
+    """Return the same from Slurm's accounts, where it keeps any."""
+    command = ["sacct", f"--jobs={identifier}", "--allocations", "--noheader", "--parsable2", "--format=State,ExitCode"]
+    try:
+        done = _slurm(command)
+    except UserError:
+        return []
+    rows = [row.split("|") for row in done.stdout.splitlines() if done.returncode == 0 and row.count("|") == 1]
+    return [_state(name.split()[0], code=int(code.partition(":")[0])) for name, code in rows]
+
+
+def _left_behind(folder: Path, *, repeats: int) -> list[JobState]:
+    """Return the same from the exit codes that the script leaves; nothing where one is missing."""
+    tasks = [""] if repeats == 1 else [f"-{repeat}" for repeat in range(1, repeats + 1)]
+    try:
+        codes = [int((folder / f"exit-code{task}").read_text()) for task in tasks]
+    except (OSError, ValueError):
+        return []
+    names = {0: "COMPLETED", TERMINATED: "CANCELLED"}
+    return [_state(names.get(code, "FAILED"), code=code) for code in codes]
+
+
+def _state(name: str, *, code: int, reason: str = "") -> JobState:
+    """Return a state of Slurm's by our name; a reason of its own where it tells more than the state does."""
+    if name in _QUEUED:
+        return JobState("queued", reason)
+    if name in _RUNNING:
+        return JobState("running")
+    if name == "COMPLETED":
+        return JobState("finished")
+    if name == "CANCELLED":
+        return JobState("cancelled")
+    return JobState("failed", f"exit code {code}" if name == "FAILED" else name.lower().replace("_", " "))
+
+
+def _together(tasks: Sequence[JobState]) -> JobState:
+    """Return how an array stands: it runs as long as one of its tasks does, and one that fails is not overlooked."""
+    if len(tasks) == 1:
+        return tasks[0]
+    order: tuple[State, ...] = ("running", "queued", "failed", "cancelled", "finished")
+    counts = {name: sum(task.state == name for task in tasks) for name in order}
+    first = next(name for name in order if counts[name])
+    parts = [f"{count} {name}" for name, count in counts.items() if count]
+    reasons = dict.fromkeys(task.reason for task in tasks if task.state == "failed")
+    return JobState(first, "; ".join([", ".join(parts), *filter(None, reasons)]))

@@ -1,0 +1,84 @@
+"""The lines that scripts of all schedulers share: folder, modules, environment, preflight, the trainer's own words."""
+
+import shlex
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from common.utils.timestamps import BEGAN_AT, STARTED_AT
+from launch.jobs.job import Job, read_settings
+from launch.starting.shell import line
+
+CHECKPOINT_MINUTES = 10  # of jobs that may have to go on in another turn
+
+
+def _telling(name: str) -> str:
+    """Return the line that sets a variable of `timestamps.py` to now; in two steps, as shellcheck wants it."""
+    return f"{name}=$(date +%s.%N); export {name}"
+
+
+# Before the command that starts a trainer's ranks: the run records how long that takes. Experiments tell it themselves.
+TELL_START = _telling(STARTED_AT)
+
+
+def prologue(job: Job) -> list[str]:
+    """Return the lines that bring a shell at the site to where trainers can be started."""
+    site = job.site
+    python = PurePosixPath(job.python)
+    lines = [_telling(BEGAN_AT), line(["cd", job.project_folder])]
+    if site.modules:
+        lines += [line(["module", "purge"]), line(["module", "load", *site.modules])]
+    if python.is_absolute():
+        lines.append(f"export PATH={shlex.quote(str(python.parent))}:$PATH")
+    else:
+        lines.append(f'export PATH="$PWD"/{shlex.quote(str(python.parent))}:$PATH')
+    return [*lines, *(f"export {name}={shlex.quote(value)}" for name, value in variables(job).items())]
+
+
+def variables(job: Job) -> dict[str, str]:
+    """Return the variables beside PATH that trainers get at the site."""
+    return {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1", **job.site.variables}
+
+
+def trainer_words(job: Job, *, name: str, seed: str | None = None) -> list[str]:
+    """Return a trainer and its arguments.
+
+    Args:
+        job: of a trainer.
+        name: of the run folder; may be a `Shell` word, as `seed`.
+        seed: in place of the one in the arguments.
+    """
+    assert job.program
+    seeding = ["--seed", seed] if seed is not None else []
+    recorded = ["--runs-folder", job.runs_folder, "--name", name, "--site", job.node]
+    return [*job.site.program_words(job.program), *job.arguments, *seeding, *recorded]
+
+
+def going_on(job: Job) -> Job:
+    """Return the job of a trainer that goes on with the run that an earlier turn of the job has begun."""
+    assert job.program
+    settings = read_settings(job.arguments, program=job.program)
+    saving = [] if settings.record.checkpoint_minutes else ["--checkpoint-minutes", str(CHECKPOINT_MINUTES)]
+    return replace(job, arguments=(*job.arguments, "--resume-or-start", *saving))
+
+
+def experiment_words(job: Job, *, hosts: str | None = None) -> list[str]:
+    """Return the command that runs what is missing of an experiment, within the job; for `hosts` see `place_words`."""
+    assert job.experiment
+    words = ["python", "-m", "launch", "experiment", "run", job.experiment, *job.arguments]
+    return [*words, "--runs-folder", job.runs_folder, *place_words(job, hosts=hosts)]
+
+
+def preflight_words(job: Job, *, hosts: str | None = None) -> list[str]:
+    """Return the command that looks over all hosts of the job; for `hosts` see `place_words`."""
+    words = ["python", "-m", "launch", "preflight", "--np", str(job.size), *job.preflight_flags]
+    return [*words, *place_words(job, hosts=hosts)]
+
+
+def place_words(job: Job, *, hosts: str | None = None) -> list[str]:
+    """Return the flags that tell another command of the project where it runs.
+
+    Args:
+        job: what is run.
+        hosts: "a:2,b:2"; may be a `Shell` word; None: those of the site.
+    """
+    return ["--site", job.site.reference, *(["--hosts", hosts] if hosts is not None else [])]

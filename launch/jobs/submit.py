@@ -1,0 +1,250 @@
+"""`python -m launch submit`: a trainer or an experiment as a job at a site.
+
+    python -m launch submit --site cte-power --nodes 2 --gpus-per-node 4 -- keras_impl/train.py --model resnet34
+    python -m launch submit --site slurm --ranks-per-node 2 -- experiment smoke
+
+`--dry-run` prints what would be submitted. The settings are checked before, so that nothing waits in a queue to fail.
+"""
+
+import argparse
+import shlex
+import sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from common.config import Config
+from common.distributed.console import counted
+from common.errors import UserError, expanded
+from common.run_folder.records import now
+from launch.experiments.plan import only_matching, read_plan
+from launch.jobs.job import (
+    JOBS_FOLDER,
+    Job,
+    JobRecord,
+    check_name,
+    new_folder,
+    read_settings,
+    write_files,
+    write_record,
+)
+from launch.jobs.schedulers import scheduler
+from launch.sites.site_files import read_launch_site
+from launch.starting.processes import PROGRAMS
+
+EXPERIMENT = "experiment"
+# Set by the job itself, so that the same words after "--" mean the same experiment at every site.
+_OF_THE_JOB = ("--runs-folder", "--name", "--site", "--hosts", "--resume")
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = commands.add_parser(
+        "submit",
+        help="run a trainer or an experiment as a job at a site",
+        description="Submit a job. What it runs follows after --: the path of a trainer, or `experiment` and a name, "
+        "and then their own settings.",
+    )
+    parser.add_argument("--site", default="local", help="a name that `sites` shows, or a file (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=1, help="default: %(default)s")
+    parser.add_argument("--gpus-per-node", type=int, default=0, help="default: %(default)s")
+    parser.add_argument("--ranks-per-node", type=int, help="default: a rank a GPU, without GPUs one rank")
+    parser.add_argument("--name", help="of the job and of its run folder (default: what it runs, and the time)")
+    parser.add_argument("--minutes", type=int, default=60, help="time limit (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of a trainer, each with the next seed")
+    parser.add_argument("--spot", action="store_true", help="on machines that may be taken away, for less")
+    parser.add_argument("--no-preflight", action="store_true", help="leave out the look over all hosts")
+    parser.add_argument("--runs-folder", metavar="DIR", help="of its run folders there (default: the site's, or runs)")
+    parser.add_argument("--jobs-folder", default=JOBS_FOLDER, help="where jobs are kept (default: %(default)s)")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return its exit code."""
+    job = _job(options)
+    there = scheduler(job.site.scheduler)
+    files = there.render(job)
+    print(f"{_words(job)} on {job.site.title}: {_cost(job)}", file=sys.stderr)
+    machine = job.site.machines[job.node]
+    if options.dry_run:
+        if machine.retired:
+            print(f"note: nobody can have {job.node} since {machine.retired}; its successor is {machine.successor}",
+                  file=sys.stderr)  # fmt: skip
+        for name, text in files.items():
+            print(text if len(files) == 1 else f"# {name}\n{text}", end="")
+        return 0
+    if machine.retired:
+        raise UserError(
+            f"nobody can have this machine since {machine.retired}. Received: {job.node}. Use its successor, "
+            f"{machine.successor}; --dry-run shows what would have been submitted"
+        )
+    folder = new_folder(job.name, parent=expanded(options.jobs_folder))
+    try:
+        write_files(folder, files)
+        identifier = there.submit(job, folder)
+    except BaseException:
+        _withdraw(folder)
+        raise
+    write_record(
+        folder,
+        JobRecord(
+            name=job.name, site=job.site.reference, id=identifier, submitted_at=now(),
+            command=["python", "-m", "launch", *sys.argv[1:]], size=job.size, repeats=job.repeats,
+            runs=job.run_folders(),
+        ),
+    )  # fmt: skip
+    elsewhere = [] if options.jobs_folder == JOBS_FOLDER else ["--jobs-folder", options.jobs_folder]
+    print(f"submitted {job.name} ({job.site.scheduler} {identifier}); look after it with: "
+          f"{shlex.join(['python', '-m', 'launch', 'status', job.name, *elsewhere])}")  # fmt: skip
+    return 0
+
+
+def _withdraw(folder: Path) -> None:
+    """Remove what was written for a job that was not submitted, so that the same command can be given again."""
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+
+
+def _job(options: argparse.Namespace) -> Job:
+    """Return what is asked for, checked.
+
+    Raises:
+        UserError: it is impossible.
+    """
+    site = read_launch_site(options.site)
+    if options.runs_folder:
+        _check_line(options.runs_folder)
+        site = replace(site, runs_folder=options.runs_folder)
+    for flag, value, least in (
+        ("--nodes", options.nodes, 1), ("--gpus-per-node", options.gpus_per_node, 0),
+        ("--ranks-per-node", options.ranks_per_node, 1), ("--minutes", options.minutes, 1),
+        ("--repeats", options.repeats, 1),
+    ):  # fmt: skip
+        if value is not None and value < least:
+            raise UserError(f"{flag} is out of range. Received: {flag} {value}. Give {least} or more")
+    if site.scheduler == "local" and options.nodes > 1:
+        raise UserError(
+            f"{site.name} is one machine. Received: --nodes {options.nodes}. Give --ranks-per-node for more ranks, or "
+            "the --site of several hosts"
+        )
+    node, _ = site.node_for(options.gpus_per_node)
+    longest = site.slurm.max_hours if site.scheduler == "slurm" else None
+    if longest is not None and options.minutes > 60 * longest:
+        raise UserError(
+            f"{site.name} grants {longest:g} hours at most. Received: --minutes {options.minutes}. "
+            "Give less: a trainer goes on from its checkpoints"
+        )
+    if options.spot and site.scheduler != "skypilot":
+        raise UserError(f"{site.name} has no spot machines. Received: --spot. Leave it out")
+    words = options.trainer_arguments
+    if not words:
+        raise UserError(
+            f"there is nothing to run. Received: nothing after --. Name {', '.join(PROGRAMS.values())} or "
+            f"{EXPERIMENT} NAME there"
+        )
+    ranks_per_node = options.ranks_per_node or max(1, options.gpus_per_node)
+    slots = options.nodes * ranks_per_node if site.scheduler != "local" else None
+    program, experiment, arguments = _what(words, options, slots=slots)
+    name = options.name or _default_name(program, experiment)
+    check_name(name)
+    settings = read_settings(arguments, program=program) if program else None
+    return Job(
+        name=name, site=site, node=node, nodes=options.nodes,
+        ranks_per_node=ranks_per_node, gpus_per_node=options.gpus_per_node,
+        program=program, experiment=experiment, arguments=tuple(arguments), minutes=options.minutes,
+        repeats=options.repeats, seed=settings.training.seed if settings else 1,
+        spot=options.spot or site.skypilot.spot, preflight=not options.no_preflight and site.container is None,
+        preflight_flags=(*_preflight_flags(program, settings), *_flag("--runs-folder", options.runs_folder)),
+    )  # fmt: skip
+
+
+def _preflight_flags(program: str | None, settings: Config | None) -> list[str]:
+    """Return the flags that tell a preflight what the job will use; an experiment uses this and that."""
+    if settings is None:
+        return ["--dataset", "none"]
+    (framework,) = (name for name, path in PROGRAMS.items() if path == program)
+    device, threads = settings.device.device, settings.device.threads
+    flags = ["--framework", framework, "--device", device, "--dataset", settings.data.dataset]
+    return [*flags, *_flag("--threads", threads)]
+
+
+def _flag(name: str, value: object) -> list[str]:
+    return [] if value is None else [name, str(value)]
+
+
+def _what(
+    words: list[str], options: argparse.Namespace, *, slots: int | None
+) -> tuple[str | None, str | None, list[str]]:
+    """Return the trainer or the experiment, and what follows it; `slots`: how many ranks fit, None: any number."""
+    first, arguments = words[0], words[1:]
+    for word in words:
+        _check_line(word)
+    given = [flag for flag in _OF_THE_JOB if any(word == flag or word.startswith(f"{flag}=") for word in arguments)]
+    if given:
+        raise UserError(f"the job sets this itself. Received: {given[0]} after --. Leave it out there")
+    if first == EXPERIMENT:
+        if not arguments or arguments[0].startswith("-"):
+            raise UserError(f"the experiment has no name. Received: {shlex.join(words)}. Write: experiment smoke")
+        if options.repeats != 1:
+            raise UserError(f"an experiment tells its own repeats. Received: --repeats {options.repeats}. Leave it out")
+        plan = read_plan(arguments[0], runs_folder=Path("runs"))
+        patterns = _experiment_options(arguments[1:])
+        if patterns:
+            plan = only_matching(plan, patterns)
+        fewest = min(cell.np for cell in plan.cells)
+        if slots is not None and fewest > slots:
+            raise UserError(
+                f"no run of the experiment fits into the job. Received: {counted(slots, 'rank')}, and runs of {fewest} "
+                "or more. Give more --ranks-per-node or --nodes"
+            )
+        file = Path(arguments[0])
+        return None, str(file.resolve()) if file.is_file() else arguments[0], arguments[1:]
+    if first not in PROGRAMS.values():
+        raise UserError(f"unknown program. Received: {first}. Use {', '.join(PROGRAMS.values())}, or {EXPERIMENT} NAME")
+    return first, None, arguments
+
+
+def _check_line(word: str) -> None:
+    if any(ord(character) < 32 or ord(character) == 127 for character in word):
+        raise UserError(f"a word of several lines cannot stand in a script. Received: {word!r}. Use one line")
+
+
+def _experiment_options(arguments: list[str]) -> list[str]:
+    """Return the patterns of `--only`; nothing else may follow an experiment."""
+    if not arguments:
+        return []
+    if arguments[0] != "--only" or any(word.startswith("--") for word in arguments[1:]) or len(arguments) == 1:
+        raise UserError(
+            f"an experiment takes nothing but --only PATTERNS here. Received: {shlex.join(arguments)}. "
+            "Write the rest into its file"
+        )
+    return arguments[1:]
+
+
+def _default_name(program: str | None, experiment: str | None) -> str:
+    what = Path(experiment).stem if experiment else str(program).split("_")[0]
+    return f"{what}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _words(job: Job) -> str:
+    gpus = f", {counted(job.gpus_per_node, 'GPU')} each" if job.gpus_per_node else ""
+    repeats = f", {job.repeats} times" if job.repeats > 1 else ""
+    return (
+        f"{job.program or f'experiment {job.experiment}'}{repeats}, {counted(job.size, 'rank')} on "
+        f"{counted(job.nodes, 'node')}{gpus}"
+    )
+
+
+def _cost(job: Job) -> str:
+    price, cost = job.site.machines[job.node].price(), job.cost_usd()
+    limit = f"up to {counted(job.minutes, 'minute')}"
+    if price is None or cost is None:
+        return f"{limit}, no price an hour"
+    spot = "; spot machines cost less, by how much changes daily" if job.spot else ""
+    return (
+        f"{limit}, at most ${cost:.2f} ({job.nodes} x {job.node} at ${price.usd_per_hour:g} an hour, {price.terms}, "
+        f"{price.date}{spot})"
+    )

@@ -1,0 +1,1 @@
+"""Bundles: everything that a machine without a network needs."""

@@ -1,0 +1,155 @@
+"""What goes into a bundle: the project's code, data sets, weights and prepared images. Wheels: `stage_wheels.py`."""
+
+import fnmatch
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from common.data import cache as dataset_cache
+from common.data.catalog import PUBLISHED
+from common.data.loading import load_dataset
+from common.errors import UserError, expanded
+from launch.offline import unstage
+from launch.offline.bundle import Source
+
+PREPARED = "prepared:"
+SHOWN = 3  # names of changed files in an error
+
+
+def code_sources(root: Path, place: Path, *, uncommitted: bool) -> list[Source]:
+    """Return the project's files: as committed; where it is no checkout of git, all that .gitignore does not name.
+
+    Args:
+        root: of the project.
+        place: an empty folder, for files as they were committed.
+        uncommitted: take the files as they lie there, changes included.
+
+    Raises:
+        UserError: there are changes that are not committed.
+    """
+    if not (root / ".git").exists():
+        names = sorted(_files_without_git(root))
+    elif uncommitted:
+        listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").decode().split("\0")
+        names = [name for name in listed if name and (root / name).is_file()]
+    else:
+        _require_committed(root)
+        with tarfile.open(fileobj=io.BytesIO(_git(root, "archive", "--format=tar", "HEAD"))) as archive:
+            archive.extractall(place)  # written by git a moment ago
+        root, names = place, sorted(unstage.files_of(place))
+    return [Source(file=root / name, path=f"code/{name}") for name in names]
+
+
+def _require_committed(root: Path) -> None:
+    changed = [line[3:] for line in _git(root, "status", "--porcelain").decode().splitlines()]
+    if changed:
+        more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+        raise UserError(
+            f"there are changes that are not committed. Received: {', '.join(changed[:SHOWN])}{more}. Commit them, or "
+            "pack the files as they lie there: --uncommitted"
+        )
+
+
+def _git(root: Path, *arguments: str) -> bytes:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise UserError(f"this folder is a checkout of git. Received: {root}, and no git here. Install it") from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
+        raise UserError(f"git {arguments[0]} failed. Received: {said[0]}. Mend the checkout in {root}")
+    return done.stdout
+
+
+def _files_without_git(root: Path) -> Iterator[str]:
+    """Yield the paths of the project's files: those that .gitignore does not name.
+
+    Its patterns are names of files and folders, anchored at the root by a slash before them or not; nothing else is
+    understood.
+    """
+    lines = (root / ".gitignore").read_text(encoding="utf-8").splitlines()
+    ignored = [line.rstrip("/") for line in lines if line and not line.startswith("#")]
+
+    def kept(path: Path) -> bool:
+        anchored = f"/{path.relative_to(root).as_posix()}"
+        return not any(
+            fnmatch.fnmatchcase(anchored if pattern.startswith("/") else path.name, pattern) for pattern in ignored
+        )
+
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        folders[:] = sorted(name for name in folders if kept(here / name))
+        yield from ((here / name).relative_to(root).as_posix() for name in files if kept(here / name))
+
+
+def dataset_sources(names: list[str]) -> list[Source]:
+    """Return the files of data sets: entries of the cache, made first if need be, and prepared images.
+
+    Raises:
+        UserError: a data set that cannot be had or packed, or a damaged one.
+    """
+    sources = []
+    for name in names:
+        if name.startswith(PREPARED):
+            load_dataset(name)  # reads and checks it
+            sources.append(_input(expanded(name.removeprefix(PREPARED))))
+            continue
+        if name not in PUBLISHED:
+            raise UserError(
+                f"packed are published data sets and prepared images. Received: {name}. Synthetic data needs no files; "
+                "prepare a folder of images first: python -m common images prepare"
+            )
+        load_dataset(name)
+        _require_whole(name)
+        folder = dataset_cache.datasets_folder() / name
+        sources += [Source(file=path, path=f"datasets/{name}/{path.name}") for path in sorted(folder.iterdir())]
+    return sources
+
+
+def _require_whole(name: str) -> None:
+    try:
+        dataset_cache.load_entry(name, name=name, full_check=True)
+    except dataset_cache.DamagedEntryError as error:
+        folder = dataset_cache.datasets_folder() / name
+        raise UserError(f"the data set is damaged. Received: {folder}, {error}. Remove that folder") from None
+
+
+def weights_sources(files: list[Path]) -> list[Source]:
+    """Return weights files, each read far enough to know that it is one.
+
+    Raises:
+        UserError: a file that is missing or no weights file.
+    """
+    sources = []
+    for file in map(expanded, files):
+        try:
+            with safe_open(file, "numpy") as weights:
+                weights.keys()
+        except (OSError, SafetensorError) as error:
+            raise UserError(
+                f"this is no weights file. Received: {file} ({error}). Name a .safetensors file of a run"
+            ) from None
+        sources.append(_input(file))
+    return sources
+
+
+def _input(file: Path) -> Source:
+    return Source(file=file, path=f"inputs/{file.name}")
+
+
+def require_different_names(sources: list[Source]) -> None:
+    """Raise UserError if two files would come to lie at one place."""
+    seen: dict[str, Path] = {}
+    for source in sources:
+        if unstage.problem_of_path(source.path):
+            raise UserError(f"no bundle can hold a file of this name. Received: {source.file}. Rename it")
+        if source.path in seen:
+            raise UserError(
+                f"two files would have one name. Received: {seen[source.path]} and {source.file}. Rename one of them"
+            )
+        seen[source.path] = source.file

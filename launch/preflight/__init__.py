@@ -1,0 +1,1 @@
+"""Checks of hosts, software and data before a job waits or runs."""

@@ -1,0 +1,373 @@
+"""The scheduler side of a place to run: how jobs are started there. One TOML file a site, shipped or one's own.
+
+    [launch]             what `LaunchSite` names; `[launch.slurm]`, `[launch.hosts]`, ...: what one scheduler needs
+    [sites.NAME]         kinds of node, as in `common/sites/sites.toml`, with `[gpus.NAME]`, where that table lacks them
+
+`--site` takes the name of a shipped file or the path of another. What is written here is rendered into scripts: a text
+of one line each, and no secrets.
+"""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from common.errors import UserError, one_line
+from common.run_folder.environment import SECRETS
+from common.sites.table import LAUNCH_TABLE, Site, Sites, read_sites
+
+SITE_FILES = Path(__file__).parent
+_STRICT = ConfigDict(extra="forbid")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOST = re.compile(r"[\w.-]+(:[1-9]\d*)?")
+_PLAIN_PATH = re.compile(r"[\w/.+@=,~-]+")
+
+Scheduler = Literal["local", "hosts", "slurm", "skypilot", "kubernetes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostsOptions:
+    """Several plain hosts, reached by ssh from the first.
+
+    Attributes:
+        names: each "host:slots"; without slots one rank fits.
+        spread: share the ranks out evenly; else a host is filled before the next is used.
+        ssh_port, identity_file: of ssh, where it needs them; else its own configuration tells.
+        mpi_folder: whose `bin` holds Open MPI's programs on every host; None: that of the interpreter, if it has them,
+            else the PATH of each host is to lead to them.
+    """
+
+    __pydantic_config__ = _STRICT
+    names: list[str] = field(default_factory=list)
+    spread: bool = False
+    ssh_port: int | None = None
+    identity_file: str | None = None
+    mpi_folder: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmOptions:
+    """What a batch script says beside nodes, tasks and time. None: the cluster's default.
+
+    Attributes:
+        gres: name of the GPUs in `--gres=NAME:COUNT`.
+        mpi: how `srun` joins ranks: a word of `srun --mpi=list`.
+        cores_per_gpu: logical cores that go with a GPU; None: those that Slurm gives.
+        max_hours: longest time limit that the cluster grants.
+        requeue: whether a job goes back into the queue when its time limit comes near.
+        notice_seconds: how long before the limit it is told.
+        extra: further words after `#SBATCH`, such as "--exclusive".
+    """
+
+    __pydantic_config__ = _STRICT
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gres: str = "gpu"
+    mpi: str = "pmix"
+    cores_per_gpu: int | None = None
+    max_hours: float | None = None
+    requeue: bool = True
+    notice_seconds: int = 120
+    extra: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkyPilotOptions:
+    """Machines rented for the job.
+
+    Attributes:
+        cloud, region: where; None: wherever they are to be had for the least.
+        spot: they may be taken away, for less money.
+        autostop_minutes: after so long without a job they stop, and cost no more than their disks.
+        disk_gb: of each, 10^9 bytes.
+        image: a container image that holds the project, at `project_folder`; None: the cloud's own, and the project as
+            it lies here, which is set up there.
+        bucket: a store for what shall outlive the machines, such as "s3://name", seen there as the folder /bucket.
+    """
+
+    __pydantic_config__ = _STRICT
+    cloud: str = "aws"
+    region: str | None = None
+    spot: bool = False
+    autostop_minutes: int = 10
+    disk_gb: int = 256
+    image: str | None = None
+    bucket: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesOptions:
+    """An MPIJob of the MPI Operator.
+
+    Attributes:
+        namespace: where it is made.
+        image: holds the project, at `project_folder`, and sshd.
+        volume_claim: of the volume that holds runs and data; it is made where there is none.
+        volume_path: where pods see it.
+        volume_gb, storage_class: of a volume that is made, 10^9 bytes; None: the cluster's default class.
+        cpus_per_rank, memory_gb_per_rank: that a worker asks for; memory in 10^9 bytes.
+        ssh_path: folder of ssh's keys in the image, of the user that runs in it.
+        group_id: of that user, which shall be able to write to the volume; None: root's image.
+        node_selector: labels of the nodes to use.
+    """
+
+    __pydantic_config__ = _STRICT
+    namespace: str = "default"
+    image: str = "horovod-twins:latest"
+    volume_claim: str = "horovod-twins"
+    volume_path: str = "/volume"
+    volume_gb: int = 100
+    storage_class: str | None = None
+    cpus_per_rank: int = 4
+    memory_gb_per_rank: float = 16.0
+    ssh_path: str = "/home/mpiuser/.ssh"
+    group_id: int | None = 1000
+    node_selector: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerOptions:
+    """The image in which ranks run; what starts them runs outside of it.
+
+    Attributes:
+        image: its file, or what the runtime takes instead.
+        folder: of the project inside.
+        binds: what of the host is seen inside beside the current folder, each "HOST_PATH" or "HOST_PATH:PATH".
+        gpu: whether NVIDIA's driver is handed in.
+    """
+
+    __pydantic_config__ = _STRICT
+    runtime: Literal["apptainer", "singularity"] = "apptainer"
+    image: str
+    folder: str = "/opt/horovod-twins"
+    binds: list[str] = field(default_factory=list)
+    gpu: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSite:
+    """A place where jobs are started.
+
+    Attributes:
+        name: of the file.
+        title, source, checked: what it is, where that is written, and when it was last looked at.
+        scheduler: who starts a job.
+        launcher: what starts its ranks.
+        controller: how ranks talk to each other before NCCL, where there is NCCL, takes over.
+        nodes: kinds of node that can be had, names of the table of machines, from few GPUs to many.
+        python: the interpreter there; a relative path starts at the project's folder. None: `.venv/bin/python` on
+            machines that the job sets up, else the one that submits, as nodes see the same folders.
+        project_folder: where the project lies there; None: where the command is given.
+        runs_folder: folder of the run folders there; None: `runs` in the project's folder.
+        data_folder: cache of data sets there; None: the user's own.
+        scratch_folder: for files of the moment.
+        architecture: of its nodes, as `uname -m` says it.
+        internet: whether nodes reach it; without, data have to be there before.
+        network_interface: by which ranks talk; None: what Horovod and MPI choose.
+        modules: environment modules to load, in this order.
+        environment: variables to set.
+        file: where it was read from.
+        known: a table of machines in place of this file's.
+    """
+
+    __pydantic_config__ = _STRICT
+    title: str
+    source: str
+    checked: date
+    scheduler: Scheduler
+    nodes: list[str]
+    launcher: Literal["horovodrun", "mpirun", "srun"] = "horovodrun"
+    controller: Literal["mpi", "gloo"] = "mpi"
+    python: str | None = None
+    project_folder: str | None = None
+    runs_folder: str | None = None
+    data_folder: str | None = None
+    scratch_folder: str | None = None
+    architecture: str = "x86_64"
+    internet: bool = True
+    network_interface: str | None = None
+    modules: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    hosts: HostsOptions = field(default_factory=HostsOptions)
+    slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    skypilot: SkyPilotOptions = field(default_factory=SkyPilotOptions)
+    kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
+    container: ContainerOptions | None = None
+    name: str = ""
+    file: str = ""
+    known: Sites | None = None
+
+    @property
+    def machines(self) -> Sites:
+        """The table of machines, this file's own laid over the project's."""
+        return self.known or read_sites(Path(self.file))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables that a job sets there: of the folders that programs look up, and `environment`."""
+        folders = {"HOROVOD_TWINS_CACHE": self.data_folder, "TMPDIR": self.scratch_folder}
+        return {name: path for name, path in folders.items() if path} | self.environment
+
+    def program_words(self, program: str) -> list[str]:
+        """Return a trainer's program as each rank runs it; in the container, where the site has one.
+
+        Args:
+            program: its path from the current folder.
+        """
+        inside = self.container
+        if inside is None:
+            return ["python", program]
+        binds = [word for bind in inside.binds for word in ("--bind", bind)]
+        name = PurePosixPath(inside.folder, *PurePosixPath(program).parts[-2:])
+        return [inside.runtime, "exec", *(["--nv"] if inside.gpu else []), *binds, inside.image, "python", str(name)]
+
+    @property
+    def reference(self) -> str:
+        """What to give as `--site` to mean this site, from any folder."""
+        path = Path(self.file).resolve()
+        return self.name if self.known or path.parent == SITE_FILES else str(path)
+
+    def node_for(self, gpus_per_node: int) -> tuple[str, Site]:
+        """Return the first kind of node with that many GPUs or more; where the number is not known it is taken.
+
+        Raises:
+            UserError: no node has that many.
+        """
+        machines = self.machines
+        kinds = [(name, machines[name]) for name in self.nodes]
+        for name, node in kinds:
+            if node.gpus >= gpus_per_node or (node.gpu is None and node.processor is None):
+                return name, node
+        most = max(node.gpus for _, node in kinds)
+        raise UserError(
+            f"no node of {self.name} has that many GPUs. Received: --gpus-per-node {gpus_per_node}. "
+            f"Give {most} or fewer, and more --nodes"
+        )
+
+
+_OPTIONS = {"hosts", "slurm", "skypilot", "kubernetes"}
+_SITE = TypeAdapter(LaunchSite)
+
+
+def shipped_sites() -> list[str]:
+    """Return the names of the sites that come with the project."""
+    return sorted(path.stem for path in SITE_FILES.glob("*.toml"))
+
+
+def read_launch_site(name: str, *, machines: Sites | None = None) -> LaunchSite:
+    """Read and check a site.
+
+    Args:
+        name: of a shipped site; the path of a file of one's own; or of a kind of node in the table of machines, whose
+            ranks are then started as on this machine.
+        machines: that table; None: the project's.
+
+    Raises:
+        UserError: there is no such site, or its file is wrong.
+    """
+    if name in shipped_sites():
+        return _read(SITE_FILES / f"{name}.toml")
+    if name.endswith(".toml"):
+        return _read(Path(name))
+    machines = machines or read_sites()
+    if name in machines.sites:
+        node, local = machines[name], _read(SITE_FILES / "local.toml")
+        return replace(local, name=name, title=node.title, source=node.source, nodes=[name], known=machines)
+    close = difflib.get_close_matches(name, [*shipped_sites(), *machines.sites], n=1)
+    hint = f"Did you mean {close[0]}? " if close else ""
+    raise UserError(
+        f"unknown site. Received: {name}. {hint}`python -m launch sites` shows all; a file of your own ends in .toml"
+    )
+
+
+def _read(path: Path) -> LaunchSite:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the site: {error.strerror}. Received: {path}. Name a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"the site is not TOML. Received: {path} ({error}). Mend the file") from None
+    table = content.get(LAUNCH_TABLE)
+    if not isinstance(table, dict):
+        raise UserError(f"{path} has no table [{LAUNCH_TABLE}]. Received: {', '.join(content)}. Mend the file")
+    try:
+        site = _SITE.validate_json(
+            json.dumps({**table, "name": path.stem, "file": str(path)}, default=str), strict=True
+        )
+    except ValidationError as error:
+        raise UserError(f"{path} is no site: {one_line(error)}. Mend the file") from None
+    _check(site, tables=_OPTIONS & set(table))
+    return site
+
+
+def _check(site: LaunchSite, *, tables: set[str]) -> None:
+    if re.fullmatch(r"[\w.+-]{1,100}", site.name) is None:
+        raise _wrong(site, "its name is no word", site.name, "Use letters, digits, '.', '_', '+' and '-' only")
+    foreign = tables - {site.scheduler}
+    if foreign:
+        raise _wrong(site, f"a table of another scheduler than {site.scheduler}", min(foreign), "Leave the table out")
+    if site.container and site.scheduler not in ("local", "hosts", "slurm"):
+        raise _wrong(
+            site, "a container beside the scheduler's own image", site.scheduler, "Leave [launch.container] out"
+        )
+    if not site.nodes:
+        raise _wrong(site, "no kind of node", "nodes = []", "Name one of the table of machines at least")
+    machines = site.machines
+    for node in site.nodes:
+        if node not in machines.sites:
+            raise _wrong(site, "an unknown kind of node", node, f"Add [sites.{node}], or use one of the table")
+    for text in _texts(vars(site)):
+        if re.search(r"[\x00-\x1f\x7f]", text):
+            raise _wrong(site, "a text of several lines, or with control characters", repr(text), "Use one line")
+    for name in site.environment:
+        if _VARIABLE.fullmatch(name) is None:
+            raise _wrong(site, "an impossible variable", name, "Use letters, digits and '_' only")
+        if any(secret in name.upper() for secret in SECRETS):
+            raise _wrong(
+                site, "a secret, as its name says, which would stand in scripts for all to read", name,
+                "Hand it over by the secret store of the cloud, or set it in your own shell",
+            )  # fmt: skip
+    if site.launcher == "srun" and site.scheduler != "slurm":
+        raise _wrong(site, "srun without Slurm", f"scheduler {site.scheduler}", "Use mpirun or horovodrun")
+    if site.controller == "gloo" and site.launcher != "horovodrun":
+        raise _wrong(site, "Gloo without horovodrun, which alone starts it", site.launcher, "Use horovodrun, or mpi")
+    for host in site.hosts.names:
+        if _HOST.fullmatch(host) is None:
+            raise _wrong(site, "an impossible host", host, "Write it as name:slots, such as node1:4")
+    if not 0 < (site.hosts.ssh_port or 22) < 2**16:
+        raise _wrong(site, "an impossible port", site.hosts.ssh_port, "Give 1 to 65535, or leave it out")
+    for path in (site.hosts.identity_file, site.hosts.mpi_folder, site.network_interface):
+        if path is not None and _PLAIN_PATH.fullmatch(path) is None:
+            # horovodrun and mpirun put it into lines for shells as it is.
+            raise _wrong(site, "blanks or signs that launchers cannot hand on", repr(path), "Use a plain path")
+    if not 0 < (site.slurm.max_hours or 1) < float("inf") or site.slurm.notice_seconds < 0:
+        raise _wrong(
+            site, "an impossible time", f"{site.slurm.max_hours}, {site.slurm.notice_seconds}", "Mend the file"
+        )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in a value, keys of tables included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from (*_texts(key), *_texts(item))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif hasattr(value, "__dataclass_fields__"):
+        yield from _texts(vars(value))
+
+
+def _wrong(site: LaunchSite, problem: str, received: object, remedy: str) -> UserError:
+    return UserError(f"{site.file} is no site: {problem}. Received: {received}. {remedy}")

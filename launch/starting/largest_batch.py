@@ -1,0 +1,118 @@
+"""`python -m launch train --find-largest-batch`: the largest batch of a rank that fits into memory, found by trying.
+
+Each try is a run of two updates in a folder of its own that is thrown away. On a CPU a try that would fill the host's
+memory is ended before it does, for the kernel might end somebody else's program in its place; on a GPU the framework
+says that its memory is full.
+"""
+
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from common.errors import UserError
+from common.measurement.interference import Isolation
+from common.run_folder.records import read_run
+from common.training.run_setup import Experiment
+from launch.starting.launchers import train_command
+from launch.starting.processes import PROGRAMS, last_lines, reason_in, started
+
+SHARE_OF_FREE_MEMORY = 0.9
+FIRST_TRY = 32
+UPDATES = 2  # the second one meets the memory that the first has left behind
+FINENESS = 32  # the answer is exact to one part in so many
+POLL_SECONDS = 0.1
+_FULL = re.compile(
+    r"out of memory|OutOfMemory|not enough memory|ResourceExhausted|RESOURCE_EXHAUSTED|bad_alloc|Cannot allocate memory"
+    r"|can't allocate memory|ALLOC_FAILED|Killed",
+    re.IGNORECASE,
+)
+
+
+def find_largest_batch(
+    experiment: Experiment, *, framework: str, controller: str | None, arguments: Sequence[str], memory_gb: float | None
+) -> int:
+    """Try batches, print a line for each, and return the largest that fits; 0 if none does.
+
+    Args:
+        experiment: the settings, its number of ranks, and its data.
+        framework: torch or keras.
+        controller: mpi, gloo or None.
+        arguments: of the trainer.
+        memory_gb: of this host, for all ranks together, in 10^9 bytes; None: most of what is free.
+
+    Raises:
+        UserError: a try failed for another reason than memory.
+    """
+    most = len(experiment.training_indices) // experiment.size
+    free = psutil.virtual_memory().available
+    limit = SHARE_OF_FREE_MEMORY * free if memory_gb is None else memory_gb * 1e9
+    print(f"memory: {limit / 1e9:.1f} GB for all ranks; batches of 1 to {most:,} images a rank", flush=True)
+    fits, too_large = 0, most + 1
+    with tempfile.TemporaryDirectory(prefix="largest-batch-") as folder:
+        while too_large - fits > max(1, fits // FINENESS):
+            batch = _next(fits, too_large, most)
+            command = train_command(
+                PROGRAMS[framework], np=experiment.size, controller=controller,
+                arguments=[*arguments, *_trial_arguments(batch, folder=folder)],
+            )  # fmt: skip
+            is_fitting, what = _try(command, Path(folder), batch=batch, limit_bytes=limit)
+            print(f"batch {batch:,}: {'fits' if is_fitting else 'does not fit'}, {what}", flush=True)
+            fits, too_large = (batch, too_large) if is_fitting else (fits, batch)
+    if fits == most:
+        print(f"largest batch that fits: {fits:,}, all training samples of a rank")
+    elif fits:
+        print(f"largest batch that fits: {fits:,} a rank ({too_large:,} does not fit)")
+    else:
+        print("not even one image fits")
+    return fits
+
+
+def _next(fits: int, too_large: int, most: int) -> int:
+    """Return the batch to try: twice as much as long as nothing was too large, then the middle."""
+    if too_large > most:
+        return min(most, max(FIRST_TRY, 2 * fits))
+    return (fits + too_large) // 2
+
+
+def _trial_arguments(batch: int, *, folder: str) -> list[str]:
+    steps = ["--epochs", "1", "--max-steps", str(UPDATES), "--batch-size", str(batch)]
+    return [*steps, "--runs-folder", folder, "--name", f"batch-{batch}"]
+
+
+def _try(command: Sequence[str], folder: Path, *, batch: int, limit_bytes: float) -> tuple[bool, str]:
+    """Return whether a run with this batch fits, and what it took or why not."""
+    log, most_seen = folder / f"batch-{batch}.log", 0
+    with started(command, variables={}, log=log) as process:
+        while process.poll() is None:
+            most_seen = max(most_seen, _resident_bytes(process))
+            if most_seen > limit_bytes:
+                return False, f"the ranks took {most_seen / 1e9:.2f} GB"
+            time.sleep(POLL_SECONDS)
+    if process.returncode == 0:
+        isolation = read_run(folder / f"batch-{batch}").record.isolation
+        assert isinstance(isolation, Isolation)
+        device = [peak for peak in isolation.peak_device_memory_bytes if peak is not None]
+        peaks = f"{sum(isolation.peak_memory_bytes) / 1e9:.2f} GB of the host"
+        return True, peaks + (f", {max(device) / 1e9:.2f} GB of a GPU" if device else "")
+    text = last_lines(log)
+    if _FULL.search(text) or process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        return False, "memory is full"
+    raise UserError(f"a try with a batch of {batch} failed. Received: {reason_in(log)}. Mend that first")
+
+
+def _resident_bytes(process: "subprocess.Popen[bytes]") -> int:
+    """Return the memory of a program and all that it has started."""
+    total = 0
+    with suppress(psutil.NoSuchProcess):
+        first = psutil.Process(process.pid)
+        for member in [first, *first.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                total += member.memory_info().rss
+    return total

@@ -1,0 +1,249 @@
+"""The commands that start ranks: on this host, on several, within the job of a batch system."""
+
+import math
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from common.errors import UserError
+from common.sites.table import Sites
+from common.utils.paths import ROOT
+from common.utils.timestamps import STARTED_AT
+from launch.sites.site_files import LaunchSite, read_launch_site
+from launch.starting.processes import require_program
+from launch.starting.shell import Shell
+from launch.starting.ssh import Ssh, is_this_host, require_hosts
+
+# What horovodrun takes, which hands it to a shell as it is; no hyphen first, which ssh would take for a flag.
+_HOST = re.compile(r"[A-Za-z0-9_][\w.-]*", flags=re.ASCII)
+_PLAIN_PATH = re.compile(r"[\w/.+@=:,-]+")  # which no shell reads otherwise
+# Variables that ranks need on hosts where mpirun starts them, beside those of MPI and of the site.
+_HANDED_ON = (
+    "PATH",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "TF_CPP_MIN_LOG_LEVEL",
+    "PYTHONUNBUFFERED",
+    "HOROVOD_TWINS_CACHE",
+)
+
+TASKS_OF_SLURM = "SLURM_NTASKS"
+
+
+@dataclass(frozen=True)
+class Slots:
+    """A host and how many ranks it takes."""
+
+    host: str
+    ranks: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.ranks}"
+
+
+def parse_hosts(text: str) -> list[Slots]:
+    """Read hosts as horovodrun takes them.
+
+    Args:
+        text: "a:2,b:2"; without a number a host takes one rank.
+
+    Raises:
+        UserError: it is written otherwise, or names a host twice.
+    """
+    found = []
+    for part in text.split(","):
+        host, colon, ranks = part.strip().partition(":")
+        if _HOST.fullmatch(host) is None or (colon and not ranks.isdecimal()):
+            raise UserError(f"hosts are written as name:slots. Received: {text}. Write them as node1:4,node2:4")
+        if colon and int(ranks) < 1:
+            raise UserError(f"a host without slots takes no rank. Received: {part}. Give 1 or more, or leave it out")
+        found.append(Slots(host, int(ranks) if colon else 1))
+    names = [slots.host for slots in found]
+    doubled = [name for name in names if names.count(name) > 1]
+    if doubled:
+        raise UserError(f"a host stands there twice. Received: {doubled[0]} in {text}. Give it all its slots at once")
+    return found
+
+
+def read_host_file(path: Path) -> list[Slots]:
+    """Read a host file: a line a host, "node1 slots=4" as for MPI, or "node1:4"; "#" begins a remark.
+
+    Raises:
+        UserError: it cannot be read, or a line is written otherwise.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the host file. Received: {path} ({error}). Name a text file") from None
+    hosts = [" ".join(line.split("#")[0].split()) for line in lines]
+    text = ",".join(host.replace(" slots=", ":") for host in hosts if host)
+    if not text:
+        raise UserError(f"the host file names no host. Received: {path}. Write lines such as: node1 slots=4")
+    return parse_hosts(text)
+
+
+def place_ranks(hosts: Sequence[Slots], *, np: int, spread: bool) -> list[Slots]:
+    """Return the hosts that `np` ranks are started on, each with as many as it gets.
+
+    Args:
+        hosts: with all their slots.
+        np: number of ranks.
+        spread: as evenly as slots allow; else each host is filled before the next.
+
+    Raises:
+        UserError: there are too few slots.
+    """
+    there = sum(host.ranks for host in hosts)
+    if np > there:
+        raise UserError(f"there are fewer slots than ranks. Received: {np} ranks, {there} slots on "
+                        f"{', '.join(map(str, hosts))}. Name more hosts, or more slots")  # fmt: skip
+    placed, left = [0] * len(hosts), np
+    while left:
+        open_hosts = [number for number, host in enumerate(hosts) if placed[number] < host.ranks]
+        share = math.ceil(left / len(open_hosts)) if spread else left
+        for number in open_hosts:
+            taken = min(share, left, hosts[number].ranks - placed[number])
+            placed[number] += taken
+            left -= taken
+    return [Slots(host.host, ranks) for host, ranks in zip(hosts, placed, strict=True) if ranks]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """How ranks are started.
+
+    Attributes:
+        site: where.
+        hosts: to use there; none: this one.
+        node: the kind of node, as the record of a run names it.
+    """
+
+    site: LaunchSite
+    hosts: Sequence[Slots] = ()
+    node: str = "local"
+
+    def slots(self) -> int | None:
+        """Return how many ranks fit at once, within a job of Slurm as many as it has tasks; None: as many as wanted."""
+        if not self.hosts and self.site.scheduler == "slurm" and TASKS_OF_SLURM in os.environ:
+            return int(os.environ[TASKS_OF_SLURM])
+        return sum(host.ranks for host in self.hosts) or None
+
+    def words(self, *, np: int | Shell, controller: str | None = None) -> list[str]:
+        """Return the command up to the program that each rank runs.
+
+        Args:
+            np: number of ranks; may be a `Shell` word where no hosts are named.
+            controller: mpi or gloo, in place of the site's.
+
+        Raises:
+            UserError: there are too few slots.
+        """
+        count = np if isinstance(np, Shell) else str(np)
+        placed = self.placed(int(np)) if self.hosts else []
+        named = ["-H", ",".join(map(str, placed))] if placed else []
+        if self.site.launcher == "srun" and controller != "gloo":
+            return ["srun", f"--mpi={self.site.slurm.mpi}", "--ntasks", count]
+        if self.site.launcher == "mpirun" and controller != "gloo":
+            return ["mpirun", "-np", count, *named, *(self._mpirun_words() if named else [])]
+        chosen = controller or (self.site.controller if self.site.scheduler != "local" else None)
+        interface = ["--network-interfaces", self.site.network_interface] if self.site.network_interface else []
+        reached = self._horovodrun_words(mpi=chosen == "mpi") if named else []
+        return ["horovodrun", "-np", count, *named, *reached, *interface, *([f"--{chosen}"] if chosen else [])]
+
+    def placed(self, np: int) -> list[Slots]:
+        """Return the hosts that `np` ranks are started on; none: this one alone, or those that a batch system gives.
+
+        Raises:
+            UserError: there are too few slots.
+        """
+        return place_ranks(self.hosts, np=np, spread=self.site.hosts.spread) if self.hosts else []
+
+    def check(self, *, np: int) -> None:
+        """See, before ranks are started, whether what starts them is here and their hosts let it in.
+
+        Raises:
+            UserError: too few slots, no launcher, a folder that it cannot hand on, or a host that ssh does not reach.
+        """
+        require_program(self.words(np=np)[0])
+        away = [slots.host for slots in self.placed(np) if not is_this_host(slots.host)]
+        if not away:
+            return
+        folder = str(Path.cwd())
+        if _PLAIN_PATH.fullmatch(folder) is None:
+            raise UserError(
+                f"horovodrun does not find this folder on other hosts. Received: {folder!r}. Use one whose path has "
+                "letters, digits, '/', '.', '_', '+' and '-' only"
+            )
+        require_hosts(away, ssh=self.ssh)
+
+    @property
+    def ssh(self) -> Ssh:
+        """How its hosts are reached."""
+        return Ssh(port=self.site.hosts.ssh_port, identity=self.site.hosts.identity_file)
+
+    def _horovodrun_words(self, *, mpi: bool) -> list[str]:
+        """Return how horovodrun reaches hosts. Its cache would take a host for reachable, or its addresses for known,
+        an hour after they changed."""
+        folder = self._mpi_folder() if mpi else None
+        return ["--disable-cache", *self.ssh.flags, *([f"--mpi-args=--prefix {folder}"] if folder else [])]
+
+    def _mpirun_words(self) -> list[str]:
+        """Return how mpirun reaches hosts."""
+        interface, folder, flags = self.site.network_interface, self._mpi_folder(), self.ssh.flags
+        words = ["--mca", "plm_rsh_args", " ".join(flags)] if flags else []
+        words += ["--mca", "btl_tcp_if_include", interface] if interface else []
+        words += ["--prefix", folder] if folder else []
+        variables = [name for name in _HANDED_ON if name in os.environ] + [STARTED_AT, *sorted(self.site.environment)]
+        return [*words, "--bind-to", "none", *(word for name in dict.fromkeys(variables) for word in ("-x", name))]
+
+    def _mpi_folder(self) -> str | None:
+        """Return the folder in whose `bin` mpirun looks for its daemon on other hosts, where no PATH leads to it."""
+        bin_folder = PurePath(self.site.project_folder or ROOT, self.site.python or sys.executable).parent
+        beside = str(bin_folder.parent) if Path(bin_folder, "orted").is_file() else None
+        return self.site.hosts.mpi_folder or beside
+
+    def command(self, program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:
+        """Return the command that starts a trainer on `np` ranks, as one would type it in the current folder."""
+        return [*self.words(np=np, controller=controller), *self.alone(program, arguments=arguments)]
+
+    def alone(self, program: str, *, arguments: Sequence[str]) -> list[str]:
+        """Return the command that runs a trainer as one process, without launcher."""
+        return [*self.site.program_words(os.path.relpath(ROOT / program)), *self.recorded_arguments(arguments)]
+
+    def recorded_arguments(self, arguments: Sequence[str]) -> list[str]:
+        """Return a trainer's arguments, with the site that its record is to name where that is not this machine."""
+        return [*arguments, *(["--site", self.node] if self.node != "local" else [])]
+
+
+def train_command(program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:
+    """Return the command that starts a trainer on this host; see `Start.command`."""
+    return start_at(None, hosts=None).command(program, np=np, controller=controller, arguments=arguments)
+
+
+def start_at(site: str | None, *, hosts: str | None, gpus_per_node: float = 0, machines: Sites | None = None) -> Start:
+    """Return how ranks are started at a site by somebody who is there.
+
+    Args:
+        site: its name or file; None: this machine, or hosts that are named.
+        hosts: "a:2,b:2" or the path of a host file, in place of the site's own; None: the site's.
+        gpus_per_node: that its nodes have.
+        machines: a table of one's own, whose kinds of node may be named as sites, too.
+
+    Raises:
+        UserError: unknown site, or no such hosts.
+    """
+    place = read_launch_site(site or ("hosts" if hosts else "local"), machines=machines)
+    named = hosts if hosts is not None else ",".join(place.hosts.names)
+    if not named:
+        if place.scheduler == "hosts":
+            raise UserError(
+                f"the site names no hosts. Received: {place.name}. Write them into a site file of your own: under "
+                '[launch.hosts] names = ["node1:4", "node2:4"]; commands that have --hosts take them there, too'
+            )
+        slots: list[Slots] = []
+    else:
+        slots = read_host_file(Path(named)) if Path(named).is_file() else parse_hosts(named)
+    return Start(site=place, hosts=slots, node=place.node_for(int(gpus_per_node))[0])

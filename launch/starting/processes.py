@@ -1,0 +1,209 @@
+"""Start programs and end them; pass on what they print, less the noise of libraries."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, TextIO
+
+import psutil
+
+from common.errors import UserError
+from common.utils.timestamps import STARTED_AT, moment
+
+PROGRAMS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}
+PATIENCE_SECONDS = 10.0  # between SIGTERM and SIGKILL
+
+# What libraries print at every start and no setting turns off.
+_NOISE = re.compile(
+    r"WARNING: All log messages before absl::InitializeLog\(\)"
+    r"|oneDNN custom operations are on"
+    r"|This TensorFlow binary is optimized to use available CPU instructions"
+    r"|To enable the following instructions"
+    r"|Forwarding signal \d+ to job"
+)
+_FIRST_RANK = re.compile(r"^\[(?:\d+,)?0\]<(?:stdout|stderr)>:")
+
+
+def run_filtered(command: Sequence[str], *, environment: Mapping[str, str]) -> int:
+    """Run a program and print its lines without noise and without rank 0's tag; return its exit code.
+
+    Ctrl-C and SIGTERM go to the program, which ends its ranks; this process ends after it.
+    """
+    process = subprocess.Popen(
+        command,
+        env={**environment, **moment(STARTED_AT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    assert process.stdout and process.stderr
+    with _signals_left_to(process):
+        readers = [
+            threading.Thread(target=_pass_on, args=(process.stdout, sys.stdout)),
+            threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr)),
+        ]
+        for reader in readers:
+            reader.start()
+        code = process.wait()
+        for reader in readers:
+            reader.join()
+    return code if code >= 0 else 128 - code
+
+
+def clean_line(line: str) -> str | None:
+    """Return a line as it is shown, None for noise."""
+    return None if _NOISE.search(line) else _FIRST_RANK.sub("", line)
+
+
+def _pass_on(source: IO[str], target: TextIO) -> None:
+    # Where nobody reads any more (`| head`), the program must hear of it too: an unread pipe would stop it for ever.
+    with source, suppress(BrokenPipeError):
+        for line in source:
+            shown = clean_line(line)
+            if shown is not None:
+                target.write(shown)
+                target.flush()
+
+
+@contextmanager
+def _signals_left_to(process: subprocess.Popen[str]) -> Iterator[None]:
+    """A terminal sends Ctrl-C to both processes: this one waits. SIGTERM comes to this one alone: it is passed on."""
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: _terminate(process)),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _terminate(process: subprocess.Popen[str]) -> None:
+    """Send SIGTERM to the program and to what it has started in its process group.
+
+    For MPI horovodrun turns into a shell that waits for mpirun: told alone, the shell would end and mpirun go on.
+    """
+    group = os.getpgrp()
+    with suppress(psutil.NoSuchProcess):
+        program = psutil.Process(process.pid)
+        for member in [program, *program.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getpgid(member.pid) == group:
+                    member.send_signal(signal.SIGTERM)
+
+
+def trainer_environment() -> dict[str, str]:
+    """Return the environment of trainers: this interpreter's programs first, TensorFlow's start-up lines off."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, "PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+
+
+def settings_flags(settings: Mapping[str, Any]) -> list[str]:
+    """Return the trainer's flags for settings, by their names in `common.config`."""
+    arguments = []
+    for name, value in settings.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            arguments.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, list | tuple):
+            arguments += [f"--{flag}", *map(str, value)]
+        else:
+            arguments += [f"--{flag}", str(value)]
+    return arguments
+
+
+# Name -> what is received, and what to do.
+_NOT_OF_THE_SETUP = {
+    "srun": ("a machine without Slurm", "Give the command on a node of the cluster, or another --site"),
+    "ssh": ("several hosts", "Install OpenSSH's client"),
+}
+
+
+def require_program(name: str) -> None:
+    """See whether a program is there.
+
+    Raises:
+        UserError: it is not.
+    """
+    if shutil.which(name, path=trainer_environment()["PATH"]) is None:
+        raise not_installed(name)
+
+
+def not_installed(name: str) -> UserError:
+    """Return the error for people where a program is missing, most of which the set-up installs."""
+    received, remedy = _NOT_OF_THE_SETUP.get(name, (sys.executable, "Run `make setup` and use its .venv"))
+    return UserError(f"{name} is not installed. Received: {received}. {remedy}")
+
+
+def launcher_command(launcher: str, *, size: int) -> list[str]:
+    """Return the command before a worker's path: of a process alone (none), by torchrun, or by horovodrun."""
+    if launcher == "none":
+        return [sys.executable]
+    if launcher == "torchrun":
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    return ["horovodrun", "-np", str(size), f"--{launcher}", sys.executable]
+
+
+@contextmanager
+def started(command: Sequence[str], *, variables: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ranks meanwhile, their output going to a file; whatever ends this command ends them too."""
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(
+                command,
+                env={**trainer_environment(), **variables, **moment(STARTED_AT)},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        except FileNotFoundError:
+            raise not_installed(command[0]) from None
+        try:
+            yield process
+        finally:
+            _end(process)
+
+
+def last_lines(log: Path) -> str:
+    """Return the last lines of a log of ranks, without noise."""
+    lines = (clean_line(line) for line in log.read_text(errors="replace").splitlines()[-30:])
+    return "\n".join(line for line in lines if line)
+
+
+def reason_in(log: Path) -> str:
+    """Return the line of a log of ranks that tells why they ended.
+
+    That is the last error for people; else the first exception, which launchers answer with some of their own; else the
+    last line that is no rule of hyphens.
+    """
+    lines = last_lines(log).splitlines()
+    errors = [line for line in lines if "error: " in line]
+    raised = [line for line in lines if "Error: " in line]
+    words = [line for line in lines if any(letter.isalpha() for letter in line)]
+    return (errors[-1:] or raised[:1] or words[-1:] or ["it ended without a word"])[0]
+
+
+def end_processes(processes: Sequence[psutil.Process]) -> None:
+    """End processes, all at once, by force where they do not end by themselves."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    for process in psutil.wait_procs(processes, timeout=PATIENCE_SECONDS)[1]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the ranks and what started them, all at once: mpirun outlives a horovodrun that is told alone."""
+    with suppress(psutil.NoSuchProcess):
+        first = psutil.Process(process.pid)
+        end_processes([first, *first.children(recursive=True)])
+    process.wait()

@@ -1,0 +1,47 @@
+"""How far a long command is: a bar in a terminal, else a line for each part that is done."""
+
+import sys
+import time
+from types import TracebackType
+
+from tqdm import tqdm
+
+from common.distributed.console import readable_seconds
+
+
+class Progress:
+    """Tells the time left from the planned seconds of all parts and from how long what is done took."""
+
+    def __init__(self, planned_seconds: float) -> None:
+        self._planned, self._done = planned_seconds, 0.0
+        self._began = time.monotonic()
+        self._bar = tqdm(
+            total=round(planned_seconds),
+            bar_format="{percentage:3.0f} % |{bar:20}| {elapsed}{postfix}",
+            disable=not sys.stderr.isatty(),
+            leave=False,
+        )
+
+    def __enter__(self) -> "Progress":
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Take the bar away."""
+        self._bar.close()
+
+    def advance(self, planned_seconds: float, title: str, *, line: bool = False) -> None:
+        """Tell of so many planned seconds done; `line`: also where there is no terminal."""
+        self._done += planned_seconds
+        spent = time.monotonic() - self._began
+        # Too little done tells no pace: the plan is believed until a twentieth of it is done.
+        known = self._done > 0.05 * self._planned
+        left_seconds = (self._planned - self._done) * spent / self._done if known else self._planned - spent
+        left = readable_seconds(round(max(0.0, left_seconds)))
+        if line:
+            self._bar.clear()
+            print(f"{title}; about {left} left", flush=True)
+        self._bar.set_postfix_str(f"about {left} left; {title}", refresh=False)
+        self._bar.update(round(min(self._done, self._planned)) - self._bar.n)

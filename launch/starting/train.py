@@ -1,0 +1,115 @@
+"""`python -m launch train`: check the settings, print the command, start the ranks.
+
+The checks, and the fetching of the data with a bar, come before any rank starts: so what the user can mend is one line,
+without the lines that a launcher adds when its ranks end with an error.
+"""
+
+import argparse
+import math
+import shlex
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from common.config import Config
+from common.distributed.pinning import choose_gpu
+from common.errors import UserError
+from common.run_folder.records import check_new_folder
+from common.training.entry_point import read_settings
+from common.training.resume import AlreadyFinished, look_at_run, read_resumable_run
+from common.training.run_setup import Experiment, prepare_experiment
+from launch.starting.largest_batch import find_largest_batch
+from launch.starting.launchers import start_at
+from launch.starting.processes import PROGRAMS, run_filtered, trainer_environment
+
+EXIT_CODE_NOTHING_FITS = 1
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = commands.add_parser(
+        "train",
+        help="train on this host: check the settings, then horovodrun",
+        description="Check the settings, print the command, start the ranks. Settings of the trainer follow after --.",
+    )
+    parser.add_argument("--framework", choices=sorted(PROGRAMS), default="torch", help="default: %(default)s")
+    parser.add_argument("--np", type=int, default=4, help="number of ranks (default: %(default)s)")
+    parser.add_argument("--controller", choices=["mpi", "gloo"], help="how ranks talk (default: Horovod's choice, mpi)")
+    parser.add_argument("--site", metavar="SITE", help="where this is, if ranks are started otherwise there")
+    parser.add_argument("--hosts", metavar="a:2,b:2", help="hosts and their slots, or a host file")
+    parser.add_argument("--dry-run", action="store_true", help="print the command only")
+    parser.add_argument("--find-largest-batch", action="store_true", help="only try which batch fits into memory")
+    parser.add_argument("--memory-gb", type=float, help="of this host, for the same (default: what is free)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return the launcher's exit code."""
+    if options.np < 1:
+        raise UserError(f"there is no run without ranks. Received: --np {options.np}. Give 1 or more")
+    program = PROGRAMS[options.framework]
+    start = start_at(options.site, hosts=options.hosts)
+    command = start.command(program, np=options.np, controller=options.controller, arguments=options.trainer_arguments)
+    settings = read_settings(start.recorded_arguments(options.trainer_arguments), program=program)
+    if isinstance(settings, UserError):
+        raise settings
+    try:
+        experiment = check_settings(settings, framework=options.framework, size=options.np)
+    except AlreadyFinished as done:
+        print(done)
+        return 0
+    if options.find_largest_batch:
+        return _find_largest_batch(options, settings, experiment)
+    print(shlex.join(command), flush=True)
+    if options.dry_run:
+        return 0
+    start.check(np=options.np)
+    return run_filtered(command, environment=trainer_environment())
+
+
+def _find_largest_batch(options: argparse.Namespace, settings: Config, experiment: Experiment) -> int:
+    if settings.record.resume:
+        raise UserError(
+            f"a resumed run keeps its batch. Received: --find-largest-batch and --resume {settings.record.resume}. "
+            "Leave one of the two out"
+        )
+    if options.memory_gb is not None and not 0 < options.memory_gb < math.inf:
+        raise UserError(f"memory is some. Received: --memory-gb {options.memory_gb}. Give 10^9 bytes, such as 8")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
+    found = find_largest_batch(
+        experiment,
+        framework=options.framework,
+        controller=options.controller,
+        arguments=options.trainer_arguments,
+        memory_gb=options.memory_gb,
+    )
+    return 0 if found else EXIT_CODE_NOTHING_FITS
+
+
+def check_settings(settings: Config, *, framework: str, size: int) -> Experiment:
+    """Fetch the data if needed and check all that can be checked before ranks are started.
+
+    Returns:
+        The experiment as each rank will see it.
+
+    Raises:
+        UserError: something does not fit together.
+        AlreadyFinished: the run was to be begun or resumed, and it is finished.
+    """
+    experiment = prepare_experiment(settings, size=size, progress=sys.stderr.isatty())
+    record = settings.record
+    folder = Path(record.resume) if record.resume else record.folder(record.name or "new")
+    standing = None
+    if record.resume_or_start:
+        standing = look_at_run(settings, framework=framework, tell=lambda line: print(line, file=sys.stderr))
+        if standing == "finished":
+            raise AlreadyFinished(settings)
+    if record.resume or standing == "to be resumed":
+        read_resumable_run(folder, framework=framework, experiment=experiment)
+    elif standing != "to be set aside":
+        check_new_folder(folder)
+    if shutil.which("nvidia-smi") is None:  # where it is, the ranks look, as they see the devices
+        choose_gpu([], config=settings.device, local_rank=0, local_size=size)
+    return experiment

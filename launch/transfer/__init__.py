@@ -1,0 +1,1 @@
+"""Bringing run folders back from other machines."""

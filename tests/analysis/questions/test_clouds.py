@@ -1,0 +1,335 @@
+"""`python -m analysis clouds`: costs to the cent, ratios by hand, prices of a day, and what cannot be compared."""
+
+import json
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_runs import make_trace, make_world, write_made_run
+
+from analysis.__main__ import main
+from analysis.output.finding import Finding
+from analysis.output.tables import Table
+from analysis.questions.clouds.command import find, moved
+from analysis.questions.clouds.machines import break_even_table, machine_tables
+from analysis.questions.clouds.pricing import Pricing
+from analysis.runs.reading import read_runs
+from common.errors import UserError
+from common.run_folder.records import Hashes, NotRecorded
+from common.sites.table import read_sites
+
+SITES = read_sites()
+FOUR_GPUS = make_world(*(f"cuda:{number}" for number in range(4)))
+
+
+def write_site(folder: Path, site: str, times: Sequence[float], **changes: Any) -> None:
+    """Write timed runs of seeds 1, 2 ... on a site."""
+    for seed, seconds in enumerate(times, start=1):
+        write_made_run(folder / f"{site}-{seed}", site=site, training=seconds, seed=seed, **changes)
+
+
+def table_of(found: Finding, title: str) -> list[dict[str, Any]]:
+    (table,) = [table for table in found.tables if table.title.startswith(title)]
+    return rows_of(table)
+
+
+def rows_of(table: Table) -> list[dict[str, Any]]:
+    return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+
+
+def write_three_sites(folder: Path) -> None:
+    """CTE-POWER and two of AWS, which take 7 times and twice as long; six seeds."""
+    times = [100.0, 102.0, 98.0, 101.0, 99.0, 100.5]
+    write_site(folder, "cte-power", times, world=FOUR_GPUS)
+    write_site(folder, "aws-g3-16xlarge", [7 * time for time in times], world=FOUR_GPUS)
+    write_site(folder, "aws-p3-8xlarge", [2 * time for time in times], world=FOUR_GPUS, totals={"test_accuracy": 0.96})
+
+
+def test_times_and_accuracies_against_the_base(tmp_path: Path) -> None:
+    write_three_sites(tmp_path)
+    found = find(read_runs([tmp_path]))
+    rows = {row["site"]: row for row in table_of(found, "Times and accuracies")}
+    assert list(rows) == ["aws-g3-16xlarge", "aws-p3-8xlarge", "cte-power"]
+    base, slow, other = rows["cte-power"], rows["aws-g3-16xlarge"], rows["aws-p3-8xlarge"]
+    assert (base["n"], base["training, s"], base["95 % interval"]) == (6, 100.25, "98.00 to 102.00")
+    assert (base["time / cte-power"], base["within 0.5 points"]) == (1.0, "base")
+    assert slow["time / cte-power"] == pytest.approx(7) and slow["95 % interval of it"] == "7.000 to 7.000"
+    assert other["time / cte-power"] == pytest.approx(2) and other["accuracy, %"] == pytest.approx(96)
+    assert other["points to cte-power"] == pytest.approx(6)
+    assert (slow["within 0.5 points"], other["within 0.5 points"]) == ("same", "different")
+    assert "the fastest is cte-power, 100.25 s (aws-p3-8xlarge takes 2.00 times as long" in found.answer
+    assert found.flags == []
+
+
+def test_costs_to_the_cent(tmp_path: Path) -> None:
+    write_site(tmp_path, "aws-p3-8xlarge", [3585.0], world=FOUR_GPUS, epochs={"validation_accuracy": 0.9})
+    write_site(tmp_path, "cte-power", [3585.0], world=FOUR_GPUS, epochs={"validation_accuracy": 0.9})
+    found = find(read_runs([tmp_path]), target=0.9)
+    rented, owned = table_of(found, "Costs")
+    # 10 s of start-up, 3585 of training, 4 of validation, 1 of test: an hour at $12.24.
+    assert (rented["nodes"], rented["s paid"], rented["$ a run"]) == (1, 3600, pytest.approx(12.24))
+    assert rented["$ an epoch"] == pytest.approx((3585 + 4) / 2 / 3600 * 12.24)
+    assert rented["$ to 90 %"] == pytest.approx((3585 / 2 + 2) / 3600 * 12.24)  # reached in the first epoch
+    assert (rented["reached by"], owned["reached by"]) == ("1 of 1", "1 of 1")
+    assert (owned["$ an hour"], owned["$ a run"], owned["$ an epoch"]) == (None, "owned: no price an hour", None)
+    assert "only aws-p3-8xlarge has a price: a run costs $12.2400 (n = 1)" in found.answer
+
+
+@pytest.mark.parametrize(
+    ("site", "world", "nodes"),
+    [
+        ("aws-p3-8xlarge", FOUR_GPUS, 1),
+        ("aws-p3-2xlarge", FOUR_GPUS, 4),
+        ("aws-p3-16xlarge", FOUR_GPUS, 1),
+        ("aws-p3-16xlarge", make_world(*["cuda:0"] * 4, hosts=2), 2),  # spread over more nodes than needed
+        ("aws-p3-2xlarge", make_world("cpu", "cpu"), 1),
+        ("mine", FOUR_GPUS, 1),
+        ("aws-p3-2xlarge", NotRecorded("lost"), None),
+    ],
+)
+def test_nodes_that_are_paid(tmp_path: Path, site: str, world: Any, nodes: int | None) -> None:
+    write_made_run(tmp_path / "run", site=site, world=world)
+    (run,) = read_runs([tmp_path]).runs
+    assert Pricing(sites=SITES).nodes(run) == nodes
+
+
+TABLE = """
+[gpus.x]
+name = "X"
+fp32_tflops = 10.0
+memory_gb = 1.0
+memory_bandwidth_gb_s = 1.0
+power_watts = 100.0
+energy_counter = true
+source = "x"
+[sites.local]
+title = "here"
+kind = "owned"
+source = "me"
+[sites.cloud]
+title = "a cloud"
+kind = "rented"
+source = "its page"
+gpu = "x"
+gpus = 2
+prices = [
+  { date = 2025-01-01, usd_per_hour = 36.0, terms = "on demand", source = "page of 2025" },
+  { date = 2026-01-01, usd_per_hour = 18.0, terms = "on demand", source = "page of 2026" },
+]
+"""
+
+
+@pytest.mark.parametrize(
+    ("on", "dollars", "seen", "note"),
+    [
+        ([], 1.0, "2026-01-01", None),
+        (["--on", "2025-06-30"], 2.0, "2025-01-01", None),
+        (["--on", "2020-01-01"], 2.0, "2025-01-01", "cloud: no price of 2020-01-01 or before is known; that of 2025"),
+    ],
+)
+def test_old_runs_are_priced_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], on: list[str], dollars: float, seen: str, note: str | None
+) -> None:
+    write_site(tmp_path / "runs", "local", [185.0])
+    write_site(tmp_path / "rented", "local", [185.0])
+    (tmp_path / "mine.toml").write_text(TABLE)
+    moving = ["--site-of", f"{tmp_path / 'rented'}=cloud", "--table", str(tmp_path / "mine.toml"), "--format", "json"]
+    assert main(["clouds", str(tmp_path / "runs"), str(tmp_path / "rented"), *moving, *on]) == 0
+    told = json.loads(capsys.readouterr().out)
+    tables = {table["title"]: table["rows"] for table in told["tables"]}
+    costs = {row["site"]: row["$ a run"] for row in tables["Costs (medians)"]}
+    assert costs == {"local": "owned: no price an hour", "cloud": pytest.approx(dollars)}  # 200 s
+    price = tables["Prices of a whole node"][1]
+    assert (price["$ an hour"], price["seen on"]) == (dollars * 18, seen)
+    assert price["TFLOPS for $1 an hour"] == pytest.approx(20 / (dollars * 18))
+    assert any(note in line for line in told["notes"]) if note else not any("no price of" in x for x in told["notes"])
+
+
+def test_a_dearer_site_is_worth_its_price_or_not(tmp_path: Path) -> None:
+    write_three_sites(tmp_path)
+    (row,) = table_of(find(read_runs([tmp_path])), "Worth its price? Prices")
+    assert (row["dearer site"], row["against"]) == ("aws-p3-8xlarge", "aws-g3-16xlarge")
+    assert row["worth it if faster than, times"] == pytest.approx(12.24 / 4.56)
+    assert row["measured, times"] == pytest.approx(3.5)
+    assert row["verdict"] == "worth its price"
+    pricing = Pricing(sites=SITES, on=date(2025, 1, 1))
+    answer = find(read_runs([tmp_path]), pricing=pricing).answer
+    assert "the cheapest a run is aws-p3-8xlarge, $0.7327 (n = 6)" in answer  # (2 x 100.25 + 15) s at $12.24 an hour
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict"), [([100.0, 101, 99, 102, 98, 100], "not worth its price"), ([50.0], "too few runs")]
+)
+def test_the_verdict_follows_the_interval(tmp_path: Path, times: list[float], verdict: str) -> None:
+    write_site(tmp_path, "aws-g3-4xlarge", [200.0, 202, 198, 204, 196, 200][: len(times)], world=make_world("cuda:0"))
+    write_site(tmp_path, "aws-p3-2xlarge", times, world=make_world("cuda:0"))
+    (row,) = table_of(find(read_runs([tmp_path])), "Worth its price? Prices")
+    assert row["verdict"] == verdict
+
+
+def test_every_pair_of_priced_sites_has_its_factor() -> None:
+    rows = {
+        (row["this site"], row["against"]): list(row.values())[2:] for row in rows_of(break_even_table(SITES, on=None))
+    }
+    assert len(rows) == 10 * 9 / 2
+    assert rows["aws-p3-2xlarge", "aws-g3-4xlarge"] == pytest.approx([3.06 / 1.14] * 2)
+    assert rows["aws-p3-8xlarge", "aws-g3-4xlarge"] == pytest.approx([12.24 / 1.14, 3.06 / 1.14])
+
+
+def test_machines_side_by_side() -> None:
+    every, memory, of_001, *more = machine_tables(SITES, names=["cte-power", "aws-g3-4xlarge", "aws-g4dn-xlarge"])
+    assert len(every.rows) == len(SITES.gpus) + len(SITES.cpus)
+    ratios = {row["figure"]: row["times as much"] for row in rows_of(memory)}
+    assert ratios["FP32, TFLOPS"] == pytest.approx(15.7 / 4.8)
+    assert ratios["memory bandwidth, GB/s"] == pytest.approx(5.625)
+    assert (ratios["memory, GB"], ratios["memory bus, bits"]) == (2, 16)
+    ratios = {row["figure"]: row["times as much"] for row in rows_of(of_001)}
+    assert ratios["FP32, TFLOPS"] == pytest.approx(11.4 / 0.54)
+    assert ratios["price to buy, $"] == pytest.approx(699 / 339)
+    assert ratios["FP32 GFLOPS per $"] == pytest.approx((11400 / 699) / (540 / 339))
+    assert ratios["cores"] == 896 and ratios["clock, GHz"] == pytest.approx(1.6 / 4.2)
+    assert "document 001" in of_001.title
+    assert [table.title.split(" (")[0].count("T4") for table in more] == [1, 1]  # against V100 and against M60
+
+
+def test_retired_machines_are_named_with_their_successor(tmp_path: Path) -> None:
+    write_three_sites(tmp_path)
+    found = find(read_runs([tmp_path]))
+    (note,) = [note for note in found.notes if note.startswith("aws-g3-16xlarge")]
+    assert "is retired since 2025-10-31, its last price $4.56 an hour (AWS" in note
+    assert "its successor is aws-g4dn-12xlarge at $3.912 an hour" in note
+    standings = {row["site"]: row["standing"] for row in table_of(found, "Prices")}
+    assert standings == {
+        "aws-g3-16xlarge": "retired 2025-10-31, now aws-g4dn-12xlarge",
+        "aws-p3-8xlarge": "retired 2025-12-31, now aws-g5-12xlarge",
+        "cte-power": "owned: no price an hour",
+        "aws-g4dn-12xlarge": "rented",
+        "aws-g5-12xlarge": "rented",
+    }
+
+
+def test_energy_of_metered_runs(tmp_path: Path) -> None:
+    phases = {"training": 10, "validation": 4, "test": 2}
+    for site, watts in (("cte-power", 100.0), ("aws-p3-8xlarge", 50.0)):
+        write_site(tmp_path, site, [100.0])
+        trace = make_trace(phases, {"cpu0": dict.fromkeys(phases, watts)})
+        write_made_run(tmp_path / f"{site}-metered", site=site, seed=2, traces=[trace])
+    found = find(read_runs([tmp_path]))
+    other, base = table_of(found, "Energy by site")
+    assert (base["J"], base["EDP, J s"], base["J / cte-power"]) == (1600, 16 * 1600, 1)
+    assert (other["J"], other["J / cte-power"], other["EDP / cte-power"]) == (800, 0.5, 0.5)
+    words = "the least mean energy has aws-p3-8xlarge, 800 J (n = 1), but that it takes less is not shown"
+    assert words in found.answer
+    assert "the shortest median time has" in found.answer and "that it is faster is not shown" in found.answer
+
+
+def test_no_joules_at_all_are_no_trouble(tmp_path: Path) -> None:
+    for site, watts in (("cte-power", 0.0), ("aws-p3-8xlarge", 50.0)):
+        trace = make_trace({"training": 10}, {"cpu0": {"training": watts}})
+        write_made_run(tmp_path / f"{site}-metered", site=site, traces=[trace])
+    base, other = (row["J / cte-power"] for row in reversed(table_of(find(read_runs([tmp_path])), "Energy by site")))
+    assert base is None and other is None
+
+
+def test_a_processor_and_a_gpu_have_bases_of_their_own(tmp_path: Path) -> None:
+    for site, factor in (("cte-power", 1), ("aws-p3-8xlarge", 2)):
+        write_site(tmp_path / "gpu", site, [10.0 * factor, 11.0 * factor], world=make_world("cuda:0"))
+        write_site(tmp_path / "cpu", site, [300.0 * factor, 310.0 * factor])
+    found = find(read_runs([tmp_path]))
+    ratios = {row["site"]: row["time / cte-power"] for row in table_of(found, "Times and accuracies")}
+    assert ratios == {
+        "cte-power, cpu": 1.0,
+        "cte-power, gpu": pytest.approx(10.5 / 305, rel=0.01),
+        "aws-p3-8xlarge, cpu": pytest.approx(2, rel=0.02),
+        "aws-p3-8xlarge, gpu": pytest.approx(2, rel=0.02),
+    }
+    assert any(note.startswith("the base site has several places") for note in found.notes)
+
+
+def test_other_settings_are_other_experiments(tmp_path: Path) -> None:
+    write_site(tmp_path, "cte-power", [100.0])
+    write_site(tmp_path, "aws-p3-8xlarge", [100.0], settings={"optimizer": {"learning_rate": 0.5}})
+    found = find(read_runs([tmp_path]))
+    assert found.answer.startswith("No experiment was made on two sites: sites cannot be compared.")
+
+
+def test_other_first_weights_are_flagged_and_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_site(tmp_path, "cte-power", [100.0, 101.0])
+    write_site(tmp_path, "aws-p3-8xlarge", [50.0, 51.0])
+    assert main(["clouds", str(tmp_path), "--strict"]) == 0
+    others = Hashes(initial_weights="others", sample_order="order1")
+    write_site(tmp_path, "aws-g5-12xlarge", [50.0, 51.0], hashes=others)
+    capsys.readouterr()
+    assert main(["clouds", str(tmp_path), "--strict"]) == 2
+    assert "aws-g5-12xlarge: the first weights differ for seed 1, 2" in capsys.readouterr().err
+
+
+def test_one_site_is_a_plain_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_site(tmp_path, "aws-p3-8xlarge", [100.0, 101.0])
+    assert main(["clouds", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "All runs are of one site (aws-p3-8xlarge): sites cannot be compared." in shown
+    assert "$ a run" in shown  # what they cost can be said all the same
+
+
+def test_zero_time_and_an_unknown_site_have_no_cost(tmp_path: Path) -> None:
+    write_site(tmp_path, "cte-power", [0.0])
+    write_site(tmp_path, "mine", [100.0], totals={"test_accuracy": float("nan")})
+    found = find(read_runs([tmp_path]))
+    rows = {row["site"]: row for row in table_of(found, "Costs")}
+    assert rows["mine"]["$ a run"] == "site not in the table"
+    assert any("mine is not in the table of sites" in note for note in found.notes)
+    assert "too few sites have timed runs to say which is the fastest" in found.answer
+    assert any("took no time" in flag for flag in found.flags)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["--base", "cte"],
+            "no run was made on the base site. Received: cte. There are runs of aws-p3-8xlarge, cte-power",
+        ),
+        (["--on", "yesterday"], "this is no day. Received: --on yesterday"),
+        (["--table", "nowhere.toml"], "cannot read the sites"),
+        (["--site-of", "elsewhere=local"], "no runs to put on a site. Received: --site-of elsewhere=local"),
+        (["--site-of", "local"], "no runs to put on a site. Received: --site-of local"),
+        (["--format", "pdf"], "there is no such format"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    write_site(tmp_path, "cte-power", [100.0])
+    write_site(tmp_path, "aws-p3-8xlarge", [100.0])
+    assert main(["clouds", str(tmp_path), *options]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 1 and words in error[0]
+
+
+def test_runs_are_moved_to_a_known_site_only(tmp_path: Path) -> None:
+    write_site(tmp_path, "local", [100.0])
+    with pytest.raises(UserError, match="Did you mean cte-power"):
+        moved(read_runs([tmp_path]), f"{tmp_path}=cte-powr", sites=SITES)
+    assert {run.site for run in moved(read_runs([tmp_path]), f"{tmp_path}=cte-power", sites=SITES).runs} == {
+        "cte-power"
+    }
+
+
+def test_plots_show_every_run(tmp_path: Path) -> None:
+    write_three_sites(tmp_path)
+    time, cost = find(read_runs([tmp_path])).plots
+    assert (len(time.data.rows), len(cost.data.rows)) == (18, 12)  # CTE-POWER has no price
+    assert {row[1] for row in cost.data.rows} == {"aws-g3-16xlarge", "aws-p3-8xlarge"}
+    assert min(row[2] for row in cost.data.rows) == pytest.approx((2 * 98 + 15) / 3600 * 12.24)
+
+
+def test_places_of_one_site_are_told_apart(tmp_path: Path) -> None:
+    write_site(tmp_path / "gpu", "cte-power", [10.0, 11.0], world=make_world("cuda:0"))
+    write_site(tmp_path / "cpu", "cte-power", [300.0, 310.0])
+    (plot,) = find(read_runs([tmp_path])).plots
+    (legend,) = plot.figure.legends
+    assert {text.get_text() for text in legend.get_texts()} == {"cte-power, cpu", "cte-power, gpu"}
+    assert plot.figure.get_suptitle() == "Training time by site, n = 2 runs each; all points, median"

@@ -1,0 +1,177 @@
+"""`python -m analysis compare`: two runs, what differs and what came of it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_runs import make_status
+from made_runs import make_trace, make_world, write_made_run
+
+from analysis.__main__ import main
+from analysis.questions.compare import differing_leaves, find
+from analysis.runs.published import published_runs
+from analysis.runs.reading import read_runs
+from common.run_folder.records import Hashes, NotRecorded, now
+
+
+def told(capsys: pytest.CaptureFixture[str], *folders: Path) -> dict[str, Any]:
+    assert main(["compare", *map(str, folders), "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_same_experiment_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write_made_run(tmp_path / "first", training=100.0)
+    second = write_made_run(tmp_path / "second", training=80.0, framework="keras", totals={"test_accuracy": 0.925})
+    found = told(capsys, first, second)
+    assert found["answer"] == (
+        "The two runs are the same experiment: first weights, order of the samples and settings are the same. The "
+        "second trained for 80.00 s, 0.800 times the 100.00 s of the first. Accuracy: 90.00 % and 92.50 % (+2.50 "
+        "points)."
+    )
+    assert found["flags"] == [] and found["notes"][0].startswith("one run each proves nothing")
+    differences, results = (table["rows"] for table in found["tables"])
+    assert [(row["what"], row["first"], row["second"], row[""]) for row in differences] == [
+        ("first weights", "first1", "first1", "same"),
+        ("order of the samples", "order1", "order1", "same"),
+        ("final weights", "last", "last", "same"),
+        ("framework", "torch", "keras", "differs"),
+    ]
+    rows = {row["result"]: list(row.values())[1:] for row in results}
+    assert rows["training, s"] == [100.0, 80.0, pytest.approx(0.8), None]
+    assert rows["training + validation + test, s"] == [105.0, 85.0, pytest.approx(85 / 105), None]
+    assert rows["images/s"] == [pytest.approx(2.4), 3.0, pytest.approx(1.25), None]
+    assert rows["test accuracy, %"] == [90, pytest.approx(92.5), None, pytest.approx(2.5)]
+    assert rows["epochs"] == [2, 2, None, 0]
+    assert "energy, J" not in rows and "waiting for data, s (part of training)" not in rows
+    assert main(["compare", str(first), str(second), "--strict"]) == 0
+
+
+def test_all_that_differs_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write_made_run(tmp_path / "first")
+    environment = read_runs([first]).runs[0].record.environment
+    assert not isinstance(environment, NotRecorded)
+    changed = vars(environment) | {
+        "processor": "other", "packages": {"torch": "2.5"}, "source_revision": "abc",
+        "variables": {"OMP_NUM_THREADS": "2", "OMPI_MCA_orte_hnp_uri": "7.0"}, "command": ["train.py"],
+    }  # fmt: skip
+    second = write_made_run(
+        tmp_path / "second", seed=2, site="cte-power", environment=type(environment)(**changed),
+        settings={"optimizer": {"momentum": 0.5}}, world=make_world("cuda:0", "cuda:1", controller="gloo"),
+    )  # fmt: skip
+    found = told(capsys, first, second)
+    rows = {(row["subject"], row["what"]): (row["first"], row["second"]) for row in found["tables"][0]["rows"]}
+    assert rows["settings", "optimizer.momentum"] == ("0.9", "0.5")
+    assert rows["settings", "training.seed"] == ("1", "2")
+    assert rows["site", "site"] == ("local", "cte-power")
+    assert rows["ranks", "controller"] == ("mpi", "gloo")
+    assert rows["ranks", "devices"] == ("cpu", "cuda:0 cuda:1")
+    assert rows["machine", "processor"] == ("example", "other")
+    assert rows["versions", "packages.torch"] == ("not there", "2.5")
+    assert rows["versions", "packages.numpy"] == ("2.0", "not there")
+    assert rows["source", "source_revision"] == ("unknown", "abc")
+    assert rows["variables", "variables.OMP_NUM_THREADS"] == ("not there", "2")
+    assert not any("orte" in what or what == "command" for _, what in rows)
+    assert not any(what.startswith("data.") for _, what in rows)  # they are the same
+    assert "not the same experiment, or not shown to be: the first weights differ: first1 and first2" in found["answer"]
+    assert "optimizer.momentum differs: 0.9 and 0.5" in found["flags"]
+    assert main(["compare", str(first), str(second), "--strict"]) == 2
+    assert "first weights differ" in capsys.readouterr().err
+
+
+def test_what_one_did_not_record_is_one_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write_made_run(tmp_path / "first")
+    lost = NotRecorded("lost")
+    second = write_made_run(tmp_path / "second", config=lost, hashes=lost, origin="imported", status=lost)
+    rows = told(capsys, first, second)["tables"][0]["rows"]
+    assert [row[""] for row in rows if row["subject"] == "weights and order"] == ["not known"] * 3
+    assert [(row["first"], row["second"]) for row in rows if row["subject"] == "settings"] == [
+        ("recorded", "not recorded: lost")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ({"a": 1}, {"a": 1}, []),
+        ({"a": {"b": [1, 2]}}, {"a": {"b": [1, 3]}}, [("a.b", "1 2", "1 3")]),
+        ({"a": 1}, {}, [("a", "1", "not there")]),
+        ({"a": None}, {"a": 0}, [("a", "None", "0")]),
+        (NotRecorded("x"), {"a": 1}, [("", "not recorded: x", "recorded")]),
+    ],
+)
+def test_differing_leaves(first: Any, second: Any, expected: list[tuple[str, str, str]]) -> None:
+    assert list(differing_leaves(first, second)) == expected
+
+
+def test_metered_runs_show_energy_and_no_comparable_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    phases = {"training": 10, "test": 2}
+    for name, watts in (("first", 10.0), ("second", 25.0)):
+        trace = make_trace(phases, {"cpu0": dict.fromkeys(phases, watts)})
+        write_made_run(tmp_path / name, traces=[trace], settings={"energy": {"energy": True}})
+    found = told(capsys, tmp_path / "first", tmp_path / "second")
+    rows = {row["result"]: list(row.values())[1:] for row in found["tables"][1]["rows"]}
+    assert rows["energy, J"] == [120, 300, 2.5, None]
+    assert rows["EDP, J s"] == [12 * 120, 12 * 300, 2.5, None]
+    assert any("is metered, its times are not to be compared" in flag for flag in found["flags"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"training": 0.0}, "Their times cannot be compared: one is not known, or 0."),
+        ({"totals": {"test_accuracy": float("nan")}}, "times the 100.00 s of the first."),
+        ({"totals": NotRecorded("lost")}, "Their times cannot be compared"),
+        ({"status": make_status(state="failed", ended_at=now())}, "is failed, not finished"),
+        (
+            {"hashes": Hashes(initial_weights="first1", sample_order="x")},
+            "the order of the samples differ: order1 and x",
+        ),
+    ],
+)
+def test_what_is_missing_or_wrong_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], words: str
+) -> None:
+    second = write_made_run(tmp_path / "second", **changes)
+    assert words in told(capsys, write_made_run(tmp_path / "first"), second)["answer"]
+
+
+def test_the_plot_has_both_runs(tmp_path: Path) -> None:
+    folders = [write_made_run(tmp_path / name) for name in ("first", "second")]
+    (plot,) = find(read_runs(folders)).plots
+    loss, accuracy = plot.figure.axes
+    assert [line.get_ydata().tolist() for line in loss.lines] == [[1.0, 0.5]] * 2
+    assert [line.get_ydata().tolist() for line in accuracy.lines] == [[50.0, 50.0]] * 2
+    assert accuracy.get_ylabel() == "training accuracy, %"
+    assert len({line.get_linestyle() for line in loss.lines}) == 2  # of one framework, and told apart
+    assert len(plot.data.rows) == 8
+
+
+def test_without_epochs_there_is_no_plot_and_it_says_so(tmp_path: Path) -> None:
+    folders = [write_made_run(tmp_path / name) for name in ("first", "second")]
+    for folder in folders:
+        (folder / "epochs.jsonl").write_text("")
+    found = find(read_runs(folders))
+    assert found.plots == [] and any(note.startswith("no plot: there are no epochs") for note in found.notes)
+
+
+def test_other_than_two_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = (write_made_run(tmp_path / name) for name in ("first", "second", "third"))
+    assert main(["compare", str(first), str(second), str(third)]) == 2
+    assert "two runs are compared. Received: 3 that can be read. Name two runs" in capsys.readouterr().err
+    assert main(["compare", str(first), str(first)]) == 2
+    (second / "run.json").write_text("{")
+    capsys.readouterr()
+    assert main(["compare", str(first), str(second)]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 1 and "Received: 1 that can be read" in error[0] and str(second) in error[0]
+    assert find(read_runs([first])).answer == "Two runs are compared, and there are 1."
+
+
+def test_a_published_result_can_stand_beside_a_run(tmp_path: Path) -> None:
+    selection = read_runs([write_made_run(tmp_path / "first")])
+    published = next(run for run in published_runs(["004"]) if run.name == "004-pydtnn")
+    found = find(replace(selection, runs=[*selection.runs, published]))
+    assert "004-pydtnn (published) has no hashes" in found.answer
+    assert any(table.title.startswith("Results") and table.rows for table in found.tables)

@@ -1,0 +1,177 @@
+"""`python -m analysis hyperparameters`: which runs form a study, what is said of them, and what is drawn."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_runs import make_epoch
+from made_studies import made_record, made_run, made_runs, rows_of, select
+
+from analysis.__main__ import main
+from analysis.questions.hyperparameters.command import find
+from common.run_folder.records import NotRecorded, RunWriter
+
+SMALL, LARGE = (148, 112), (295, 222)
+
+
+def trial(batch: int, size: tuple[int, int], seconds: float, curve: list[float], **settings: Any) -> list[Any]:
+    """Return one run, as in document 003."""
+    name = f"{size[0]}x{size[1]}-batch{batch}"
+    return [made_run(name, seconds=seconds, global_batch=batch, size=size, curve=curve, classes=9, **settings)]
+
+
+def study() -> Any:
+    return select(
+        trial(96, LARGE, 13000.0, [0.2, 0.7, 0.81]),
+        trial(72, LARGE, 13900.0, [0.3, 0.77, 0.116]),
+        trial(128, SMALL, 3500.0, [0.2, 0.5, 0.78], validation=70.0, test=4.0),
+        trial(256, SMALL, 3460.0, [0.1, 0.5, 0.38]),
+    )
+
+
+def test_fastest_most_accurate_and_collapsed_are_named() -> None:
+    found = find(study())
+    assert "fastest is 148x112 with batch 256: 3,460.00 s at 38.0 % (n = 1)" in found.answer
+    assert "most accurate at the end 295x222 with batch 96: 13,000.00 s at 81.0 %" in found.answer
+    assert "fastest within 5 points of that 148x112 with batch 128: 3,574.00 s at 78.0 %" in found.answer
+    assert "295x222 with batch 72 collapsed: ended at guessing (11.1 %), best 77.0 %" in found.answer
+    assert "148x112 with batch 256 ended 12.0 points below its best" in found.answer
+
+
+def test_the_table_has_resolutions_and_batches_in_order_with_last_and_best() -> None:
+    rows = rows_of(find(study()), "Time and validation accuracy")
+    assert [(row["resolution"], row["batch"], row["total, s"]) for row in rows] == [
+        ("148x112", 128, 3574.0), ("148x112", 256, 3460.0), ("295x222", 72, 13900.0), ("295x222", 96, 13000.0),
+    ]  # fmt: skip
+    assert [row["last accuracy, %"] for row in rows] == pytest.approx([78.0, 38.0, 11.6, 81.0])
+    assert [row["best accuracy, %"] for row in rows] == pytest.approx([78.0, 50.0, 77.0, 81.0])
+
+
+def test_panels_are_resolutions_and_lines_are_batches() -> None:
+    accuracy, time = find(study()).plots
+    assert [ax.get_title() for ax in accuracy.figure.axes] == ["PyTorch, 148x112", "PyTorch, 295x222"]
+    assert [len(ax.get_lines()) for ax in accuracy.figure.axes] == [2, 2]
+    assert accuracy.figure.axes[1].get_lines()[0].get_ydata() == pytest.approx([30.0, 77.0, 11.6])
+    assert [text.get_text() for text in accuracy.figure.legends[0].get_texts()] == [
+        "batch 72", "batch 96", "batch 128", "batch 256",
+    ]  # fmt: skip
+    # The same batch looks the same in every panel, so the third batch is the first line of the small images.
+    assert accuracy.figure.axes[0].get_lines()[0].get_color() != accuracy.figure.axes[1].get_lines()[0].get_color()
+    assert [ax.get_title() for ax in time.figure.axes] == ["148x112", "295x222"]
+    assert len(accuracy.data.rows) == 12 and len(time.data.rows) == 4
+
+
+def test_several_runs_are_one_trial_with_their_median() -> None:
+    runs = [
+        made_run(f"r{seed}", seconds=seconds, global_batch=64, seed=seed, curve=[0.1, last])
+        for seed, seconds, last in ((1, 10.0, 0.8), (2, 12.0, 0.9), (3, 50.0, 0.85))
+    ]
+    found = find(select(runs, [made_run("other", seconds=9.0, global_batch=128, curve=[0.1, 0.7])]))
+    row = rows_of(found, "Time and validation accuracy")[0]
+    assert (row["n"], row["total, s"], row["min"], row["max"]) == (3, 12.0, 10.0, 50.0)
+    assert row["last accuracy, %"] == pytest.approx(85.0)
+    assert len(found.plots[0].figure.axes[0].get_lines()) == 3 + 1 + 1  # runs, their median, the other's
+
+
+def test_what_never_learned_did_not_collapse() -> None:
+    found = find(select(trial(8, SMALL, 2.0, [0.11, 0.12]), trial(16, SMALL, 1.0, [0.11, 0.111])))
+    assert "148x112 with batch 8 never better than guessing" in found.answer and "collapsed" not in found.answer
+
+
+def test_runs_that_differ_in_more_are_no_study() -> None:
+    for other in (
+        {"framework": "keras"}, {"ranks": 2, "samples": (128, 0)}, {"epochs": 2, "curve": [0.1] * 3}, {"site": "aws"},
+    ):  # fmt: skip
+        changed = {"curve": [0.1, 0.2], **other}
+        runs = [
+            [made_run("a", seconds=1.0, global_batch=32, curve=[0.1, 0.2])],
+            [made_run("b", seconds=1.0, global_batch=64, **changed)],
+        ]
+        found = find(select(*runs))
+        assert "nothing can be told" in found.answer and not found.tables and not found.plots
+
+
+def test_both_frameworks_share_a_picture() -> None:
+    runs = [
+        made_runs(f"{framework}{batch}", seconds=[1.0, 2.0], framework=framework, global_batch=batch)
+        for framework in ("torch", "keras")
+        for batch in (32, 64)
+    ]
+    found = find(select(*runs))
+    (time,) = found.plots  # without validation there are no curves, and that is said
+    assert [text.get_text() for text in time.figure.legends[0].get_texts()] == ["PyTorch", "Keras"]
+    assert any("no accuracy curve" in note for note in found.notes)
+    assert "at 90.0 %" in found.answer
+
+
+def test_no_number_and_no_time_are_plain_words() -> None:
+    found = find(
+        select(
+            [made_run("a", seconds=0.0, global_batch=32, accuracy=None)],
+            [made_run("b", seconds=1.0, global_batch=64, accuracy=math.nan, curve=[math.nan, math.nan])],
+        )
+    )
+    assert "fastest is 28x28 with batch 64: 1.00 s, accuracy not known (n = 1)" in found.answer
+    assert [row["total, s"] for row in rows_of(found, "Time and validation accuracy")] == [None, 1.0]
+
+
+# The share of validation samples
+
+
+def test_the_share_of_validation_samples_by_hand() -> None:
+    runs = [
+        made_run(f"share{samples}", seconds=2 * training, validation=2 * validation, samples=(6400 - samples, samples),
+                 curve=[0.5, 0.6])
+        for samples, training, validation in ((640, 12.0, 23.5), (64, 15.0, 2.75))
+    ]  # fmt: skip
+    found = find(select(runs))
+    rows = rows_of(found, "Time by the share")
+    assert [row["validation samples"] for row in rows] == ["10.0 %", "1.0 %"]
+    assert [(row["training, s/epoch"], row["validation, s/epoch"], row["total, s"]) for row in rows] == [
+        (12.0, 23.5, 71.0), (15.0, 2.75, 35.5),
+    ]  # fmt: skip
+    assert "10.0 %: 12.00 s of training and 23.50 s of validation an epoch, 71.0 s in all (n = 1)" in found.answer
+    assert [plot.name for plot in found.plots] == ["hyperparameters-validation"]
+
+
+def test_runs_whose_share_is_not_recorded_stand_under_their_names() -> None:
+    unknown = NotRecorded("an example")
+    runs = [
+        made_run(name, seconds=20.0, validation=seconds, data=unknown, config=unknown, hashes=unknown)
+        for name, seconds in (("ten", 30.0), ("one", 3.0))
+    ]
+    found = find(select(runs))
+    assert [row["validation samples"] for row in rows_of(found, "Time by the share")] == ["ten", "one"]
+    assert any("not recorded: they stand under their names" in note for note in found.notes)
+
+
+def test_a_share_that_differs_beside_the_resolution_is_flagged() -> None:
+    found = find(
+        select(
+            trial(8, SMALL, 2.0, [0.5, 0.6], samples=(5760, 640)), trial(8, LARGE, 4.0, [0.5, 0.6], samples=(6336, 64))
+        )
+    )
+    assert any(
+        "share of validation samples differs too: 148x112 with batch 8 10.0 % and 295x222 with batch 8 1.0 %" in flag
+        for flag in found.flags
+    )
+
+
+# The command
+
+
+def test_the_command_shows_and_refuses_with_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for batch in (32, 64):
+        writer = RunWriter.create(tmp_path / "runs" / f"batch{batch}", made_record(seconds=3.0, global_batch=batch))
+        for epoch in (1, 2):
+            writer.add_epoch(make_epoch(epoch, validation_accuracy=0.4 * epoch))
+        writer._ended.set()
+    arguments = ["hyperparameters", str(tmp_path / "runs"), "--format", "json", "--plots", str(tmp_path / "plots")]
+    assert main(arguments) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["batch"] for row in shown["tables"][0]["rows"]] == [32, 64]
+    assert len(list((tmp_path / "plots").glob("hyperparameters-*.png"))) == 2
+    assert main([*arguments, "--strict"]) == 2
+    assert "one timed run alone proves nothing" in capsys.readouterr().err

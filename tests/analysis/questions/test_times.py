@@ -1,0 +1,104 @@
+"""The figures of 002 for any runs: times of epochs; mean epoch, test and total."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from example_studies import write_study, write_study_run
+
+from analysis.__main__ import main
+from analysis.questions.times import find, plot_epochs, side_by_side, total_of
+from analysis.runs.cells import cells_of
+from analysis.runs.reading import read_runs
+
+
+def found(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["times", str(folder), "--format", "json"]) == 0
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def test_mean_epoch_test_and_total_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Three epochs of 6, 9 and 12 s in all, test .25 s: the median run has epochs of 3 s and takes 9.25 s."""
+    write_study(tmp_path, seconds=[6.0, 12.0, 9.0])
+    (row,) = found(tmp_path, capsys)["tables"][0]["rows"]
+    assert row["n"] == 3
+    assert row["mean epoch, s"] == pytest.approx(3.0)
+    assert row["test, s"] == 0.25
+    assert row["total, s"] == pytest.approx(9.25)
+    assert (row["min"], row["max"]) == (pytest.approx(6.25), pytest.approx(12.25))
+    assert row["range of epochs, s"] == 0.0, "the epochs of a made run are alike"
+    assert row["95 % interval"] is None, "three runs have none"
+
+
+def test_total_leaves_validation_and_a_missing_test_out(tmp_path: Path) -> None:
+    write_study_run(tmp_path / "a", seconds=6.0)
+    write_study_run(tmp_path / "b", seconds=6.0, totals={"test_seconds": math.nan}, seed=2)
+    assert [total_of(run) for run in read_runs([tmp_path]).runs] == [6.25, 6.0]
+
+
+def devices(kind: str, size: int = 1) -> dict[str, Any]:
+    return {"devices": [kind] * size}
+
+
+def test_cpu_against_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Five times in epochs; (30 + .25) / (6 + .25) = 4.84 in all; the tests take the same."""
+    write_study(tmp_path, name="gpu", seconds=[6.0] * 2, world=devices("cuda:0"))
+    write_study(tmp_path, name="cpu", seconds=[30.0] * 2, world=devices("cpu"))
+    answer = found(tmp_path, capsys)["answer"]
+    assert "median time / that on GPU: mean epoch 5.00, test 1.00, total 4.84 (n = 2 and 2)" in answer
+    cells = side_by_side(cells_of(read_runs([tmp_path]).runs))
+    assert [cell.runs[0].device for cell in cells] == ["cpu", "gpu"]
+
+
+def test_no_ratio_of_different_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_study(tmp_path, name="gpu", seconds=[6.0], world=devices("cuda:0", 2), np=2)
+    write_study(tmp_path, name="cpu", seconds=[30.0], world=devices("cpu"))
+    assert "that on GPU" not in found(tmp_path, capsys)["answer"]
+
+
+def test_a_line_for_each_run_and_their_median(tmp_path: Path) -> None:
+    write_study(tmp_path, seconds=[6.0, 12.0, 9.0])
+    plot = plot_epochs(cells_of(read_runs([tmp_path]).runs))
+    assert plot is not None
+    *runs, median = plot.figure.axes[0].lines
+    assert sorted(float(line.get_ydata()[0]) for line in runs) == [2.0, 3.0, 4.0]
+    assert np.allclose(median.get_ydata(), 3.0) and median.get_linewidth() > runs[0].get_linewidth()
+    assert len(plot.data.rows) == 9
+
+
+def test_far_apart_is_logarithmic(tmp_path: Path) -> None:
+    write_study(tmp_path / "near", seconds=[6.0, 12.0])
+    write_study(tmp_path / "far", seconds=[6.0, 600.0])
+    for folder, scale in (("near", "linear"), ("far", "log")):
+        epochs, totals = find(read_runs([tmp_path / folder])).plots
+        assert epochs.figure.axes[0].get_yscale() == scale
+        assert totals.figure.axes[0].get_xscale() == scale
+
+
+def test_one_run_and_many_cells_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for np_ in range(1, 15):
+        write_study_run(tmp_path / "runs" / f"np{np_}", np=np_)
+    assert main(["times", str(tmp_path / "runs"), "--plots", str(tmp_path / "plots")]) == 0
+    printed = capsys.readouterr().out
+    assert "epoch times are drawn of the first 12 of 14 cells" in printed
+    assert {file.name for file in (tmp_path / "plots").glob("*.png")} == {"times-epochs.png", "times-totals.png"}
+
+
+@pytest.mark.parametrize("seconds", [0.0, math.nan])
+def test_runs_without_times(tmp_path: Path, seconds: float, capsys: pytest.CaptureFixture[str]) -> None:
+    write_study(tmp_path, seconds=[seconds] * 2)
+    answer = found(tmp_path, capsys)
+    assert answer["answer"] == "None of these runs has times." and answer["tables"] == []
+
+
+def test_one_epoch_has_one_tick(tmp_path: Path) -> None:
+    write_study_run(tmp_path / "a", settings={"training": {"epochs": 1}})
+    plot = plot_epochs(cells_of(read_runs([tmp_path]).runs))
+    assert plot is not None
+    ax = plot.figure.axes[0]
+    low, high = ax.get_xlim()
+    assert [tick for tick in ax.get_xticks() if low <= tick <= high] == [1.0]

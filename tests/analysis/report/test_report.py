@@ -1,0 +1,453 @@
+"""`python -m analysis report`: what stands on the page, without a browser."""
+
+import base64
+import csv
+import io
+import math
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from example_runs import make_epoch, make_record, make_status
+from matplotlib.figure import Figure
+from report_runs import EVIL, found, make_run_record, write_both, write_run
+
+from analysis.__main__ import main
+from analysis.output.finding import Finding, Plot
+from analysis.output.tables import Table
+from analysis.questions import frameworks
+from analysis.report import chapters as report_chapters
+from analysis.report import command as report
+from analysis.report.page import MOST_FILE_ROWS, MOST_POINTS, MOST_ROWS, Page, html_of
+from analysis.runs.cells import cells_of
+from analysis.runs.reading import Selection, StudiedRun, read_runs
+from common.config import Config
+from common.run_folder.records import (
+    Hashes,
+    NotRecorded,
+    RunRecord,
+    RunWriter,
+    Totals,
+    now,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# Made runs
+
+
+def studied(record: RunRecord, name: str = "run") -> StudiedRun:
+    return StudiedRun(Path(name), record, "finished", np.full((11, 2), 1.0))
+
+
+# Read as a browser would
+
+
+@dataclass
+class Read(HTMLParser):
+    """Texts, tags and tables of a page."""
+
+    tags: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+        if self.rows and self.rows[-1] and self.tags[-1][0] in ("td", "th", "code"):
+            self.rows[-1][-1] += data.strip("\n")
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    def files(self) -> dict[str, list[list[str]]]:
+        """Return file name -> rows of each file that can be saved."""
+        files = {}
+        for link in self.all("a"):
+            if link.get("download"):
+                content = base64.b64decode(str(link["href"]).partition(",")[2]).decode()
+                files[str(link["download"])] = list(csv.reader(io.StringIO(content)))
+        return files
+
+
+def read_page(text: str) -> Read:
+    page = Read()
+    page.feed(text)
+    page.close()
+    return page
+
+
+def make_report(*arguments: object, output: Path) -> Read:
+    assert main(["report", *map(str, arguments), "-o", str(output)]) == 0
+    return read_page(output.read_text(encoding="utf-8"))
+
+
+def page_with(*findings: Finding, **changes: Any) -> Read:
+    none = Table("", ["flag", "chapters"], [], {})
+    values: dict[str, Any] = {
+        "title": "A page", "facts": {}, "chapters": findings, "open_questions": [], "flags": none, "left_out": none,
+    }  # fmt: skip
+    return read_page(html_of(Page(**{**values, **changes})))
+
+
+# Content
+
+
+def test_the_page_answers_and_shows_what_the_runs_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = make_report(write_both(tmp_path / "runs"), output=tmp_path / "new" / "report.html")
+    for words in (
+        "Keras and PyTorch on Horovod: cnn",
+        "Which framework is faster, and are the accuracies the same?",
+        "In 1 of 1 comparison both frameworks began with the same weights",
+        "One kind of machine: example, 2 cores, site local.",
+        "6 runs of 2 combinations of settings; 6 measured.",
+        "What was not measured?",
+        "not asked for (--energy)",
+        "the masks of dropout differ",
+    ):
+        assert words in page.text, words
+    assert ["Keras", "python -m launch train --framework keras --np 1 -- --epochs 2 --model cnn --seed SEED",
+            "1 to 3", "3"] in page.rows  # fmt: skip
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"report: {tmp_path}/new/report.html (") and f"plots {len(page.all('img'))}, flags" in shown
+
+
+def test_each_picture_has_a_text_and_its_numbers(tmp_path: Path) -> None:
+    page = make_report(write_both(tmp_path / "runs"), output=tmp_path / "report.html")
+    images, files = page.all("img"), page.files()
+    assert len(images) == len(page.all("figure")) >= 3
+    for image in images:
+        assert str(image["src"]).startswith("data:image/svg+xml;base64,")
+        assert str(image["alt"]).endswith("The numbers are in the table below the picture.")
+    assert any("n = 3 runs each; all points, median." in str(image["alt"]) for image in images), (
+        "three have no interval"
+    )
+    rows = files["frameworks-time.csv"]
+    assert rows[0][-1] == "seconds"
+    assert sorted(float(row[-1]) for row in rows[1:]) == pytest.approx([8.1, 8.2, 8.3, 10.1, 10.2, 10.3])
+
+
+def test_nothing_is_loaded_and_only_the_own_script_may_run(tmp_path: Path) -> None:
+    output = tmp_path / "report.html"
+    page = make_report(write_both(tmp_path / "runs"), output=output)
+    for _, attributes in page.tags:
+        for name in ("src", "href", "srcset", "data", "action", "poster"):
+            assert str(attributes.get(name) or "#").startswith(("#", "data:")), attributes
+        assert not any(name.startswith("on") or name == "style" for name in attributes)
+    style = re.search(r"<style>(.*?)</style>", output.read_text(encoding="utf-8"), re.DOTALL)
+    assert style and "@import" not in style[1] and "url(" not in style[1]
+    policy = next(one["content"] for one in page.all("meta") if one.get("http-equiv") == "Content-Security-Policy")
+    assert str(policy).startswith("default-src 'none'; img-src data:; style-src 'sha256-")
+
+
+def test_links_within_the_page_arrive(tmp_path: Path) -> None:
+    page = make_report(write_both(tmp_path / "runs", seeds=1), output=tmp_path / "report.html")
+    anchors = [str(attributes["id"]) for _, attributes in page.tags if "id" in attributes]
+    assert len(anchors) == len(set(anchors))
+    targets = {str(link["href"])[1:] for link in page.all("a") if str(link["href"]).startswith("#")}
+    assert targets <= set(anchors) and {"flags", "frameworks", "commands"} <= targets
+
+
+def test_what_the_page_is_made_of_is_installed_with_the_package() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    files = {file.name for file in (ROOT / "analysis").iterdir() if file.suffix in (".css", ".js", ".toml")}
+    assert files == set(settings["package-data"]["analysis"]) and len(files) == 3
+
+
+def test_whatever_a_run_holds_stays_text(tmp_path: Path) -> None:
+    record = make_run_record(host=EVIL, site=EVIL)
+    page = make_report(write_run(tmp_path / "<script>alert(2)<&'", record), "--title", EVIL, output=tmp_path / "r.html")
+    assert len(page.all("script")) == 1
+    assert page.text.count(EVIL) >= 3  # title, site and host
+    evil = found(
+        name=EVIL, question=EVIL, answer=EVIL, flags=[EVIL], notes=[EVIL],
+        tables=[Table(EVIL, [EVIL, "command"], [[EVIL, EVIL]], {})],
+        plots=[Plot(EVIL, Figure(), Table(EVIL, [EVIL], [[EVIL]], {}))],
+    )  # fmt: skip
+    page = page_with(evil, facts={EVIL: EVIL}, open_questions=[evil], title=EVIL)
+    assert len(page.all("script")) == 1 and not any("alert" in name for name, _ in page.tags)
+    assert EVIL in str(page.all("img")[0]["alt"])
+
+
+def test_chapters_without_rows_are_open_questions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    silent = found(name="clouds", question="Which cloud?", answer="All runs are of one site.")
+    shown = found(name="shown", tables=[Table("Some", ["a"], [[1]], {})])
+    monkeypatch.setattr(report, "CHAPTERS", [lambda _: silent, lambda _: shown])
+    page = make_report(write_run(tmp_path / "run", make_run_record()), output=tmp_path / "report.html")
+    ids = [str(one["id"]) for one in page.all("section")]
+    assert ids == ["in-short", "shown", "open"]
+    assert "What these runs do not answer" in page.text and "All runs are of one site." in page.text
+
+
+# Parity, machines, commands
+
+
+def parity_rows(*records: RunRecord) -> list[Sequence[Any]]:
+    return list(report_chapters.parity(Selection([studied(record) for record in records], [])).tables[0].rows)
+
+
+def test_parity_is_told_seed_by_seed() -> None:
+    torch, keras = ([make_run_record(framework=name, seed=seed) for seed in (1, 2)] for name in ("torch", "keras"))
+    assert [[*row[1:4], row[5]] for row in parity_rows(*torch, *keras)] == [[2, "2 of 2", "2 of 2", "same"]]
+    other = replace(keras[1], hashes=replace(keras[1].hashes, initial_weights="f" * 32))
+    assert [[*row[1:4], row[5]] for row in parity_rows(*torch, keras[0], other)] == [
+        [2, "1 of 2", "2 of 2", "not the same"]
+    ]
+    unknown = replace(keras[1], hashes=NotRecorded("an old format"))
+    assert parity_rows(*torch, keras[0], unknown)[0][5] == "not shown"
+    assert parity_rows(torch[0], keras[1])[0][1] == 0 and parity_rows(torch[0], keras[1])[0][5] == "not shown"
+    finding = report_chapters.parity(Selection([studied(one) for one in (*torch, keras[0], other)], []))
+    assert [row[-1] for row in finding.tables[1].rows] == ["same", "not the same"]
+    assert finding.tables[1].rows[1][2:4] == ["0000000000", "ffffffffff"]
+    assert "in 1 they did not" in finding.answer
+
+
+def test_a_repeat_of_a_seed_with_other_weights_is_not_the_same() -> None:
+    torch, keras = (make_run_record(framework=name) for name in ("torch", "keras"))
+    again = replace(keras, hashes=replace(keras.hashes, sample_order="e" * 32))
+    assert parity_rows(torch, keras, again)[0][5] == "not the same"
+
+
+def test_commands_are_those_that_start_the_ranks_too() -> None:
+    one = make_run_record(framework="keras", ranks=2, seed=7, name="x")
+    assert report_chapters.command_of(studied(one)) == (
+        "python -m launch train --framework keras --np 2 -- --epochs 2 --model cnn --seed SEED"
+    )
+    gloo = replace(one, world=replace(one.world, controller="gloo"))
+    assert "--np 2 --controller gloo -- --epochs" in report_chapters.command_of(studied(gloo))
+    hosts = replace(one, world=replace(one.world, size=4, local_size=2, hosts=["a", "a", "b", "b"]))
+    assert report_chapters.command_of(studied(hosts)).startswith(
+        "horovodrun -np 4 -H a:2,b:2 python keras_impl/train.py --epochs 2"
+    )
+    command = ["train.py", "--seed=3", "--dataset", "images:my folder", "--name=y", "--runs-folder", "z"]
+    written = replace(one, environment=replace(one.environment, command=command))
+    assert report_chapters.command_of(studied(written)).endswith("-- --seed SEED --dataset 'images:my folder'")
+
+
+def test_runs_that_differ_in_seed_share_a_line_of_commands() -> None:
+    runs = [studied(make_run_record(seed=seed, name=f"r{seed}")) for seed in range(1, 31)]
+    unknown = studied(make_run_record(environment=NotRecorded("not in the source")))
+    finding = report_chapters.commands(Selection([*runs, unknown], []))
+    assert [row[2:] for row in finding.tables[0].rows] == [["1 to 30", 30]]
+    assert finding.notes == ["command not recorded in 1 run: not in the source"]
+    assert "(30 of 31 runs)" in finding.answer
+
+
+def test_seeds_with_gaps_are_listed_and_cut() -> None:
+    runs = [studied(make_run_record(seed=seed)) for seed in range(0, 60, 2)]
+    seeds = report_chapters.commands(Selection(runs, [])).tables[0].rows[0][2]
+    assert str(seeds).startswith("0, 2, 4,") and str(seeds).endswith("and 18 more")
+
+
+def test_what_was_not_measured_has_a_reason_and_a_count() -> None:
+    known = make_run_record()
+    unknown = make_run_record(
+        hashes=Hashes(initial_weights=NotRecorded("not kept"), sample_order=NotRecorded("not kept")),
+        totals=replace(known.totals, startup_seconds=NotRecorded("no clock")),
+        energy=NotRecorded("no meter"),
+    )
+    rows = report_chapters.not_measured(Selection([studied(known), studied(unknown)], [])).tables[0].rows
+    assert ["energy", "not asked for (--energy)", 1, 2] in rows
+    assert ["energy", "no meter", 1, 2] in rows
+    assert ["hashes: sample order", "not kept", 1, 2] in rows
+    assert ["totals: startup seconds", "no clock", 1, 2] in rows
+    assert next(row for row in rows if row[0] == "totals: seconds to target")[2] == 2
+
+
+def test_settings_are_split_into_shared_and_varying() -> None:
+    runs = [studied(make_run_record(ranks=ranks)) for ranks in (1, 2)]
+    varying, shared = report_chapters.settings(Selection(runs, [])).tables
+    assert varying.headings == ["np", "controller", "runs", "seeds"]
+    values = dict(shared.rows)
+    assert values["model"] == "cnn" and values["nesterov"] == "no" and values["early stop"] == "none"
+    assert len(varying.rows) == len(cells_of(runs)) == 2
+
+
+# Much, little and wrong
+
+
+def test_series_are_read_with_and_without_what_is_not_recorded(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "run", make_run_record(status=make_status()))
+    writer.add_epoch(make_epoch(1, validation_accuracy=None, data_wait_seconds=0.5))
+    writer.add_epoch(make_epoch(2, validation_accuracy=0.5, data_wait_seconds=0.25))
+    writer.end("finished")
+    (read,) = read_runs([tmp_path]).runs
+    assert read.series("data_wait_seconds").tolist() == [0.5, 0.25]
+    assert math.isnan(read.series("validation_accuracy")[0]) and read.series("validation_accuracy")[1] == 0.5
+    writer.add_epoch(make_epoch(3, data_wait_seconds=NotRecorded("inside the step")))
+    (read,) = read_runs([tmp_path]).runs
+    assert read.series("data_wait_seconds").tolist()[:2] == [0.5, 0.25]
+    assert math.isnan(read.series("data_wait_seconds")[2]) and read.series("training_seconds").tolist() == [2.0] * 3
+
+
+def test_plots_of_too_many_rows_are_left_out_and_that_is_said() -> None:
+    base = make_run_record()
+    runs = [
+        studied(replace(base, data=replace(base.data, global_batch_size=number + 1)), f"r{number}")
+        for number in range(frameworks.MOST_ROWS + 1)
+    ]
+    assert len(frameworks.find(Selection(runs[:-1], [])).plots) == 3
+    finding = frameworks.find(Selection(runs, []))
+    assert list(finding.plots) == [] and any("151 rows of points are too many" in note for note in finding.notes)
+
+
+def test_a_long_table_is_cut_with_a_line_and_its_file_is_whole() -> None:
+    rows = [[f"run {number}", number / 3] for number in range(MOST_ROWS + 50)]
+    page = page_with(found(tables=[Table("Long", ["name", "s"], rows, {"s": ".2f"})]))
+    assert len(page.rows) == MOST_ROWS + 1  # with headings
+    assert f"The page shows the first {MOST_ROWS} of {MOST_ROWS + 50} rows." in page.text
+    file = page.files()["example-table-1.csv"]
+    assert len(file) == MOST_ROWS + 51 and file[-1] == [f"run {MOST_ROWS + 49}", str((MOST_ROWS + 49) / 3)]
+
+
+def test_a_huge_file_is_cut_and_says_so() -> None:
+    rows = [[number] for number in range(MOST_FILE_ROWS + 1)]
+    page = page_with(found(tables=[Table("Huge", ["n"], rows, {})]))
+    assert f"The file ends after {MOST_FILE_ROWS:,} of {MOST_FILE_ROWS + 1:,} rows." in page.text
+    assert len(page.files()["example-table-1.csv"]) == MOST_FILE_ROWS + 1
+
+
+def test_numbers_are_rounded_for_readers_only_and_empty_columns_are_named() -> None:
+    rows: list[list[Any]] = [["a", 1234.5678, None, None], ["b", math.nan, None, 2], ["c", math.inf, None, -1]]
+    page = page_with(found(tables=[Table("T", ["name", "s", "nothing", "some"], rows, {"s": ",.1f"})]))
+    assert page.rows[0] == ["name", "s", "some"]
+    assert page.rows[1] == ["a", "1,234.6", "–"]
+    values = [cell.get("data-value") for cell in page.all("td")]
+    assert values == [None, "1234.5678", "nan", None, "nan", "2", None, "inf", "-1"]
+    assert "No values: nothing." in page.text
+    assert page.files()["example-table-1.csv"][1] == ["a", "1234.5678", "", ""]
+
+
+def figure_of(points: int) -> Plot:
+    figure = Figure(figsize=(4, 3))
+    figure.subplots().plot(range(points), range(points), "o")
+    return Plot("cloud", figure, Table("Cloud", ["x"], [[1]], {}))
+
+
+def test_a_plot_of_many_points_becomes_pixels_and_says_so() -> None:
+    few, many = (page_with(found(plots=[figure_of(points)])) for points in (10, MOST_POINTS + 1))
+    assert str(few.all("img")[0]["src"]).startswith("data:image/svg+xml;base64,")
+    assert str(many.all("img")[0]["src"]).startswith("data:image/png;base64,")
+    assert "Every point is drawn, as pixels, for they are many." in many.text and "pixels" not in few.text
+
+
+def test_a_very_long_plot_is_left_out_and_its_data_stays() -> None:
+    plot = figure_of(10)
+    plot.figure.set_size_inches(2, 500)
+    page = page_with(found(plots=[plot]))
+    assert "The picture would be 13 m long and is not drawn; its data has all figures." in page.text
+    assert page.all("img") == [] and page.files()["cloud.csv"] == [["x"], ["1"]]
+
+
+def with_seed(record: RunRecord, seed: int) -> RunRecord:
+    assert isinstance(record.config, Config) and isinstance(record.totals, Totals)
+    training = replace(record.config.training, seed=seed)
+    totals = replace(record.totals, training_seconds=10 + seed / 1000)
+    return replace(record, config=replace(record.config, training=training), totals=totals)
+
+
+def test_many_runs_make_a_page_that_can_be_read() -> None:
+    # 3,000 runs by 20 commands: tables stay short, only the files beside them grow.
+    records = [make_run_record(framework=name, ranks=ranks) for name in ("torch", "keras") for ranks in range(1, 11)]
+    runs = [
+        studied(with_seed(record, seed), f"{number}-{seed}")
+        for number, record in enumerate(records)
+        for seed in range(150)
+    ]
+    text = html_of(report.page_of(Selection(runs, []), folders=[f"runs/{number}" for number in range(3000)]))
+    page = read_page(text)
+    assert "runs/4 and 2995 more" in page.text
+    lengths = [body.partition("</tbody>")[0].count("<tr>") for body in text.split("<tbody>")[1:]]
+    assert len(lengths) > 8 and max(lengths) == MOST_ROWS
+    assert sum("--seed SEED" in cell for row in page.rows for cell in row) == 20
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        make_run_record(accuracy=math.nan),
+        make_run_record(seconds=0.0),
+        make_record(origin="published", status=NotRecorded("published"), environment=NotRecorded("published")),
+        make_record(config=NotRecorded("an example")),
+        make_record(status=make_status(state="failed", ended_at=now())),
+    ],
+    ids=["accuracy is NaN", "no time", "published", "no settings", "failed"],
+)
+def test_one_run_makes_a_page_whatever_it_lacks(tmp_path: Path, record: RunRecord) -> None:
+    page = make_report(write_run(tmp_path / "run", record), output=tmp_path / "report.html")
+    assert "In short" in page.text and "What these runs do not answer" in page.text
+    assert "No experiment was run in both frameworks." in page.text
+
+
+def test_folders_left_out_are_named_once(tmp_path: Path) -> None:
+    runs = write_both(tmp_path / "runs", seeds=1)
+    (runs / "broken").mkdir()
+    (runs / "broken" / "run.json").write_text("{", encoding="utf-8")
+    page = make_report(runs, output=tmp_path / "report.html")
+    assert "left-out" in [one["id"] for one in page.all("section")]
+    assert sum("broken" in cell for row in page.rows for cell in row) == 1
+    assert len(read_runs([runs]).left_out) == 1
+
+
+def test_flags_are_shown_once_and_refused_with_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, output = write_both(tmp_path / "runs", seeds=1), tmp_path / "report.html"
+    page = make_report(runs, output=output)
+    flags = [row for row in page.rows if "one timed run alone proves nothing" in row[0]]
+    assert {"frameworks", "check"} <= set(flags[0][1].split(", "))
+    assert len({row[0] for row in flags}) == len(flags)
+    assert re.search(r"[0-9]+ flags? : read them before you rely on a figure\.", page.text)
+    capsys.readouterr()
+    strict = tmp_path / "strict.html"
+    assert main(["report", str(runs), "-o", str(strict), "--strict"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("python -m analysis report: error: this is not comparable. Received: ")
+    assert error.count("\n") == 1 and "one timed run alone proves nothing" in error and not strict.exists()
+
+
+def test_a_file_that_exists_stays_without_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, output = write_run(tmp_path / "run", make_run_record()), tmp_path / "report.html"
+    output.write_text("mine", encoding="utf-8")
+    assert main(["report", str(run), "-o", str(output)]) == 2
+    error = capsys.readouterr().err
+    assert "exists already and is not overwritten" in error and "--force" in error and error.count("\n") == 1
+    assert output.read_text(encoding="utf-8") == "mine"
+    assert main(["report", str(run), "-o", str(output), "--force"]) == 0
+    assert output.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("place", ["file/report.html", "folder"])
+def test_a_place_that_cannot_be_written_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    run = write_run(tmp_path / "run", make_run_record())
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    assert main(["report", str(run), "-o", str(tmp_path / place)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("python -m analysis report: error: ") and error.count("\n") == 1 and place in error
+
+
+def test_no_runs_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "report.html")]) == 2
+    assert "there are no runs to look at" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

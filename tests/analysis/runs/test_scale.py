@@ -1,0 +1,59 @@
+"""10,000 run folders of 100 epochs: every command works on them within 1 GB. The seconds it takes are printed (-s)."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from example_studies import study_record, write_study_run
+
+from common.run_folder.records import EPOCHS_FILE, RUN_FILE
+
+RUNS, EPOCHS = 10_000, 100
+COMMANDS = ("frameworks", "check", "a-against-a", "clouds", "scaling", "energy", "hyperparameters", "times", "report")
+MEASURED = """
+import resource, sys
+from analysis.__main__ import main
+code = main(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of runs: 2 frameworks x 125 settings x 40 seeds."""
+    folder = tmp_path_factory.mktemp("studies")
+    model = write_study_run(folder / "model", accuracies=[0.5 + 0.004 * epoch for epoch in range(EPOCHS)],
+                            settings={"training": {"epochs": EPOCHS}})  # fmt: skip
+    record = json.loads((model / RUN_FILE).read_text())
+    # As measured runs have it: a number, the reading of which is the quick way.
+    epochs = (model / EPOCHS_FILE).read_text().replace('{"not_recorded": "read inside the step"}', "0.5")
+    assert "not_recorded" not in epochs
+    assert record["framework"] == study_record(folder).framework
+    for number in range(RUNS):
+        seed, setting = number // 250 + 1, number % 250
+        record["framework"] = ("torch", "keras")[setting % 2]
+        record["config"]["training"]["seed"] = seed
+        record["config"]["optimizer"]["learning_rate"] = 0.001 * (1 + setting // 2)
+        record["hashes"]["initial_weights"] = record["hashes"]["sample_order"] = f"{seed:032x}"
+        record["totals"]["training_seconds"] = 100 + number * 7919 % 101 / 50 + setting % 2
+        run = folder / f"run-{number}"
+        run.mkdir()
+        (run / RUN_FILE).write_text(json.dumps(record))
+        (run / EPOCHS_FILE).write_text(epochs)
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", COMMANDS)
+def test_thousands_of_runs(studies: Path, tmp_path: Path, command: str) -> None:
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, command, studies], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    print(f"{command}: {time.monotonic() - started:.1f} s, {int(done.stderr.split()[-1]) / 1e6:.0f} MB")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stderr.split()[-1]) < 1e9

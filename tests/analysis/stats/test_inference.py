@@ -1,0 +1,163 @@
+"""Statistics of repeated runs: against SciPy, by hand, and by how often intervals hold the truth on made data."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.stats.inference import (
+    Interval,
+    difference,
+    harmonic_mean,
+    median_interval,
+    olympic_mean,
+    paired_interval,
+    rank_sum_counts,
+    ratio,
+    sameness,
+    signed_rank_counts,
+    unpaired_interval,
+)
+
+TRIALS = 1500
+
+
+def by_key(values: object, *, first: int = 0) -> dict[int, float]:
+    return dict(enumerate(np.asarray(values, float).tolist(), start=first))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_too_few_values_have_no_interval_of_the_median(n: int) -> None:
+    assert median_interval(range(n)) is None and median_interval([]) is None
+
+
+@pytest.mark.parametrize(("n", "k"), [(6, 1), (8, 1), (9, 2), (12, 3), (20, 6), (50, 18)])
+def test_the_interval_of_the_median_is_that_of_published_tables(n: int, k: int) -> None:
+    assert median_interval(range(1, n + 1)) == Interval(k, n + 1 - k)
+
+
+@pytest.mark.parametrize("n", [6, 7, 15, 40])
+def test_intervals_of_the_median_cover_as_they_should(n: int) -> None:
+    random = np.random.default_rng(n)
+    samples = random.lognormal(sigma=0.7, size=(TRIALS, n))
+    found = [interval for values in samples if (interval := median_interval(values.tolist()))]
+    assert len(found) == TRIALS
+    assert np.mean([interval.holds(1.0) for interval in found]) > 0.95 - 2 * math.sqrt(0.05 * 0.95 / TRIALS)
+
+
+def test_counts_are_those_of_all_cases() -> None:
+    signs = itertools.product((0, 1), repeat=5)
+    sums = [sum(rank * sign for rank, sign in enumerate(one, start=1)) for one in signs]
+    assert signed_rank_counts(5).tolist() == np.bincount(sums).tolist()
+    items = set(range(7))
+    u = [sum(a > b for a in ours for b in items - set(ours)) for ours in itertools.combinations(items, 3)]
+    assert rank_sum_counts(3, 4).tolist() == np.bincount(u).tolist()
+
+
+@pytest.mark.parametrize(("n", "m"), [(4, 4), (5, 5), (3, 8), (20, 20), (60, 60)])
+def test_an_unpaired_interval_leaves_out_what_scipy_refuses(n: int, m: int) -> None:
+    random = np.random.default_rng(n * m)
+    decided = 0
+    for _ in range(200):
+        values, base = random.normal(size=n), random.normal(loc=random.normal(), size=m)
+        interval = unpaired_interval(values, base)
+        assert interval is not None
+        method = "exact" if n < 50 else "asymptotic"
+        p_value = stats.mannwhitneyu(values, base, method=method).pvalue
+        if abs(p_value - 0.05) > 0.003 * (n >= 50):  # beyond 50 runs both are approximations
+            assert interval.holds(0.0) == (p_value > 0.05)
+            decided += not interval.holds(0.0)
+    assert 5 < decided < 195
+
+
+@pytest.mark.parametrize("n", [6, 7, 20, 60])
+def test_a_paired_interval_leaves_out_what_scipy_refuses(n: int) -> None:
+    random = np.random.default_rng(n)
+    decided = 0
+    for _ in range(200):
+        differences = random.normal(loc=0.8 * random.normal(), size=n)
+        interval = paired_interval(differences)
+        assert interval is not None
+        p_value = stats.wilcoxon(differences, method="exact" if n < 50 else "approx").pvalue
+        if abs(p_value - 0.05) > 0.003 * (n >= 50):
+            assert interval.holds(0.0) == (p_value > 0.05)
+            decided += not interval.holds(0.0)
+    assert 5 < decided < 195
+
+
+@pytest.mark.parametrize("n", [3, 5])
+def test_too_few_pairs_have_no_interval(n: int) -> None:
+    assert paired_interval(np.arange(1.0, n + 1)) is None
+
+
+@pytest.mark.parametrize("n", [5, 8, 20])
+def test_a_ratio_holds_the_truth_as_often_as_it_says(n: int) -> None:
+    random = np.random.default_rng(n)
+    held = []
+    for _ in range(TRIALS):
+        machine = random.lognormal(sigma=0.3, size=n)  # slow and fast moments, shared by a pair
+        base, values = (machine * factor * random.lognormal(sigma=0.05, size=n) for factor in (10.0, 12.0))
+        found = ratio(by_key(values), by_key(base))
+        assert found is not None and found.interval is not None
+        assert found.method == ("paired by seed" if n >= 6 else "unpaired")
+        held.append(found.interval.holds(1.2))
+    assert np.mean(held) > 0.95 - 2 * math.sqrt(0.05 * 0.95 / TRIALS)
+
+
+def test_pairs_find_what_the_noise_of_the_machine_hides() -> None:
+    random = np.random.default_rng(3)
+    machine = random.lognormal(sigma=0.3, size=12)
+    base, values = machine * 10, machine * 10.5 * random.lognormal(sigma=0.01, size=12)
+    paired, unpaired = ratio(by_key(values), by_key(base)), ratio(by_key(values, first=100), by_key(base))
+    assert paired and unpaired and paired.interval and unpaired.interval
+    assert paired.interval.low > 1.0 and unpaired.interval.holds(1.0)
+    assert paired.estimate == pytest.approx(1.05, rel=0.01) and paired.n == (12, 12)
+
+
+def test_by_hand() -> None:
+    found = ratio(by_key([2.0, 4.0, 8.0, 16.0]), by_key([1.0, 1.0, 1.0, 1.0]))
+    assert found is not None and found.method == "unpaired"
+    assert found.estimate == pytest.approx(math.sqrt(4.0 * 8.0))
+    assert found.interval == Interval(pytest.approx(2.0), pytest.approx(16.0))  # U refuses only 4 against 4 apart
+    lengths = difference(by_key([1.0, 2.0, 3.0]), by_key([1.0, 1.0, 1.0]))
+    assert lengths is not None and (lengths.estimate, lengths.interval, lengths.p_value) == (1.0, None, None)
+    assert harmonic_mean([40.0, 60.0]) == pytest.approx(48.0)
+    assert olympic_mean([1.0, 2.0, 4.0, 100.0]) == 3.0
+
+
+def test_what_cannot_be_said_is_none() -> None:
+    assert ratio({}, {1: 1.0}) is None and ratio({1: 0.0}, {1: 1.0}) is None and ratio({1: 1.0}, {1: -1.0}) is None
+    assert difference({1: math.nan}, {1: 1.0}) is None and difference({1: 1.0}, {}) is None
+    assert harmonic_mean([]) is None and harmonic_mean([0.0, 1.0]) is None
+    assert olympic_mean([1.0, 2.0]) is None
+
+
+@pytest.mark.parametrize("n", [5, 10])
+def test_equal_values_differ_by_nothing(n: int) -> None:
+    values = dict.fromkeys(range(n), 3.0)
+    found = ratio(values, values)
+    assert found is not None and found.interval is not None
+    assert (found.estimate, found.interval.low, found.interval.high, found.p_value) == pytest.approx((1, 1, 1, 1))
+    assert sameness(values, values, margin=1e-9) == "same"
+
+
+def test_sameness_needs_a_margin_and_runs() -> None:
+    base = by_key([0.980, 0.981, 0.982, 0.981, 0.980, 0.983, 0.982, 0.981])
+    near, far = ({key: value + step for key, value in base.items()} for step in (0.001, 0.02))
+    noisy = by_key([0.95, 0.99, 0.97, 0.99, 0.96, 0.99, 0.98, 0.97])
+    assert sameness(near, base, margin=0.005) == "same"
+    assert sameness(near, base, margin=0.0005) == "different"
+    assert sameness(far, base, margin=0.005) == "different"
+    assert sameness(noisy, base, margin=0.005) == "not shown"
+    assert sameness({1: 0.98}, {1: 0.98}, margin=0.005) == "not shown", "one run proves nothing"
+
+
+def test_sameness_errs_in_one_of_twenty_at_the_margin() -> None:
+    random = np.random.default_rng(5)
+    same = [
+        sameness(by_key(0.01 + random.normal(scale=0.005, size=10)), by_key(np.zeros(10)), margin=0.01) == "same"
+        for _ in range(TRIALS)
+    ]
+    assert np.mean(same) < 0.05 + 2 * math.sqrt(0.05 * 0.95 / TRIALS)

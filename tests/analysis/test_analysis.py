@@ -1,0 +1,430 @@
+"""`python -m analysis`: tables in every format, flags, plots, and whether two runs were the same experiment."""
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from example_runs import make_config, make_epoch, make_record, make_status
+from PIL import Image
+
+from analysis.__main__ import main
+from analysis.output.tables import FORMATS, Table, render
+from analysis.questions.parity.command import parity_table
+from analysis.questions.parity.plots import plot_losses, plot_ranks
+from analysis.runs.sameness import why_not_the_same
+from common.checks.parity_record import (
+    SCHEMA_VERSION,
+    Comparison,
+    Curve,
+    ParityRecord,
+    ParitySettings,
+    read_parity,
+    write_parity,
+)
+from common.config import Config, config_from_dict
+from common.model.weights import save_weights
+from common.run_folder.environment import describe_environment
+from common.run_folder.records import DataRecord, Hashes, NotRecorded, RunWriter, World, now, read_run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Tables
+
+TABLE = Table("Two | rows", ["name", "difference"], [["a|b", 1.23456e-9], ["50 % & more", None]], {"difference": ".1e"})
+
+
+def test_formats_for_people_round_and_those_for_programs_do_not() -> None:
+    assert "1.2e-09" in render(TABLE, "text") and render(TABLE, "text").startswith("Two | rows\n")
+    assert "1.2e-09" in render(TABLE, "md") and "|" in render(TABLE, "md")
+    assert list(csv.reader(io.StringIO(render(TABLE, "csv")))) == [
+        ["name", "difference"],
+        ["a|b", "1.23456e-09"],
+        ["50 % & more", ""],
+    ]
+    assert json.loads(render(TABLE, "json"))["rows"][0] == {"name": "a|b", "difference": 1.23456e-9}
+    assert json.loads(render(TABLE, "json"))["rows"][1]["difference"] is None
+    latex = render(TABLE, "latex")
+    assert r"\begin{tabular}" in latex and r"50 \% \& more" in latex
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_empty_table_and_infinity_are_shown(form: Any) -> None:
+    assert "name" in render(replace(TABLE, rows=[]), form) or form == "json"
+    assert "inf" in render(replace(TABLE, rows=[["a", float("inf")]]), form)
+
+
+# Proofs
+
+
+def compared(**changes: Any) -> Comparison:
+    values: dict[str, Any] = {
+        "model": "mlp",
+        "what": "50 updates",
+        "optimizer": "momentum",
+        "between": ("keras np 1", "torch np 1"),
+        "dropout": "none",
+        "dtype": "float64",
+        "difference": 1e-15,
+        "where": "weights/fc1.bias",
+        "tolerance": 1e-8,
+    }
+    return Comparison(**{**values, **changes})
+
+
+def curve(**changes: Any) -> Curve:
+    values: dict[str, Any] = {
+        "model": "mlp",
+        "optimizer": "momentum",
+        "between": ("keras np 1", "torch np 1"),
+        "dtype": "float64",
+        "exchanged": False,
+        "losses": ([2.0, 1.0], [2.0, 1.0 + 1e-12]),
+        "weights_difference": [0.0, 1e-13],
+    }
+    return Curve(**{**values, **changes})
+
+
+def proofs(**changes: Any) -> ParityRecord:
+    settings = ParitySettings(
+        models=["mlp", "resnet34"], optimizers=["momentum", "adam"], np=[1, 2], updates=2, exchanged_updates=2,
+        controller="mpi", dataset="mnist", epochs=0,
+    )  # fmt: skip
+    ranks = ("keras np 2", "keras np 1")
+    values: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "started_at": "2026-11-21T08:00:00.000+00:00",
+        "ended_at": now(),
+        "settings": settings,
+        "environment": describe_environment(),
+        "comparisons": [
+            compared(),
+            compared(difference=3e-12, optimizer="adam"),
+            compared(dtype="float32", difference=2e-6, tolerance=None),
+            compared(between=("keras np 2", "torch np 2"), difference=2e-12, optimizer="adam"),
+            compared(between=ranks, tolerance=1e-11),
+            compared(between=ranks, tolerance=1e-11, optimizer="adam", difference=2e-15),
+            compared(model="resnet34", what="2 updates, free", tolerance=None, difference=0.5),
+        ],
+        "curves": [
+            curve(),
+            curve(dtype="float32", losses=([2.0, 1.0], [2.0, 1.1])),
+            curve(between=ranks),
+            curve(between=ranks, dtype="float32", weights_difference=[1e-8, 1e-6]),
+            curve(model="resnet34", weights_difference=[]),
+            curve(model="resnet34", exchanged=True),
+        ],
+    }
+    return ParityRecord(**{**values, **changes})
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    record = proofs(comparisons=[compared(difference=float("inf"))])
+    write_parity(tmp_path, record)
+    assert read_parity(tmp_path) == record
+
+
+def test_the_table_has_the_worst_of_each_row() -> None:
+    rows = [dict(zip(parity_table(proofs()).headings, row, strict=True)) for row in parity_table(proofs()).rows]
+    assert [(row["compared"], row["between"], row["optimizer"], row["verdict"]) for row in rows] == [
+        ("50 updates", "keras and torch, np 1, 2", "momentum, adam", "same"),
+        ("50 updates", "np 2 and 1, keras", "momentum, adam", "same"),
+        ("2 updates, free", "keras and torch, np 1", "momentum", "shown"),
+    ]
+    first = rows[0]
+    assert (first["float64"], first["limit float64"], first["float32"], first["limit float32"]) == (
+        3e-12, 1e-8, 2e-6, "not judged",
+    )  # fmt: skip
+    assert [row["limit float64"] for row in rows] == [1e-8, 1e-11, "not judged"]
+    assert [row["float32"] for row in rows] == [2e-6, None, None]
+    assert len(parity_table(proofs(), every=True).rows) == 6  # float32 beside its float64
+
+
+@pytest.mark.parametrize("difference", [1.1e-8, float("inf"), float("nan")])
+def test_what_differs_is_said_and_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], difference: float
+) -> None:
+    write_parity(tmp_path, proofs(comparisons=[compared(difference=difference), compared(optimizer="adam")]))
+    assert main(["parity", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "DIFFERS" in shown and "flag: differs: mlp, 50 updates, momentum, float64, keras np 1 against torch" in shown
+    assert ("inf" in shown.split("flag:")[0]) == (difference != 1.1e-8)
+    assert main(["parity", str(tmp_path), "--strict"]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 1 and "mlp, 50 updates, momentum" in error[0]
+
+
+def test_a_record_of_nothing_proves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_parity(tmp_path, proofs(comparisons=[], curves=[]))
+    assert main(["parity", str(tmp_path), "--format", "latex"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[1] == "flag: nothing was compared" and r"\begin{tabular}{llll" in shown.out
+    assert main(["parity", str(tmp_path), "--strict"]) == 2
+
+
+def test_proofs_that_were_not_finished_are_flagged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_parity(tmp_path, proofs(ended_at=None, curves=[]))
+    assert main(["parity", str(tmp_path)]) == 0
+    assert "flag: the proofs were not finished" in capsys.readouterr().out
+    assert main(["parity", str(tmp_path), "--strict"]) == 2
+
+
+def test_a_proof_of_all_is_shown_with_its_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_parity(tmp_path, proofs())
+    assert main(["parity", str(tmp_path), "--strict"]) == 0
+    shown = capsys.readouterr().out
+    assert "Nothing to flag" in shown
+    names = ["losses.png", "losses.svg", "ranks.png", "ranks.svg"]
+    assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == names
+    assert all(f"plot: {tmp_path / 'plots' / name}" in shown for name in names)
+    for name in names[::2]:
+        with Image.open(tmp_path / "plots" / name) as picture:
+            assert (
+                picture.width > 500 and len(np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)) > 50
+            )
+    text = (tmp_path / "plots" / "losses.svg").read_text()
+    assert all(
+        word in text
+        for word in ("mlp (float32)", "resnet34 (float64, free: not judged)", "PyTorch", "Keras", "from one state")
+    )
+    before = (tmp_path / "plots" / "losses.svg").read_bytes()
+    assert main(["parity", str(tmp_path)]) == 0
+    assert (tmp_path / "plots" / "losses.svg").read_bytes() == before, "the same record gives the same picture"
+
+
+def test_plots_show_the_numbers() -> None:
+    figure = plot_losses(proofs())
+    assert figure is not None
+    losses, _, differences, exchanged, weights, _ = figure.axes
+    assert [line.get_ydata().tolist() for line in losses.lines] == [[2.0, 1.1], [2.0, 1.0]]  # PyTorch below
+    assert [line.get_ydata()[1] for line in differences.lines] == pytest.approx([1e-12, 0.1 / 1.1], rel=1e-3)
+    assert np.isnan(differences.lines[0].get_ydata()[0])  # no difference, no point
+    assert len(exchanged.lines) == 2
+    assert [line.get_ydata()[-1] for line in weights.lines] == [1e-13, 1e-13, 1e-8]  # and the limit
+    assert all(ax.get_ylim()[0] <= 1e-12 and ax.get_ylim()[1] >= 0.09 for ax in (differences, exchanged))
+    ranks = plot_ranks(proofs())
+    assert ranks is not None
+    float32, float64 = ranks.axes
+    assert [line.get_ydata().tolist() for line in float32.lines] == [[1e-8, 1e-6]]
+    assert float64.lines[0].get_ydata()[1] == 1e-13 and float64.lines[1].get_ydata()[0] == 1e-11
+    assert plot_losses(proofs(curves=[])) is None and plot_ranks(proofs(curves=[curve()])) is None
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_flags_are_heard_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    write_parity(tmp_path, proofs(ended_at=None))
+    assert main(["parity", str(tmp_path), "--format", form, "--plots", str(tmp_path / "elsewhere")]) == 0
+    shown = capsys.readouterr()
+    assert "flag: the proofs were not finished" in (shown.out if form == "text" else shown.err)
+    assert ("flag:" in shown.out) == (form == "text") and ("plot:" in shown.out) == (form == "text")
+    if form == "json":
+        assert len(json.loads(shown.out)["tables"][0]["rows"]) == 3
+    assert (tmp_path / "elsewhere" / "losses.png").exists() and not (tmp_path / "plots").exists()
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    write_parity(tmp_path, proofs(comparisons=[compared()] * 5000))
+    command = f"{sys.executable} -m analysis parity {tmp_path} --all --format csv | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and "rror" not in done.stderr and done.stdout.startswith("model,")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "no proofs to show: No such file or directory"),
+        ("{", "is no record of proofs"),
+        ("[]", "is no record of proofs"),
+        ("unknown field", "is no record of proofs: more"),
+        ("other version", "unknown schema version. Received: 99"),
+        (b"\xff\xfe", "is no record of proofs"),
+    ],
+)
+def test_what_is_no_record_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | bytes | None, words: str
+) -> None:
+    record = asdict(proofs())
+    if text == "unknown field":
+        text = json.dumps(record | {"more": 1})
+    elif text == "other version":
+        text = json.dumps(record | {"schema_version": 99})
+    if text is not None:
+        (tmp_path / "parity.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert main(["parity", str(tmp_path)]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 1 and words in error[0] and str(tmp_path) in error[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["parity"], "required: FOLDER"),
+        (["parity", "a", "--format", "pdf"], "Received: --format pdf"),
+        (["parity", "a", "b", "c"], "Received: 3 folders"),
+        (["parity", "a", "b"], "no run folder"),
+        ([], "required: COMMAND"),
+        (["partiy", "a"], "invalid choice: 'partiy'"),
+    ],
+)
+def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    try:
+        code = main(arguments)
+    except SystemExit as error:
+        code = int(str(error.code))
+    shown = capsys.readouterr()
+    assert (code, shown.out, len(shown.err.splitlines())) == (2, "", 1)
+    assert words in shown.err
+
+
+def test_plots_that_cannot_be_written_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_parity(tmp_path, proofs())
+    (tmp_path / "file").write_text("")
+    assert main(["parity", str(tmp_path), "--plots", str(tmp_path / "file" / "plots")]) == 2
+    assert "writing a plot failed: Not a directory" in capsys.readouterr().err
+
+
+# Two runs
+
+
+def write_run(folder: Path, **changes: Any) -> None:
+    """Write a finished run of two epochs; `settings` and `epochs` change those, the rest fields of the record."""
+    settings, lines = changes.pop("settings", {}), changes.pop("epochs", {})
+    values: dict[str, Any] = {
+        "config": config_from_dict(settings, base=make_config(folder.parent)),
+        "hashes": Hashes(initial_weights="aa", sample_order="bb", final_weights="cc"),
+        "status": make_status(state="finished", ended_at=now()),
+        "data": DataRecord(
+            name="synthetic", training_samples=120, validation_samples=0, test_samples=20, dropped_samples_per_epoch=0,
+            global_batch_size=30, steps_per_epoch=4, image_shape=(8, 8, 1), class_names=["0", "1", "2"], mean=[0.5],
+            standard_deviation=[0.5],
+        ),
+        "world": World(
+            size=1, local_size=1, hosts=["a"], controller="none", threads_per_rank=1, cores=2, oversubscribed=False,
+            devices=["cpu"],
+        ),
+    }  # fmt: skip
+    writer = RunWriter.create(folder, make_record(**{**values, **changes}))
+    for number in (1, 2):
+        writer.add_epoch(make_epoch(number, **lines))
+    writer._ended.set()
+    save_weights(folder / "weights.safetensors", {"fc1.bias": np.array([1.0, 2.0])})
+
+
+UNKNOWN = NotRecorded("published without them")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"framework": "keras", "hashes": Hashes(initial_weights="aa", sample_order="bb", final_weights="zz")}, None),
+        ({"settings": {"training": {"batch_size": 15, "eval_batch_size": 7}, "device": {"threads": 1}}}, None),
+        ({"hashes": Hashes(initial_weights="ab", sample_order="bb")}, "the first weights differ: aa and ab"),
+        ({"hashes": Hashes(initial_weights="aa", sample_order="bc")}, "the order of the samples differ: bb and bc"),
+        ({"settings": {"training": {"seed": 2}}}, "training.seed differs: 1 and 2"),
+        ({"settings": {"optimizer": {"momentum": 0.5}}}, "optimizer.momentum differs: 0.9 and 0.5"),
+        ({"settings": {"model": {"dtype": "float64"}}}, "model.dtype differs: float32 and float64"),
+        ({"settings": {"device": {"compression": "fp16"}}}, "device.compression differs: none and fp16"),
+        ({"epochs": {"learning_rate": 0.02}}, "the learning rates differ"),
+        ({"status": make_status(state="interrupted", ended_at=now())}, "second is interrupted, not finished"),
+        ({"hashes": UNKNOWN, "origin": "published"}, "second (published) has no hashes: published without them"),
+        (
+            {"hashes": Hashes(initial_weights=UNKNOWN, sample_order="bb"), "origin": "imported"},
+            "second (imported) has no hash of its first weights: published without them",
+        ),
+        ({"config": UNKNOWN, "origin": "imported"}, "second (imported) has no settings: published without them"),
+    ],
+)
+def test_two_runs_were_the_same_experiment_or_why_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], reason: str | None
+) -> None:
+    write_run(tmp_path / "first")
+    write_run(tmp_path / "second", **changes)
+    folders = [str(tmp_path / "first"), str(tmp_path / "second")]
+    assert main(["parity", *folders]) == 0
+    shown = capsys.readouterr().out
+    flags = [line for line in shown.splitlines() if line.startswith("flag: ")]
+    assert main(["parity", *folders, "--strict"]) == (2 if reason else 0)
+    error = capsys.readouterr().err.splitlines()
+    if reason is None:
+        assert flags == [] and error == [] and "Nothing to flag" in shown
+    else:
+        assert len(flags) == 1 and reason in flags[0]
+        assert len(error) == 1 and reason in error[0]
+
+
+CNN = {"model": {"model": "cnn"}}
+RESNET = {"model": {"model": "resnet34"}}
+TWO_RANKS = World(
+    size=2, local_size=2, hosts=["a"], controller="mpi", threads_per_rank=1, cores=2, oversubscribed=False,
+    devices=["cpu", "cpu"],
+)  # fmt: skip
+IMAGES_28 = DataRecord(
+    name="synthetic", training_samples=120, validation_samples=0, test_samples=20, dropped_samples_per_epoch=0,
+    global_batch_size=30, steps_per_epoch=4, image_shape=(32, 32, 1), class_names=["0", "1", "2"], mean=[0.5],
+    standard_deviation=[0.5],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("both", "second", "reason"),
+    [
+        (CNN, {}, None),
+        (CNN, {"framework": "keras"}, "the masks of dropout differ: cnn was trained with it"),
+        (CNN, {"world": TWO_RANKS}, "the masks of dropout differ"),
+        ({"model": {"model": "cnn", "dropout": False}}, {"framework": "keras", "world": TWO_RANKS}, None),
+        ({"model": {"model": "mlp"}}, {"framework": "keras", "world": TWO_RANKS}, None),
+        (RESNET, {"framework": "keras"}, None),
+        (RESNET, {"settings": RESNET | {"training": {"batch_size": 15}}}, "BatchNorm saw other batches: 30 and 15"),
+    ],
+)
+def test_what_no_setting_makes_alike_is_flagged(
+    tmp_path: Path, both: dict[str, Any], second: dict[str, Any], reason: str | None
+) -> None:
+    write_run(tmp_path / "first", settings=both, data=IMAGES_28)
+    write_run(tmp_path / "second", **({"settings": both} | second), data=IMAGES_28)
+    reasons = why_not_the_same(read_run(tmp_path / "first"), read_run(tmp_path / "second"))
+    assert len(reasons) == (reason is not None)
+    assert reason is None or reason in reasons[0]
+
+
+def test_another_global_batch_is_another_experiment(tmp_path: Path) -> None:
+    write_run(tmp_path / "first")
+    first = read_run(tmp_path / "first")
+    data = first.record.data
+    assert isinstance(data, DataRecord)
+    other = replace(first, record=replace(first.record, data=replace(data, global_batch_size=60)))
+    assert why_not_the_same(first, other) == ["the global batch differs: 30 and 60 images"]
+
+
+def test_the_table_of_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "first")
+    write_run(tmp_path / "second", hashes=UNKNOWN)
+    save_weights(tmp_path / "second" / "weights.safetensors", {"fc1.bias": np.array([1.0, 2.5])})
+    assert main(["parity", str(tmp_path / "first"), str(tmp_path / "second"), "--format", "csv"]) == 0
+    rows = {row[0]: row[1:] for row in csv.reader(io.StringIO(capsys.readouterr().out))}
+    assert rows["first weights"] == ["aa", "not recorded: published without them"]
+    assert rows["global batch"] == ["30", "30"]
+    assert rows["training loss of epoch 2"] == ["0.5", "0.5"]
+    assert rows["final weights, relative difference"] == ["0.25", "fc1.bias"]
+
+
+def test_runs_beside_the_proofs_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_parity(tmp_path, proofs(runs=["torch", "keras"]))
+    write_run(tmp_path / "torch")
+    write_run(tmp_path / "keras", framework="keras", settings={"training": {"seed": 2}})
+    assert main(["parity", str(tmp_path)]) == 0
+    assert "flag: training.seed differs: 1 and 2" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "keras")
+    assert main(["parity", str(tmp_path)]) == 2
+    assert "no run folder" in capsys.readouterr().err
+    assert isinstance(Config(), Config)

@@ -1,0 +1,104 @@
+"""003's energies and energy-delay products from its raw files through `import-thesis` and `energy`, to the digit.
+
+Collected only where the files lie, see `test_thesis_energy.py`; one raw value changed changes the table.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_thesis import ORIGINALS
+
+from analysis.__main__ import main
+from analysis.output.finding import Finding
+from analysis.questions.energy.command import find
+from analysis.runs.reading import read_runs
+
+__test__ = (ORIGINALS / "Resultados_experimentos").is_dir()  # not a skip, which counts as a failure
+
+BASE = "np 1, gpu, controller none, gpu1, imported"
+
+
+def imported(thesis: Path, runs: Path) -> Finding:
+    assert main(["import-thesis", str(thesis), "-o", str(runs)]) == 0
+    return find(read_runs([runs]), base=BASE)
+
+
+def row_of(found: Finding, table: int, environment: str, *, published: bool = False) -> dict[str, Any]:
+    """Return the row of an environment: its cell is told by ranks, device and controller."""
+    words = {
+        "CPU": ("np 1", "cpu"), "1 GPU": ("np 1", "gpu", "none"), "1 GPU wrapped": ("np 1", "gpu", "ddp"),
+        "2 GPUs": ("np 2",),
+    }[environment]  # fmt: skip
+    rows = [dict(zip(found.tables[table].headings, row, strict=True)) for row in found.tables[table].rows]
+    (row,) = [
+        row for row in rows
+        if all(word in row["cell"] for word in words) and ("published" in row["cell"]) == published
+    ]  # fmt: skip
+    return row
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Finding:
+    return imported(ORIGINALS, tmp_path_factory.mktemp("thesis") / "runs")
+
+
+@pytest.mark.parametrize(
+    ("environment", "n", "seconds", "used", "every"),
+    [
+        ("CPU", 1, 78773.5, "8.482e+06", "1.110e+07"),
+        ("1 GPU", 3, 6594.0, "1.1685e+06", "1.277e+06"),
+        ("1 GPU wrapped", 3, 6705.8, "1.1753e+06", "1.286e+06"),
+        ("2 GPUs", 3, 3712.2, "1.1504e+06", "1.1504e+06"),
+    ],
+)
+def test_energies(found: Finding, environment: str, n: int, seconds: float, used: str, every: str) -> None:
+    row = row_of(found, 0, environment)
+    assert (row["n"], round(row["seconds"], 1)) == (n, seconds)
+    for heading, printed in (("J, used devices", used), ("J, all devices", every)):
+        assert f"{row[heading]:.{len(printed.split('e')[0]) - 2}e}" == printed
+    assert row["measured"] == "all used devices but ram"
+
+
+@pytest.mark.parametrize(
+    ("environment", "used", "every"),
+    [
+        ("CPU", "86.71", "103.87"),
+        ("1 GPU", "1.0000", "1.0000"),
+        ("1 GPU wrapped", "1.0228", "1.0237"),
+        ("2 GPUs", "0.5542", "0.5070"),
+    ],
+)
+def test_energy_delay_products(found: Finding, environment: str, used: str, every: str) -> None:
+    row = row_of(found, 1, environment)
+    for heading, printed in (("EDP / base, used", used), ("EDP / base, all", every)):
+        assert f"{row[heading]:.{len(printed.partition('.')[2])}f}" == printed
+
+
+def test_published_means_stand_beside_what_was_measured(found: Finding) -> None:
+    row = row_of(found, 1, "2 GPUs", published=True)
+    # .5565 with the published seconds of both; here the base's seconds are those of its traces.
+    assert row["EDP / base, used"] == pytest.approx(0.5565 * 6599 / 6594.0, rel=1e-4)
+    assert "np 2, imported (0.5542 times the base, n = 3)" in found.answer
+
+
+def test_power_is_drawn_with_two_epochs_enlarged(found: Finding) -> None:
+    plots = [plot for plot in found.plots if plot.name.startswith("energy-power")]
+    assert len(plots) == 3  # the CPU's trace is lost
+    assert all(len(plot.figure.axes) == 2 for plot in plots)
+    start, end = plots[0].figure.axes[1].get_xlim()
+    assert end - start == pytest.approx(2.1 * 6574.05 / 100, rel=0.05)  # training and validation of an epoch on 1 GPU
+    assert any("its source does not tell training, validation and test apart" in note for note in found.notes)
+
+
+def test_a_changed_raw_value_changes_the_table(found: Finding, tmp_path: Path) -> None:
+    changed = tmp_path / "thesis"
+    shutil.copytree(ORIGINALS, changed)
+    trace = sorted((changed / "Resultados_experimentos" / "Resultados_Distribuido_2GPU").glob("energia*.dat"))[0]
+    lines = trace.read_text().splitlines()
+    *watts, last = lines[-1].split()
+    trace.write_text("\n".join([*lines[:-1], " ".join([*watts, str(float(last) + 600.0)])]) + "\n")
+    before, after = (row_of(one, 0, "2 GPUs") for one in (found, imported(changed, tmp_path / "runs")))
+    # Half a second of 600 W in one of three runs.
+    assert after["J, used devices"] - before["J, used devices"] == pytest.approx(100.0)

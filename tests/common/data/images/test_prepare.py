@@ -1,0 +1,447 @@
+"""Prepared images: rows, values and bytes of the file, everything that can be wrong with folder and file, training."""
+
+import itertools
+import json
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from example_runs import make_config, make_experiment
+from PIL import Image
+from rule_workers import environment
+from safetensors.numpy import load_file
+from trainer_runs import ROOT, Job, run_jobs
+
+from common.__main__ import main
+from common.data.batches import training_batches
+from common.data.images import prepare as preparation
+from common.data.images import prepared_file
+from common.data.images.folder import read_image
+from common.data.images.prepare import Settings, prepare
+from common.data.images.prepared_file import load_prepared, read_description
+from common.data.images.prepared_rows import lay_out, parse_shares
+from common.data.loading import load_dataset
+from common.errors import UserError
+from common.utils.workers import in_order
+
+CLASSES = ("cat", "dog")
+COUNTS = {"cat": 100, "dog": 40}
+
+
+def value_of(label: int, number: int) -> int:
+    """Return the pixel value that tells an image from all others: 0..99 are cats, 150..189 dogs."""
+    return number + 150 * label
+
+
+def write_image(path: Path, value: int, *, size: tuple[int, int] = (6, 4)) -> None:
+    """Write an image of (width, height) pixels of one value."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", size, value).save(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "pets"
+    for label, (name, count) in enumerate(COUNTS.items()):
+        for number in range(count):
+            write_image(root / name / f"{number:02d}.png", value_of(label, number))
+    return root
+
+
+def settings(**changes: Any) -> Settings:
+    values = {"size": (6, 4), "gray": True, "pixels": "uint8", "shares": parse_shares("85/2/13"), "seed": 1}
+    return Settings(**{**values, "skip_broken": False, **changes})
+
+
+def make(folder: Path, name: str = "made", **changes: Any) -> Path:
+    """Prepare a folder and return the file."""
+    prepare(folder, folder.parent / name, settings(**changes), progress=False)
+    return folder.parent / name
+
+
+def test_the_default_split_of_9000_images_in_9_classes() -> None:
+    classes = {f"class {number}": [f"{file}.png" for file in range(1000)] for number in range(9)}
+    rows = lay_out(Path("folder"), classes, shares=parse_shares("85/2/13"), seed=1)
+    assert rows.counts == (7650, 180, 1170)
+    parts = np.split(rows.labels, np.cumsum(rows.counts)[:2])
+    assert [np.bincount(part).tolist() for part in parts] == [[850] * 9, [20] * 9, [130] * 9]
+    places = rows.labels * 1000 + rows.numbers
+    np.testing.assert_array_equal(np.sort(places), np.arange(9000))
+    for part in parts:  # shuffled: classes do not stand together
+        assert (np.diff(part) != 0).mean() > 0.7
+
+
+@pytest.mark.parametrize(
+    ("split", "count", "expected"),
+    [
+        ("85/2/13", 100, (85, 2, 13)),
+        ("85/2/13", 40, (34, 1, 5)),
+        ("85/2/13", 27, (22, 1, 4)),
+        ("70/0/30", 10, (7, 0, 3)),
+        ("62.5/12.5/25", 8, (5, 1, 2)),
+        ("62.5/12.5/25", 20, (12, 3, 5)),  # 2.5 is rounded up
+    ],
+)
+def test_each_part_gets_its_rounded_share_of_a_class(split: str, count: int, expected: tuple[int, int, int]) -> None:
+    assert parse_shares(split).of_class("cat", count) == expected
+
+
+@pytest.mark.parametrize("pixels", ["uint8", "float16"])
+def test_images_labels_and_statistics(folder: Path, pixels: str) -> None:
+    file = make(folder, pixels=pixels)
+    dataset = load_dataset(f"prepared:{file}")
+    assert dataset.class_names == CLASSES and dataset.image_shape == (4, 6, 1)
+    assert (len(dataset.train), dataset.validation_samples, len(dataset.test)) == (85 + 34 + 3, 3, 18)
+    assert np.bincount(dataset.train.labels[:-3]).tolist() == [85, 34]
+    assert np.bincount(dataset.train.labels[-3:]).tolist() == [2, 1]
+    assert np.bincount(dataset.test.labels).tolist() == [13, 5]
+    seen = []
+    for split in (dataset.train, dataset.test):
+        assert split.images.dtype == pixels and split.labels.dtype == np.int64
+        assert isinstance(split.images, np.memmap) and not split.images.flags.writeable
+        first = np.asarray(split.images[:, 0, 0, 0])
+        whole = first if pixels == "uint8" else np.rint(first.astype(np.float64) * 255)
+        if pixels == "float16":
+            np.testing.assert_array_equal(first, (whole / 255).astype(np.float16))
+        assert (split.images == first[:, None, None, None]).all()
+        np.testing.assert_array_equal(split.labels, whole >= 150)
+        seen.append(whole.astype(int))
+    expected = [value_of(label, number) for label, name in enumerate(CLASSES) for number in range(COUNTS[name])]
+    assert sorted(np.concatenate(seen).tolist()) == expected
+    training = seen[0][:-3] / 255
+    assert dataset.mean == pytest.approx([training.mean()])
+    assert dataset.standard_deviation == pytest.approx([training.std()])
+
+
+def test_images_are_resized_and_made_gray_as_a_folder_is_read(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for name, number in itertools.product(CLASSES, range(3)):
+        path = tmp_path / f"pets/{name}/{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (20 + number, 31, 3), dtype=np.uint8)).save(path)
+    for gray, channels in ((True, 1), (False, 3)):
+        file = make(tmp_path / "pets", f"made{channels}", gray=gray, size=(9, 7), shares=parse_shares("67/0/33"))
+        dataset = load_dataset(f"prepared:{file}")
+        assert dataset.image_shape == (7, 9, channels) and dataset.validation_samples is None
+        found = {image.tobytes() for split in (dataset.train, dataset.test) for image in split.images}
+        expected = [read_image(path, shape=(7, 9, channels)) for path in (tmp_path / "pets").rglob("*.jpg")]
+        assert found == {np.asarray(image).tobytes() for image in expected} and len(found) == 6
+
+
+def test_the_file_depends_on_folder_and_seed_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    same = [make(folder, "first").read_bytes(), make(folder, "second").read_bytes()]
+    prepare(folder, folder.parent / "one-worker", settings(), workers=1, progress=False)
+    same.append((folder.parent / "one-worker").read_bytes())
+    monkeypatch.setattr(preparation, "CHUNK_IMAGES", 7)
+    same.append(make(folder, "chunks").read_bytes())
+    assert len(set(same)) == 1
+    first, other = (load_prepared(make(folder, f"seed{seed}", seed=seed), name="made") for seed in (1, 2))
+    assert not np.array_equal(first.train.images, other.train.images)
+    assert set(first.test.images[:, 0, 0, 0].tolist()) != set(other.test.images[:, 0, 0, 0].tolist())
+
+
+def test_safetensors_reads_the_file(folder: Path) -> None:
+    file = make(folder, pixels="float16")
+    dataset, arrays = load_prepared(file, name="made"), load_file(file)
+    assert arrays.keys() == {"train_images", "train_labels", "test_images", "test_labels"}
+    for name, split in (("train", dataset.train), ("test", dataset.test)):
+        np.testing.assert_array_equal(arrays[f"{name}_images"], split.images)
+        np.testing.assert_array_equal(arrays[f"{name}_labels"], split.labels)
+    description, start = read_description(file)
+    assert (description.split, description.seed, description.source) == ("85/2/13", 1, "pets")
+    assert start % 4096 == 0
+
+
+def test_only_a_few_items_are_under_way_at_once() -> None:
+    """So memory does not grow with the number of images."""
+    taken, lock = [], threading.Lock()
+
+    def items() -> Any:
+        for number in range(100):
+            with lock:
+                taken.append(number)
+            yield number
+
+    results = in_order(lambda number: number * number, items(), workers=2)
+    assert [next(results) for _ in range(10)] == [number * number for number in range(10)]
+    assert len(taken) <= 10 + 2 * 2 + 1
+    assert list(results) == [number * number for number in range(10, 100)]
+
+
+def break_files(folder: Path) -> list[str]:
+    """Add files that are empty, of another kind, truncated, and of 16 bits; return their names."""
+    (folder / "cat/empty.png").touch()
+    (folder / "dog/text.jpeg").write_text("no image")
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 40), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / "dog/short.png")
+    (folder / "dog/short.png").write_bytes((folder / "dog/short.png").read_bytes()[:-500])
+    Image.fromarray(pixels.astype(np.uint16)).save(folder / "cat/deep.png")
+    return ["cat/deep.png", "cat/empty.png", "dog/short.png", "dog/text.jpeg"]
+
+
+def test_broken_files_stop_it_and_nothing_is_written(folder: Path) -> None:
+    break_files(folder)
+    with pytest.raises(UserError) as caught:
+        make(folder)
+    message = str(caught.value)
+    assert "4 of 144 image files are broken. Received: cat/deep.png (pixel format I;16" in message
+    assert "cat/empty.png (empty file)" in message and "dog/short.png" in message and "and 1 more" in message
+    assert "--skip-broken" in message and "\n" not in message
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_broken_files_are_skipped_on_request(folder: Path) -> None:
+    clean = load_prepared(make(folder, "clean"), name="clean")
+    broken = break_files(folder)
+    made = prepare(folder, folder.parent / "made", settings(skip_broken=True), progress=False)
+    assert sorted(str(path) for path, _ in made.skipped) == broken
+    dataset = load_prepared(folder.parent / "made", name="made")
+    np.testing.assert_array_equal(dataset.train.images, clean.train.images)
+    np.testing.assert_array_equal(dataset.test.labels, clean.test.labels)
+    assert made.description.skipped_files == 4
+
+
+def test_a_file_that_breaks_meanwhile_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "cat/empty.png").touch()
+    read, calls = preparation.read_image, itertools.count()
+
+    def reading(path: Path, **options: Any) -> Any:
+        return "gone" if next(calls) == 150 else read(path, **options)
+
+    monkeypatch.setattr(preparation, "read_image", reading)
+    with pytest.raises(UserError, match=r"1 of 141 image files are broken.*gone"):
+        make(folder, skip_broken=True)
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize(
+    "split", ["85/2", "85/2/14", "a/b/c", "-5/5/100", "85/2/13/0", "100/0/0", "0/50/50", "87/13/0"]
+)
+def test_an_impossible_split_is_refused(split: str) -> None:
+    with pytest.raises(UserError, match=f"Received: --split {split}. Give "):
+        parse_shares(split)
+
+
+def test_a_class_that_is_too_small_is_refused(folder: Path) -> None:
+    for number in range(20):
+        write_image(folder / f"bird/{number}.png", 200)
+    expected = r"none is left for validation. Received: class bird with 20 image\(s\), --split 85/2/13. Add images"
+    with pytest.raises(UserError, match=expected):
+        make(folder)
+    make(folder, shares=parse_shares("85/2.5/12.5"))
+
+
+def test_impossible_folders_and_existing_files_are_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="no such folder of images"):
+        make(folder.parent / "none")
+    (folder.parent / "empty").mkdir()
+    with pytest.raises(UserError, match="needs a subfolder for each of at least two classes"):
+        make(folder.parent / "empty")
+    (folder.parent / "made").write_text("mine")
+    with pytest.raises(UserError, match="exists already and is not overwritten"):
+        make(folder)
+    assert (folder.parent / "made").read_text() == "mine"
+
+
+def damaged(file: Path) -> str:
+    """Return the message with which a file is refused, which is one line."""
+    with pytest.raises(UserError) as caught:
+        load_dataset(f"prepared:{file}")
+    assert "\n" not in str(caught.value) and f"Received: {file}" in str(caught.value)
+    return str(caught.value)
+
+
+def test_missing_foreign_and_damaged_files_are_refused(folder: Path, tmp_path: Path) -> None:
+    file = make(folder)
+    good = file.read_bytes()
+    assert "No such file" in damaged(tmp_path / "none")
+    assert "Is a directory" in damaged(tmp_path)
+    for text in (b"", b"short", b"\xff" * 100, (2).to_bytes(8, "little") + b"{}", (2).to_bytes(8, "little") + b"[]"):
+        file.write_bytes(text)
+        assert "no file of prepared images" in damaged(file)
+    start = 8 + int.from_bytes(good[:8], "little")
+    labels_end = start + 140 * 8
+    for position, what in ((start, "labels"), (labels_end - 1, "labels"), (labels_end, "images"), (-1, "images")):
+        changed = bytearray(good)
+        changed[position] ^= 1
+        file.write_bytes(changed)
+        assert f"the {what} have another checksum" in damaged(file)
+    for content in (good[:-1], good + b"0"):
+        file.write_bytes(content)
+        assert f"it has {len(content):,} bytes instead of {len(good):,}" in damaged(file)
+    file.write_bytes(good.replace(b"pets", b"cats"))
+    assert "the description has another checksum" in damaged(file)
+    file.write_bytes(good.replace(b'"U8", "shape": [122', b'"U8", "shape": [121'))
+    assert "the header does not fit" in damaged(file)
+
+
+def test_another_version_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = make(folder)
+    monkeypatch.setattr(prepared_file, "VERSION", 2)
+    assert "another version of this program (1, not 2)" in damaged(file)
+
+
+def test_large_files_are_checked_by_their_length_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = make(folder)
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert "the images have another checksum" in damaged(file)
+    monkeypatch.setattr(prepared_file, "FULL_CHECK_BYTES", 100)
+    load_prepared(file, name="made")
+
+
+def test_the_data_set_brings_its_validation_rows(folder: Path, tmp_path: Path) -> None:
+    data = {"dataset": f"prepared:{make(folder)}"}
+    training = {"batch_size": 30, "target_accuracy": 0.9, "early_stop": 2}
+    experiment = make_experiment(make_config(tmp_path, data=data, training=training))
+    np.testing.assert_array_equal(experiment.training_indices, np.arange(119))
+    np.testing.assert_array_equal(experiment.validation_indices, [119, 120, 121])
+    assert experiment.validates_after(1)
+    share = make_config(tmp_path, data={**data, "validation_share": 0.1}, training={"batch_size": 30})
+    with pytest.raises(UserError, match=r"validation split of its own \(3 samples\). Received: --validation-share 0.1"):
+        make_experiment(share)
+
+
+def test_without_validation_rows_a_share_is_cut_or_missed(folder: Path, tmp_path: Path) -> None:
+    data = {"dataset": f"prepared:{make(folder, shares=parse_shares('87/0/13'))}"}
+    training = {"batch_size": 30, "target_accuracy": 0.9}
+    with pytest.raises(UserError, match=r"--target-accuracy needs validation samples. Received: --target-accuracy 0.9"):
+        make_experiment(make_config(tmp_path, data=data, training=training))
+    cut = make_experiment(make_config(tmp_path, data={**data, "validation_share": 0.25}, training=training))
+    assert len(cut.validation_indices) == 31  # a quarter of 122, rounded up
+
+
+@pytest.mark.parametrize("pixels", ["uint8", "float16"])
+def test_batches_are_normalised(folder: Path, tmp_path: Path, pixels: str) -> None:
+    data = {"dataset": f"prepared:{make(folder, pixels=pixels)}"}
+    experiment = make_experiment(make_config(tmp_path, data=data, model={"dtype": "float64"}))
+    dataset, rows = experiment.dataset, experiment.training_indices
+    batches = training_batches(
+        dataset.train, rows, seed=1, epoch=1, batch_size=119, rank=0, size=1, table=experiment.table
+    )
+    ((images, labels),) = batches
+    assert images.dtype == np.float64 and images.shape == (119, 4, 6, 1)
+    assert images.mean() == pytest.approx(0, abs=1e-3) and images.std() == pytest.approx(1, abs=1e-3)
+    value = np.rint(255 * (images[:, 0, 0, 0] * dataset.standard_deviation[0] + dataset.mean[0]))
+    np.testing.assert_array_equal(labels, value >= 150)
+
+
+def command(folder: Path, *arguments: str) -> list[str]:
+    return ["images", "prepare", str(folder), "--size", "6x4", "--out", str(folder.parent / "made"), *arguments]
+
+
+def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    break_files(folder)
+    assert main(command(folder, "--gray", "--dtype", "float16", "--skip-broken")) == 0
+    shown = capsys.readouterr().out
+    assert "119 training, 3 validation and 18 test images of 2 classes, 6x4 pixels, 1 channel, float16" in shown
+    assert "left out 4 broken files" in shown and "cat/empty.png: empty file" in shown
+    last = shown.splitlines()[-1]
+    assert last.startswith("prepared 140 images in ") and "images/s" in last and "peak memory" in last
+    assert " cores used" in last
+    made = {path.name for path in folder.parent.iterdir()}
+    assert made == {"pets", "made", "made-before.png", "made-after.png", "made-skipped.txt"}
+    listed = (folder.parent / "made-skipped.txt").read_text().splitlines()
+    assert [line.split(":")[0] for line in listed] == break_files(folder)
+    before, after = (Image.open(folder.parent / f"made-{name}.png") for name in ("before", "after"))
+    # These images need no resizing, so below the titles both sheets show the same.
+    before_pixels, after_pixels = (np.asarray(sheet)[40:] for sheet in (before, after))
+    np.testing.assert_array_equal(before_pixels, after_pixels)
+    shown_values = {*before_pixels[30, 100::134, 0].tolist(), *before_pixels[120, 100::134, 0].tolist()}
+    assert len([value for value in shown_values if 150 <= value < 190]) >= 6  # dogs
+    assert len([value for value in shown_values if value < 100]) >= 6  # cats
+    assert load_dataset(f"prepared:{folder.parent / 'made'}").image_shape == (4, 6, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--size", "197"], "Received: --size 197. Give for example"),
+        (["--size", "0x5"], "Received: --size 0x5"),
+        (["--size", "5x99999"], "Received: --size 5x99999"),
+        (["--seed", "-2"], "Received: --seed -2"),
+        (["--split", "9/9/9"], "Received: --split 9/9/9"),
+        (["--dtype", "float32"], "invalid choice: 'float32'"),
+        (["--out", "no/such/folder"], "No such file or directory. Received:"),
+    ],
+)
+def test_an_impossible_flag_is_one_line(
+    folder: Path, arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(command(folder, *arguments))
+    except SystemExit as stop:  # what argparse finds
+        code = stop.code
+    shown = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("preparing ")]
+    assert code == 2 and len(shown) == 1 and part in shown[0]
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("name", ["made-before.png", "made-after.png", "made-skipped.txt"])
+def test_files_beside_the_file_are_not_overwritten(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder.parent / name).write_text("mine")
+    assert main(command(folder)) == 2
+    assert f"{name}. Remove it" in capsys.readouterr().err
+    assert {path.name for path in folder.parent.iterdir()} == {"pets", name}
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
+    try:
+        code = main(command(folder))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 2 and f"File too large. Received: {folder.parent / 'made'}" in capsys.readouterr().err
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_leaves_nothing(folder: Path, number: signal.Signals) -> None:
+    large = folder / "cat/large.png"
+    write_image(large, 1, size=(3000, 3000))
+    for copy in range(300):  # some seconds of work
+        (folder / f"cat/copy{copy}.png").hardlink_to(large)
+    program = [sys.executable, "-m", "common", *command(folder)]
+    process = subprocess.Popen(program, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
+    try:
+        while not any(path.stat().st_size for path in folder.parent.glob(".made.partial-*")):
+            assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 130
+    finally:
+        process.kill()
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_both_trainers_train_on_it(framework: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for label, name in enumerate(CLASSES):
+        for number in range(60):
+            pixels = random.integers(100 * label, 100 * label + 80, (12, 16), dtype=np.uint8)
+            (tmp_path / "pets" / name).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(tmp_path / f"pets/{name}/{number}.png")
+    make(tmp_path / "pets", size=(16, 12), pixels="float16", shares=parse_shares("80/5/15"))
+    run = ["--dataset", "prepared:made", "--model", "mlp", "--batch-size", "8", "--learning-rate", "0.1"]
+    stop = ["--epochs", "9", "--target-accuracy", "1", "--name", framework]
+    picture = str(tmp_path / "pets/dog/0.png")
+    jobs = [
+        Job("train", [*run, *stop]),
+        Job("evaluate", [f"runs/{framework}"], program="predict"),
+        Job("classify", [f"runs/{framework}", picture], program="predict"),
+    ]
+    outcomes = run_jobs(framework, jobs, folder=tmp_path, launcher="none")
+    assert not isinstance(outcomes, str), outcomes
+    assert "96 training, 6 validation, 18 test samples" in outcomes["train"][0].stdout
+    record = json.loads((tmp_path / f"runs/{framework}/run.json").read_text())
+    assert record["status"]["state"] == "finished"
+    assert "accuracy 100.00 % (18/18)" in outcomes["evaluate"][0].stdout
+    assert outcomes["classify"][0].stdout.split()[1] == "dog"

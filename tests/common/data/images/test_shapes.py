@@ -1,0 +1,114 @@
+"""Drawn silhouettes: the same for a seed, whoever draws them; all classes; nothing overwritten, nothing half made."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from common.__main__ import main
+from common.data.images import shapes as silhouettes
+from common.data.images.shapes import CLASS_NAMES, SHAPES, class_of, draw_folder, draw_silhouette
+from common.errors import UserError
+
+SIZE = (24, 18)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.png"))}
+
+
+def pixels(index: int, *, seed: int = 1) -> np.ndarray:
+    return np.asarray(draw_silhouette(index, seed=seed, size=SIZE))
+
+
+def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(tmp_path: Path) -> None:
+    for name, seed, workers in (("one", 1, 1), ("two", 1, 2), ("other", 2, 2)):
+        draw_folder(tmp_path / name, images=20, size=SIZE, seed=seed, workers=workers, progress=False)
+    one, two, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
+    assert one == two
+    assert one.keys() == other.keys() and not set(one.values()) & set(other.values())
+    for path in (tmp_path / "one").rglob("*.png"):
+        index = int(path.stem)
+        assert path.parent.name == class_of(index)
+        np.testing.assert_array_equal(np.asarray(Image.open(path)), pixels(index))
+
+
+def test_classes_have_equal_counts(tmp_path: Path) -> None:
+    draw_folder(tmp_path / "made", images=20, size=SIZE, seed=1, progress=False)
+    counts = {folder.name: len(list(folder.iterdir())) for folder in (tmp_path / "made").iterdir()}
+    assert set(counts) == set(CLASS_NAMES) and len(CLASS_NAMES) == 9
+    assert sorted(counts.values()) == [2] * 7 + [3] * 2
+    assert list(tmp_path.iterdir()) == [tmp_path / "made"]
+
+
+def test_an_image_is_gray_of_its_size_and_unlike_the_others() -> None:
+    picture = draw_silhouette(0, seed=1, size=SIZE)
+    assert picture.mode == "L" and picture.size == SIZE
+    made = [pixels(index) for index in range(0, 90, 9)] + [pixels(0, seed=2)]
+    assert len({image.tobytes() for image in made}) == len(made)
+    assert all(image.std() > 5 for image in made)
+    circle, hexagon = (pixels(CLASS_NAMES.index(name)) for name in ("circle", "hexagon"))
+    assert (circle == hexagon).mean() < 0.2  # neighbours do not share their background either
+
+
+def test_shapes_lie_within_a_circle_and_have_different_areas() -> None:
+    areas = []
+    for outline in SHAPES.values():
+        assert np.hypot(*outline.T).max() < 1.15
+        x, y = outline.T
+        areas.append(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2)  # the shoelace formula
+    assert len({round(area, 4) for area in areas}) == 9
+    assert dict(zip(SHAPES, areas, strict=True))["square"] == pytest.approx(2)
+
+
+def test_the_shape_is_in_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without disturbances, a square is darker and covers the area of its outline."""
+    for name in ("LINES", "BLOTS", "UNEVENNESS"):
+        monkeypatch.setattr(silhouettes, name, 0)
+    monkeypatch.setattr(silhouettes, "NOISE", (0, 0))
+    monkeypatch.setattr(silhouettes, "RADIUS", (0.3, 0.3))
+    monkeypatch.setattr(silhouettes, "STRETCH", (1, 1))
+    monkeypatch.setattr(silhouettes, "CONTRAST", (60, 60))
+    square = CLASS_NAMES.index("square")
+    picture = np.asarray(draw_silhouette(square, seed=1, size=(600, 500))).astype(int)
+    dark = picture < picture.max() - 30
+    assert dark.sum() == pytest.approx(2 * 150**2, rel=0.04)
+
+
+def refused(tmp_path: Path, **options: object) -> str:
+    values = {"images": 18, "size": SIZE, "seed": 1, "progress": False, **options}
+    with pytest.raises(UserError) as caught:
+        draw_folder(tmp_path / "made", **values)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value) and "Received" in str(caught.value)
+    return str(caught.value)
+
+
+def test_impossible_requests_are_refused(tmp_path: Path) -> None:
+    assert "Received: --images 8. Give 9 or more" in refused(tmp_path, images=8)
+    assert "Received: --size 15x40" in refused(tmp_path, size=(15, 40))
+    (tmp_path / "made").mkdir()
+    assert "exists already and is not overwritten" in refused(tmp_path)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "made"]
+
+
+def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> list[None]:
+        assert len(list(tmp_path.iterdir())) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(silhouettes, "in_order", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        draw_folder(tmp_path / "made", images=18, size=SIZE, seed=1, progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["images", "draw", str(tmp_path / "made"), "--images", "9", "--size", "20x16", "--seed", "3"]
+    assert main(arguments) == 0
+    assert "drew 9 images in" in capsys.readouterr().out
+    assert Image.open(tmp_path / "made/arrow/0.png").size == (20, 16)
+    assert main(arguments) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main(["images", "draw", str(tmp_path / "new"), "--seed", "-1"]) == 2
+    assert "Received: --seed -1" in capsys.readouterr().err

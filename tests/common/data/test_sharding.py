@@ -1,0 +1,115 @@
+"""Which sample, on which rank, in which order: proven for every number of ranks."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from common.data.sharding import (
+    dropped_samples,
+    epoch_order,
+    evaluation_range,
+    rank_slice,
+    split_validation,
+    stable_permutation,
+    steps_per_epoch,
+)
+from common.errors import UserError
+
+SIZES = st.integers(1, 64)
+SEEDS = st.integers(0, 2**32)
+
+
+@given(
+    sample_count=st.integers(0, 3000), batch_size=st.integers(1, 40), size=SIZES, seed=SEEDS, epoch=st.integers(0, 99)
+)
+@example(sample_count=60_000, batch_size=64, size=4, seed=0, epoch=1)
+def test_an_epoch_uses_each_sample_at_most_once_and_drops_only_the_last_global_batch(
+    sample_count: int, batch_size: int, size: int, seed: int, epoch: int
+) -> None:
+    order = epoch_order(sample_count, seed=seed, epoch=epoch)
+    steps = steps_per_epoch(sample_count, batch_size=batch_size, size=size)
+    used = [
+        order[rank_slice(step, batch_size=batch_size, rank=rank, size=size)]
+        for step in range(steps)
+        for rank in range(size)
+    ]
+    assert all(len(samples) == batch_size for samples in used)
+    # Step by step and rank by rank, the ranks use the order from its beginning, without gap or repetition.
+    dropped = dropped_samples(sample_count, batch_size=batch_size, size=size)
+    assert 0 <= dropped < batch_size * size
+    np.testing.assert_array_equal(np.concatenate([*used, order[:0]]), order[: sample_count - dropped])
+    np.testing.assert_array_equal(np.sort(order), np.arange(sample_count))
+
+
+@given(size=SIZES, batch_size=st.integers(1, 16), step=st.integers(0, 50), seed=SEEDS)
+def test_a_global_batch_is_the_same_for_every_number_of_ranks_that_divides_it(
+    size: int, batch_size: int, step: int, seed: int
+) -> None:
+    global_batch = batch_size * size
+    order = epoch_order(global_batch * (step + 1), seed=seed, epoch=1)
+    alone = order[rank_slice(step, batch_size=global_batch, rank=0, size=1)]
+    for ranks in (number for number in range(1, global_batch + 1) if global_batch % number == 0):
+        together = [
+            order[rank_slice(step, batch_size=global_batch // ranks, rank=rank, size=ranks)] for rank in range(ranks)
+        ]
+        np.testing.assert_array_equal(np.concatenate(together), alone)
+
+
+@pytest.mark.parametrize("size", range(1, 65))
+def test_evaluation_covers_every_sample_once(size: int) -> None:
+    for sample_count in (0, 1, size - 1, size, size + 1, 997, 10_000):
+        ranges = [evaluation_range(sample_count, rank=rank, size=size) for rank in range(size)]
+        assert [sample for part in ranges for sample in part] == list(range(sample_count))
+        lengths = [len(part) for part in ranges]
+        assert max(lengths) - min(lengths) <= 1
+
+
+@given(sample_count=st.integers(2, 3000), share=st.floats(0, 0.95), seed=SEEDS)
+def test_validation_and_training_are_disjoint_complete_and_sorted(sample_count: int, share: float, seed: int) -> None:
+    try:
+        training, validation = split_validation(sample_count, share=share, seed=seed)
+    except UserError:
+        assert share > 0 and round(share * sample_count) in (0, sample_count)
+        return
+    assert abs(len(validation) - share * sample_count) <= 0.5
+    assert (np.diff(training) > 0).all() and (np.diff(validation) > 0).all()
+    np.testing.assert_array_equal(np.sort(np.concatenate([training, validation])), np.arange(sample_count))
+
+
+def test_no_validation_share_leaves_all_for_training() -> None:
+    training, validation = split_validation(100, share=0, seed=3)
+    assert len(validation) == 0
+    np.testing.assert_array_equal(training, np.arange(100))
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, 0.001, float("nan")])
+def test_an_impossible_validation_share_is_refused(share: float) -> None:
+    with pytest.raises(UserError, match="Received"):
+        split_validation(100, share=share, seed=0)
+
+
+def test_orders_differ_between_epochs_seeds_and_purposes() -> None:
+    orders = [epoch_order(1000, seed=seed, epoch=epoch).tolist() for seed in (0, 1) for epoch in (0, 1, 2)]
+    orders.append(stable_permutation(1000, seed=0, stream=(0,)).tolist())  # the one that cuts the validation split
+    assert len({tuple(order) for order in orders}) == len(orders)
+
+
+def test_the_order_is_random() -> None:
+    """Each position holds each sample about equally often: chi-square of 10 x 10 counts, 81 degrees of freedom."""
+    counts = np.zeros((10, 10))
+    for epoch in range(2000):
+        counts[np.arange(10), epoch_order(10, seed=5, epoch=epoch)] += 1
+    chi_square = ((counts - 200) ** 2 / 200).sum()
+    assert 81 - 4 * np.sqrt(162) < chi_square < 81 + 4 * np.sqrt(162)
+
+
+def test_the_order_never_changes() -> None:
+    """Written down: a new NumPy or another machine must give these, or old runs cannot be repeated."""
+    assert epoch_order(12, seed=1234, epoch=7).tolist() == [6, 7, 11, 3, 5, 10, 0, 1, 8, 9, 2, 4]
+    assert split_validation(12, share=0.25, seed=1234)[1].tolist() == [1, 6, 9]
+
+
+def test_fewer_samples_than_a_global_batch_give_no_step() -> None:
+    assert steps_per_epoch(255, batch_size=64, size=4) == 0
+    assert dropped_samples(255, batch_size=64, size=4) == 255

@@ -1,0 +1,142 @@
+"""What ranks agree on: sums in one order, one rank's error on all, the first tensor that differs."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+from fake_ranks import alone, run_ranks
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.distributed.ranks import Ranks, controller_variables, threads_per_rank, under_launcher
+from common.errors import UserError
+
+
+def test_sum_maximum_and_first() -> None:
+    def work(ranks: Ranks) -> tuple[list[float], list[float], str]:
+        mine = np.array([ranks.rank, -ranks.rank], dtype=np.float64)
+        return ranks.sum(mine).tolist(), ranks.maximum(mine).tolist(), ranks.from_first(f"rank {ranks.rank}")
+
+    assert run_ranks(3, work) == [([3.0, -3.0], [2.0, 0.0], "rank 0")] * 3
+    assert work(alone()) == ([0.0, 0.0], [0.0, 0.0], "rank 0")
+
+
+def test_sums_are_added_in_the_order_of_ranks() -> None:
+    values = [1e16, 1.0, -1e16, 1.0]
+    found = run_ranks(4, lambda ranks: float(ranks.sum(np.array(values[ranks.rank]))))
+    assert found == [((1e16 + 1.0) - 1e16) + 1.0] * 4
+
+
+def fail(ranks: Ranks, errors: dict[int, Exception]) -> str:
+    with ranks.together("writing the file"):
+        if ranks.rank in errors:
+            raise errors[ranks.rank]
+    return "went on"
+
+
+def test_without_an_error_all_go_on() -> None:
+    assert run_ranks(3, lambda ranks: fail(ranks, {})) == ["went on"] * 3
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_the_error_of_one_rank_reaches_all(rank: int) -> None:
+    results = run_ranks(3, lambda ranks: fail(ranks, {rank: UserError("no. Received: x. Do y")}))
+    assert all(isinstance(result, UserError) for result in results)
+    expected = "no. Received: x. Do y" + (f" (rank {rank})" if rank else "")
+    assert {str(result) for result in results} == {expected}
+
+
+def test_what_all_ranks_meet_is_said_without_a_rank() -> None:
+    results = run_ranks(2, lambda ranks: fail(ranks, {0: UserError("same"), 1: UserError("same")}))
+    assert [str(result) for result in results] == ["same", "same"]
+
+
+def test_of_several_errors_all_tell_the_first() -> None:
+    results = run_ranks(3, lambda ranks: fail(ranks, {1: UserError("one"), 2: UserError("two")}))
+    assert [str(result) for result in results] == ["one (rank 1)"] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "parts"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/a"), ["No space left", "/data/a", "Free some space"]),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/data/a"), ["Permission denied", "permissions"]),
+        (OSError("strange"), ["strange", "no path"]),
+    ],
+)
+def test_an_os_error_becomes_one_line(error: OSError, parts: list[str]) -> None:
+    results = run_ranks(2, lambda ranks: fail(ranks, {0: error}))
+    for result in results:
+        assert isinstance(result, UserError)
+        assert str(result).startswith("writing the file failed: ") and "\n" not in str(result)
+        assert all(part in str(result) for part in parts)
+
+
+def test_a_bug_is_not_turned_into_an_error_for_people() -> None:
+    results = run_ranks(2, lambda ranks: fail(ranks, {0: ZeroDivisionError("a bug")}))
+    assert isinstance(results[0], ZeroDivisionError)
+    assert isinstance(results[1], RuntimeError), "the other rank waits for it, until its launcher ends it"
+
+
+def weights_of(rank: int, different: dict[int, list[str]]) -> dict[str, np.ndarray]:
+    weights = {name: np.arange(3.0) for name in ("fc2.bias", "conv1.weight", "fc1.weight")}
+    for name in different.get(rank, []):
+        weights[name] = np.nextafter(weights[name], 9)
+    return weights
+
+
+def test_same_weights_pass() -> None:
+    assert run_ranks(3, lambda ranks: ranks.check_same_weights(weights_of(ranks.rank, {}), when="now")) == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("different", "parts"),
+    [
+        ({2: ["fc1.weight"]}, ["1 of 3 tensors differ", "the first is fc1.weight", "rank 2 differs"]),
+        ({0: ["fc2.bias", "fc1.weight"]}, ["2 of 3 tensors differ", "the first is fc1.weight", "rank 1 differs"]),
+        ({1: ["fc2.bias"], 2: ["conv1.weight"]}, ["2 of 3", "the first is conv1.weight", "rank 1 differs"]),
+    ],
+)
+def test_a_difference_of_the_last_bit_stops_all_ranks_and_is_named(
+    different: dict[int, list[str]], parts: list[str]
+) -> None:
+    results = run_ranks(
+        3, lambda ranks: ranks.check_same_weights(weights_of(ranks.rank, different), when="after epoch 2")
+    )
+    assert len({str(result) for result in results}) == 1
+    for result in results:
+        assert isinstance(result, UserError) and "\n" not in str(result)
+        assert all(part in str(result) for part in [*parts, "after epoch 2"])
+
+
+def test_under_a_launcher() -> None:
+    assert not under_launcher({"PATH": "/bin", "OMPI_MCA_x": "1"})
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "HOROVOD_RANK"):
+        assert under_launcher({name: "0"})
+
+
+def test_controller_variables() -> None:
+    assert controller_variables({}, nccl=False) == {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+    launched = {"OMPI_COMM_WORLD_SIZE": "2"}
+    assert controller_variables(launched, nccl=False) == {
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "HOROVOD_CYCLE_TIME": "0.2",
+        "HOROVOD_FUSION_THRESHOLD": "4194304",
+    }
+    # What a user has set stays.
+    mine = {"OMPI_MCA_mpi_yield_when_idle": "0", "HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "0"}
+    assert controller_variables({**launched, **mine}, nccl=False) == {}
+    # Horovod's own values: for NCCL, and for Gloo, which `horovodrun --gloo` names.
+    yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+    assert controller_variables(launched, nccl=True) == yielding
+    assert controller_variables({"HOROVOD_RANK": "0", "HOROVOD_CONTROLLER": "gloo"}, nccl=False) == yielding
+
+
+@given(cores=st.integers(1, 200), local_size=st.integers(1, 200))
+def test_threads_share_the_cores(cores: int, local_size: int) -> None:
+    threads = threads_per_rank(None, cores=cores, local_size=local_size)
+    assert threads >= 1
+    assert threads * local_size <= max(cores, local_size)
+    assert (threads + 1) * local_size > cores
+    assert threads_per_rank(3, cores=cores, local_size=local_size) == 3

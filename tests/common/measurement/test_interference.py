@@ -1,0 +1,115 @@
+"""What a run records of its machines: other processes, throttling, memory."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from common.measurement import interference as isolation
+from common.measurement.interference import (
+    HostBefore,
+    Isolation,
+    RankAfter,
+    look_at_host,
+    look_at_rank,
+    other_processes,
+    spent_so_far,
+    summarize,
+    take_sample,
+)
+
+BUSY = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
+
+
+def test_another_busy_program_is_noticed_and_our_own_are_not() -> None:
+    """The busy one leaves our session and our tree, as if somebody else had started it."""
+    outsider = subprocess.run(
+        ["setsid", "sh", "-c", f"{sys.executable} -c '{BUSY}' >/dev/null 2>&1 & echo $!"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    own = subprocess.Popen([sys.executable, "-c", BUSY])
+    try:
+        busy = psutil.Process(int(outsider.stdout))
+        deadline = time.monotonic() + 30
+        while not (seen := [line for line in other_processes(take_sample()) if line.startswith(busy.name())]):
+            assert time.monotonic() < deadline
+        assert all(line.endswith(" % of a core") for line in seen)
+        assert busy.pid not in isolation._own_processes()
+        assert own.pid in isolation._own_processes()
+    finally:
+        own.kill()
+        own.wait()
+        busy.kill()
+
+
+def test_ranks_of_one_command_line_are_our_own(tmp_path: Path) -> None:
+    """A launcher may give each rank a session of its own."""
+    script = tmp_path / "rank.py"
+    script.write_text(
+        "import sys, time\n"
+        "from common import isolation\n"
+        "time.sleep(1.5)\n"
+        "print(isolation._own_processes())\n"
+        "time.sleep(2)\n"
+    )
+    command = [sys.executable, str(script)]
+    ranks = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True,
+                         env={"PYTHONPATH": str(Path(__file__).parents[3])})
+        for _ in range(2)
+    ]  # fmt: skip
+    shown = [rank.communicate(timeout=60)[0] for rank in ranks]
+    assert all(str(rank.pid) in text for rank in ranks for text in shown)
+
+
+def throttled(folder: Path, *counts: str) -> Path:
+    for core, count in enumerate(counts):
+        place = folder / f"cpu{core}" / "thermal_throttle"
+        place.mkdir(parents=True)
+        (place / "core_throttle_count").write_text(count)
+    return folder
+
+
+def test_throttling_is_counted_or_said_to_be_unknown(tmp_path: Path) -> None:
+    assert isolation.throttle_count(throttled(tmp_path / "hot", "3\n", "4\n")) == 7
+    assert isolation.throttle_count(throttled(tmp_path / "odd", "3\n", "many\n")) is None
+    assert isolation.throttle_count(tmp_path / "none") is None
+
+
+def test_the_record_by_hand() -> None:
+    first = HostBefore(1.5, ["make, 87 % of a core"], 10)
+    second = HostBefore(0.5, [], 20)
+    ranks = [
+        RankAfter(first, 12, 100, None, 0.5),
+        RankAfter(None, None, 200, 7, 1.5),
+        RankAfter(second, 25, 300, None, 2.0),
+    ]
+    assert summarize(ranks) == Isolation(
+        load_average_before=[1.5, 0.5],
+        other_processes_before=["make, 87 % of a core"],
+        throttled_cores=7,
+        peak_memory_bytes=[100, 200, 300],
+        peak_device_memory_bytes=[None, 7, None],
+        busy_cores=[0.5, 1.5, 2.0],
+    )
+    unknown = [*ranks[:2], RankAfter(HostBefore(0.5, [], None), None, 300, None, 1.0)]
+    assert summarize(unknown).throttled_cores is None
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_a_rank_tells_its_memory_and_the_first_its_host(speaks: bool) -> None:
+    before = look_at_host(take_sample()) if speaks else None
+    since, end = spent_so_far(), time.monotonic() + 0.3
+    while time.monotonic() < end:
+        pass
+    rank = look_at_rank(before, since=since, peak_device_memory_bytes=5)
+    assert 0 < rank.busy_cores < 1.5
+    idle = spent_so_far()
+    time.sleep(0.3)
+    assert look_at_rank(before, since=idle, peak_device_memory_bytes=5).busy_cores < rank.busy_cores
+    assert rank.peak_memory_bytes >= psutil.Process().memory_info().rss * 0.5 > 1e6
+    assert (rank.before is None) == (not speaks) and rank.peak_device_memory_bytes == 5
+    assert summarize([rank]).load_average_before == ([before.load_average] if before else [])

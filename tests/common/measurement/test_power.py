@@ -1,0 +1,247 @@
+"""The reader with a clock of the test's own, its thread with the real one, and power.csv."""
+
+import pickle
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_power import MadeGpu, MadeNvml, Meter, make_zone
+
+from common.errors import UserError
+from common.measurement.power import STARTUP, PowerReader, next_sample
+from common.measurement.power_sources import Device, Sources, find_sources
+from common.measurement.power_trace import IDLE_BEFORE, PowerTrace, Series, kind_of
+from common.run_folder.power_file import POWER_FILE, read_power, write_power
+
+# The thread sleeps through a test that takes all samples itself; half of it is the shortest time for watts.
+LONG = 4096.0
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Machine:
+    """A reader of two made devices: `counter` in joules, `power` in watts."""
+
+    def __init__(self) -> None:
+        self.clock, self.counter, self.power = Clock(), Meter(500.0), Meter(100.0)
+        self.closed = 0
+        devices = [
+            Device(name="cpu0", method="counter", read=self.counter),
+            Device(name="gpu0", method="integral", read=self.power),
+        ]
+        sources = Sources(devices=devices, not_measured={"ram0": "not counted"}, close=self.close)
+        self.reader = PowerReader(
+            sources, host="here", interval_seconds=LONG, clock=self.clock, sleep=lambda seconds: self.pass_time(seconds)
+        )
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def pass_time(self, seconds: float, *, joules: float = 0.0, watts: float | None = None) -> None:
+        self.clock.now += seconds
+        assert isinstance(self.counter.value, float)
+        self.counter.value += joules
+        if watts is not None:
+            self.power.value = watts
+
+
+def test_every_joule_falls_into_the_phase_that_it_was_spent_in() -> None:
+    machine = Machine()
+    machine.reader.start()
+    machine.pass_time(4096, joules=40960)
+    machine.reader.mark("training")
+    machine.pass_time(4096, joules=81920, watts=50)
+    machine.reader.sample()
+    machine.pass_time(2, joules=7, watts=30)
+    machine.reader.mark("validation")
+    machine.pass_time(3, joules=5, watts=20)
+    trace = machine.reader.stop()
+    assert trace.phases == [STARTUP, STARTUP, "training", "training", "validation"]
+    assert trace.seconds.tolist() == [0, 4096, 8192, 8194, 8197]
+    assert trace.series["cpu0"].joules.tolist() == [0, 40960, 81920, 7, 5]
+    # Too soon after the sample before to tell the power of a counter, but not its energy.
+    np.testing.assert_array_equal(trace.series["cpu0"].watts, [np.nan, 10, 20, np.nan, np.nan])
+    assert trace.series["gpu0"].watts.tolist() == [100, 100, 50, 30, 20]
+    assert trace.series["gpu0"].joules.tolist() == [0, 409600, 204800, 60, 60]
+    assert trace.not_measured == {"ram0": "not counted"}
+    assert trace.host == "here"
+    assert machine.closed == 1
+
+
+def test_rest_is_a_phase_of_its_own_and_the_phase_before_goes_on() -> None:
+    machine = Machine()
+    machine.reader.start()
+    machine.reader.measure_idle(IDLE_BEFORE, 8)
+    machine.pass_time(1, joules=1)
+    trace = machine.reader.stop()
+    assert trace.phases == [STARTUP, STARTUP, IDLE_BEFORE, STARTUP]
+    assert trace.seconds.tolist() == [0, 0, 8, 9]
+
+
+def test_a_device_that_fails_is_not_measured_and_the_others_go_on() -> None:
+    machine = Machine()
+    machine.reader.start()
+    machine.pass_time(2, joules=6)
+    machine.reader.mark("training")
+    machine.power.value = "GPU is lost"
+    machine.pass_time(2, joules=6)
+    machine.reader.mark("test")
+    machine.power.value = "Unknown Error"  # the first reason is the one that tells
+    machine.reader.sample()
+    machine.power.value = 100.0  # back again: what it took meanwhile nobody knows
+    machine.pass_time(2, joules=6)
+    trace = machine.reader.stop()
+    assert trace.series["cpu0"].joules.tolist() == [0, 6, 6, 0, 6]
+    assert "gpu0" not in trace.series
+    assert trace.not_measured["gpu0"] == "failed 4.0 s after the first sample: GPU is lost"
+
+
+def test_a_counter_that_stands_still_is_not_measured() -> None:
+    """Some virtual machines have one that always reads the same: no machine takes 0 J."""
+    machine = Machine()
+    machine.reader.start()
+    machine.pass_time(60)
+    trace = machine.reader.stop()
+    assert list(trace.series) == ["gpu0"]
+    assert trace.not_measured["cpu0"].startswith("read 0 J")
+
+
+@pytest.mark.parametrize(
+    ("last", "elapsed", "expected"),
+    [(0, 0.0, 1), (1, 0.5, 2), (1, 0.51, 2), (1, 0.4999, 2), (1, 1.7, 4), (3, 2.0, 5)],
+)
+def test_a_late_sample_shifts_no_other(last: int, elapsed: float, expected: int) -> None:
+    assert next_sample(last, elapsed_seconds=elapsed, interval_seconds=0.5) == expected
+
+
+def test_the_thread_samples_and_ends() -> None:
+    def slow() -> float:
+        time.sleep(0.03)
+        return time.monotonic()
+
+    device = Device(name="gpu0", method="counter", read=slow)
+    reader = PowerReader(Sources(devices=[device], not_measured={}, close=lambda: None), host="", interval_seconds=0.1)
+    before = threading.active_count()
+    reader.start()
+    assert threading.active_count() == before + 1
+    time.sleep(0.75)
+    trace = reader.stop()
+    assert threading.active_count() == before
+    assert 1 <= len(trace.seconds[1:-1]) <= 8
+    np.testing.assert_allclose(trace.series["gpu0"].joules.sum(), trace.seconds[-1], atol=0.5)
+
+
+def test_known_joules_of_a_made_machine_come_out(tmp_path: Path) -> None:
+    """From the counters' files and NVML to the trace, with a wrap on the way."""
+    gpu, old = MadeGpu(millijoules=5_000), MadeGpu(millijoules="Not Supported", milliwatts=16_000)
+    cpu = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=9_000_000, largest=10_000_000)
+    ram = make_zone(tmp_path / "intel-rapl:0" / "intel-rapl:0:0", "dram", microjoules=0)
+    clock = Clock()
+    sources = find_sources(powercap=tmp_path, nvml=MadeNvml([gpu, old]))
+    reader = PowerReader(sources, host="", interval_seconds=LONG, clock=clock)
+    reader.start()
+    reader.mark("training")
+    for step in range(1, 5):
+        clock.now += 0.5
+        gpu.millijoules = 5_000 + 62_500 * step
+        old.milliwatts = 100_000
+        cpu.write_text(str((9_000_000 + 4_000_000 * step) % 10_000_000))
+        ram.write_text(str(250_000 * step))
+        reader.sample()
+    trace = reader.stop()
+    assert {name: series.joules.sum() for name, series in trace.series.items()} == {
+        "gpu0": 250, "gpu1": 200, "cpu0": 16, "ram0": 1,
+    }  # fmt: skip
+    copy = pickle.loads(pickle.dumps(trace))
+    assert_same(copy, trace)
+
+
+def assert_same(one: PowerTrace, other: PowerTrace) -> None:
+    assert (one.host, one.phases, list(one.series)) == (other.host, other.phases, list(other.series))
+    np.testing.assert_array_equal(one.seconds, other.seconds)
+    for device, series in one.series.items():
+        assert series.method == other.series[device].method
+        np.testing.assert_array_equal(series.watts, other.series[device].watts)
+        np.testing.assert_array_equal(series.joules, other.series[device].joules)
+
+
+def made_trace(host: str, *devices: str) -> PowerTrace:
+    """Numbers that need all their digits."""
+    series = {
+        device: Series(method="counter", watts=np.array([np.nan, 1 / 3 + at]), joules=np.array([0.0, 1 / 7 + at]))
+        for at, device in enumerate(devices)
+    }
+    return PowerTrace(host=host, seconds=np.array([0.0, 0.1]), phases=["startup", "training"], series=series)
+
+
+def test_the_file_gives_back_the_same_bits(tmp_path: Path) -> None:
+    one = made_trace("", "gpu0", "cpu0")
+    write_power(tmp_path / POWER_FILE, [one])
+    (read,) = read_power(tmp_path / POWER_FILE)
+    assert_same(read, one)
+    assert [path.name for path in tmp_path.iterdir()] == [POWER_FILE]
+
+
+def test_several_hosts_stand_in_one_file(tmp_path: Path) -> None:
+    traces = [made_trace("node1", "gpu0", "ram0"), made_trace("node2", "gpu0")]
+    write_power(tmp_path / POWER_FILE, traces)
+    assert "node2/gpu0" in (tmp_path / POWER_FILE).read_text()
+    for read, trace in zip(read_power(tmp_path / POWER_FILE), traces, strict=True):
+        assert_same(read, trace)
+
+
+def test_a_trace_without_devices_is_a_header(tmp_path: Path) -> None:
+    write_power(tmp_path / POWER_FILE, [made_trace("")])
+    assert (tmp_path / POWER_FILE).read_text() == "seconds,phase,device,method,watts,joules\n"
+    assert read_power(tmp_path / POWER_FILE) == []
+
+
+GOOD = "seconds,phase,device,method,watts,joules\n0.0,training,gpu0,counter,,0.0\n0.5,training,gpu0,counter,4.0,2.0\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("phase,", ""),
+        ("0.5,training", "-0.5,training"),
+        ("0.5,training", "half,training"),
+        ("2.0\n", "nan\n"),
+        ("2.0\n", "2.0,1\n"),
+        ("4.0", "-4.0"),
+        ("gpu0", "fan0"),
+        ("counter,4", "guess,4"),
+        ("counter,4", "integral,4"),
+        ("0.0,training", "0.7,training"),
+        ("4.0,2.0\n", "4.0,2.0\n0.5,training,cpu0,counter,4.0,2.0\n"),
+        (GOOD, ""),
+    ],
+)
+def test_a_file_that_is_none_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    path = tmp_path / POWER_FILE
+    path.write_text(GOOD)
+    assert read_power(path)[0].series["gpu0"].joules.sum() == 2
+    assert old in GOOD
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(UserError, match=r"is no valid power trace\. Received: .*\. Restore the file"):
+        read_power(path)
+
+
+def test_a_missing_file_is_an_error_for_people(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no power trace: No such file.*Received: .*power\.csv\. Name a"):
+        read_power(tmp_path / POWER_FILE)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("gpu0", "gpu"), ("node1/cpu0", "cpu"), ("cpu0-die-1", "cpu"), ("ram", "ram")]
+)
+def test_names_tell_the_kind(name: str, kind: str) -> None:
+    assert kind_of(name) == kind

@@ -1,0 +1,174 @@
+"""Which devices are found and what they read, on a made powercap tree and a made NVML."""
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from made_power import MadeGpu, MadeNvml, make_zone
+
+from common.measurement.power_sources import Device, ReadingError, find_sources
+
+NO_GPU = MadeNvml([])
+
+
+def devices(powercap: Path, nvml: MadeNvml = NO_GPU) -> dict[str, Device]:
+    return {device.name: device for device in find_sources(powercap=powercap, nvml=nvml).devices}
+
+
+def not_measured(powercap: Path, nvml: MadeNvml = NO_GPU) -> dict[str, str]:
+    return find_sources(powercap=powercap, nvml=nvml).not_measured
+
+
+def test_packages_and_their_ram_are_found_and_nothing_is_counted_twice(tmp_path: Path) -> None:
+    """As the kernel lists them: all zones side by side, and subzones in their packages, too."""
+    for number in (0, 1):
+        package = tmp_path / f"intel-rapl:{number}"
+        make_zone(package, f"package-{number}", microjoules=5)
+        make_zone(package / f"intel-rapl:{number}:0", "core", microjoules=5)
+        make_zone(package / f"intel-rapl:{number}:1", "dram", microjoules=5)
+        (tmp_path / f"intel-rapl:{number}:1").symlink_to(package / f"intel-rapl:{number}:1")
+    make_zone(tmp_path / "intel-rapl:2", "psys", microjoules=5)
+    make_zone(tmp_path / "intel-rapl-mmio:0", "package-0", microjoules=5)
+    (tmp_path / "intel-rapl").mkdir()
+    found = devices(tmp_path)
+    assert list(found) == ["cpu0", "ram0", "cpu1", "ram1"]
+    assert {device.method for device in found.values()} == {"counter"}
+    assert not_measured(tmp_path) == {"gpu": "NVML sees no GPU"}
+
+
+def test_dies_of_one_package_have_names_of_their_own(tmp_path: Path) -> None:
+    make_zone(tmp_path / "intel-rapl:0", "package-0-die-0", microjoules=5)
+    make_zone(tmp_path / "intel-rapl:1", "package-0-die-1", microjoules=5)
+    assert list(devices(tmp_path)) == ["cpu0-die-0", "cpu0-die-1"]
+
+
+def test_a_counter_reads_the_joules_since_it_was_found_through_every_wrap(tmp_path: Path) -> None:
+    counter = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=9_000_000, largest=10_000_000)
+    read = devices(tmp_path)["cpu0"].read
+    readings = []
+    for microjoules in (9_000_000, 9_500_000, 500_000, 8_000_000, 250_000):
+        counter.write_text(f"{microjoules}\n")
+        readings.append(read())
+    assert readings == [0, 0.5, 1.5, 9, 11.25]
+
+
+def test_a_counter_that_goes_back_without_a_range_is_no_reading(tmp_path: Path) -> None:
+    counter = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=9)
+    read = devices(tmp_path)["cpu0"].read
+    counter.write_text("8")
+    with pytest.raises(ReadingError, match="went back from 9 to 8"):
+        read()
+
+
+def test_ram_that_is_not_counted_is_not_measured(tmp_path: Path) -> None:
+    make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=5)
+    assert "no dram zone" in not_measured(tmp_path)["ram0"]
+
+
+@pytest.mark.parametrize("powercap", ["empty", "missing"])
+def test_a_machine_without_rapl_says_so(tmp_path: Path, powercap: str) -> None:
+    (tmp_path / "empty").mkdir()
+    reasons = not_measured(tmp_path / powercap)
+    assert set(reasons) == {"cpu", "ram", "gpu"}
+    assert "no RAPL package" in reasons["cpu"]
+
+
+@pytest.mark.parametrize("trouble", ["no file", "a folder", "no number", "forbidden"])
+def test_a_counter_that_cannot_be_read_is_not_measured_with_the_reason(
+    tmp_path: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=5)
+    make_zone(tmp_path / "intel-rapl:0" / "intel-rapl:0:0", "dram", microjoules=5)
+    if trouble == "no number":
+        counter.write_text("many")
+    elif trouble == "forbidden":  # the permissions of a file do not hold back root, who may run this
+        forbid(counter, monkeypatch)
+    else:
+        counter.unlink()
+        if trouble == "a folder":
+            counter.mkdir()
+    expected = {
+        "no file": "No such file or directory$",
+        "a folder": "Is a directory$",
+        "no number": "holds no whole number$",
+        "forbidden": "Permission denied; RAPL needs root$",
+    }
+    reason = not_measured(tmp_path)["cpu0"]
+    assert reason.startswith(str(counter))
+    assert re.search(expected[trouble], reason)
+    assert list(devices(tmp_path)) == ["ram0"]
+
+
+def forbid(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_text = Path.read_text
+
+    def refuse(path: Path, encoding: str) -> str:
+        if path == file:
+            raise PermissionError(13, "Permission denied", str(path))
+        return read_text(path, encoding=encoding)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+
+
+def test_a_gpu_is_counted_where_it_counts_and_else_its_power_is_read(tmp_path: Path) -> None:
+    new = MadeGpu(millijoules=7_000_000_000_000_001)
+    old = MadeGpu(millijoules="Not Supported", milliwatts=120_500)
+    found = devices(tmp_path, MadeNvml([new, old]))
+    assert [(gpu.name, gpu.method, gpu.uuid) for gpu in found.values()] == [
+        ("gpu0", "counter", "GPU-0"),
+        ("gpu1", "integral", "GPU-1"),
+    ]
+    assert (found["gpu0"].read(), found["gpu1"].read()) == (0, 120.5)
+    new.millijoules, old.milliwatts = 7_000_000_000_000_251, 16_000
+    assert (found["gpu0"].read(), found["gpu1"].read()) == (0.25, 16)
+
+
+def test_a_gpu_that_tells_nothing_leaves_the_others_measured(tmp_path: Path) -> None:
+    silent = MadeGpu(millijoules="Not Supported", milliwatts="GPU is lost")
+    nvml = MadeNvml([silent, MadeGpu()])
+    assert list(devices(tmp_path, nvml)) == ["gpu1"]
+    assert not_measured(tmp_path, nvml)["gpu0"] == "NVML: GPU is lost"
+
+
+def test_a_gpu_that_fails_later_says_why(tmp_path: Path) -> None:
+    gpu = MadeGpu()
+    read = devices(tmp_path, MadeNvml([gpu]))["gpu0"].read
+    gpu.millijoules = "GPU is lost"
+    with pytest.raises(ReadingError, match="GPU is lost"):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("nvml", "reason", "calls"),
+    [
+        (MadeNvml([], init="Shared Library Not Found"), "is there an NVIDIA driver", ["init"]),
+        (MadeNvml([], count="Driver Not Loaded"), "cannot list GPUs: Driver Not Loaded", ["init", "shutdown"]),
+        (MadeNvml([MadeGpu()]), None, ["init", "shutdown"]),
+    ],
+)
+def test_nvml_is_ended_where_it_was_started(
+    tmp_path: Path, nvml: MadeNvml, reason: str | None, calls: list[str]
+) -> None:
+    sources = find_sources(powercap=tmp_path, nvml=nvml)
+    sources.close()
+    assert nvml.calls == calls
+    assert ("gpu" in sources.not_measured) == (reason is not None)
+    assert reason is None or reason in sources.not_measured["gpu"]
+
+
+def test_this_machine_itself_is_measured_or_says_why_not() -> None:
+    sources = find_sources()
+    sources.close()
+    kinds = {name[:3] for name in (*sources.not_measured, *(device.name for device in sources.devices))}
+    assert kinds == {"gpu", "cpu", "ram"}
+
+
+if find_spec("pynvml"):  # no skip, which counts as a failure where nothing may be missing
+
+    def test_the_made_nvml_has_names_that_nvml_has() -> None:
+        import pynvml
+
+        made = {name for name in dir(MadeNvml) if name.lower().startswith("nvml")}
+        assert len(made) == 8
+        assert made <= set(dir(pynvml))

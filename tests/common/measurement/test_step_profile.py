@@ -1,0 +1,72 @@
+"""The clock of laps: parts add up to the step, the first steps are left out, ranks are averaged."""
+
+import pytest
+
+from common.measurement.step_profile import LEFT_OUT_STEPS, PARTS, Laps, Profiler, average_over_ranks, profile_table
+
+
+class Clock:
+    """A clock that is moved by hand; the device takes a second whenever it is waited for."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def synchronize(self) -> None:
+        self.now += 1.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run_epoch(profiler: Profiler, clock: Clock, *, steps: int) -> None:
+    for _ in profiler.steps(iter(range(steps))):
+        for seconds, part in enumerate(PARTS[1:-1], start=1):
+            clock.now += seconds
+            profiler.lap(part)
+        clock.now += 0.5
+
+
+def test_parts_add_up_to_the_steps_of_all_epochs_but_the_first_few_steps() -> None:
+    clock = Clock()
+    profiler = Profiler(synchronize=clock.synchronize, clock=clock)
+    run_epoch(profiler, clock, steps=LEFT_OUT_STEPS - 1)
+    clock.now += 1000.0
+    run_epoch(profiler, clock, steps=3)
+    clock.now += 1000.0
+    run_epoch(profiler, clock, steps=2)
+    laps = profiler.measured()
+    assert laps.steps == 4
+    assert laps.parts_seconds == {
+        part: 4 * seconds for part, seconds in zip(PARTS, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1.5], strict=True)
+    }
+    assert laps.loop_seconds == sum(laps.parts_seconds.values())
+    profiler.restart()
+    assert profiler.measured().steps == 0
+
+
+def test_a_part_whose_end_was_seen_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    profiler = Profiler(synchronize=lambda: None, clock=clock)
+    run_epoch(profiler, clock, steps=LEFT_OUT_STEPS)
+    profiler.measured().parts_seconds.update(dict.fromkeys(PARTS, 0.0))
+    monkeypatch.setattr("common.measurement.step_profile.time.time", lambda: 1_000_010.0)
+    for _ in profiler.steps(iter([0])):
+        clock.now += 10.0
+        profiler.lap("forward", ended_at=1_000_006.0)
+        profiler.lap("backward")
+    assert profiler.measured().parts_seconds["forward"] == 6.0
+    assert profiler.measured().parts_seconds["backward"] == 4.0
+
+
+def test_the_average_over_ranks_by_hand() -> None:
+    parts = [dict.fromkeys(PARTS, 0.0) | {"input": 2.0, "waiting": 6.0}, dict.fromkeys(PARTS, 0.0) | {"input": 8.0}]
+    profile = average_over_ranks([Laps(4, 10.0, parts[0]), Laps(4, 6.0, parts[1])])
+    assert profile is not None
+    assert (profile.steps, profile.step_seconds, profile.step_seconds_of_ranks) == (4, 2.0, [2.5, 1.5])
+    assert (profile.parts_seconds["input"], profile.parts_seconds_of_ranks["input"]) == (1.25, [0.5, 2.0])
+    assert profile.parts_over_step == 1.0
+    assert "  waiting      750.000 ms   37.5 %" in profile_table(profile)
+
+
+def test_no_step_measured_is_no_profile() -> None:
+    assert average_over_ranks([Laps(0, 0.0, dict.fromkeys(PARTS, 0.0))]) is None

@@ -1,0 +1,110 @@
+"""Phases: one clock, synchronised edges, listeners; start-up is no other phase."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from common.measurement.timing import Phases, Timer, timed
+
+
+class Log:
+    """Writes down what happens in which order; its clock moves by a second with each reading."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.now = 0.0
+
+    def clock(self) -> float:
+        self.seen.append("clock")
+        self.now += 1.0
+        return self.now
+
+    def synchronize(self) -> None:
+        self.seen.append("synchronize")
+
+
+def phases_of(log: Log) -> Phases:
+    phases = Phases(clock=log.clock)
+    phases.listeners.append(log.seen.append)
+    return phases
+
+
+def test_a_phase_is_synchronised_and_told_outside_its_time() -> None:
+    log = Log()
+    phases = phases_of(log)
+    phases.startup_ends()
+    with phases.phase("training", synchronize=log.synchronize) as timer:
+        assert phases.current == "training"
+        log.now += 5.0
+    assert log.seen == ["other", "synchronize", "training", "clock", "synchronize", "clock", "other"]
+    assert timer.seconds == 6.0 and phases.current == "other"
+
+
+def test_start_up_lasts_from_the_start_of_the_process_and_what_is_in_it_is_part_of_it() -> None:
+    log = Log()
+    phases = phases_of(log)
+    assert phases.current == "startup" and phases.startup_seconds == 0.0
+    with phases.phase("test", synchronize=log.synchronize) as timer:
+        assert phases.current == "startup"
+    assert timer.seconds == 1.0 and "test" not in log.seen
+    phases.startup_ends()
+    assert phases.startup_seconds > 0.05, "imports are counted"
+    assert log.seen[-1] == "other"
+
+
+def test_a_phase_that_fails_ends_without_waiting_for_the_device() -> None:
+    log = Log()
+    phases = phases_of(log)
+    phases.startup_ends()
+    with pytest.raises(KeyError), phases.phase("test", synchronize=log.synchronize):
+        raise KeyError
+    assert log.seen == ["other", "synchronize", "test", "clock", "clock", "other"]
+
+
+def test_only_the_wait_for_items_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, timer = Log(), Timer()
+    monkeypatch.setattr("common.measurement.timing.time.perf_counter", lambda: log.now)
+
+    def make() -> Iterator[int]:
+        for number in range(3):
+            log.now += 2.0
+            yield number
+        log.now += 100.0
+
+    found = []
+    for number in timed(make(), timer):
+        log.now += 7.0
+        found.append(number)
+    assert (found, timer.seconds) == ([0, 1, 2], 6.0)
+
+
+def test_a_pause_is_no_part_of_its_phase() -> None:
+    log = Log()
+    phases = phases_of(log)
+    phases.startup_ends()
+    with phases.phase("training", synchronize=log.synchronize) as timer:
+        log.now += 5.0
+        log.seen.clear()
+        with phases.pause():
+            assert phases.current == "other" and timer.seconds == 6.0
+            log.now += 100.0
+        assert phases.current == "training"
+        assert log.seen == ["synchronize", "clock", "other", "training", "clock"]
+        log.now += 2.0
+    assert timer.seconds == 6.0 + 3.0 and phases.current == "other"
+
+
+def test_a_phase_may_begin_with_seconds_of_an_earlier_start() -> None:
+    phases = phases_of(Log())
+    phases.startup_ends()
+    with phases.phase("training", synchronize=lambda: None, before=7.0) as timer, phases.pause():
+        assert timer.seconds == 8.0
+    assert timer.seconds == 9.0
+
+
+def test_a_pause_that_fails_leaves_the_phase() -> None:
+    phases = phases_of(Log())
+    phases.startup_ends()
+    with pytest.raises(KeyError), phases.phase("training", synchronize=lambda: None), phases.pause():
+        raise KeyError
+    assert phases.current == "other"

@@ -1,0 +1,200 @@
+"""First weights and the weights file: same seed, same bits; a file is whole or not there."""
+
+import errno
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from safetensors import SafetensorError
+
+from common.errors import UserError, from_os_error
+from common.model import weights as initial_weights
+from common.model.specs import MODEL_NAMES, ModelSpec, model_spec
+from common.model.weights import (
+    Weights,
+    check_weights,
+    draw_initial_weights,
+    load_weights,
+    save_weights,
+    tensor_hashes,
+    weights_hash,
+)
+
+CNN = model_spec("cnn", input_shape=(1, 28, 28), outputs=10)
+RESNET = model_spec("resnet34", input_shape=(3, 32, 32), outputs=10)
+
+
+def assert_same_bits(one: Weights, other: Weights) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].dtype == other[name].dtype and one[name].tobytes() == other[name].tobytes(), name
+
+
+def reordered(spec: ModelSpec) -> ModelSpec:
+    return ModelSpec(spec.name, spec.input_shape, spec.outputs, spec.rows[::-1])
+
+
+def test_same_seed_same_bits_other_seed_other_values() -> None:
+    assert_same_bits(draw_initial_weights(CNN, seed=3), draw_initial_weights(CNN, seed=3))
+    one, other = draw_initial_weights(CNN, seed=3), draw_initial_weights(CNN, seed=4)
+    assert all((one[name] != other[name]).all() for name in one)
+
+
+def test_the_values_never_change() -> None:
+    """Written down: a new NumPy or another machine must give these, or old runs cannot be repeated."""
+    weights = draw_initial_weights(CNN, seed=1)
+    assert weights_hash(weights) == "6eb0b7663846acc201e31ebf1ad5ee04"
+    # The tail of a normal distribution may differ in the last bit between C libraries: eight digits are compared.
+    first = draw_initial_weights(RESNET, seed=1)["conv1.weight"].ravel()[:3]
+    np.testing.assert_allclose(first, [-0.00463041291, 0.000207960562, -0.0222487878], rtol=1e-7)
+
+
+def test_values_do_not_depend_on_the_order_of_drawing() -> None:
+    one, other = draw_initial_weights(CNN, seed=7), draw_initial_weights(reordered(CNN), seed=7)
+    assert list(one) != list(other)
+    assert_same_bits(one, other)
+
+
+def test_each_array_has_values_of_its_own() -> None:
+    weights = draw_initial_weights(RESNET, seed=0)
+    same_shape = ["layer1.0.conv1.weight", "layer1.0.conv2.weight", "layer1.1.conv1.weight"]
+    for one, other in itertools.combinations(same_shape, 2):
+        assert not (weights[one] == weights[other]).any()
+
+
+def test_float32_is_float64_rounded() -> None:
+    single, double = draw_initial_weights(CNN, seed=5), draw_initial_weights(CNN, seed=5, dtype="float64")
+    assert double["conv1.weight"].dtype == np.float64
+    assert_same_bits(single, {name: array.astype(np.float32) for name, array in double.items()})
+    assert (single["fc1.weight"] != double["fc1.weight"]).any()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_uniform_weights_fill_their_bounds(seed: int) -> None:
+    spec = model_spec("mlp", input_shape=(1, 28, 28), outputs=10)
+    weights = draw_initial_weights(spec, seed=seed, dtype="float64")
+    for name, fan_in in [("fc1.weight", 784), ("fc1.bias", 784), ("fc2.weight", 192), ("fc2.bias", 192)]:
+        array, bound = weights[name], fan_in**-0.5
+        assert np.abs(array).max() <= bound
+        # 5 standard errors of mean and variance of a uniform distribution.
+        assert abs(array.mean()) < 5 * bound / np.sqrt(3 * array.size)
+        if array.size > 1000:
+            assert np.abs(array).max() > 0.99 * bound
+            assert array.var() == pytest.approx(bound**2 / 3, rel=5 * np.sqrt(0.8 / array.size))
+
+
+def test_resnet34_has_normal_convolutions_and_untouched_batch_norms() -> None:
+    weights = draw_initial_weights(RESNET, seed=0, dtype="float64")
+    kernel = weights["layer2.0.conv1.weight"]
+    assert kernel.shape == (128, 64, 3, 3)
+    assert kernel.std() == pytest.approx(np.sqrt(2 / (128 * 9)), rel=5 / np.sqrt(2 * kernel.size))
+    assert np.abs(kernel).max() > 3 * kernel.std()
+    for name, value in [("bn1.weight", 1), ("bn1.bias", 0), ("bn1.running_mean", 0), ("bn1.running_var", 1)]:
+        assert (weights[name] == value).all() and weights[name].shape == (64,)
+
+
+@pytest.mark.parametrize("name", [name for name in MODEL_NAMES if name != "resnet34"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_file_gives_back_every_bit(name: str, dtype: str, tmp_path: Path) -> None:
+    spec = model_spec(name, input_shape=(3, 20, 20), outputs=4)
+    weights = draw_initial_weights(spec, seed=2, dtype=dtype)
+    save_weights(tmp_path / "w.safetensors", weights)
+    loaded = load_weights(tmp_path / "w.safetensors", spec=spec)
+    assert_same_bits(loaded, weights)
+    assert weights_hash(loaded) == weights_hash(weights)
+    assert [path.name for path in tmp_path.iterdir()] == ["w.safetensors"]
+
+
+def test_the_same_weights_give_the_same_file_in_any_order_and_layout(tmp_path: Path) -> None:
+    weights = draw_initial_weights(CNN, seed=2)
+    shuffled = {name: np.asfortranarray(weights[name]) for name in reversed(weights)}
+    save_weights(tmp_path / "a", weights)
+    save_weights(tmp_path / "b", shuffled)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert weights_hash(weights) == weights_hash(shuffled)
+
+
+def test_damaged_and_missing_files_are_one_line(tmp_path: Path) -> None:
+    whole = tmp_path / "w"
+    save_weights(whole, draw_initial_weights(CNN, seed=2))
+    data = whole.read_bytes()
+    damages = {
+        "cut": data[:-1],
+        "head": data[:100],
+        "empty": b"",
+        "text": b"no weights at all, but text",
+        "long": data + b"x",
+    }
+    for name, content in damages.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=rf"Received: {tmp_path}/{name} ") as error:
+            load_weights(tmp_path / name)
+        assert "\n" not in str(error.value)
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(UserError, match="cannot read the weights"):
+            load_weights(path)
+
+
+def test_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
+    save_weights(tmp_path / "w", draw_initial_weights(CNN, seed=2))
+    for other, part in [
+        (model_spec("cnn", input_shape=(1, 28, 28), outputs=11), r"fc2.weight should have shape \(11, 50\)"),
+        (model_spec("cnn", input_shape=(3, 28, 28), outputs=10), r"conv1.weight should have shape \(10, 3, 5, 5\)"),
+        (model_spec("mlp", input_shape=(1, 28, 28), outputs=10), "fc1.weight"),
+    ]:
+        with pytest.raises(UserError, match=part):
+            load_weights(tmp_path / "w", spec=other)
+    weights = draw_initial_weights(CNN, seed=2)
+    with pytest.raises(UserError, match="extra should have shape none"):
+        check_weights({**weights, "extra": np.zeros(3)}, CNN, source="here")
+    del weights["fc2.bias"]
+    with pytest.raises(UserError, match=r"fc2.bias should have shape \(10,\). Received: none in here"):
+        check_weights(weights, CNN, source="here")
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "w"
+    old = draw_initial_weights(CNN, seed=1)
+    save_weights(path, old)
+
+    def fail(arrays: Weights, file: str) -> None:
+        Path(file).write_bytes(b"half of it")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(initial_weights, "save_file", fail)
+    with pytest.raises(OSError) as error:
+        save_weights(path, draw_initial_weights(CNN, seed=2))
+    monkeypatch.undo()
+    assert error.value.errno == errno.ENOSPC and error.value.filename == str(path)
+    assert "No space left on device" in str(from_os_error(error.value, doing="writing"))
+    assert_same_bits(load_weights(path), old)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+ANY_ARRAY = st.sampled_from(["float32", "float64"]).flatmap(
+    lambda dtype: arrays.arrays(dtype, arrays.array_shapes(max_dims=4, max_side=4))
+)
+
+
+@given(array=ANY_ARRAY, bit=st.integers(0, 10**6))
+@settings(max_examples=60)
+def test_hashes_differ_for_one_bit(array: np.ndarray, bit: int) -> None:
+    data = bytearray(array.tobytes())
+    bit %= len(data) * 8
+    data[bit // 8] ^= 1 << bit % 8
+    changed = np.frombuffer(bytes(data), array.dtype).reshape(array.shape)
+    rest = {"a": np.zeros(3), "z": np.ones(2)}
+    one, other = {**rest, "b": array}, {**rest, "b": changed}
+    assert weights_hash(one) != weights_hash(other)
+    assert (tensor_hashes(one) != tensor_hashes(other)).tolist() == [False, True, False]
+
+
+def test_hashes_differ_for_name_shape_and_type() -> None:
+    array = np.arange(6, dtype=np.float32)
+    others = [{"b": array}, {"a": array.reshape(2, 3)}, {"a": array.view(np.int32)}, {"a": array, "b": array}]
+    hashes = {weights_hash(weights) for weights in ({"a": array}, *others)}
+    assert len(hashes) == 5

@@ -1,0 +1,409 @@
+"""The run folder: what is written is read back, damage is one line, and a reader never sees half a file."""
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, fields, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_runs import make_epoch, make_record, make_status
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from common.__main__ import main
+from common.checks.parity_record import ParityRecord
+from common.config import config_from_dict
+from common.errors import UserError
+from common.run_folder import records
+from common.run_folder.records import (
+    DataRecord,
+    EpochRecord,
+    Hashes,
+    ModelRecord,
+    NotRecorded,
+    RunRecord,
+    RunWriter,
+    Status,
+    Totals,
+    World,
+    read_run,
+    write_atomically,
+)
+
+FULL = {
+    "config": config_from_dict({"data": {"image_size": [14, 20]}, "training": {"max_steps": 7}}),
+    "world": World(
+        size=2,
+        local_size=2,
+        hosts=["node1"],
+        controller="mpi",
+        threads_per_rank=1,
+        cores=2,
+        oversubscribed=False,
+        devices=["cpu", "cpu"],
+    ),
+    "data": DataRecord(
+        name="mnist",
+        training_samples=54_000,
+        validation_samples=6_000,
+        test_samples=10_000,
+        dropped_samples_per_epoch=96,
+        global_batch_size=128,
+        steps_per_epoch=421,
+        image_shape=(28, 28, 1),
+        class_names=["zero", "Äpfel"],
+        mean=[0.1307],
+        standard_deviation=[0.3081],
+    ),
+    "model": ModelRecord(name="cnn", outputs=10, parameters=21_840, multiply_adds_per_image=480_500),
+    "hashes": Hashes(initial_weights="ab", sample_order=NotRecorded("an old run")),
+    "totals": Totals(
+        epochs=1,
+        steps=421,
+        startup_seconds=3.5,
+        training_seconds=2.0,
+        validation_seconds=NotRecorded("not timed apart"),
+        test_seconds=0.5,
+        images_per_second=26_944.0,
+        test_loss=0.07,
+        test_accuracy=0.98,
+    ),
+}
+
+
+def moment(seconds_ago: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds_ago)).isoformat(timespec="milliseconds")
+
+
+def write_run(folder: Path, record: RunRecord, *epochs: EpochRecord) -> Path:
+    """Write the two files without a writer's thread."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text(json.dumps(asdict(record)))
+    (folder / "epochs.jsonl").write_text("".join(json.dumps(asdict(epoch)) + "\n" for epoch in epochs))
+    return folder
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "runs" / "a", make_record(**FULL))
+    epochs = [make_epoch(1, validation_loss=0.5), make_epoch(2, training_loss=NotRecorded("lost"))]
+    for epoch in epochs:
+        writer.add_epoch(epoch)
+    run = read_run(tmp_path / "runs" / "a")
+    assert run.record == writer.record == replace(make_record(**FULL), status=run.record.status)
+    assert run.epochs == writer.epochs == epochs
+    writer.end("finished", message="done")
+    assert sorted(path.name for path in run.folder.iterdir()) == ["epochs.jsonl", "run.json"]
+
+
+@given(
+    values=st.lists(
+        st.none() | st.floats(allow_nan=False) | st.text(max_size=9).map(NotRecorded), min_size=3, max_size=3
+    )
+)
+def test_any_epoch_survives_json(values: list[Any]) -> None:
+    epoch = make_epoch(1, training_loss=values[0], validation_loss=values[1], images_per_second=values[2])
+    line = json.dumps(asdict(epoch))
+    assert "\n" not in line
+    assert TypeAdapter(EpochRecord).validate_json(line, strict=True) == epoch
+
+
+def test_a_diverged_loss_can_be_read(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, make_record(), make_epoch(1, training_loss=float("nan"), validation_loss=float("inf")))
+    epoch = read_run(folder).epochs[0]
+    assert epoch.training_loss != epoch.training_loss and epoch.validation_loss == float("inf")
+
+
+def change(path: str, value: Any) -> Any:
+    """Return a function that sets a value inside a run.json, or removes it (value ...)."""
+
+    def apply(record: dict[str, Any]) -> None:
+        *way, last = path.split(".")
+        for key in way:
+            record = record[key]
+        if value is ...:
+            del record[last]
+        else:
+            record[last] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("damage", "part"),
+    [
+        (change("framework", ...), "framework"),
+        (change("status.state", "asleep"), "asleep"),
+        (change("status.state", ...), "status"),
+        (change("status.heartbeat_at", "yesterday"), "yesterday"),
+        (change("status.heartbeat_at", "2026-01-31T12:00:00"), "zone"),
+        (change("status.process", "12"), "'12'"),
+        (change("origin", "invented"), "invented"),
+        (change("data.training_samples", 3.5), "3.5"),
+        (change("data.image_shape", [28, 28]), "image_shape"),
+        (change("data.extra", 1), "extra"),
+        (change("site", 7), "site"),
+        (change("site", {"not_recorded": "no field for it"}), "site"),
+        (change("config.training.epochs", -1), "--epochs -1"),
+        (change("config.training.epochs", True), "epochs"),
+        (change("config.training.forgotten", 1), "forgotten"),
+        (change("world", {"not_recorded": 3}), "world"),
+        (change("schema_version", 99), "99"),
+        (change("schema_version", ...), "None"),
+        (change("surprise", 1), "surprise"),
+    ],
+)
+def test_a_record_that_does_not_follow_the_schema_is_one_line(damage: Any, part: str, tmp_path: Path) -> None:
+    record = json.loads(json.dumps(asdict(make_record(**FULL))))
+    folder = write_run(tmp_path, make_record())
+    damage(record)
+    (folder / "run.json").write_text(json.dumps(record))
+    with pytest.raises(UserError) as error:
+        read_run(folder)
+    message = str(error.value)
+    assert part in message and str(folder) in message and "\n" not in message and "Received" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("run.json", b""),
+        ("run.json", b"{"),
+        ("run.json", b"[]"),
+        ("run.json", b'"text"'),
+        ("run.json", b"\xff\xfe\x00"),
+        ("run.json", b"{}"),
+        ("epochs.jsonl", b"{}\n"),
+        ("epochs.jsonl", b"\xff\n"),
+        ("epochs.jsonl", b"\n"),
+        ("epochs.jsonl", b"half a li"),
+    ],
+)
+def test_a_damaged_file_is_one_line(name: str, content: bytes, tmp_path: Path) -> None:
+    folder = write_run(tmp_path, make_record(), make_epoch(1))
+    read_run(folder)
+    (folder / name).write_bytes(content)
+    with pytest.raises(UserError) as error:
+        read_run(folder)
+    assert "\n" not in str(error.value) and str(folder) in str(error.value)
+
+
+@pytest.mark.parametrize("numbers", [[2], [1, 3], [1, 1], [2, 1]])
+def test_epochs_that_are_missing_or_doubled_are_refused(numbers: list[int], tmp_path: Path) -> None:
+    folder = write_run(tmp_path, make_record(), *(make_epoch(number) for number in numbers))
+    with pytest.raises(UserError, match="missing or doubled"):
+        read_run(folder)
+
+
+def test_no_run_folder_is_one_line(tmp_path: Path) -> None:
+    write_run(tmp_path / "half", make_record())
+    (tmp_path / "half" / "epochs.jsonl").unlink()
+    for folder in (tmp_path / "none", tmp_path, tmp_path / "half"):
+        with pytest.raises(UserError, match=rf"no run folder.*Received: {folder}"):
+            read_run(folder)
+
+
+def gone_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_states(tmp_path: Path) -> None:
+    here = socket.gethostname()
+
+    def state_of(**changes: Any) -> str:
+        return read_run(write_run(tmp_path, make_record(status=make_status(**changes)))).state
+
+    assert state_of(host=here, process=os.getpid()) == "running"
+    assert state_of(host=here, process=gone_process()) == "killed"
+    # Another host's processes cannot be seen: its heartbeat tells.
+    assert state_of(host="elsewhere", process=gone_process(), heartbeat_at=moment(50)) == "running"
+    assert state_of(host="elsewhere", heartbeat_at=moment(70)) == "killed"
+    assert state_of(host=here, process=os.getpid(), heartbeat_at=moment(70)) == "killed"
+    for state in ("finished", "failed", "interrupted"):
+        assert state_of(state=state, host=here, process=gone_process(), heartbeat_at=moment(9999)) == state
+
+
+def test_an_imported_run_without_status_is_finished(tmp_path: Path) -> None:
+    unknown = NotRecorded("not in the document")
+    record = make_record(origin="published", config=unknown, environment=unknown, status=unknown, totals=unknown)
+    run = read_run(write_run(tmp_path, record))
+    assert run.state == "finished" and run.record == record
+
+
+def test_a_run_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match=rf"exists already.*Received: {folder}\. Give another --name"):
+        RunWriter.create(folder, make_record())
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.EACCES, "permissions"), (errno.EROFS, "can be written"), (errno.ENOSPC, "Free some space")],
+)
+def test_a_folder_that_cannot_be_made_is_one_line(
+    number: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, *args: object, **settings: object) -> None:
+        raise OSError(number, os.strerror(number), str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(UserError) as error:
+        RunWriter.create(tmp_path / "runs" / "a", make_record())
+    message = str(error.value)
+    assert words in message and os.strerror(number) in message and str(tmp_path / "runs") in message
+    assert "\n" not in message
+
+
+def test_a_file_in_the_place_of_the_runs_folder_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(UserError, match="Received"):
+        RunWriter.create(tmp_path / "runs" / "a", make_record())
+
+
+def full_disk(*args: object, **settings: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
+
+
+def test_a_full_disk_is_one_line_and_the_old_record_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = RunWriter.create(tmp_path / "a", make_record())
+    writer.add_epoch(make_epoch(1))
+    before = read_run(tmp_path / "a")
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(UserError, match=r"No space left on device.*Free some space"):
+        writer.add_epoch(make_epoch(2))
+    with pytest.raises(OSError, match="No space left"):
+        writer.end("finished")
+    after = read_run(tmp_path / "a")
+    assert after.epochs == before.epochs and after.record.status.state == "running"  # type: ignore[union-attr]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["epochs.jsonl", "run.json"]
+    # What could not be written did not count: the run can still be called failed.
+    monkeypatch.undo()
+    writer.end("failed", message="disk full")
+    assert read_run(tmp_path / "a").state == "failed"
+
+
+def test_the_first_end_wins(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "a", make_record())
+    writer.end("interrupted", message="received SIGINT")
+    writer.end("failed", message="later")
+    run = read_run(tmp_path / "a")
+    assert isinstance(run.record.status, Status)
+    assert (run.state, run.record.status.message) == ("interrupted", "received SIGINT")
+    assert run.record.status.ended_at is not None
+
+
+def wait_for(condition: Any) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.005)
+
+
+def heartbeat(folder: Path) -> str:
+    status = read_run(folder).record.status
+    assert isinstance(status, Status)
+    return status.heartbeat_at
+
+
+def test_the_heartbeat_moves_until_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "HEARTBEAT_SECONDS", 0.01)
+    started = moment(30)
+    others = set(threading.enumerate())
+    writer = RunWriter.create(tmp_path / "a", make_record(status=make_status(started_at=started, heartbeat_at=started)))
+    wait_for(lambda: heartbeat(tmp_path / "a") > started)
+    later = heartbeat(tmp_path / "a")
+    wait_for(lambda: heartbeat(tmp_path / "a") > later)
+    writer.end("finished")
+    wait_for(lambda: not [t for t in set(threading.enumerate()) - others if t.name == "heartbeat"])
+    last = (tmp_path / "a" / "run.json").read_text()
+    assert read_run(tmp_path / "a").state == "finished" and (tmp_path / "a" / "run.json").read_text() == last
+
+
+def test_the_heartbeat_outlives_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "HEARTBEAT_SECONDS", 0.01)
+    failures: list[int] = []
+
+    def fail_twice(path: Path, text: str) -> None:
+        if len(failures) < 2:
+            failures.append(1)
+            full_disk()
+        write_atomically(path, text)
+
+    started = moment(30)
+    writer = RunWriter.create(tmp_path / "a", make_record(status=make_status(heartbeat_at=started)))
+    monkeypatch.setattr(records, "write_atomically", fail_twice)
+    wait_for(lambda: len(failures) == 2)
+    wait_for(lambda: heartbeat(tmp_path / "a") > started)
+    writer.end("finished")
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "HEARTBEAT_SECONDS", 0.001)
+    long = {f"HOROVOD_{number}": "x" * 200 for number in range(500)}
+    record = make_record()
+    environment = replace(record.environment, variables=long)  # type: ignore[type-var]
+    writer = RunWriter.create(tmp_path / "a", replace(record, environment=environment))
+    seen: list[int] = []
+    errors: list[BaseException] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                run = read_run(tmp_path / "a")
+            except BaseException as error:
+                errors.append(error)
+                return
+            seen.append(len(run.epochs))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(1, 61):
+        writer.add_epoch(make_epoch(number))
+    wait_for(lambda: errors or (seen and seen[-1] == 60))
+    stop.set()
+    reader.join()
+    writer.end("finished")
+    assert not errors and seen == sorted(seen) and len(set(seen)) > 1
+
+
+def test_an_atomic_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, "old")
+    monkeypatch.setattr(Path, "replace", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_files_can_be_read_by_others(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path / "a", make_record())
+    writer.end("finished")
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "a").iterdir()} == {0o644}
+
+
+def test_the_schema_command_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert list(schema) == ["run.json", "epochs.jsonl", "parity.json"]
+    assert list(schema["parity.json"]["properties"]) == [field.name for field in fields(ParityRecord)]
+    assert list(schema["run.json"]["properties"]) == [field.name for field in fields(RunRecord)]
+    assert list(schema["epochs.jsonl"]["properties"]) == [field.name for field in fields(EpochRecord)]
+    parts = schema["run.json"]["$defs"]
+    for part in (World, DataRecord, ModelRecord, Hashes, Status, Totals):
+        assert list(parts[part.__name__]["properties"]) == [field.name for field in fields(part)]
+    for part in (*parts.values(), schema["epochs.jsonl"]):
+        assert part["description"] and part["additionalProperties"] is False

@@ -1,0 +1,150 @@
+"""What came before a run: seconds by hand, clocks that differ, and the launchers as they really are."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rule_workers import environment
+
+from common.distributed.ranks import launcher_of
+from common.measurement.timing import process_age
+from common.run_folder.records import NotRecorded
+from common.run_folder.start_times import launch_seconds, queue_seconds
+from common.utils.paths import ROOT
+from common.utils.timestamps import BEGAN_AT, MOMENTS, STARTED_AT, SUBMITTED_AT, moment
+from launch.__main__ import main
+from launch.starting.processes import run_filtered, started
+
+
+def test_seconds_by_hand() -> None:
+    told = {SUBMITTED_AT: "1000.5", BEGAN_AT: "1060.75", STARTED_AT: "1070.000000001"}
+    assert queue_seconds(told) == 60.25
+    assert launch_seconds(told, process_began=1075.5) == pytest.approx(5.5)
+    assert queue_seconds({}) is None and launch_seconds({}, process_began=1.0) is None
+    assert queue_seconds({BEGAN_AT: "7"}) is None, "a script that no queue has started"
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({SUBMITTED_AT: "100", BEGAN_AT: "99"}, "1.000 s before HOROVOD_TWINS_SUBMITTED_AT: the clocks of two hosts"),
+        ({SUBMITTED_AT: "100"}, "did not tell when it began"),
+        ({SUBMITTED_AT: "yesterday", BEGAN_AT: "99"}, "no time in seconds"),
+        ({SUBMITTED_AT: "1", BEGAN_AT: ""}, "no time in seconds"),
+        ({SUBMITTED_AT: "nan", BEGAN_AT: "99"}, "no time in seconds"),
+        ({SUBMITTED_AT: "-inf", BEGAN_AT: "99"}, "no time in seconds"),
+        ({SUBMITTED_AT: "1764000000.%N", BEGAN_AT: "99"}, "no time in seconds"),  # of a `date` without nanoseconds
+    ],
+)
+def test_what_cannot_be_is_not_recorded(variables: dict[str, str], words: str) -> None:
+    found = queue_seconds(variables)
+    assert isinstance(found, NotRecorded) and words in found.not_recorded
+
+
+def test_a_start_before_its_command_is_not_recorded_but_for_a_tick_of_the_clock() -> None:
+    found = launch_seconds({STARTED_AT: "100"}, process_began=99.5)
+    assert isinstance(found, NotRecorded) and "rank 0's start lies 0.500 s before" in found.not_recorded
+    assert launch_seconds({STARTED_AT: "100"}, process_began=99.995) == 0.0
+    assert isinstance(launch_seconds({STARTED_AT: "soon"}, process_began=1.0), NotRecorded)
+
+
+def test_the_age_of_a_process_is_known_to_a_hundredth_of_a_second() -> None:
+    before = time.time()
+    code = "import time; from common.measurement.timing import process_age; print(time.time() - process_age())"
+    made = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert before - 0.02 <= made <= time.time()
+    assert 0 < process_age() < time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+# As the programs were found to set them; the real ones are asked below, where they are installed.
+PMIX = {"PMIX_RANK": "0", "SLURM_PROCID": "0"}
+MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}
+OF_HOROVODRUN = {"OMPI_MCA_orte_tag_output": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher"),
+    [
+        ({}, "none"),
+        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "0"}, "none"),  # in a batch script
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", **PMIX}, "srun"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "PMI_RANK": "0", "PMI_SIZE": "2"}, "srun"),
+        (MPIRUN, "mpirun"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", **PMIX, **MPIRUN}, "mpirun"),  # its daemons are Slurm's steps
+        ({**MPIRUN, **OF_HOROVODRUN}, "mpirun"),  # mpirun --tag-output -bind-to none
+        ({**MPIRUN, **OF_HOROVODRUN, "OMPI_MCA_btl": "^openib"}, "horovodrun"),
+        ({"HOROVOD_RANK": "0", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1"}, "horovodrun"),
+        ({"SLURM_STEP_ID": "0", **PMIX, "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1"}, "horovodrun"),
+        ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "mpirun"),  # MPICH's
+    ],
+)
+def test_launchers_are_told_by_what_they_set(variables: dict[str, str], launcher: str) -> None:
+    assert launcher_of(variables) == launcher
+
+
+WORKER = """
+import json, os, sys, time
+from pathlib import Path
+from common.distributed.ranks import launcher_of
+from common.run_folder.start_times import launch_seconds
+from common.measurement.timing import process_age
+launch = launch_seconds(os.environ, process_began=time.time() - process_age())
+Path(sys.argv[1]).write_text(json.dumps([launcher_of(os.environ), launch]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher"),
+    [
+        ([sys.executable], "none"),
+        (["mpirun", "-np", "1", sys.executable], "mpirun"),
+        (["horovodrun", "-np", "1", "--mpi", sys.executable], "horovodrun"),
+        (["horovodrun", "-np", "1", "--gloo", sys.executable], "horovodrun"),
+    ],
+    ids=["none", "mpirun", "horovodrun-mpi", "horovodrun-gloo"],
+)
+def test_every_launcher_hands_the_moment_on_to_rank_0(command: list[str], launcher: str, tmp_path: Path) -> None:
+    worker, result = tmp_path / "worker.py", tmp_path / "result"
+    worker.write_text(WORKER)
+    before = time.time()
+    with started([*command, str(worker), str(result)], variables=environment(), log=tmp_path / "log") as process:
+        assert process.wait() == 0, (tmp_path / "log").read_text()
+    seen, seconds = json.loads(result.read_text())
+    assert seen == launcher
+    assert 0 <= seconds <= time.time() - before
+
+
+def test_what_is_run_in_sight_tells_its_moment_too(tmp_path: Path) -> None:
+    before = time.time()
+    code = f"import os, pathlib; pathlib.Path({str(tmp_path / 'seen')!r}).write_text(os.environ[{STARTED_AT!r}])"
+    # What was handed to this process is of an earlier start.
+    assert run_filtered([sys.executable, "-c", code], environment={**os.environ, STARTED_AT: "1"}) == 0
+    assert before - 0.001 <= float((tmp_path / "seen").read_text()) <= time.time()
+
+
+def test_the_names_are_those_that_scripts_export() -> None:
+    assert [name for name in MOMENTS if name.startswith("HOROVOD_TWINS_") and name.endswith("_AT")] == list(MOMENTS)
+    assert list(moment(SUBMITTED_AT)) == [SUBMITTED_AT] and float(moment(SUBMITTED_AT)[SUBMITTED_AT]) > 1.7e9
+
+
+def test_a_job_tells_when_its_script_and_its_ranks_began(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["submit", "--dry-run", "--no-preflight", "--repeats", "2", "--", "torch_impl/train.py"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    began = [number for number, line in enumerate(lines) if line.startswith(f"{BEGAN_AT}=")]
+    started_at = [number for number, line in enumerate(lines) if line.startswith(f"{STARTED_AT}=")]
+    ranks = [number for number, line in enumerate(lines) if "torch_impl/train.py" in line]
+    assert len(began) == 1 and len(ranks) == 2 and [number + 1 for number in started_at] == ranks
+    assert began[0] < lines.index(f"cd {shlex.quote(str(ROOT))}")
+    # The lines do what they say, in the shell of scripts.
+    told = "\n".join(["set -eu", lines[began[0]], lines[started_at[0]], f'echo "${BEGAN_AT} ${STARTED_AT}"; env'])
+    before = time.time()
+    shown = subprocess.run(["bash", "-c", told], capture_output=True, text=True, check=True).stdout
+    first, second = map(float, shown.splitlines()[0].split())
+    assert before - 0.001 <= first <= second <= time.time()
+    assert f"{BEGAN_AT}={shown.split()[0]}" in shown.splitlines()[1:], "it is exported"

@@ -1,0 +1,77 @@
+"""TensorBoard events: read back by TensorBoard's own loader; without the package the run ends before it starts."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from example_runs import make_config, make_epoch, make_experiment
+from played_journal import end_epoch, finish, play
+
+from common.errors import UserError
+from common.run_folder.records import read_run
+from common.run_folder.tensorboard_events import EVENTS_FILE, write_scalars
+
+# TensorBoard reads with TensorFlow where it is installed, which takes seconds to import; it can do without.
+READER = """
+import json, sys
+sys.modules["tensorflow"] = None
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1])
+events.Reload()
+tags = events.Tags()["scalars"]
+print(json.dumps({tag: [[event.step, event.value] for event in events.Scalars(tag)] for tag in tags}))
+"""
+
+
+def read_scalars(folder: Path) -> dict[str, list[list[float]]]:
+    done = subprocess.run([sys.executable, "-c", READER, str(folder)], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_tensorboard_reads_what_a_run_has_written(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="needs the tensorboard package (pip install tensorboard)")
+
+    def script(journal: object, _: int) -> None:
+        for epoch in (1, 2, 3):
+            end_epoch(journal, epoch, training_seconds=float(epoch))  # type: ignore[arg-type]
+        finish(journal)  # type: ignore[arg-type]
+
+    play(make_config(tmp_path, record={"tensorboard": True}), script)
+    run = read_run(tmp_path / "run")
+    found = read_scalars(run.folder)
+    assert found["training_loss"] == [[1, 0.5], [2, 0.5], [3, 0.5]]
+    assert found["training_seconds"] == [[1, 1.0], [2, 2.0], [3, 3.0]]
+    assert found["images_per_second"] == [[1, 120.0], [2, 60.0], [3, 40.0]]
+    numbers = {tag for tag, value in vars(run.epochs[0]).items() if isinstance(value, float)}
+    assert set(found) == numbers and "validation_loss" not in found
+
+
+def test_a_resumed_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="needs the tensorboard package (pip install tensorboard)")
+    write_scalars(tmp_path, make_epoch(1))
+    size = (tmp_path / EVENTS_FILE).stat().st_size
+    write_scalars(tmp_path, make_epoch(2))
+    assert size < (tmp_path / EVENTS_FILE).stat().st_size < 2 * size
+    assert read_scalars(tmp_path)["training_loss"] == [[1, 1.0], [2, 0.5]]
+
+
+def test_writing_imports_no_framework() -> None:
+    pytest.importorskip("tensorboard", reason="needs the tensorboard package (pip install tensorboard)")
+    code = (
+        "import sys; from common.run_folder.tensorboard_events import require_tensorboard; require_tensorboard(); "
+        "assert not {'tensorflow', 'torch', 'keras'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True)
+
+
+def test_without_the_package_the_run_ends_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    for name in [name for name in sys.modules if name.startswith("tensorboard.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    config = make_config(tmp_path, record={"tensorboard": True})
+    with pytest.raises(UserError, match=r"need the tensorboard package.*Received: --tensorboard.*pip install") as error:
+        make_experiment(config)
+    assert "\n" not in str(error.value) and list(tmp_path.iterdir()) == []
+    make_experiment(make_config(tmp_path))

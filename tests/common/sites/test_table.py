@@ -1,0 +1,129 @@
+"""The table of places to run: figures of the documents, prices by date, errors of people's own tables."""
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from common.__main__ import main
+from common.sites.table import SITES_FILE, Price, Site, read_sites
+
+AWS = {  # GPUs and dollars an hour
+    "aws-g3-4xlarge": (1, "m60", 1.14), "aws-g3-8xlarge": (2, "m60", 2.28), "aws-g3-16xlarge": (4, "m60", 4.56),
+    "aws-p3-2xlarge": (1, "v100", 3.06), "aws-p3-8xlarge": (4, "v100", 12.24), "aws-p3-16xlarge": (8, "v100", 24.48),
+    "aws-g4dn-xlarge": (1, "t4", 0.526), "aws-g4dn-12xlarge": (4, "t4", 3.912),
+    "aws-g5-12xlarge": (4, "a10g", 5.672), "aws-g5-48xlarge": (8, "a10g", 16.288),
+}  # fmt: skip
+
+
+def test_the_shipped_table_has_the_published_figures() -> None:
+    table = read_sites()
+    assert set(table.sites) == {"local", "hosts", "slurm", "kubernetes", "cte-power", "thesis-003", *AWS}
+    for name, (gpus, gpu, dollars) in AWS.items():
+        site = table[name]
+        assert (site.gpus, site.gpu, [price.usd_per_hour for price in site.prices]) == (gpus, gpu, [dollars])
+    cte, v100, m60 = table["cte-power"], table.gpus["v100"], table.gpus["m60"]
+    assert (cte.gpu, cte.gpus, cte.cores, cte.memory_gb, cte.prices) == ("v100", 4, 40, 512.0, [])
+    assert (v100.fp32_tflops, v100.tensor_tflops, v100.memory_gb, v100.memory_bandwidth_gb_s) == (15.7, 125, 16, 900)
+    assert (m60.fp32_tflops, m60.memory_gb, m60.memory_bandwidth_gb_s, m60.tensor_tflops) == (4.8, 8, 160, None)
+    assert v100.energy_counter and not m60.energy_counter  # from Volta on
+    assert (v100.memory_bus_bits, m60.memory_bus_bits) == (4096, 256)
+    bought, cpu = table.gpus["gtx-1080-ti"], table.cpus["i7-7700k"]  # of document 001
+    assert (bought.fp32_tflops, bought.cores, bought.clock_ghz, bought.purchase_usd) == (11.4, 3584, 1.6, 699)
+    assert (bought.memory_gb, bought.memory_bandwidth_gb_s, bought.power_watts) == (11, 484, 250)
+    assert (cpu.fp32_tflops, cpu.cores, cpu.threads, cpu.clock_ghz, cpu.purchase_usd) == (0.54, 4, 8, 4.2, 339)
+    assert not bought.energy_counter and "document 001" in bought.source and cpu.source == "document 001"
+    retired = {name for name, site in table.sites.items() if site.retired}
+    assert retired == {name for name in AWS if name.startswith(("aws-g3-", "aws-p3-"))}
+    for name in retired:
+        successor = table[table[name].successor or ""]
+        assert successor.retired is None
+
+
+PRICES = [
+    Price(date=date(2024, 1, 1), usd_per_hour=2.0, terms="", source=""),
+    Price(date=date(2023, 1, 1), usd_per_hour=3.0, terms="", source=""),
+]
+
+
+@pytest.mark.parametrize(
+    ("on", "dollars"),
+    [(None, 2.0), (date(2025, 5, 5), 2.0), (date(2024, 1, 1), 2.0), (date(2023, 12, 31), 3.0), (date(2020, 1, 1), 3.0)],
+)
+def test_the_price_is_that_of_the_day(on: date | None, dollars: float) -> None:
+    site = Site(title="", kind="rented", source="", prices=PRICES)
+    price = site.price(on=on)
+    assert price is not None and price.usd_per_hour == dollars
+    assert site.cost_usd(1800.0, nodes=3, on=on) == pytest.approx(1.5 * dollars)
+
+
+def test_an_owned_machine_has_no_price_and_costs_nothing_known() -> None:
+    site = read_sites()["cte-power"]
+    assert site.price() is None and site.cost_usd(3600.0) is None
+
+
+GPU = """
+[gpus.x]
+name = "x"
+fp32_tflops = 1.0
+memory_gb = 1.0
+memory_bandwidth_gb_s = 1.0
+power_watts = 1.0
+energy_counter = true
+source = "x"
+"""
+SITE = '[sites.mine]\ntitle = "mine"\nkind = "owned"\nsource = "me"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot read the sites: No such file or directory"),
+        ("[sites", "is not TOML"),
+        ("sites = 1", "sites: Input should be an object"),
+        ("[site.mine]", "site: Unexpected"),
+        ("[gpus]\n" + SITE + "colour = 1\n", "sites.mine.colour"),
+        ("[gpus]\n" + SITE.replace("owned", "borrowed"), "Received: 'borrowed'"),
+        ("[gpus]\n" + SITE + 'gpu = "y"\ngpus = 1\n', "the gpu of mine is not in it. Received: y"),
+        (GPU + SITE + 'gpu = "x"\n', "needs both `gpu` and `gpus`"),
+        ("[gpus]\n" + SITE + "gpus = 2\n", "needs both `gpu` and `gpus`"),
+        ("[gpus]\n" + SITE + 'successor = "theirs"\n', "the successor of mine is not in it. Received: theirs"),
+        (
+            "[gpus]\n" + SITE + 'prices = [{date = 2024-01-01, usd_per_hour = -1.0, terms = "", source = ""}]\n',
+            "a price of mine. Received: -1.0",
+        ),
+        (
+            "[gpus]\n" + SITE + 'prices = [{date = "soon", usd_per_hour = 1.0, terms = "", source = ""}]\n',
+            "sites.mine.prices.0.date",
+        ),
+    ],
+)
+def test_a_wrong_table_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, words: str
+) -> None:
+    if text is not None:
+        (tmp_path / "mine.toml").write_text(text)
+    assert main(["sites", "list", "--table", str(tmp_path / "mine.toml")]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 1 and words in error[0] and str(tmp_path) in error[0]
+
+
+def test_a_table_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.toml").write_text(GPU + SITE + 'gpu = "x"\ngpus = 2\n')
+    assert main(["sites", "list", "--table", str(tmp_path / "mine.toml")]) == 0
+    assert "2 x x" in capsys.readouterr().out
+
+
+def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sites", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + len(read_sites(SITES_FILE).sites)
+    assert any("aws-p3-8xlarge" in line and "12.240" in line and "retired 2025-12-31" in line for line in lines)
+    assert main(["sites", "show", "aws-g3-4xlarge"]) == 0
+    shown = capsys.readouterr().out
+    assert "$1.14 an hour (on demand, Linux, us-east-1; 2025-10-31" in shown and "4.8" in shown
+
+
+def test_an_unknown_site_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sites", "show", "cte-powr"]) == 2
+    assert "Did you mean cte-power?" in capsys.readouterr().err

@@ -1,0 +1,271 @@
+"""The frame of both trainers: exit codes, one line from rank 0, a status for bugs and signals, resumed settings."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_runs import make_config, make_experiment, make_record, random_weights
+from fake_ranks import alone, run_ranks
+
+from common.config import Config
+from common.distributed.ranks import Ranks
+from common.errors import UserError
+from common.measurement.metrics import Sums
+from common.run_folder.records import NotRecorded, RunWriter, Status, read_run
+from common.training import entry_point as program_module
+from common.training.entry_point import leave, program_name, read_settings, run_program
+from common.training.journal import EpochResult, Journal
+from common.training.resume import MAY_CHANGE
+
+PROGRAM = "torch_impl/train.py"
+
+
+@pytest.fixture(autouse=True)
+def _no_signal_handlers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave this process's signals alone; the tests of signals start a process of their own."""
+    monkeypatch.setattr(program_module, "_watch_signals", lambda journal, console: None)
+    yield
+
+
+def run_with(train: Any, settings: Config | UserError, *, size: int = 1) -> list[Any]:
+    def work(ranks: Ranks) -> int:
+        return run_program(train, settings, ranks=ranks, framework="torch", program=PROGRAM)
+
+    return [work(alone())] if size == 1 else run_ranks(size, work)
+
+
+def start(config: Config, ranks: Ranks, journal: Journal) -> None:
+    journal.start(make_experiment(config, size=ranks.size), device="cpu", threads=1)
+
+
+def status_of(folder: Path) -> Status:
+    status = read_run(folder).record.status
+    assert isinstance(status, Status)
+    return status
+
+
+def test_success_is_exit_code_0(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    given: list[Any] = []
+    assert run_with(lambda *arguments: given.append(arguments), config) == [0]
+    ((settings, ranks, journal),) = given
+    assert settings is config and ranks.size == 1 and journal.framework == "torch"
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_wrong_settings_are_one_line_of_rank_0_and_exit_code_2(size: int, capfd: pytest.CaptureFixture[str]) -> None:
+    settings = read_settings(["--epochs", "-1"], program=PROGRAM)
+    assert isinstance(settings, UserError)
+    assert run_with(lambda *_: pytest.fail("was trained"), settings, size=size) == [2] * size
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert output.err == f"{PROGRAM}: error: {settings}\n" and "--epochs -1" in output.err
+
+
+def test_too_little_memory_is_one_line_and_exit_code_2(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train(config: Config, ranks: Ranks, journal: Journal) -> None:
+        start(config, ranks, journal)
+        capfd.readouterr()
+        raise MemoryError
+
+    assert run_with(train, make_config(tmp_path)) == [2]
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1 and "not enough memory" in error
+    assert status_of(tmp_path / "run").state == "failed"
+
+
+def test_an_error_of_one_rank_is_one_line_and_exit_code_2_of_all(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def train(config: Config, ranks: Ranks, journal: Journal) -> None:
+        start(config, ranks, journal)
+        capfd.readouterr()
+        with ranks.together("training"):
+            if ranks.rank == 1:
+                raise UserError("labels out of range. Received: 11. Correct the source")
+
+    assert run_with(train, make_config(tmp_path, training={"batch_size": 15}), size=2) == [2, 2]
+    assert (
+        capfd.readouterr().err == f"{PROGRAM}: error: labels out of range. Received: 11. Correct the source (rank 1)\n"
+    )
+    status = status_of(tmp_path / "run")
+    assert status.state == "failed" and "labels out of range" in str(status.message)
+
+
+def test_a_full_disk_is_one_line_even_if_the_status_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(*args: object, **settings: object) -> None:
+        raise OSError(28, "No space left on device", str(tmp_path))
+
+    def train(config: Config, ranks: Ranks, journal: Journal) -> None:
+        start(config, ranks, journal)
+        monkeypatch.setattr(os, "fsync", full)
+        weights = random_weights(journal.experiment)
+        result = EpochResult(training=Sums(), training_seconds=1.0, data_wait_seconds=0.0)
+        journal.epoch_ended(1, result, weights=weights, optimizer_state=dict)
+
+    assert run_with(train, make_config(tmp_path)) == [2]
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1 and "No space left on device" in error and "Free some space" in error
+
+
+@pytest.mark.parametrize("bug", [ZeroDivisionError("a bug\nof two lines"), SystemExit(7)])
+def test_a_bug_keeps_its_traceback_and_leaves_a_failed_status(bug: BaseException, tmp_path: Path) -> None:
+    def train(config: Config, ranks: Ranks, journal: Journal) -> None:
+        start(config, ranks, journal)
+        raise bug
+
+    with pytest.raises(type(bug)) as error:
+        run_with(train, make_config(tmp_path))
+    assert error.value is bug
+    status = status_of(tmp_path / "run")
+    assert status.state == "failed" and status.ended_at is not None
+    assert str(status.message) == ("of two lines" if isinstance(bug, ZeroDivisionError) else "SystemExit: 7")
+
+
+SIGNALLED = """
+    import sys, time
+    from pathlib import Path
+    from example_runs import make_config, make_experiment
+    from fake_ranks import alone
+    from common.training.entry_point import run_program
+
+    def train(config, ranks, journal):
+        journal.start(make_experiment(config), device="cpu", threads=1)
+        print("started", flush=True)
+        time.sleep(60)
+
+    run_program(train, make_config(Path(sys.argv[1])), ranks=alone(), framework="torch", program="train.py")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_at_once_with_its_status(number: signal.Signals, tmp_path: Path) -> None:
+    tests = Path(__file__).parents[2] / "support"
+    environment = {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}"}
+    command = [sys.executable, "-c", textwrap.dedent(SIGNALLED), str(tmp_path)]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        assert any(line == "started\n" for line in process.stdout)
+        process.send_signal(number)
+        error = process.communicate(timeout=30)[1]  # the run itself would sleep for a minute
+    finally:
+        process.kill()
+    assert process.returncode == 128 + number
+    assert error == f"interrupted by {number.name}; finished epochs are kept, go on with --resume\n"
+    status = status_of(tmp_path / "run")
+    assert (status.state, status.message) == ("interrupted", f"received {number.name}")
+
+
+def test_leave_ends_at_once_with_the_code() -> None:
+    lines = (
+        "import atexit",
+        "from common.training.entry_point import leave",
+        "atexit.register(print, 'late')",
+        "print('x')",
+    )
+    code = "\n".join([*lines, "leave({})"])
+    for number, shown in [(2, "x\n"), (0, "x\nlate\n")]:
+        done = subprocess.run([sys.executable, "-c", code.format(number)], capture_output=True, text=True,
+                              cwd=Path(__file__).parents[3])  # fmt: skip
+        assert (done.returncode, done.stdout) == (number, shown)
+    assert leave(0) is None
+
+
+def test_program_names() -> None:
+    assert program_name("/anywhere/torch_impl/train.py") == "torch_impl/train.py"
+
+
+@pytest.fixture
+def old_run(tmp_path: Path) -> Path:
+    """The folder of a run with settings that are not the defaults."""
+    RunWriter.create(tmp_path / "old", make_record(config=make_config(tmp_path))).end("interrupted")
+    return tmp_path / "old"
+
+
+def test_a_resumed_run_has_its_settings(old_run: Path) -> None:
+    config = read_settings(["--resume", str(old_run)], program=PROGRAM)
+    assert isinstance(config, Config), config
+    expected = make_config(old_run.parent, record={"resume": str(old_run)})
+    assert config == expected
+
+
+CHANGES = {
+    "epochs": "9",
+    "max_steps": "5",
+    "keep": "3",
+    "checkpoint_minutes": "2.5",
+    "progress": "lines",
+    "tensorboard": None,
+    "data_folder": "/data",
+}
+
+
+def test_every_change_that_is_allowed_is_tried_below() -> None:
+    assert set().union(*MAY_CHANGE.values()) - {"resume", "resume_or_start"} == set(CHANGES)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_may_change(name: str, old_run: Path) -> None:
+    flags = [f"--{name.replace('_', '-')}", *([CHANGES[name]] if CHANGES[name] else [])]
+    config = read_settings(["--resume", str(old_run), *flags], program=PROGRAM)
+    assert isinstance(config, Config), config
+    values = {field: value for part in config.as_dict().values() for field, value in part.items()}
+    assert str(values[name]) == (CHANGES[name] or "True")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--model", "cnn"], ["--dataset", "mnist"], ["--seed", "2"], ["--batch-size", "31"], ["--learning-rate", ".5"],
+        ["--no-dropout"], ["--dtype", "float64"], ["--threads", "2"], ["--name", "other"], ["--validation-share", ".5"],
+        ["--lr-scaling", "linear"], ["--steps-per-epoch", "2"], ["--evaluate-first"], ["--compression", "fp16"],
+        ["--runs-folder", "elsewhere"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_may_not_change(flags: list[str], old_run: Path) -> None:
+    error = read_settings(["--resume", str(old_run), *flags], program=PROGRAM)
+    assert isinstance(error, UserError)
+    assert "a resumed run keeps its settings" in str(error) and "\n" not in str(error)
+    assert flags[0].removeprefix("--no-").removeprefix("--") in str(error)
+
+
+def test_the_old_value_may_be_given_again_also_by_a_recipe(old_run: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[model]\nmodel = "mlp"\n')
+    config = read_settings(["--resume", str(old_run), "--recipe", str(recipe), "--batch-size", "30"], program=PROGRAM)
+    assert isinstance(config, Config), config
+    recipe.write_text('[model]\nmodel = "cnn"\n')
+    error = read_settings(["--resume", str(old_run), "--recipe", str(recipe)], program=PROGRAM)
+    assert isinstance(error, UserError) and "model is mlp" in str(error)
+
+
+def test_a_cosine_keeps_its_length(tmp_path: Path) -> None:
+    config = make_config(tmp_path, schedule={"decay": "cosine"})
+    RunWriter.create(tmp_path / "old", make_record(config=config)).end("interrupted")
+    resume = ["--resume", str(tmp_path / "old")]
+    error = read_settings([*resume, "--epochs", "4"], program=PROGRAM)
+    assert isinstance(error, UserError) and "laid out for 3 epochs" in str(error)
+    assert isinstance(read_settings([*resume, "--epochs", "3"], program=PROGRAM), Config)
+
+
+@pytest.mark.parametrize("arguments", [["--resume", "none"], ["--resume"], ["--resume=none"]])
+def test_no_run_to_resume_is_one_line(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = read_settings(arguments, program=PROGRAM)
+    assert isinstance(error, UserError) and "Received" in str(error) and "\n" not in str(error)
+
+
+def test_an_imported_run_is_not_resumed(tmp_path: Path) -> None:
+    RunWriter.create(tmp_path / "old", make_record(config=NotRecorded("imported"))).end("finished")
+    error = read_settings(["--resume", str(tmp_path / "old")], program=PROGRAM)
+    assert isinstance(error, UserError) and "not measured here" in str(error)

@@ -1,0 +1,240 @@
+"""Prediction against numbers by hand, with a made classifier in the place of a framework's."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from example_runs import DATASET, make_config, make_experiment, make_record, random_weights
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from PIL import Image
+
+from common.config import Config, config_from_dict
+from common.data.loading import load_dataset
+from common.errors import UserError
+from common.model.weights import save_weights
+from common.run_folder.checkpoints import Checkpoint, save_checkpoint
+from common.run_folder.records import DataRecord, ModelRecord, NotRecorded, RunWriter
+from common.training.prediction import (
+    TrainedModel,
+    confusion_table,
+    losses,
+    read_image,
+    read_trained_model,
+    run_prediction,
+    scores,
+)
+
+PROGRAM = "torch_impl/predict.py"
+CLASSES = ["cat", "dog", "owl"]
+
+
+def settings(loss: str = "cross_entropy", activation: str = "linear") -> Config:
+    return config_from_dict({"optimizer": {"loss": loss}, "model": {"output_activation": activation}})
+
+
+def test_probabilities_and_cross_entropy_by_hand() -> None:
+    outputs, labels = np.log([[1.0, 2.0, 5.0], [6.0, 3.0, 1.0]]), np.array([2, 1])
+    np.testing.assert_allclose(scores(outputs, config=settings()), [[0.125, 0.25, 0.625], [0.6, 0.3, 0.1]])
+    np.testing.assert_allclose(losses(outputs, labels, config=settings()), [-np.log(0.625), -np.log(0.3)])
+
+
+def test_mean_squared_errors_by_hand() -> None:
+    outputs, labels = np.array([[0.0, 2.0]]), np.array([1])
+    np.testing.assert_allclose(losses(outputs, labels, config=settings("mse")), [(0 + 1) / 2])
+    sigmoid = 1 / (1 + np.exp(-2.0))
+    expected = [(0.25 + (sigmoid - 1) ** 2) / 2]
+    np.testing.assert_allclose(losses(outputs, labels, config=settings("mse", "sigmoid")), expected)
+    np.testing.assert_allclose(scores(outputs, config=settings("mse", "sigmoid")), [[0.5, sigmoid]])
+    share = np.exp(2.0) / (1 + np.exp(2.0))
+    np.testing.assert_allclose(losses(outputs, labels, config=settings("mse", "softmax")), [(1 - share) ** 2])
+    np.testing.assert_array_equal(scores(outputs, config=settings("mse")), outputs)
+
+
+@pytest.mark.filterwarnings("error")
+@given(outputs=arrays.arrays(np.float64, (3, 4), elements=st.floats(-1e4, 1e4)))
+def test_large_outputs_do_not_overflow(outputs: np.ndarray) -> None:
+    labels = np.array([0, 3, 1])
+    probabilities = scores(outputs, config=settings())
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    assert (losses(outputs, labels, config=settings()) >= -1e-9).all()
+    sigmoids = scores(outputs, config=settings("mse", "sigmoid"))
+    assert ((sigmoids >= 0) & (sigmoids <= 1)).all()
+
+
+def test_confusion_table_by_hand() -> None:
+    table = confusion_table(np.array([0, 0, 1, 2, 2]), np.array([0, 1, 1, 0, 3]), names=CLASSES)
+    rows = [line.split() for line in table.splitlines()]
+    assert rows[0] == ["true", "\\", "predicted", "cat", "dog", "owl", "output", "3"]
+    assert rows[1:] == [["cat", "1", "1", "0", "0"], ["dog", "0", "1", "0", "0"], ["owl", "1", "0", "0", "1"]]
+    assert len({len(line) for line in table.splitlines()}) == 1
+
+
+def save_image(path: Path, pixels: np.ndarray) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def test_an_image_of_the_right_size_is_taken_as_it_is(tmp_path: Path) -> None:
+    gray = np.arange(35, dtype=np.uint8).reshape(5, 7) * 7
+    colour = np.stack([gray, gray[::-1], 255 - gray], axis=2)
+    file = save_image(tmp_path / "gray.png", gray)
+    np.testing.assert_array_equal(read_image(file, shape=(5, 7, 1))[..., 0], gray)
+    np.testing.assert_array_equal(read_image(file, shape=(5, 7, 1), invert=True)[..., 0], 255 - gray)
+    np.testing.assert_array_equal(read_image(save_image(tmp_path / "c.png", colour), shape=(5, 7, 3)), colour)
+    np.testing.assert_array_equal(read_image(file, shape=(5, 7, 3)), np.repeat(gray[..., None], 3, axis=2))
+
+
+def test_an_image_is_resized_and_converted(tmp_path: Path) -> None:
+    file = save_image(tmp_path / "flat.jpg", np.full((40, 30, 3), 90, np.uint8))
+    pixels = read_image(file, shape=(5, 7, 1))
+    assert pixels.shape == (5, 7, 1) and pixels.dtype == np.uint8
+    assert np.abs(pixels.astype(int) - 90).max() <= 1
+    halves = save_image(tmp_path / "halves.png", np.array([[0, 200]], np.uint8))
+    assert read_image(halves, shape=(1, 1, 1)).item() == 100, "pixels are averaged"
+
+
+def test_an_image_is_read_as_the_training_images_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "cache"))
+    random = np.random.default_rng(0)
+    for name in ("train/a/0", "train/b/0", "test/a/0", "test/b/0"):
+        save_image(tmp_path / "images" / f"{name}.png", random.integers(0, 256, (9, 11, 3), dtype=np.uint8))
+    dataset = load_dataset(f"images:{tmp_path}/images", image_size=(6, 5), gray=True, progress=False)
+    pixels = read_image(tmp_path / "images" / "train" / "b" / "0.png", shape=dataset.image_shape)
+    np.testing.assert_array_equal(pixels, dataset.train.images[1])
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\x89PNG\r\n\x1a\n broken", None, "cut", "16 bit", "bomb"])
+def test_a_bad_image_is_one_line(content: bytes | str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.png"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        noise = np.random.default_rng(0).integers(0, 256, (50, 50), dtype=np.uint8)
+        save_image(file, noise.astype(np.uint16) * 257 if content == "16 bit" else noise)
+        if content == "cut":
+            file.write_bytes(file.read_bytes()[:1000])
+        elif content == "bomb":
+            monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(UserError, match=rf"cannot read the image. Received: {file} \(.+\)") as error:
+        read_image(file, shape=(5, 5, 1))
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_of_images_that_no_file_holds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="2 channels"):
+        read_image(save_image(tmp_path / "a.png", np.zeros((5, 5), np.uint8)), shape=(5, 5, 2))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of a finished run."""
+    config = make_config(tmp_path)
+    experiment = make_experiment(config)
+    dataset = experiment.dataset
+    data = DataRecord(
+        name=dataset.name,
+        training_samples=120,
+        validation_samples=0,
+        test_samples=20,
+        dropped_samples_per_epoch=0,
+        global_batch_size=30,
+        steps_per_epoch=4,
+        image_shape=dataset.image_shape,
+        class_names=list(dataset.class_names),
+        mean=list(dataset.mean),
+        standard_deviation=list(dataset.standard_deviation),
+    )
+    model = ModelRecord(name="mlp", outputs=3, parameters=1, multiply_adds_per_image=1)
+    writer = RunWriter.create(tmp_path / "run", make_record(config=config, data=data, model=model))
+    save_checkpoint(tmp_path / "run", Checkpoint(1, 4, random_weights(experiment, seed=1), {}), keep=1)
+    save_weights(tmp_path / "run" / "weights.safetensors", random_weights(experiment, seed=2))
+    writer.end("finished")
+    return tmp_path / "run"
+
+
+def test_final_weights_are_used_and_without_them_the_newest_checkpoint(run: Path) -> None:
+    experiment = make_experiment(make_config(run.parent))
+    assert (read_trained_model(run).weights["fc1.bias"] == random_weights(experiment, seed=2)["fc1.bias"]).all()
+    (run / "weights.safetensors").unlink()
+    trained = read_trained_model(run)
+    assert (trained.weights["fc1.bias"] == random_weights(experiment, seed=1)["fc1.bias"]).all()
+    np.testing.assert_array_equal(trained.table(np.uint8), experiment.table)
+
+
+def test_an_imported_run_has_no_model(tmp_path: Path) -> None:
+    RunWriter.create(tmp_path / "a", make_record(config=NotRecorded("imported"))).end("finished")
+    with pytest.raises(UserError, match=r"not measured here.*Received"):
+        read_trained_model(tmp_path / "a")
+
+
+def constant_classifier(*outputs: float) -> Any:
+    """Return what stands for a framework: the same outputs for every image; it checks what it is given."""
+
+    def build(trained: TrainedModel) -> Any:
+        def classify(images: np.ndarray) -> np.ndarray:
+            assert images.dtype == np.float32 and images.shape[1:] == trained.data.image_shape
+            return np.tile(np.array(outputs, np.float32), (len(images), 1))
+
+        return classify
+
+    return build
+
+
+def predict(*arguments: object, outputs: tuple[float, ...] = (0.0, 1.0, 0.0)) -> int:
+    return run_prediction(constant_classifier(*outputs), [str(argument) for argument in arguments], program=PROGRAM)
+
+
+def test_evaluation_prints_loss_accuracy_and_confusion(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predict(run) == 0
+    lines = capsys.readouterr().out.splitlines()
+    labels = load_dataset(DATASET, progress=False).test.labels
+    right = int((labels == 1).sum())
+    log_sum = np.log(2 + np.e)
+    loss = (right * (log_sum - 1) + (20 - right) * log_sum) / 20
+    assert lines[0] == f"{DATASET}: test loss {loss:.4f}, accuracy {5 * right:.2f} % ({right}/20)"
+    counts = [[int(cell) for cell in line.split()[-3:]] for line in lines[2:]]
+    assert counts == [[0, int((labels == label).sum()), 0] for label in range(3)]
+
+
+def test_files_get_classes_and_probabilities(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = load_dataset(DATASET, progress=False).class_names
+    files = [save_image(run.parent / f"{number}.png", np.zeros((8, 8), np.uint8)) for number in (1, 2)]
+    # Flags may stand between files.
+    assert predict(run, files[0], "--invert", files[1], outputs=tuple(np.log([2.0, 1.0, 5.0]))) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"{file}  {names[2]} 62.5 %  {names[0]} 25.0 %  {names[1]} 12.5 %" for file in files]
+
+
+def test_files_in_class_folders_get_a_confusion_matrix(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = load_dataset(DATASET, progress=False).class_names
+    files = [save_image(run.parent / names[label] / "a.png", np.zeros((9, 3), np.uint8)) for label in (0, 0, 2)]
+    assert predict(run, *files) == 0
+    table = capsys.readouterr().out.splitlines()[3:]
+    assert [line.split()[-3:] for line in table[1:]] == [["0", "2", "0"], ["0", "0", "0"], ["0", "1", "0"]]
+
+
+@pytest.mark.parametrize("missing", ["run", "image"])
+def test_what_the_user_can_mend_is_one_line_and_exit_code_2(
+    missing: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [run.parent / "none"] if missing == "run" else [run, run.parent / "none.png"]
+    assert predict(*arguments) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.count("\n") == 1
+    assert output.err.startswith(f"{PROGRAM}: error: ") and "none" in output.err
+
+
+def test_a_data_set_that_has_changed_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer_record = read_trained_model(run)
+    changed = replace(writer_record.data, class_names=["a", "b", "c"])
+    text = (run / "run.json").read_text()
+    for old, new in zip(writer_record.data.class_names, changed.class_names, strict=True):
+        text = text.replace(f'"{old}"', f'"{new}"')
+    (run / "run.json").write_text(text)
+    assert predict(run) == 2
+    assert "not the one of the run any more" in capsys.readouterr().err

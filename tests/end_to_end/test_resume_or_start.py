@@ -1,0 +1,385 @@
+"""`--resume-or-start`: one command for a batch system to run again: begins a run, goes on with it, or does nothing."""
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from example_runs import DATASET, make_config, make_experiment, random_weights
+from fake_ranks import alone, run_ranks
+
+from common.config import Config, config_from_dict
+from common.distributed.console import Console
+from common.distributed.ranks import Ranks
+from common.errors import UserError
+from common.measurement.metrics import Sums
+from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, checkpoint_folders
+from common.run_folder.records import now, read_run
+from common.training import resume
+from common.training.entry_point import read_settings
+from common.training.journal import EpochResult, Journal
+from common.training.resume import AlreadyFinished, look_at_run
+from launch.__main__ import main
+
+GONE = 2**22  # no process of this machine
+
+
+def config_of(folder: Path, **subjects: dict[str, Any]) -> Config:
+    """Return settings of 3 epochs of 4 steps in a run of name `run` that is begun or resumed."""
+    base = make_config(folder, record={"resume_or_start": True})
+    return config_from_dict(subjects, base=base)
+
+
+def start(config: Config, *, ranks: Ranks | None = None, framework: str = "torch") -> tuple[Journal, int]:
+    """Start a run; return its journal and after which step it goes on."""
+    ranks = ranks or alone()
+    journal = Journal(framework=framework, ranks=ranks, console=Console(ranks, progress="lines"))
+    checkpoint = journal.start(make_experiment(config, size=ranks.size), device="cpu", threads=1)
+    journal.training_starts()
+    return journal, checkpoint.step if checkpoint else 0
+
+
+def end_epoch(journal: Journal, epoch: int) -> None:
+    result = EpochResult(training=Sums(60.0, 30, 120), training_seconds=2.0, data_wait_seconds=0.5)
+    weights = random_weights(journal.experiment, seed=epoch)
+    journal.epoch_ended(epoch, result, weights=weights, optimizer_state=dict)
+
+
+def run_some(config: Config, epochs: int, *, end: str = "failed") -> None:
+    """Train some epochs, then end the run."""
+    journal, step = start(config)
+    for epoch in range(step // 4 + 1, epochs + 1):
+        end_epoch(journal, epoch)
+    if end == "finished":
+        journal.finish(Sums(8.0, 15, 20), test_seconds=0.5, weights=random_weights(journal.experiment))
+    else:
+        journal.end(end, message="by the test")  # type: ignore[arg-type]
+
+
+def change_status(folder: Path, **values: Any) -> None:
+    """Write other values into the status of a run."""
+    file = folder / "run.json"
+    record = json.loads(file.read_text())
+    record["status"] |= values
+    file.write_text(json.dumps(record))
+
+
+def replace_sleep(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
+    """Let whoever waits for a heartbeat do something else."""
+    monkeypatch.setattr(resume, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(config: Config, **options: Any) -> str:
+    """Return why a run is neither begun nor resumed; nothing is changed then."""
+    before = contents(Path(config.record.runs_folder))
+    with pytest.raises(UserError) as error:
+        start(config, **options)
+    assert contents(Path(config.record.runs_folder)) == before and "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.fixture(autouse=True)
+def outside_of_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for a heartbeat for less than a minute."""
+    monkeypatch.setattr(resume, "STALE_HEARTBEAT_SECONDS", 0.3)
+    monkeypatch.setattr(resume, "POLL_SECONDS", 0.01)
+
+
+def test_a_run_is_begun_goes_on_and_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = config_of(tmp_path)
+    run_some(config, 1)
+    journal, step = start(config)
+    assert step == 4 and "resuming" in capsys.readouterr().out
+    end_epoch(journal, 2)
+    journal.end("interrupted", message="by the test")
+    run_some(config, 3, end="finished")
+    run = read_run(tmp_path / "run")
+    assert run.state == "finished" and len(run.epochs) == 3
+    assert run.record.status.resumed_after_epochs == [1, 2]  # type: ignore[union-attr]
+    before = contents(tmp_path)
+    with pytest.raises(AlreadyFinished):
+        start(config)
+    assert contents(tmp_path) == before and [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_finished_run_ends_every_rank_before_anything_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of(tmp_path, training={"batch_size": 15})
+
+    def work(ranks: Ranks) -> None:
+        journal, _ = start(config, ranks=ranks)
+        for epoch in (1, 2, 3):
+            end_epoch(journal, epoch)
+        journal.finish(Sums(8.0, 15, 20), test_seconds=0.5, weights=random_weights(journal.experiment))
+
+    assert run_ranks(2, work) == [None, None]
+    capsys.readouterr()
+    ends = run_ranks(2, work)
+    assert [str(end) for end in ends if isinstance(end, AlreadyFinished)] == [
+        f"the run is finished already: {tmp_path / 'run'}"
+    ] * 2
+    assert capsys.readouterr() == ("", "")
+
+
+def test_more_epochs_than_a_finished_run_has_go_on(tmp_path: Path) -> None:
+    run_some(config_of(tmp_path), 3, end="finished")
+    assert start(config_of(tmp_path, training={"epochs": 5}))[1] == 12
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_fewer_epochs_than_a_finished_run_has_are_refused(tmp_path: Path) -> None:
+    run_some(config_of(tmp_path), 3, end="finished")
+    assert "nothing is left to do: 3 epochs are done" in refused(config_of(tmp_path, training={"epochs": 2}))
+
+
+@pytest.mark.parametrize("state", ["failed", "interrupted"])
+def test_a_run_without_checkpoint_is_set_aside_and_begun_anew(
+    state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of(tmp_path)
+    for number in (1, 2):
+        run_some(config, 0, end=state)
+        (tmp_path / "run" / "mine").write_text(str(number))
+    _, step = start(config)
+    assert step == 0
+    assert f"what is there is now in {tmp_path / 'run.set-aside-2'}\n" in capsys.readouterr().out
+    for number in (1, 2):
+        aside = tmp_path / f"run.set-aside-{number}"
+        assert (aside / "mine").read_text() == str(number) and read_run(aside).state == state
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.set-aside-1", "run.set-aside-2"]
+
+
+@pytest.mark.parametrize("rest", [[], [".run.json.abcdef"]])
+def test_a_folder_of_a_run_that_was_killed_at_once_is_set_aside(rest: list[str], tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name in rest:
+        (tmp_path / "run" / name).touch()
+    assert start(config_of(tmp_path))[1] == 0
+    assert [path.name for path in (tmp_path / "run.set-aside-1").iterdir()] == rest
+
+
+def test_a_run_killed_before_its_first_line_of_epochs_is_set_aside(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    run_some(config, 0)
+    (tmp_path / "run/epochs.jsonl").unlink()
+    assert start(config)[1] == 0
+
+
+def test_a_checkpoint_whose_epoch_is_not_on_record_is_none(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    run_some(config, 1)
+    (tmp_path / "run/epochs.jsonl").write_text("")
+    assert start(config)[1] == 0
+    assert checkpoint_folders(tmp_path / "run.set-aside-1")
+
+
+def test_somebody_elses_folder_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/letters.txt").write_text("mine")
+    assert "exists already and is no run folder" in refused(config_of(tmp_path))
+
+
+def test_a_metered_run_is_begun_anew_unless_it_is_finished(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    run_some(config, 1)
+    file = tmp_path / "run/run.json"
+    file.write_text(file.read_text().replace('"energy": false', '"energy": true'))
+    metered = config_of(tmp_path, energy={"energy": True})
+    assert look_at_run(metered, framework="torch", tell=print) == "to be set aside"
+    change_status(tmp_path / "run", state="finished")
+    assert look_at_run(metered, framework="torch", tell=print) == "finished"
+    longer = config_of(tmp_path, energy={"energy": True}, training={"epochs": 9})
+    with pytest.raises(UserError, match="a metered run measures from its start to its end"):
+        look_at_run(longer, framework="torch", tell=print)
+
+
+def test_a_run_whose_process_is_gone_goes_on_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(tmp_path)
+    run_some(config, 1)
+    change_status(tmp_path / "run", state="running", host=socket.gethostname(), process=GONE, heartbeat_at=now())
+    replace_sleep(monkeypatch, lambda _: pytest.fail("it is known already"))
+    assert start(config)[1] == 4
+
+
+def test_a_job_that_slurm_requeued_goes_on_at_once_on_another_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tmp_path)
+    monkeypatch.setenv("SLURM_JOB_ID", "1234")
+    run_some(config, 1)
+    status = read_run(tmp_path / "run").record.status
+    assert status.slurm_job == "1234.0"  # type: ignore[union-attr]
+    change_status(tmp_path / "run", state="running", host="node17", process=1, heartbeat_at=now())
+    assert read_run(tmp_path / "run").state == "running"
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert read_run(tmp_path / "run").state == "killed"
+    replace_sleep(monkeypatch, lambda _: pytest.fail("it is known already"))
+    assert start(config)[1] == 4
+    status = read_run(tmp_path / "run").record.status
+    assert status.slurm_job == "1234.1"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("job", ["1234.1", "123.0", "12345.0", None])
+def test_other_jobs_are_not_taken_for_ones_own(
+    job: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This life of the job itself among them: what it began may still run."""
+    run_some(config_of(tmp_path), 1)
+    monkeypatch.setenv("SLURM_JOB_ID", "1234")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    change_status(tmp_path / "run", state="running", host="node17", heartbeat_at=now(), slurm_job=job)
+    assert read_run(tmp_path / "run").state == "running"
+
+
+def test_a_heartbeat_that_goes_on_is_that_of_a_running_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, folder = config_of(tmp_path), tmp_path / "run"
+    run_some(config, 1)
+    change_status(folder, state="running", host="node17", heartbeat_at="2026-01-31T12:00:00.000+00:00")
+    monkeypatch.setattr("common.run_folder.records.seconds_since", lambda _: 1.0)
+    minutes = iter(range(60))
+    replace_sleep(
+        monkeypatch,
+        lambda _: change_status(folder, heartbeat_at=f"2026-01-31T12:{next(minutes):02d}:01.000+00:00"),
+    )
+    with pytest.raises(UserError, match=r"the run is still running\. Received: .*run\. Wait for it, or stop it first"):
+        start(config)
+    assert f"looking whether {folder} still runs on node17 (up to 60 s)\n" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_heartbeat_that_becomes_stale_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the last one is seen late, as on a network's file system."""
+    config, age = config_of(tmp_path), [50.0]
+    run_some(config, 1)
+    change_status(tmp_path / "run", state="running", host="node17", heartbeat_at=now())
+    monkeypatch.setattr("common.run_folder.records.seconds_since", lambda _: age[0])
+
+    def wait(seconds: float) -> None:
+        if age[0] == 50.0:
+            change_status(tmp_path / "run", heartbeat_at="2026-01-31T12:00:00.000+00:00")
+        age[0] += seconds
+
+    replace_sleep(monkeypatch, wait)
+    assert start(config)[1] == 4
+    assert 60.0 < age[0] < 62.0
+
+
+def test_a_clock_that_is_far_ahead_does_not_make_it_wait_forever(tmp_path: Path, impatient: None) -> None:
+    run_some(config_of(tmp_path), 1)
+    change_status(tmp_path / "run", state="running", host="node17", heartbeat_at="2999-01-31T12:00:00.000+00:00")
+    assert "still running" in refused(config_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer": {"learning_rate": 0.5}}, r"keeps its settings \(learning_rate is 0\.01\)"),
+        ({"training": {"seed": 2}}, r"keeps its settings \(seed is 1\)"),
+        ({"record": {"profile": True}}, r"keeps its settings \(profile is False\)"),
+    ],
+)
+def test_other_settings_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    for epochs in (0, 1):  # also where it could be set aside
+        run_some(config_of(tmp_path), epochs)
+        with pytest.raises(UserError, match=message):
+            start(config_of(tmp_path, **changes))
+    assert [path.name for path in tmp_path.iterdir() if "aside" in path.name] == ["run.set-aside-1"]
+
+
+def test_the_same_folder_may_be_named_from_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_some(config_of(tmp_path), 1)
+    monkeypatch.chdir(tmp_path)
+    assert start(config_of(tmp_path, record={"runs_folder": "."}))[1] == 4
+
+
+def test_another_framework_or_number_of_ranks_is_refused(tmp_path: Path) -> None:
+    run_some(config_of(tmp_path), 1)
+    assert "Use torch_impl/train.py" in refused(config_of(tmp_path), framework="keras")
+    config = config_of(tmp_path)
+    for error in run_ranks(2, lambda ranks: start(config, ranks=ranks)):
+        assert isinstance(error, UserError) and "Received: -np 2. Start it with -np 1" in str(error)
+
+
+def test_an_imported_run_and_a_damaged_record_are_refused(tmp_path: Path) -> None:
+    run_some(config_of(tmp_path), 1)
+    file = tmp_path / "run/run.json"
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps(record | {"config": {"not_recorded": "imported"}}))
+    assert "was not measured here" in refused(config_of(tmp_path))
+    file.write_text("{")
+    assert "no valid run folder" in refused(config_of(tmp_path))
+
+
+def test_a_damaged_checkpoint_is_refused_not_set_aside(tmp_path: Path) -> None:
+    run_some(config_of(tmp_path), 1)
+    next((tmp_path / "run" / CHECKPOINTS_FOLDER).glob("*/weights.safetensors")).write_bytes(b"noise")
+    assert "cannot read the weights" in refused(config_of(tmp_path))
+
+
+def test_all_ranks_begin_or_resume_together(tmp_path: Path) -> None:
+    config = config_of(tmp_path, training={"batch_size": 15})
+
+    def work(ranks: Ranks) -> int:
+        journal, step = start(config, ranks=ranks)
+        if not step:
+            end_epoch(journal, 1)
+        journal.end("interrupted", message="by the test")
+        return step
+
+    assert run_ranks(2, work) == [0, 0]
+    assert run_ranks(2, work) == [4, 4]
+
+
+def test_a_run_begun_so_may_be_resumed_by_its_folder(tmp_path: Path) -> None:
+    run_some(config_of(tmp_path), 1)
+    settings = read_settings(["--resume", str(tmp_path / "run")], program="train.py")
+    assert isinstance(settings, Config) and not settings.record.resume_or_start
+    assert start(settings)[1] == 4
+
+
+def test_both_ways_at_once_are_one_line(tmp_path: Path) -> None:
+    run_some(config_of(tmp_path), 1)
+    error = read_settings(["--resume", str(tmp_path / "run"), "--resume-or-start"], program="train.py")
+    assert isinstance(error, UserError) and "Leave one of the two out" in str(error)
+
+
+FLAGS = ["--dataset", DATASET, "--model", "mlp", "--batch-size", "30", "--epochs", "3", "--lr-scaling", "none"]
+FLAGS += ["--warmup-epochs", "0", "--resume-or-start", "--name", "run"]
+
+
+@pytest.mark.parametrize(("epochs", "end"), [(None, ""), (0, "failed"), (1, "failed"), (3, "finished")])
+def test_launch_looks_before_it_starts_ranks(
+    epochs: int | None, end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if epochs is not None:
+        run_some(config_of(tmp_path), epochs, end=end)
+    before = contents(tmp_path)
+    capsys.readouterr()
+    assert main(["train", "--np", "1", "--dry-run", "--", *FLAGS, "--runs-folder", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    finished = f"the run is finished already: {tmp_path / 'run'}\n"
+    assert shown == finished if end == "finished" else shown.startswith("horovodrun -np 1 ")
+    assert contents(tmp_path) == before
+
+
+def test_launch_refuses_what_ranks_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_some(config_of(tmp_path), 1)
+    assert main(["train", "--np", "2", "--dry-run", "--", *FLAGS, "--runs-folder", str(tmp_path)]) == 2
+    assert "Start it with -np 1" in capsys.readouterr().err

@@ -1,0 +1,40 @@
+"""Links of known bandwidth and latency are found by the model of `analysis scaling` (`slow_link.py` tells how)."""
+
+import json
+from pathlib import Path
+
+import pytest
+from slow_link import AS_ROOT, NAMES, RING, fit_of_exchange, fit_of_sums, fit_of_training, start_on, study
+from two_hosts import Link, several_hosts
+
+WITHIN = pytest.approx(1.0, abs=0.15)
+NUMBERS = 100_000  # of a vector: 400 kB
+SUMS = 3
+TRIES = 3  # other programs may keep the cores of a machine for as long as a latency; three times in a row they do not
+
+
+def test_the_model_finds_the_link_of_a_bare_ring(tmp_path: Path) -> None:
+    # So slow that what a busy machine adds, milliseconds in a sum, is little beside the second that a sum takes.
+    link = Link(bytes_per_second=1e6, latency_seconds=0.05)
+    with several_hosts(tmp_path, names=NAMES, link=link) as hosts:
+        start = start_on(hosts, tmp_path)
+        ring = ["python", "tests/support/ring_worker.py", str(NUMBERS), str(SUMS)]
+        for _ in range(TRIES):
+            done = hosts.run("a", [*start.words(np=len(NAMES)), *ring], environment={**RING, **AS_ROOT})
+            assert done.returncode == 0, done.stderr
+            rows = [json.loads(line) for line in done.stdout.splitlines()]
+            found = fit_of_sums(rows, numbers=NUMBERS).against(link)
+            if found == (WITHIN, WITHIN):
+                break
+    assert found == (WITHIN, WITHIN)
+
+
+@pytest.mark.long
+def test_the_model_finds_the_bandwidth_of_the_exchange_in_training(tmp_path: Path) -> None:
+    link = Link(bytes_per_second=1.25e6, latency_seconds=0.02)
+    runs = study(tmp_path, link=link, controllers=["mpi"], repeats=1)["mpi"]
+    bandwidth, latency = fit_of_exchange(runs).against(link)
+    assert bandwidth == WITHIN
+    assert 0.7 < latency < 1.7  # ranks begin up to a latency apart
+    found, _ = fit_of_training(runs).against(link)
+    assert found < bandwidth  # that the ranks agree, before each exchange, passes for bytes

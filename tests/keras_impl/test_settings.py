@@ -1,0 +1,77 @@
+"""Settings that only a Keras process can try, in one of its own."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+
+from common.config import DeviceConfig, OptimizerConfig, config_from_dict
+from common.training.run_setup import prepare_experiment
+from keras_impl.data import evaluation_data, training_data
+from keras_impl.distributed_optimizer import DistributedOptimizer
+from keras_impl import update_rules
+from keras_impl.optimizers import LearningRates, build_optimizer
+from tests.fake_ranks import alone
+
+hvd.init()
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+rates = np.array([0.1, 0.05, 0.025])
+optimizer = build_optimizer(
+    model, OptimizerConfig(), learning_rates=rates, device=DeviceConfig(mixed_precision=True)
+)
+wrapped = DistributedOptimizer(optimizer)
+schedule = wrapped.inner_optimizer._learning_rate
+assert isinstance(schedule, LearningRates), schedule
+assert len(wrapped.variables) == len(optimizer.variables)
+unscaled = LearningRates(rates)
+assert [float(unscaled(step)) for step in range(4)] == [np.float32(rate) for rate in [*rates, rates[-1]]]
+# An update that an overflow leaves out uses up its rate: .1, then .05 left out, then .025.
+weight = model.trainable_variables[1]
+before = [float(weight[0])]
+for gradient in (1.0, np.inf, 1.0):
+    scale = float(wrapped.dynamic_scale)
+    wrapped.apply([np.full(v.shape, gradient * scale, np.float32) for v in model.trainable_variables])
+    before.append(float(weight[0]))
+moved = -np.diff(before)
+# Momentum .9: the second update moves by rate x (.9 + 1).
+np.testing.assert_allclose(moved, [0.1, 0.0, 0.025 * 1.9], rtol=1e-5)
+assert int(wrapped.iterations) == 2 and int(wrapped.steps) == 3
+scalars, slots = update_rules.export_state(wrapped, names=["kernel", "bias"])
+assert int(scalars["learning_rate_step"]) == 3 and int(scalars["step"]) == 2
+update_rules.import_state(
+    wrapped, names=["kernel", "bias"], scalars={**scalars, "learning_rate_step": np.array(1)}, slots=slots
+)
+assert int(wrapped.steps) == 1
+
+# tf.data's tuning thread would hold up the end of every epoch until it wakes.
+data = {"dataset": "synthetic:60x8x8x1x3"}
+experiment = prepare_experiment(
+    config_from_dict({"data": data, "model": {"model": "mlp"}, "training": {"batch_size": 5}}), size=1, progress=False
+)
+test = np.arange(len(experiment.dataset.test))
+for dataset in (
+    training_data(experiment, epoch=1, ranks=alone()),
+    evaluation_data(experiment, experiment.dataset.test, test, rank=0, size=1),
+):
+    assert dataset.options().autotune.enabled is False
+print("right")
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed")
+def test_mixed_precision_is_wrapped_with_its_learning_rates_and_data_is_not_tuned() -> None:
+    variables = {"PYTHONPATH": str(ROOT), "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env={**os.environ, **variables}, capture_output=True, text=True, timeout=200
+    )
+    assert done.stdout.strip() == "right", done.stderr

@@ -1,0 +1,257 @@
+"""Experiment files: what they lay out, what they refuse, and what they are expected to take."""
+
+import tomllib
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from common.config import Config, EnergyConfig, parse_command_line
+from common.errors import UserError
+from common.sites.table import Gpu, Price, Site, read_sites
+from launch.experiments.estimate import CORE_FLOPS, SHARE_OF_PEAK, START_SECONDS, estimate_run
+from launch.experiments.plan import EXPERIMENTS, Plan, only_matching, read_plan, shipped_experiments
+
+TWO = """
+[experiment]
+repeats = 3
+metered = [2]
+[settings]
+epochs = 1
+dataset = "synthetic"
+[[cells]]
+framework = ["torch", "keras"]
+model = "mlp"
+np = [1, 2]
+"""
+
+
+def plan_of(text: str, folder: Path) -> Plan:
+    file = folder / "made.toml"
+    file.write_text(text)
+    return read_plan(str(file), runs_folder=folder / "runs")
+
+
+def test_a_grid_is_the_product_of_its_axes_round_by_round(tmp_path: Path) -> None:
+    plan = plan_of(TWO, tmp_path)
+    cells = ["torch-mlp-np1", "torch-mlp-np2", "keras-mlp-np1", "keras-mlp-np2"]
+    assert [cell.name for cell in plan.cells] == cells
+    assert [run.name for run in plan.runs] == [f"{cell}-r{repeat}" for repeat in (1, 2, 3) for cell in cells]
+    assert [run.seed for run in plan.runs if run.cell.name == cells[0]] == [1, 2, 3]
+    assert [run.repeat for run in plan.runs if run.metered] == [2] * 4
+    assert plan.folder == tmp_path / "runs" / "made"
+
+
+def test_commands_are_those_that_one_would_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    plan = plan_of(
+        '[[cells]]\nframework = "keras"\nmodel = "mlp"\nnp = 2\ncontroller = "gloo"\ndropout = false\nseed = 7\n'
+        "image_size = [4, 5]\nglobal_batch_size = 256\n"
+        '[[cells]]\nframework = "torch"\nlauncher = "python"\nrecipe = "seed002"\nmetered = [1]\n', tmp_path
+    )  # fmt: skip
+    places = ["--runs-folder", str(plan.folder), "--name"]
+    assert plan.command(plan.runs[0]) == [
+        "horovodrun", "-np", "2", "--gloo", "python", "keras_impl/train.py", "--model", "mlp", "--no-dropout",
+        "--seed", "7", "--image-size", "4", "5", "--batch-size", "128", "--seed", "7", *places, "keras-mlp-np2-r1",
+    ]  # fmt: skip
+    assert plan.command(plan.runs[1]) == [
+        "python", "torch_impl/train.py", "--recipe", "launch/recipes/seed002.toml", "--seed", "1", "--energy", *places,
+        "torch-cnn-np1-r1",
+    ]  # fmt: skip
+    config = plan.runs[0].config
+    assert (config.training.batch_size, config.data.image_size, config.model.dropout) == (128, (4, 5), False)
+
+
+def test_orders(tmp_path: Path) -> None:
+    def names(order: str) -> list[str]:
+        return [run.name for run in plan_of(TWO.replace("repeats", f"{order}\nrepeats"), tmp_path).runs]
+
+    interleaved, grouped = names('order = "interleaved"'), names('order = "grouped"')
+    assert grouped[:3] == ["torch-mlp-np1-r1", "torch-mlp-np1-r2", "torch-mlp-np1-r3"]
+    drawn, again = names('order = "random"'), names('order = "random"\norder_seed = 1')
+    other = names('order = "random"\norder_seed = 2')
+    assert drawn == again != other
+    assert sorted(drawn) == sorted(other) == sorted(grouped) == sorted(interleaved)
+    assert drawn not in (grouped, interleaved)
+
+
+def test_one_seed_for_all_repeats(tmp_path: Path) -> None:
+    plan = plan_of(TWO.replace("repeats", 'seeds = "same"\nrepeats').replace("epochs", "seed = 5\nepochs"), tmp_path)
+    assert {run.seed for run in plan.runs} == {5}
+
+
+def test_an_axis_of_pairs_and_names_of_variants(tmp_path: Path) -> None:
+    plan = plan_of(
+        '[[cells]]\nname = "small"\nframework = "torch"\nimage_size = [[4, 5], [8, 10]]\nlearning_rate = [0.1, 0.2]\n',
+        tmp_path,
+    )
+    assert [cell.name for cell in plan.cells] == [
+        f"small-torch-cnn-np1-imagesize{size}-learningrate{rate}" for size in ("4x5", "8x10") for rate in (0.1, 0.2)
+    ]
+    assert plan.cells[-1].config.data.image_size == (8, 10)
+
+
+def test_one_experiment_laid_over_another(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(TWO)
+    changed = plan_of(f'based_on = "{tmp_path}/base.toml"\n[experiment]\nrepeats = 2\n[settings]\nepochs = 4', tmp_path)
+    assert {cell.config.training.epochs for cell in changed.cells} == {4}
+    assert {cell.config.data.dataset for cell in changed.cells} == {"synthetic"}
+    assert (len(changed.cells), len(changed.runs), changed.protocol.metered) == (4, 8, [2])
+
+
+def test_a_part_of_an_experiment(tmp_path: Path) -> None:
+    plan = only_matching(plan_of(TWO, tmp_path), ["*-np1", "keras-mlp-np2"])
+    assert [cell.name for cell in plan.cells] == ["torch-mlp-np1", "keras-mlp-np1", "keras-mlp-np2"]
+    assert len(plan.runs) == 9
+    with pytest.raises(UserError, match=r"no cell has such a name. Received: --only \*-np3. There are: torch-mlp-np1"):
+        only_matching(plan, ["*-np1", "*-np3"])
+
+
+CELL = '[[cells]]\nframework = "torch"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"made.toml has no cells. Received: no table \[\[cells\]\]"),
+        ("[[cells]\n", "the experiment is not TOML"),
+        ("[cell]\n" + CELL, "made.toml has an unknown table. Received: cell"),
+        ("[experiment]\nrepeat = 3\n" + CELL, r"\[experiment\] repeat: .*Received: 3"),
+        ('[experiment]\nrepeats = "3"\n' + CELL, r"\[experiment\] repeats: .*Received: '3'"),
+        ("[experiment]\nrepeats = 0\n" + CELL, "an impossible number of repeats. Received: 0"),
+        ("[experiment]\nmetered = [2]\n" + CELL, r"metered repeats beyond its 1. Received: \[2\]"),
+        ("[experiment]\nlimit_minutes = 0.0\n" + CELL, "an impossible limit_minutes. Received: 0.0"),
+        ("[experiment]\ncool_down_seconds = -1.0\n" + CELL, "an impossible cool_down_seconds. Received: -1.0"),
+        ('[experiment]\norder = "any"\n' + CELL, r"\[experiment\] order: .*Received: 'any'"),
+        ("[settings]\nepoch = 3\n" + CELL, r"`epoch` in \[settings\], which is no setting"),
+        (CELL + 'resume = "x"\n', r"`resume` in \[\[cells\]\] number 1, which the experiment sets itself"),
+        (CELL + "energy = true\n", "`energy` in .*, which the experiment sets itself"),
+        ("[[cells]]\nnp = 2\n", "a cell without a known framework. Received: None. Give one of torch, keras"),
+        ('[[cells]]\nframework = "jax"\n', "a cell without a known framework. Received: jax"),
+        (CELL + "np = 0\n", "an impossible np. Received: 0"),
+        (CELL + 'np = "2"\n', "an impossible np. Received: 2"),
+        (CELL + "repeats = 0\n", "an impossible repeats. Received: 0"),
+        (CELL + "metered = [2]\n", r"metered repeats beyond its 1. Received: \[2\]"),
+        (CELL + 'metered = "1"\n', "impossible metered repeats. Received: 1"),
+        (CELL + 'launcher = "srun"\n', "an unknown launcher. Received: srun. Give one of horovodrun, python"),
+        (CELL + 'controller = "nccl"\n', "an unknown controller. Received: nccl. Give one of mpi, gloo"),
+        (CELL + 'launcher = "python"\nnp = 2\n', "without launcher that needs one. Received: np 2"),
+        (CELL + "model = []\n", r"an axis without values, `model`"),
+        (CELL + 'model = "vgg"\n', "an impossible cell: unknown model. Received: --model vgg"),
+        (CELL + "batch_size = 0\n", "an impossible cell: --batch-size is out of range"),
+        (CELL + 'recipe = "none"\n', "cannot read the recipe"),
+        (CELL + "np = 2\nglobal_batch_size = 3\n", "a batch that its ranks cannot share. Received: 3 on 2"),
+        (CELL + "batch_size = 1\nglobal_batch_size = 2\n", "a batch size twice"),
+        (CELL + CELL, "two cells of one name. Received: torch-cnn-np1"),
+        ("settings = 3\n" + CELL, "something else than a table"),
+        ('[[prepare]]\ncommand = ["a"]\n' + CELL, r"\[\[prepare\]\] 0.makes: "),
+        ("based_on = 3\n", "something else than a name as based_on. Received: 3"),
+        ('based_on = "smoke"\nsettings = 3\n', r"something else than a table as \[settings\]. Received: 3"),
+        ('based_on = "nothing.toml"\n', "cannot read the experiment: No such file or directory"),
+    ],
+)
+def test_what_an_experiment_file_may_not_say(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        plan_of(text, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_names_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"Received: nothing\. Name a TOML file, or one of a-against-a, controllers"):
+        read_plan("nothing", runs_folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", shipped_experiments())
+def test_shipped_experiments_lay_out(name: str, tmp_path: Path) -> None:
+    plan = read_plan(name, runs_folder=tmp_path)
+    assert plan.about["title"]
+    assert plan.about["question"]
+    if name.startswith("seed"):
+        assert plan.about["source"]
+        assert plan.about["deviations"]
+    for run in [run for run in plan.runs if run.repeat in (1, 2)]:
+        config = parse_command_line(run.arguments(plan.folder), program="train.py")
+        assert (config.training.seed, config.energy.energy) == (run.seed, run.metered)
+        assert (config.record.name, config.record.runs_folder) == (run.name, str(plan.folder))
+        assert replace(config, record=run.config.record) == run.config
+        if config.data.dataset.startswith("prepared:"):
+            made = [preparation.makes for preparation in plan.preparations]
+            assert config.data.dataset.removeprefix("prepared:") in made
+    frameworks = {run.cell.framework for run in plan.runs}
+    assert frameworks == {"torch", "keras"}
+
+
+def test_the_study_of_003_is_run_as_it_was() -> None:
+    """Energy, 5 timed, energy, 5 timed, energy, a minute between; batch 128, MSE of softmax, 100 epochs."""
+    plan = read_plan("seed003-as-published", runs_folder=Path("runs"))
+    one_gpu = [run for run in plan.runs if run.cell.name == "1gpu-torch-resnet34-np1"]
+    assert [run.metered for run in one_gpu] == [True, *[False] * 5, True, *[False] * 5, True]
+    assert plan.protocol.cool_down_seconds == 60
+    config = one_gpu[0].config
+    assert (config.training.batch_size, config.training.epochs, config.optimizer.loss) == (128, 100, "mse")
+    assert (config.optimizer.learning_rate, config.optimizer.momentum) == (0.05, 0)
+    assert (config.training.validation, config.training.eval_batch_size) == ("replicated", 1)
+    corrected = read_plan("seed003-corrected", runs_folder=Path("runs"))
+    assert {run.cell.name for run in corrected.runs} == {run.cell.name for run in plan.runs}
+    changed = corrected.cells[0].config.training
+    assert (changed.validation, changed.eval_batch_size) == ("sharded", 128)
+
+
+def test_files_that_are_shipped_say_nothing_twice() -> None:
+    """What is based on another file repeats no setting of it."""
+    for file in EXPERIMENTS.glob("*.toml"):
+        content = tomllib.loads(file.read_text())
+        if "based_on" in content:
+            base = tomllib.loads((EXPERIMENTS / f"{content['based_on']}.toml").read_text())
+            for table in ("settings", "experiment"):
+                same = content.get(table, {}).items() & base.get(table, {}).items()
+                assert not same, file.name
+
+
+GPU = Gpu(
+    name="x", fp32_tflops=10.0, memory_gb=1, memory_bandwidth_gb_s=1, power_watts=200, energy_counter=True, source=""
+)
+RENTED = Site(title="x", kind="rented", source="", gpu="x", gpus=4,
+              prices=[Price(date=date(2026, 1, 1), usd_per_hour=3.6, terms="", source="")])  # fmt: skip
+
+
+def config_of(**training: object) -> Config:
+    config = Config()
+    return replace(
+        config,
+        data=replace(config.data, dataset="synthetic:1000x28x28x1x10"),
+        model=replace(config.model, model="mlp"),
+        training=replace(config.training, **training),  # type: ignore[arg-type]
+    )
+
+
+def test_an_estimate_by_hand() -> None:
+    """mlp: 784 x 192 + 192 x 10 multiply-adds an image, two operations each; 3 passes to train, 1 for 166 tests."""
+    flops = (3 * 1000 * 2 + 166) * 2 * (784 * 192 + 192 * 10)
+    config = config_of(epochs=2, batch_size=100)
+    on_gpus = estimate_run(config, np=5, site=RENTED, gpu=GPU, earlier=[])
+    seconds = START_SECONDS + flops / (5 * 10e12 * SHARE_OF_PEAK)
+    assert on_gpus.seconds == pytest.approx(seconds)
+    assert on_gpus.joules == pytest.approx(seconds * 5 * 200)
+    assert on_gpus.usd == pytest.approx(2 * seconds / 1000)  # 5 ranks take 2 nodes of 4 GPUs
+    assert on_gpus.basis == "rough"
+    alone = estimate_run(config, np=1, site=read_sites()["local"], gpu=None, earlier=[])
+    assert alone.seconds == pytest.approx(START_SECONDS + flops / CORE_FLOPS)
+    assert (alone.joules, alone.usd) == (None, 0.0)
+    cut = estimate_run(config_of(epochs=2, batch_size=100, max_steps=5), np=1, site=RENTED, gpu=None, earlier=[])
+    multiply_adds = 784 * 192 + 192 * 10
+    assert cut.seconds == pytest.approx(START_SECONDS + (3 * 500 + 166) * 2 * multiply_adds / CORE_FLOPS)
+    config = replace(config_of(epochs=4, batch_size=100, validate_every=2, validation="replicated"),
+                     energy=EnergyConfig(energy=True, idle_seconds=7.0))  # fmt: skip
+    config = replace(config, data=replace(config.data, validation_share=0.2))
+    metered = estimate_run(config, np=2, site=RENTED, gpu=GPU, earlier=[])
+    passes = 3 * 800 * 4 + 200 * 2 * 2 + 166
+    rate = 2 * 10e12 * SHARE_OF_PEAK
+    assert metered.seconds == pytest.approx(START_SECONDS + 14 + passes * 2 * multiply_adds / rate)
+
+
+def test_what_is_not_known_is_not_guessed() -> None:
+    config = replace(Config(), data=replace(Config().data, dataset="images:/somewhere"))
+    unknown = estimate_run(config, np=1, site=RENTED, gpu=GPU, earlier=[])
+    assert (unknown.seconds, unknown.basis, unknown.joules, unknown.usd) == (None, "not known", None, None)

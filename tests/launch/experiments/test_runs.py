@@ -1,0 +1,361 @@
+"""Experiments that are really run: what is missing is run, nothing is lost, whatever was killed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from example_runs import make_record, make_status
+from trainer_runs import ROOT, Finished, finish, start_command, wait_until
+
+from common.errors import UserError
+from common.measurement.energy import EnergyRecord, EnergyTotals
+from common.run_folder.records import RunWriter, World, read_run
+from launch import __main__ as launch
+from launch.experiments.plan import read_plan
+from launch.experiments.runs import left_over, survey
+
+SETTINGS = """
+[settings]
+framework = "torch"
+model = "mlp"
+dataset = "synthetic:600x8x8x1x3"
+launcher = "python"
+device = "cpu"
+threads = 1
+keep = 0
+"""
+SHORT = SETTINGS + "epochs = 1\nmax_steps = 2\n"
+LONG = SETTINGS + "epochs = 4000\n"  # ended by the test
+
+
+class Experiment:
+    """An experiment in a folder of its own, run by the command as people start it."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self.folder, self.file = folder, folder / "made.toml"
+        self.file.write_text(text)
+        self.runs = folder / "runs" / "made"
+
+    def start(self, *more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "launch", "experiment", "run", "made.toml", *more]
+        return start_command(command, folder=self.folder)
+
+    def run(self, *more: str) -> Finished:
+        return finish(self.start(*more), within_seconds=240)
+
+    def status(self) -> Finished:
+        command = [sys.executable, "-m", "launch", "experiment", "status", "made.toml"]
+        return finish(start_command(command, folder=self.folder), within_seconds=60)
+
+    def finished(self) -> list[str]:
+        names = sorted(path.parent.name for path in self.runs.glob("*/run.json"))
+        return [name for name in names if read_run(self.runs / name).state == "finished"]
+
+    def trainers(self) -> list[psutil.Process]:
+        """The processes that train."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "cwd"]):
+            command = process.info["cmdline"] or []
+            if process.info["cwd"] == str(self.folder) and any(part.endswith("_impl/train.py") for part in command):
+                found.append(process)
+        return found
+
+
+def epochs_of(folder: Path) -> int:
+    file = folder / "epochs.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_what_is_missing_is_run_and_a_failed_cell_does_not_end_it(tmp_path: Path) -> None:
+    bad = '[[cells]]\nname = "bad"\nbatch_size = 100000\n'
+    experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 2\n{SHORT}{bad}[[cells]]\n")
+    first = experiment.run()
+    assert first.code == 1, first
+    assert re.search(
+        r"^1/4 bad-torch-mlp-np1-r1: FAILED: torch_impl/train.py: error: the batch is larger", first.stdout, re.M
+    )
+    assert re.search(r"^4/4 torch-mlp-np1-r2: trained in .*, test accuracy .* %; about 0.0 s left", first.stdout, re.M)
+    assert experiment.finished() == ["torch-mlp-np1-r1", "torch-mlp-np1-r2"]
+    seeds = [json.loads((experiment.runs / name / "run.json").read_text())["config"]["training"]["seed"]
+             for name in experiment.finished()]  # fmt: skip
+    assert seeds == [1, 2]
+    before = files_of(experiment.runs / "torch-mlp-np1-r1")
+    status = experiment.status()
+    assert status.code == 1
+    assert "failed: bad-torch-mlp-np1-r1: torch_impl/train.py: error: the batch is larger" in status.stdout
+    assert re.search(r"^bad-torch-mlp-np1 +0/2 +2 failed", status.stdout, re.M)
+    assert re.search(r"^torch-mlp-np1 +2/2 ", status.stdout, re.M)
+
+    experiment.file.write_text(experiment.file.read_text().replace("100000", "50"))
+    second = experiment.run()
+    assert second.code == 0, second
+    assert "2 runs of 4 to do" in second.stdout
+    assert len(experiment.finished()) == 4
+    assert files_of(experiment.runs / "torch-mlp-np1-r1") == before
+    assert (experiment.runs / "set-aside/bad-torch-mlp-np1-r1-1/output.log").exists()  # nothing is lost
+    third = experiment.run()
+    assert third.code == 0
+    assert third.stdout.splitlines() == ["nothing is left to do of 4 runs"]
+
+    experiment.file.write_text(experiment.file.read_text().replace("max_steps = 2", "max_steps = 3"))
+    changed = experiment.run()
+    assert changed.code == 2
+    assert (
+        "was run with max_steps 2. Received: 3 in made.toml. Give the changed experiment another file name"
+        in changed.stderr
+    )
+
+
+def test_a_killed_command_is_gone_on_with(tmp_path: Path) -> None:
+    """Its trainer lives on: the next start waits for it, where it can, and starts nothing beside it."""
+    experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 2\n{SETTINGS}epochs = 60\n[[cells]]\n")
+    process = experiment.start()
+    second = experiment.runs / "torch-mlp-np1-r2"
+    wait_until(lambda: epochs_of(second) > 0, process=process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert len(experiment.trainers()) <= 1
+    before = files_of(experiment.runs / "torch-mlp-np1-r1")
+    again = experiment.run()
+    assert again.code == 0, again
+    assert experiment.finished() == ["torch-mlp-np1-r1", "torch-mlp-np1-r2"]
+    assert [epochs_of(experiment.runs / name) for name in experiment.finished()] == [60, 60]
+    assert files_of(experiment.runs / "torch-mlp-np1-r1") == before
+    assert not (experiment.runs / "set-aside").exists()
+
+
+def test_a_killed_rank_fails_its_run_and_the_next_start_runs_it_anew(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, f'{LONG}[[cells]]\n[[cells]]\nname = "last"\nmax_steps = 2\n')
+    process = experiment.start()
+    first = experiment.runs / "torch-mlp-np1-r1"
+    wait_until(lambda: epochs_of(first) > 0, process=process)
+    for trainer in experiment.trainers():
+        trainer.kill()
+    ended = finish(process, within_seconds=240)
+    assert ended.code == 1, ended
+    assert "torch-mlp-np1-r1: FAILED: killed" in ended.stdout
+    assert experiment.finished() == ["last-torch-mlp-np1-r1"]
+    broken = files_of(first)
+
+    experiment.file.write_text(
+        experiment.file.read_text().replace("epochs = 4000", "epochs = 4000\nsteps_per_epoch = 1")
+    )
+    experiment.file.write_text(experiment.file.read_text().replace("[[cells]]\n[[", "[[cells]]\nmax_steps = 2\n[["))
+    refused = experiment.run()
+    assert refused.code == 2  # other settings: neither mixed with what is there, nor put in its place
+    assert files_of(first) == broken
+    experiment.file.write_text(f'{LONG}[[cells]]\n[[cells]]\nname = "last"\nmax_steps = 2\n')
+    process = experiment.start()
+    wait_until(lambda: epochs_of(first) > 0 and files_of(first)["run.json"] != broken["run.json"], process=process)
+    process.send_signal(signal.SIGTERM)
+    stopped = finish(process, within_seconds=60)
+    assert stopped.code == 130, stopped
+    assert "interrupted; go on with: python -m launch experiment run made.toml" in stopped.stdout
+    assert not experiment.trainers()
+    assert read_run(first).state == "interrupted"
+    kept = files_of(experiment.runs / "set-aside/torch-mlp-np1-r1-1")
+    assert {name: kept[name] for name in broken} == broken
+
+
+def test_budget_limit_and_needs(tmp_path: Path) -> None:
+    protocol = "[experiment]\nrepeats = 2\nbudget_minutes = 0.3\nlimit_minutes = 0.15\ncool_down_seconds = 8.0\n"
+    rich = '[[cells]]\nname = "rich"\ncores = 100000\n'
+    experiment = Experiment(tmp_path, f"{protocol}{LONG}{rich}[[cells]]\n")
+    ended = experiment.run()
+    assert ended.code == 1, ended
+    assert "left out: rich-torch-mlp-np1, needs 100000 cores, there are" in ended.stdout
+    assert "torch-mlp-np1-r1: FAILED: not ended within 0.15 minutes (limit_minutes)" in ended.stdout
+    assert "the budget of 0.3 minutes is spent: 1 run not begun" in ended.stdout
+    assert not experiment.trainers()
+
+
+def test_two_at_once_do_not_run_the_same_experiment(tmp_path: Path) -> None:
+    experiment = Experiment(tmp_path, f"{LONG}[[cells]]\n")
+    process = experiment.start()
+    try:
+        wait_until(lambda: epochs_of(experiment.runs / "torch-mlp-np1-r1") > 0, process=process)
+        second = experiment.run()
+        assert second.code == 2
+        assert "this experiment is being run already. Received: runs/made" in second.stderr
+        assert re.search(r"^torch-mlp-np1 +0/1 +1 running", experiment.status().stdout, re.M)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        finish(process, within_seconds=60)
+
+
+def test_a_dry_run_shows_commands_and_estimate_and_does_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prepare = '[[prepare]]\ncommand = ["images", "draw", "{folder}/drawn"]\nmakes = "{folder}/drawn"\n'
+    (tmp_path / "made.toml").write_text(f'{prepare}{SHORT}[[cells]]\n[[cells]]\nname = "gpu"\ngpus = 64\n')
+    assert launch.main(["experiment", "run", "made.toml", "--dry-run", "--site", "aws-p3-2xlarge"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    program = os.path.relpath(ROOT / "torch_impl/train.py")
+    assert lines[0] == "python -m common images draw runs/made/drawn"
+    assert lines[1].startswith(f"python {program} --model mlp --dataset synthetic:600x8x8x1x3 ")
+    assert lines[2].endswith(
+        "--name gpu-torch-mlp-np1-r1 --site aws-p3-2xlarge"
+    )  # there are enough on that site, on as many nodes as needed
+    assert re.fullmatch(
+        r"2 runs of 2 to do on aws-p3-2xlarge: about 24\.0 s \(roughly, within a factor of 3\); .*; \$0\.\d\d",
+        lines[-1],
+    )
+    assert launch.main(["experiment", "run", "made.toml", "--dry-run"]) == 0
+    assert "left out: gpu-torch-mlp-np1, needs 64 GPUs, there are 0" in capsys.readouterr().out.splitlines()
+    assert [path.name for path in tmp_path.iterdir()] == ["made.toml"]
+    assert launch.main(["experiment", "run", "made.toml", "--site", "mars"]) == 2
+    assert "unknown site. Received: mars" in capsys.readouterr().err
+
+
+def test_energy_of_metered_runs_is_shown_as_a_ratio_to_a_base(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joules, and so products, given to each run by hand: medians 30 and 60 J, 10 s each; one cell not measured."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.toml").write_text(
+        f"[experiment]\nrepeats = 3\nmetered = [1, 2, 3]\n{SHORT}"
+        + "".join(f'[[cells]]\nname = "{name}"\n' for name in ("a", "b", "none"))
+    )
+    plan = read_plan("made.toml", runs_folder=Path("runs"))
+    joules = {"a": [10.0, 30.0, 900.0], "b": [60.0, 60.0, 30.0], "none": [None] * 3}
+    for planned in plan.runs:
+        energy = energy_of(joules[planned.cell.name.partition("-")[0]][planned.repeat - 1])
+        record = make_record(config=planned.config, status=make_status(), energy=energy)
+        RunWriter.create(plan.folder / planned.name, record).end("finished")
+    assert launch.main(["experiment", "status", "made.toml"]) == 0
+    shown = capsys.readouterr().out
+    two = r"^{} +3 +{} +{} +{} +{} +{} +{} +{} +{}$"
+    assert re.search(two.format("a-torch-mlp-np1", 30, 300, 3000, 60, 600, 6000, "1.0000", "1.0000"), shown, re.M), (
+        shown
+    )
+    assert re.search(
+        two.format("b-torch-mlp-np1", 60, 600, 6000, 120, 1200, r"1.2e\+04", "2.0000", "2.0000"), shown, re.M
+    )
+    assert "metered, and nothing could be measured: none-torch-mlp-np1" in shown
+    assert launch.main(["experiment", "status", "made.toml", "--base", "b-torch-mlp-np1"]) == 0
+    assert re.search(r"^a-torch.* 0\.5000$", capsys.readouterr().out, re.M)
+    assert launch.main(["experiment", "status", "made.toml", "--base", "none-torch-mlp-np1"]) == 0
+    assert "no energy of none-torch-mlp-np1 was measured: nothing is divided by it" in capsys.readouterr().out
+    assert launch.main(["experiment", "status", "made.toml", "--base", "c"]) == 2
+    assert "no cell has such a name. Received: --base c. There are: a-torch-mlp-np1" in capsys.readouterr().err
+
+
+def test_another_controller_is_another_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.toml").write_text(
+        SHORT.replace('launcher = "python"', 'np = 2\ncontroller = "gloo"') + "[[cells]]\n"
+    )
+    plan = read_plan("made.toml", runs_folder=Path("runs"))
+    world = World(size=2, local_size=2, hosts=["a"], controller="mpi", threads_per_rank=1, cores=2,
+                  oversubscribed=False, devices=["cpu", "cpu"])  # fmt: skip
+    record = make_record(config=plan.runs[0].config, status=make_status(), world=world)
+    RunWriter.create(plan.folder / plan.runs[0].name, record).end("finished")
+    with pytest.raises(UserError, match=r"was run with controller mpi\. Received: gloo in made\.toml"):
+        survey(plan)
+
+
+def test_a_run_of_another_site_does_not_pass_for_one_of_this(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.toml").write_text(f"{SHORT}[[cells]]\n")
+    plan = read_plan("made.toml", runs_folder=Path("runs"))
+    record = make_record(config=plan.runs[0].config, status=make_status(), site="cte-power")
+    RunWriter.create(plan.folder / plan.runs[0].name, record).end("finished")
+    command = ["experiment", "run", "made.toml"]
+    assert launch.main(command) == 2
+    assert "was run at another site, cte-power. Received: local. Give the runs" in capsys.readouterr().err
+    assert launch.main([*command, "--site", "cte-power", "--dry-run"]) == 0
+    assert "nothing is left to do of 1 run" in capsys.readouterr().out
+    assert launch.main(["experiment", "status", "made.toml"]) == 0
+    assert launch.main([*command, "--hosts", "a:1", "--dry-run"]) == 2
+    assert "was run at another site, cte-power. Received: hosts" in capsys.readouterr().err
+    named = [*command, "--runs-folder", "elsewhere", "--hosts", "a:1", "--dry-run"]
+    assert launch.main(named) == 0
+    assert "1 run of 1 to do on hosts" in capsys.readouterr().out
+
+
+def test_what_needs_more_slots_than_hosts_have_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.toml").write_text(SHORT.replace('launcher = "python"', "np = [2, 3]") + "[[cells]]\n")
+    assert launch.main(["experiment", "run", "made.toml", "--hosts", "a:1,b:1", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "horovodrun -np 2 -H a:1,b:1" in shown and "--site hosts" in shown
+    assert "left out: torch-mlp-np3, needs 3 slots, there are 2" in shown
+
+
+def test_preparations_that_no_run_needs_are_left_out(tmp_path: Path) -> None:
+    prepare = '[[prepare]]\ncommand = ["sites", "show", "mars"]\nmakes = "{folder}/drawn"\n'
+    assert Experiment(tmp_path, f"{prepare}{SHORT}[[cells]]\n").run().code == 0
+
+
+def energy_of(joules: float | None) -> EnergyRecord:
+    def totals(factor: float) -> EnergyTotals:
+        measured = None if joules is None else joules * factor
+        return EnergyTotals(
+            complete=joules is not None, joules=measured, joules_by_phase={}, joules_above_idle=None,
+            edp_joule_seconds=None if measured is None else measured * 10,
+            ed2p_joule_square_seconds=None if measured is None else measured * 100,
+        )  # fmt: skip
+
+    return EnergyRecord(
+        interval_seconds=0.5, counted_phases=["training"], seconds=10.0, seconds_by_phase={"training": 10.0},
+        devices=[], used_devices=totals(1), all_devices=totals(2),
+    )  # fmt: skip
+
+
+def test_a_failed_preparation_ends_it(tmp_path: Path) -> None:
+    prepare = '[[prepare]]\ncommand = ["sites", "show", "mars"]\nmakes = "{folder}/drawn"\n'
+    ended = Experiment(tmp_path, f'{prepare}{SHORT}data_folder = "{{folder}}/drawn"\n[[cells]]\n').run()
+    assert ended.code == 2
+    assert "preparing the experiment failed. Received: exit code 2 of python -m common sites show mars" in ended.stderr
+
+
+def test_processes_of_other_runs_are_not_taken_for_left_over_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.toml").write_text(f"[experiment]\nrepeats = 12\n{SHORT}[[cells]]\n")
+    plan = read_plan("made.toml", runs_folder=Path("runs"))
+    eleventh = plan.runs[10]
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)", *eleventh.arguments(plan.folder)]
+    process = psutil.Popen(sleeper)
+    try:
+        _soon(lambda: bool(left_over(plan, eleventh)))
+        assert [found.pid for found in left_over(plan, eleventh)] == [process.pid]
+        assert left_over(plan, plan.runs[0]) == []  # -r1 is the beginning of -r11
+    finally:
+        process.kill()
+        process.wait()
+    assert left_over(plan, eleventh) == []
+    monkeypatch.chdir(tmp_path.parent)  # the same folder, said from elsewhere
+    plan = read_plan(str(tmp_path / "made.toml"), runs_folder=tmp_path / "runs")
+    process = psutil.Popen(sleeper, cwd=tmp_path)
+    try:
+        _soon(lambda: [found.pid for found in left_over(plan, eleventh)] == [process.pid])
+    finally:
+        process.kill()
+        process.wait()
+    assert {found.standing for found in survey(plan)} == {"to do"}
+
+
+def _soon(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

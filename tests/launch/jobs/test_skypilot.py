@@ -1,0 +1,496 @@
+"""Jobs on rented machines: the task as kept, as SkyPilot's own parser and the shell read it, and what `sky` is told.
+
+No cloud is asked: `sky` is a program made for the test.
+"""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cloud_parsers import ask
+from made_programs import Answer, MadePrograms
+from rendered_files import FOLDER, assert_as_kept
+from run_folders import make_run
+
+from common.errors import UserError
+from common.run_folder.records import World, now, read_run
+from common.sites.table import read_sites
+from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT
+from launch import __main__ as launch
+from launch.jobs import cloud
+from launch.jobs.job import Job, JobRecord, write_record
+from launch.jobs.schedulers import skypilot
+from launch.sites.site_files import read_launch_site
+
+ROOT = Path(__file__).resolve().parents[3]
+HOSTILE = ["a b", "it's", 'say "x"', "$(touch hit)", "`touch hit`", ";touch hit", "a&&touch hit", "$HOME", "*", "\\",
+           "1e-3", "-x"]  # fmt: skip
+SMALL = ("--model", "mlp", "--epochs", "1", "--max-steps", "2", "--device", "cpu")
+DATA = ("--dataset", "synthetic:1200x28x28x1x10")
+BUCKET = 'runs_folder = "/bucket/runs"\ndata_folder = "/tmp/a b/$(touch hit)"\n'
+
+
+def a_job(site: str = "aws-g4dn", **changes: Any) -> Job:
+    place = read_launch_site(site)
+    gpus = changes.get("gpus_per_node", 4)
+    default: dict[str, Any] = {
+        "name": "demo", "site": place, "node": place.node_for(gpus)[0], "nodes": 2, "ranks_per_node": 4,
+        "gpus_per_node": gpus, "program": "keras_impl/train.py", "experiment": None,
+        "arguments": ("--model", "resnet34", "--epochs", "3"), "minutes": 60,
+    }  # fmt: skip
+    return Job(**{**default, **changes})
+
+
+def own_site(folder: Path, lines: str = "", options: str = "") -> str:
+    """Write a site of one's own; return its path."""
+    path = folder / "ours.toml"
+    path.write_text(
+        '[launch]\ntitle = "ours"\nsource = "ours"\nchecked = 2026-11-21\nscheduler = "skypilot"\n'
+        f'nodes = ["aws-g4dn-xlarge", "aws-g4dn-12xlarge"]\n{lines}\n[launch.skypilot]\n{options}\n'
+    )
+    return str(path)
+
+
+def task_of(job: Job) -> dict[str, Any]:
+    (text,) = skypilot.render(job).values()
+    task = yaml.safe_load(text)
+    assert isinstance(task, dict)
+    return task
+
+
+def spot_job(folder: Path) -> Job:
+    site = own_site(folder, BUCKET, 'region = "us-east-1"\nbucket = "s3://ours"\ndisk_gb = 100')
+    return a_job(site, name="Demo_2", spot=True, repeats=2, seed=7, minutes=90, program="torch_impl/train.py")
+
+
+def examples(folder: Path) -> dict[str, Job]:
+    return {
+        "aws-g4dn": a_job(),
+        "aws-g5-experiment": a_job(
+            "aws-g5", nodes=1, program=None, experiment="smoke", arguments=("--only", "*-np[12]*"), preflight=False
+        ),
+        "aws-spot": spot_job(folder),
+    }
+
+
+def test_tasks_are_as_kept(tmp_path: Path) -> None:
+    for name, job in examples(tmp_path).items():
+        assert_as_kept(name, skypilot.render(job))
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Return what SkyPilot's own parser says of kept tasks, and of some that it is to refuse."""
+    folder = tmp_path_factory.mktemp("skypilot")
+    write_catalog(folder / ".sky" / "catalogs" / "v8" / "aws" / "vms.csv")
+    files = {path.parent.name: path for path in FOLDER.glob(f"*/{skypilot.TASK}")}
+    for name, change in {"unknown": {"nodes": 2}, "retired": {"resources": {"instance_type": "p3.8xlarge"}}}.items():
+        files[name] = folder / f"{name}.yaml"
+        task = yaml.safe_load(files["aws-g4dn"].read_text())
+        task["resources"].update(change.pop("resources", {}))
+        files[name].write_text(yaml.safe_dump({**task, **change}))
+    variables = {"SKY_RUNTIME_DIR": str(folder), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
+    answers = ask("skypilot_worker.py", list(files.values()), home=folder, variables=variables)
+    return dict(zip(files, answers, strict=True))
+
+
+_COLUMNS = (
+    "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone,Arch"
+)
+
+
+def write_catalog(path: Path) -> None:
+    """Write what SkyPilot would fetch: the machines of the cloud, here those of our table that can still be had."""
+    table = read_sites()
+    path.parent.mkdir(parents=True)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(_COLUMNS.split(","))
+        for site in table.sites.values():
+            price = site.price()
+            if site.instance_type and price and not site.retired:
+                gpu = (site.gpu or "").upper()
+                info = {"Gpus": [{"Name": gpu, "Count": site.gpus, "MemoryInfo": {"SizeInMiB": 16384}}]}
+                machine = [site.instance_type, gpu, site.gpus, site.cores, site.memory_gb, info]
+                writer.writerow([*machine, *[price.usd_per_hour] * 2, "us-east-1", "us-east-1a", "x86_64"])
+
+
+def test_skypilot_takes_the_kept_tasks(parsed: dict[str, dict[str, Any]]) -> None:
+    assert {"aws-g4dn", "aws-g5-experiment", "aws-spot"} <= set(parsed)
+    for name in set(parsed) - {"unknown", "retired"}:
+        task, answer = yaml.safe_load((FOLDER / name / skypilot.TASK).read_text()), parsed[name]
+        assert "error" not in answer, answer
+        assert (answer["setup"], answer["run"], answer["nodes"]) == (task["setup"], task["run"], task["num_nodes"])
+        assert answer["workdir"] == "."
+    on_demand, spot = parsed["aws-g4dn"], parsed["aws-spot"]
+    assert (on_demand["cloud"], on_demand["region"], on_demand["instance_type"]) == (
+        "AWS",
+        "us-east-1",
+        "g4dn.12xlarge",
+    )
+    assert (on_demand["accelerators"], on_demand["use_spot"]) == ({"T4": 4}, False)
+    assert on_demand["autostop"] == {"idle_minutes": 10, "down": False} and on_demand["buckets"] == {}
+    assert (spot["use_spot"], spot["disk_size"], spot["buckets"]) == (True, 100, {"/bucket": "s3://ours"})
+
+
+def test_skypilot_refuses_what_it_does_not_know(parsed: dict[str, dict[str, Any]]) -> None:
+    """So the test before this one can fail."""
+    assert "Instead of 'nodes', did you mean 'num_nodes'?" in parsed["unknown"]["error"]
+    assert "p3.8xlarge" in parsed["retired"]["error"]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadePrograms:
+    """A machine as SkyPilot leaves it: the project's copy with a set-up environment whose programs write down calls."""
+    monkeypatch.setattr(cloud, "SITE_FOLDER", str(tmp_path / "site"))
+    programs = MadePrograms(tmp_path / "home" / "sky_workdir" / ".venv" / "bin")
+    for name in ("python", "horovodrun", "mpirun"):
+        programs.add(name)
+    return programs
+
+
+def run_there(
+    script: str, machine: MadePrograms, *, rank: int = 0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    home = machine.folder.parents[2]
+    return subprocess.run(
+        ["bash", "-c", script], cwd=home, capture_output=True, text=True,
+        env={"HOME": str(home), "PATH": os.environ["PATH"], "SKYPILOT_NODE_RANK": str(rank),
+             "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", **variables},
+    )  # fmt: skip
+
+
+def test_the_first_machine_starts_all_ranks(machine: MadePrograms) -> None:
+    done = run_there(task_of(a_job())["run"], machine)
+    assert done.returncode == 0, done.stderr
+    look, start = machine.records()
+    where = ["--site", "aws-g4dn", "--hosts", "10.0.0.1:4,10.0.0.2:4"]
+    assert look["words"][:6] == ["python", "-m", "launch", "preflight", "--np", "8"] and look["words"][-4:] == where
+    assert start["words"][:5] == ["horovodrun", "-np", "8", "-H", "10.0.0.1:4,10.0.0.2:4"]
+    trainer = start["words"][start["words"].index("python") :]
+    assert trainer == ["python", "keras_impl/train.py", "--model", "resnet34", "--epochs", "3",
+                       "--runs-folder", "runs", "--name", "demo", "--site", "aws-g4dn-12xlarge"]  # fmt: skip
+    assert start["folder"] == str(machine.folder.parents[1])
+    assert start["variables"]["TF_CPP_MIN_LOG_LEVEL"] == "3"
+    assert float(start["variables"][BEGAN_AT]) <= float(start["variables"][STARTED_AT])
+
+
+def test_mpi_finds_its_daemon_on_other_machines(machine: MadePrograms, tmp_path: Path) -> None:
+    assert run_there(task_of(a_job(own_site(tmp_path), preflight=False))["run"], machine).returncode == 0
+    (words,) = machine.calls()
+    assert f"--mpi-args=--prefix {machine.folder.parent}" in words and "--mpi" in words
+
+
+def test_the_other_machines_leave_it_to_the_first(machine: MadePrograms) -> None:
+    assert run_there(task_of(a_job())["run"], machine, rank=1).returncode == 0
+    assert machine.calls() == []
+
+
+def test_a_failure_is_the_task_s_failure(machine: MadePrograms) -> None:
+    machine.add("horovodrun", Answer(code=2))
+    assert run_there(task_of(a_job(repeats=3))["run"], machine).returncode == 2
+    machine.add("python", Answer(code=1))
+    assert run_there(task_of(a_job())["run"], machine).returncode == 1
+    assert [words[0] for words in machine.calls()] == ["python", "horovodrun", "python"]
+
+
+def test_the_time_limit_ends_the_ranks(machine: MadePrograms) -> None:
+    machine.add("horovodrun", Answer(seconds=600.0))
+    assert run_there(task_of(a_job(minutes=90))["run"], machine, SECONDS="5400").returncode == 124
+
+
+def test_the_script_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real launcher and trainer, on this machine as the only one."""
+    monkeypatch.setattr(cloud, "SITE_FOLDER", str(tmp_path / "site"))
+    (tmp_path / "sky_workdir").symlink_to(ROOT)
+    site = own_site(
+        tmp_path,
+        f"python = {json.dumps(sys.executable)}\nruns_folder = {json.dumps(str(tmp_path / 'my runs'))}\n"
+        'controller = "gloo"',
+    )
+    job = a_job(
+        site, nodes=1, ranks_per_node=2, gpus_per_node=1, program="torch_impl/train.py", arguments=SMALL + DATA,
+        preflight=False,
+    )  # fmt: skip
+    done = subprocess.run(
+        ["bash", "-c", task_of(job)["run"]], capture_output=True, text=True,
+        env={**os.environ, "HOME": str(tmp_path), "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "127.0.0.1",
+             "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = read_run(tmp_path / "my runs" / "demo")
+    assert (run.state, run.record.site) == ("finished", "aws-g4dn-xlarge")
+    assert isinstance(run.record.world, World) and run.record.world.size == 2
+
+
+def test_spot_runs_go_on_from_the_bucket(machine: MadePrograms, tmp_path: Path) -> None:
+    """Each repeat has a seed and a folder of its own; the machine gets the user's site file."""
+    job = spot_job(tmp_path)
+    done = run_there(task_of(job)["run"], machine)
+    assert done.returncode == 0, done.stderr
+    look, first, second = machine.records()
+    assert look["words"][look["words"].index("--site") + 1] == str(tmp_path / "site" / "ours.toml")
+    assert read_launch_site(str(tmp_path / "site" / "ours.toml")).skypilot == job.site.skypilot
+    for number, call in ((1, first), (2, second)):
+        own = ["--seed", str(6 + number), "--runs-folder", "/bucket/runs", "--name", f"Demo_2-r{number}"]
+        going_on = ["--resume-or-start", "--checkpoint-minutes", "10"]
+        assert call["words"][-11:] == [*going_on, *own, "--site", "aws-g4dn-12xlarge"]
+        assert call["variables"]["HOROVOD_TWINS_CACHE"] == "/tmp/a b/$(touch hit)"
+    assert not list(tmp_path.rglob("hit"))
+
+
+def test_no_field_is_read_by_the_shell(machine: MadePrograms, tmp_path: Path) -> None:
+    table = "".join(f"V{number} = {json.dumps(value)}\n" for number, value in enumerate(HOSTILE))
+    site = own_site(tmp_path, f"scratch_folder = {json.dumps(HOSTILE[3])}\n[launch.environment]\n{table}")
+    done = run_there(task_of(a_job(site, arguments=tuple(HOSTILE), preflight=False))["run"], machine)
+    assert done.returncode == 0, done.stderr
+    (call,) = machine.records()
+    after = call["words"].index("keras_impl/train.py") + 1
+    assert call["words"][after : after + len(HOSTILE)] == HOSTILE
+    assert [call["variables"][f"V{number}"] for number in range(len(HOSTILE))] == HOSTILE
+    assert call["variables"]["TMPDIR"] == HOSTILE[3]
+    assert not list(tmp_path.rglob("hit")) and not Path("hit").exists()
+
+
+@pytest.mark.parametrize("python_there", [True, False])
+def test_set_up_is_the_project_s_own(machine: MadePrograms, python_there: bool) -> None:
+    machine.add("uv", Answer(to=["find"], out="/opt/a b/python3.11\n" if python_there else "", code=not python_there))
+    machine.add("make")
+    done = run_there(task_of(a_job())["setup"], machine, PATH=f"{machine.folder}:{os.environ['PATH']}")
+    calls = machine.calls()
+    if python_there:
+        assert calls == [["uv", "python", "find", "3.11"]] * 2 + [
+            ["make", "setup", "PYTHON=/opt/a b/python3.11", "GPU=1"]
+        ]
+    else:
+        assert ["uv", "python", "install", "3.11"] in calls and done.returncode == 0
+
+
+def test_an_image_is_taken_as_it_is(tmp_path: Path) -> None:
+    site = own_site(
+        tmp_path, 'project_folder = "/opt/twins"\npython = "/opt/venv/bin/python"', 'image = "ours/twins:1"'
+    )
+    task = task_of(a_job(site))
+    assert task["resources"]["image_id"] == "docker:ours/twins:1" and not {"workdir", "setup"} & set(task)
+    assert "cd /opt/twins\nexport PATH=/opt/venv/bin:$PATH\n" in task["run"]
+
+
+def test_scripts_pass_shellcheck(tmp_path: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    words = ["shellcheck", "--shell=bash", "--exclude=SC2016", "-"]  # "$" in single quotes is meant to stay
+    for job in examples(tmp_path).values():
+        for script in (task_of(job)["setup"], task_of(job)["run"]):
+            done = subprocess.run(words, input=script, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "changes", "error"),
+    [
+        ("", "", {"spot": True}, "spot machines may be taken away"),
+        ("", 'bucket = "s3://ours"', {}, "run folders would not lie in the bucket. Received: runs_folder None"),
+        ('runs_folder = "/elsewhere"', 'bucket = "s3://ours"', {}, "run folders would not lie in the bucket"),
+        (BUCKET, 'bucket = "ours"', {}, "this is no bucket. Received: ours"),
+        (BUCKET, 'bucket = "s3://$(x)"', {}, "this is no bucket"),
+        ('launcher = "mpirun"', "", {}, "machines are joined by horovodrun. Received: launcher mpirun"),
+        ("", 'image = "ours"', {}, "an image and the place of the project in it go together"),
+        ('project_folder = "/opt"', "", {}, "an image and the place of the project in it go together"),
+        ("", "", {"name": "a" * 70}, "the name is too long there"),
+        ("", "", {"node": "cte-power"}, "the cloud knows this machine by no name. Received: cte-power"),
+        ("", "", {"program": None, "experiment": "/elsewhere/x.toml"}, "file is not in the project"),
+        ("", "", {"arguments": ("--recipe", "/elsewhere/x.toml")}, "recipe's file is not in the project"),
+        ("", "", {"arguments": ("--recipe=../x.toml",)}, "recipe's file is not in the project"),
+    ],
+)
+def test_what_a_task_needs_is_asked_for(
+    tmp_path: Path, lines: str, options: str, changes: dict[str, Any], error: str
+) -> None:
+    job = a_job(own_site(tmp_path, lines, options), **changes)
+    with pytest.raises(UserError) as caught:
+        skypilot.render(job)
+    assert error in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_experiment_s_file_in_the_project_comes_along() -> None:
+    job = a_job(program=None, experiment=str(ROOT / "launch" / "experiments" / "smoke.toml"), arguments=())
+    assert " experiment run launch/experiments/shipped/smoke.toml " in task_of(job)["run"]
+
+
+@pytest.mark.parametrize("path", [str(ROOT / "launch/recipes/seed002.toml"), "launch/recipes/seed002.toml"])
+def test_a_recipe_in_the_project_comes_along(path: str) -> None:
+    assert " --recipe launch/recipes/seed002.toml " in task_of(a_job(arguments=("--recipe", path)))["run"]
+    assert " --recipe=launch/recipes/seed002.toml " in task_of(a_job(arguments=(f"--recipe={path}",)))["run"]
+
+
+def test_secrets_are_refused_and_the_shell_s_own_are_not_rendered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-tell")
+    monkeypatch.setenv("HOROVOD_TWINS_ANYTHING", "do-not-tell")
+    for job in examples(tmp_path).values():
+        assert "do-not-tell" not in "".join(skypilot.render(job).values())
+    site = own_site(tmp_path, '[launch.environment]\nMY_API_TOKEN = "x"')
+    with pytest.raises(UserError, match=r"a secret, as its name says.*MY_API_TOKEN.*secret store"):
+        read_launch_site(site)
+
+
+def record(identifier: str = "demo", site: str = "aws-g4dn") -> JobRecord:
+    return JobRecord(name="demo", site=site, id=identifier, submitted_at=now(), command=[], size=8, repeats=1, runs=[])
+
+
+@pytest.fixture
+def sky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadePrograms:
+    programs = MadePrograms(tmp_path / "programs")
+    programs.add("sky")
+    monkeypatch.setenv("PATH", f"{programs.folder}:{os.environ['PATH']}")
+    return programs
+
+
+def submit(folder: Path, *words: str) -> int:
+    trainer = ["--", "torch_impl/train.py", "--epochs", "1"]
+    return launch.main(["submit", "--jobs-folder", str(folder / "jobs"), "--name", "Demo.1", *words, *trainer])
+
+
+def test_a_job_is_submitted_from_the_project(
+    tmp_path: Path, sky: MadePrograms, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submit(tmp_path, "--site", "aws-g4dn", "--gpus-per-node", "1") == 0
+    (call,) = sky.records()
+    task = tmp_path / "jobs" / "Demo.1" / "task.yaml"
+    words = call["words"]
+    assert words[:5] == ["sky", "launch", "--yes", "--detach-run", "--env"] and words[5].startswith(f"{SUBMITTED_AT}=")
+    assert words[6:] == ["--cluster", "demo-1", str(task)]
+    assert call["folder"] == str(ROOT)  # where `workdir: .` starts
+    assert yaml.safe_load(task.read_text())["resources"]["instance_type"] == "g4dn.xlarge"
+    assert "at most $0.53 (1 x aws-g4dn-xlarge" in capsys.readouterr().err
+    assert json.loads((tmp_path / "jobs" / "Demo.1" / "job.json").read_text())["id"] == "demo-1"
+
+
+def test_a_spot_job_is_a_managed_one(tmp_path: Path, sky: MadePrograms, capsys: pytest.CaptureFixture[str]) -> None:
+    site = own_site(tmp_path, BUCKET, 'bucket = "s3://ours"')
+    assert submit(tmp_path, "--site", site, "--spot") == 0
+    task = tmp_path / "jobs" / "Demo.1" / "task.yaml"
+    assert sky.calls() == [["sky", "jobs", "launch", "--yes", "--detach-run", "--name", "demo-1", str(task)]]
+    assert "spot machines cost less" in capsys.readouterr().err
+
+
+def test_a_refusal_is_one_line_that_tells_how_to_end_it(
+    tmp_path: Path, sky: MadePrograms, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sky.add("sky", Answer(code=1))
+    assert submit(tmp_path, "--site", "aws-g4dn") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "sky launch failed. Received: exit code 1" in error and error.endswith("with: sky down demo-1")
+    assert list((tmp_path / "jobs").iterdir()) == []  # so that the same command can be given again
+
+
+def test_a_missing_sky_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert submit(tmp_path, "--site", "aws-g4dn") == 2
+    assert "sky is not installed. Received: no sky on PATH. Install it" in capsys.readouterr().err.splitlines()[-1]
+    with pytest.raises(UserError, match="sky is not installed"):
+        skypilot.logs(record(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "reason"),
+    [
+        ("INIT", "queued", "init"), ("SETTING_UP", "queued", "setting up"), ("PENDING", "queued", "pending"),
+        ("RUNNING", "running", ""), ("SUCCEEDED", "finished", ""), ("CANCELLED", "cancelled", ""),
+        ("FAILED", "failed", "failed"), ("FAILED_SETUP", "failed", "failed setup"),
+        ("NEWLY_MADE", "unknown", "newly made"),
+    ],
+)  # fmt: skip
+def test_states_of_a_cluster_s_job(tmp_path: Path, sky: MadePrograms, status: str, state: str, reason: str) -> None:
+    jobs = {"demo": [{"job_id": 1, "status": "FAILED"}, {"job_id": 2, "status": status}]}
+    sky.add(
+        "sky", Answer(to=["queue", "demo", "json"], out="Fetching job queue for: demo\n" + json.dumps(jobs, indent=2))
+    )
+    found = skypilot.state(record(), tmp_path)
+    assert (found.state, found.reason) == (state, reason)
+
+
+def test_states_of_a_managed_job(tmp_path: Path, sky: MadePrograms) -> None:
+    jobs = [
+        {"job_id": 4, "job_name": "other", "status": "RUNNING"},
+        {"job_id": 2, "job_name": "demo", "status": "FAILED"},
+        {"job_id": 3, "job_name": "demo", "status": "RECOVERING", "details": "taken\naway"},
+    ]
+    sky.add("sky", Answer(to=["jobs", "queue", "json"], out=json.dumps(jobs)))
+    found = skypilot.state(record("managed job demo"), tmp_path)
+    assert (found.state, found.reason) == ("queued", "taken away")
+    assert skypilot.state(record("managed job gone"), tmp_path).state == "unknown"
+
+
+# What SkyPilot 0.14.1 prints for a cluster that is not there, with exit code 0.
+GONE = """Fetching job queue for: demo
+\x1b[2mFailed to connect to SkyPilot API server at http://127.0.0.1:46580. Starting a local server.\x1b[0m
+\x1b[0m\x1b[32m✓ SkyPilot API server started. \x1b[0m\x1b[0m
+Failed to get the job queue for cluster 'demo'.
+  sky.exceptions.ClusterDoesNotExist: Cluster 'demo' does not exist.
+{}
+"""
+
+
+def test_what_is_not_json_is_one_line(tmp_path: Path, sky: MadePrograms) -> None:
+    sky.add("sky", Answer(out="{ no\n"))
+    with pytest.raises(UserError, match="sky printed no JSON"):
+        skypilot.state(record(), tmp_path)
+    sky.add("sky", Answer(out=GONE))
+    assert skypilot.state(record(), tmp_path).reason == "SkyPilot knows it no more"
+    sky.add("sky", Answer(err="first\nno credentials\n", code=3))
+    with pytest.raises(UserError, match=r"^sky queue.* failed\. Received: no credentials\. Look at it by"):
+        skypilot.state(record(), tmp_path)
+
+
+def test_logs_and_cancel(tmp_path: Path, sky: MadePrograms) -> None:
+    assert skypilot.logs(record(), tmp_path) == ["sky", "logs", "demo", "--no-follow", "--tail", "0"]
+    managed = record("managed job demo")
+    assert skypilot.logs(managed, tmp_path) == ["sky", "jobs", "logs", "--name", "demo", "--no-follow", "--tail", "0"]
+    skypilot.cancel(record(), tmp_path)
+    skypilot.cancel(managed, tmp_path)
+    assert sky.calls() == [["sky", "cancel", "--yes", "--all", "demo"],
+                           ["sky", "jobs", "cancel", "--yes", "--name", "demo"]]  # fmt: skip
+
+
+SSH = """#!/bin/sh
+# The first machine: its home, where ssh begins, and its shell.
+[ "$1" = demo ] || exit 255
+shift
+cd "{home}" && HOME="{home}" exec sh -c "$*"
+"""
+
+
+def test_run_folders_are_fetched_from_the_first_machine(tmp_path: Path, sky: MadePrograms) -> None:
+    sky.add("sky", Answer(to=["status", "demo"], out=json.dumps([{"name": "demo", "status": "UP"}])))
+    ssh, home = sky.folder / "ssh", tmp_path / "home"
+    ssh.write_text(SSH.format(home=home))
+    ssh.chmod(0o755)
+    make_run(home / "sky_workdir" / "runs" / "demo")
+    (tmp_path / "jobs" / "demo").mkdir(parents=True)
+    write_record(tmp_path / "jobs" / "demo", replace(record(), runs=["runs/demo"]))
+    words = ["fetch", "demo", "--jobs-folder", str(tmp_path / "jobs"), "--to", str(tmp_path / "here")]
+    assert launch.main(words) == 0
+    assert read_run(tmp_path / "here" / "demo").state == "finished"
+
+
+def test_the_shell_is_that_of_the_first_machine(tmp_path: Path, sky: MadePrograms) -> None:
+    sky.add("sky", Answer(to=["status", "demo"], out=json.dumps([{"name": "demo", "status": "UP"}])))
+    assert skypilot.shell(record(), tmp_path) == ["ssh", "demo", "cd sky_workdir &&"]
+    sky.add("sky", Answer(to=["status", "demo"], out=json.dumps([{"name": "demo", "status": "STOPPED"}])))
+    with pytest.raises(UserError, match=r"the machines are not up.*Start them with: sky start demo"):
+        skypilot.shell(record(), tmp_path)
+    site = own_site(tmp_path, BUCKET, 'bucket = "s3://ours"')
+    with pytest.raises(UserError, match=r"aws s3 sync s3://ours/runs runs"):
+        skypilot.shell(record("managed job demo", site), tmp_path)

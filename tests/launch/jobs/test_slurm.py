@@ -1,0 +1,311 @@
+"""Jobs on a real Slurm that the tests start (`real_slurm`): submission, requeue at the time limit, arrays, failures."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+import pytest
+from real_slurm import NODES, POLL_SECONDS, WAIT_SECONDS, Slurm, real_slurm, why_not
+from rule_workers import environment
+
+from common.run_folder.records import Run, Status, Totals, World, read_run
+from launch import __main__ as launch
+
+TESTS = Path(__file__).parents[2] / "support"
+HELD_AFTER = 3  # epochs
+SMALL = ["--device", "cpu", "--threads", "1", "--dataset", "synthetic:600x28x28x1x10", "--batch-size", "50",
+         "--epochs", "5"]  # fmt: skip
+TRAINERS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}
+
+SITE = """
+[launch]
+title = "the Slurm of the tests"
+source = "the tests"
+checked = 2026-11-21
+scheduler = "slurm"
+launcher = "{launcher}"
+controller = "{controller}"
+nodes = ["slurm"]
+runs_folder = {runs}
+
+[launch.slurm]
+partition = "tests"
+notice_seconds = 90
+extra = ["--comment=test"]
+"""
+
+TINY = """
+[[cells]]
+framework = "torch"
+device = "cpu"
+epochs = 1
+max_steps = 2
+dataset = "synthetic:600x28x28x1x10"
+model = "mlp"
+np = 2
+"""
+
+# Trainers of jobs whose names begin with "held" stop here in the first turn, as long as the test wants them to.
+HOLD = f"""
+import os, sys, time
+if os.environ.get("SLURM_JOB_NAME", "").startswith("held") and "SLURM_RESTART_COUNT" not in os.environ:
+    if any(word.endswith("_impl/train.py") for word in sys.orig_argv):
+        from common.training.journal import Journal
+        ended = Journal.epoch_ended
+        def held(self, epoch, *words, **named):
+            goes_on = ended(self, epoch, *words, **named)
+            while epoch == {HELD_AFTER}:
+                time.sleep(1)
+            return goes_on
+        Journal.epoch_ended = held
+"""
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Slurm]:
+    """A cluster of two nodes for all tests of this file."""
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    with real_slurm() as cluster:
+        yield cluster
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where jobs are submitted."""
+
+    slurm: Slurm
+    folder: Path
+
+    def submit(
+        self, name: str, *words: str, launcher: str = "srun", controller: str = "mpi", preflight: bool = False
+    ) -> str:
+        """Submit a job by our command; return Slurm's number."""
+        site = self.folder / f"{launcher}-{controller}.toml"
+        runs = json.dumps(str(self.folder / "runs"))  # as TOML writes a text, too
+        site.write_text(SITE.format(launcher=launcher, controller=controller, runs=runs))
+        cut = words.index("--")
+        own, trainer = words[:cut], words[cut:]
+        command = ["submit", "--site", str(site), "--jobs-folder", self.jobs, "--name", name, "--minutes", "10"]
+        assert launch.main([*command, *([] if preflight else ["--no-preflight"]), *own, *trainer]) == 0
+        return str(json.loads((self.folder / "jobs" / name / "job.json").read_text())["id"])
+
+    @property
+    def jobs(self) -> str:
+        """The folder of the jobs."""
+        return str(self.folder / "jobs")
+
+    def run(self, name: str) -> Run:
+        """Return a run that a job has written."""
+        return read_run(self.folder / "runs" / name)
+
+    def weights(self, name: str) -> bytes:
+        """Return the final weights of a run."""
+        return (self.folder / "runs" / name / "weights.safetensors").read_bytes()
+
+    def log(self, name: str) -> str:
+        """Return what a job has printed."""
+        return "".join(file.read_text() for file in (self.folder / "jobs" / name).glob("output*.log"))
+
+    def wait_until(self, condition: Callable[[], bool], *, job: str, name: str) -> None:
+        """Wait for something that a job does; fail if it ends before."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not condition():
+            assert self.slurm.job(job)["JobState"] in ("PENDING", "RUNNING", "COMPLETING"), self.log(name)
+            assert time.monotonic() < deadline, self.log(name)
+            time.sleep(POLL_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def desk(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """Where the tests of this file submit; what is submitted there has the environment of a user of the cluster."""
+    folder = tmp_path_factory.mktemp("desk of $(whoami)")
+    (folder / "sitecustomize.py").write_text(HOLD)
+    variables = environment() | slurm.environment | {"HOROVOD_TWINS_CACHE": str(folder / "cache")}
+    variables["PYTHONPATH"] = os.pathsep.join([str(folder), environment()["PYTHONPATH"]])
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield Desk(slurm, folder)
+
+
+@pytest.fixture(scope="module")
+def done(desk: Desk) -> dict[str, str]:
+    """Submit what takes long, all at once, and wait for its end; return name -> Slurm's number.
+
+    Runs of both trainers are stopped in the middle and then hit by the time limit, in which others are done that are
+    not stopped: PyTorch by mpirun, twice, Keras by horovodrun, an experiment, and a run that fails.
+    """
+    held = {f"held-{name}": desk.submit(f"held-{name}", "--nodes", "2", "--", program, *SMALL)
+            for name, program in TRAINERS.items()}  # fmt: skip
+    for name, job in held.items():
+        epochs = desk.folder / "runs" / name / "epochs.jsonl"
+        desk.wait_until(
+            lambda file=epochs: file.exists() and file.read_text().count("\n") == HELD_AFTER, job=job, name=name
+        )
+        _shorten(desk.slurm, job)
+    two = ("--nodes", "2", "--repeats", "2", "--", TRAINERS["torch"])
+    whole = {
+        "torch": desk.submit("torch", *two, *SMALL, launcher="mpirun"),
+        "keras": desk.submit(
+            "keras", "--ranks-per-node", "2", "--", TRAINERS["keras"], *SMALL, launcher="horovodrun", controller="gloo"
+        ),
+    }
+    failing = ["--dataset", "images:/nowhere/$(whoami) 'at' all"]
+    failing_job = desk.submit("failing", "--nodes", "2", "--", TRAINERS["torch"], *SMALL, *failing)
+    file = desk.folder / "tiny.toml"
+    file.write_text(TINY)
+    whole["trial"] = desk.submit("trial", "--nodes", "2", "--", "experiment", str(file), preflight=True)
+    for name, job in held.items():
+        desk.wait_until(lambda one=job: desk.slurm.job(one)["Restarts"] == "1", job=job, name=name)
+        desk.slurm.command("scontrol", "update", f"JobId={job}", "TimeLimit=60")
+    for name, job in (held | whole).items():
+        for task in [f"{job}_1", f"{job}_2"] if name == "torch" else [job]:
+            desk.slurm.wait_for(task, "COMPLETED")
+    return {**held, **whole, "failing": failing_job}
+
+
+def _shorten(slurm: Slurm, job: str) -> None:
+    """Bring the time limit of a job near, as nobody wants to wait for it: to 1 to 2 minutes from now."""
+    hours, minutes, _ = slurm.job(job)["RunTime"].split(":")
+    slurm.command("scontrol", "update", f"JobId={job}", f"TimeLimit={60 * int(hours) + int(minutes) + 2}")
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_a_run_that_meets_the_time_limit_goes_on_and_ends_with_the_weights_of_one_that_does_not(
+    framework: str, desk: Desk, done: dict[str, str]
+) -> None:
+    name, whole = f"held-{framework}", {"torch": "torch-r1", "keras": "keras"}[framework]
+    run = desk.run(name)
+    assert run.state == "finished" and run.record.site == "slurm"
+    assert run.record.status.resumed_after_epochs == [HELD_AFTER]  # type: ignore[union-attr]
+    assert run.record.world.hosts == list(NODES)  # type: ignore[union-attr]
+    assert [epoch.epoch for epoch in run.epochs] == [1, 2, 3, 4, 5]
+    assert desk.weights(name) == desk.weights(whole)
+    log = desk.log(name)
+    assert f"{name}: 2 ranks on n[1-2], Slurm job {done[name]}, turn 1\n" in log and "turn 2\n" in log
+    assert "the time limit is near: back into the queue, to go on from what is saved\n" in log
+
+
+def test_runs_tell_what_their_start_cost(desk: Desk, done: dict[str, str]) -> None:
+    launchers = {"held-torch": "srun", "held-keras": "srun", "torch-r1": "mpirun", "keras": "horovodrun"}
+    for name, launcher in launchers.items():
+        record = desk.run(name).record
+        assert isinstance(record.totals, Totals) and isinstance(record.world, World)
+        assert record.world.launcher == launcher
+        launch, queue = record.totals.launch_seconds, record.totals.queue_seconds
+        assert isinstance(launch, float) and launch > 0 and isinstance(queue, float) and queue >= 0
+        if name.startswith("held"):  # of the last start: what the first turn took is not waiting
+            assert isinstance(record.status, Status)
+            submitted = json.loads((desk.folder / "jobs" / name / "job.json").read_text())["submitted_at"]
+            whole = datetime.fromisoformat(record.status.started_at) - datetime.fromisoformat(submitted)
+            assert launch + queue < whole.total_seconds() - 10
+
+
+def test_an_array_runs_each_repeat_with_a_seed_of_its_own(desk: Desk, done: dict[str, str]) -> None:
+    runs = [desk.run(name) for name in ("torch-r1", "torch-r2")]
+    assert [run.record.config.training.seed for run in runs] == [1, 2]  # type: ignore[union-attr]
+    assert {run.state for run in runs} == {"finished"} and {run.record.site for run in runs} == {"slurm"}
+    assert desk.weights("torch-r1") != desk.weights("torch-r2")
+    assert sorted(path.name for path in (desk.folder / "jobs/torch").glob("output*")) == [
+        "output-1.log",
+        "output-2.log",
+    ]
+
+
+def test_status_tells_of_arrays_and_of_requeued_jobs(
+    desk: Desk, done: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch.main(["status", "torch", "held-torch", "keras", "--jobs-folder", desk.jobs]) == 0
+    lines = capsys.readouterr().out.splitlines()[-3:]
+    assert all(" finished " in line for line in lines) and " 2 finished " in lines[0]
+    assert launch.main(["logs", "torch", "--jobs-folder", desk.jobs]) == 0
+    assert capsys.readouterr().out.count("run folder: ") == 2
+
+
+def test_a_failing_job_is_reported_as_failed(
+    desk: Desk, done: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert desk.slurm.wait_for(done["failing"], "FAILED")["ExitCode"] == "2:0", desk.log("failing")
+    assert launch.main(["status", "failing", "--jobs-folder", desk.jobs]) == 1
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert " failed " in line and "exit code 2" in line
+    assert launch.main(["logs", "failing", "--jobs-folder", desk.jobs]) == 0
+    assert "torch_impl/train.py: error: " in capsys.readouterr().out
+    assert (desk.folder / "jobs/failing/exit-code").read_text() == "2\n"
+
+
+def test_an_experiment_runs_in_a_job(desk: Desk, done: dict[str, str]) -> None:
+    run = read_run(desk.folder / "runs/tiny/torch-mlp-np2-r1")
+    assert run.state == "finished" and run.record.site == "slurm"
+    assert run.record.world.hosts == list(NODES)  # type: ignore[union-attr]
+    assert "1/1 torch-mlp-np2-r1: trained in " in desk.log("trial")
+
+
+def test_a_job_can_be_ended(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    job = desk.submit("held-ended", "--nodes", "2", "--", TRAINERS["torch"], *SMALL)
+    desk.slurm.wait_for(job, "RUNNING")
+    assert launch.main(["status", "held-ended", "--jobs-folder", desk.jobs]) == 0
+    assert " running " in capsys.readouterr().out
+    assert launch.main(["cancel", "held-ended", "--jobs-folder", desk.jobs]) == 0
+    desk.slurm.wait_for(job, "CANCELLED")
+    assert launch.main(["status", "held-ended", "--jobs-folder", desk.jobs]) == 1
+    assert " cancelled " in capsys.readouterr().out
+    assert launch.main(["cancel", "held-ended", "--jobs-folder", desk.jobs]) == 2
+    assert "the job does not run any more" in capsys.readouterr().err
+
+
+def test_what_slurm_refuses_is_one_line_and_leaves_no_job(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(AssertionError):
+        desk.submit("huge", "--nodes", "99", "--", TRAINERS["torch"], *SMALL)
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "error: Slurm refuses the job: sbatch: error: " in error and "More processors requested" in error
+    assert not (desk.folder / "jobs/huge").exists()
+
+
+def test_the_cluster_of_the_tests_has_two_hosts(slurm: Slurm) -> None:
+    assert processes_of(slurm.folder)
+    assert sorted(slurm.command("srun", "--nodes=2", "--ntasks=2", "hostname").split()) == sorted(NODES)
+
+
+@pytest.mark.parametrize("how", ["ended", "killed"])
+def test_nothing_is_left_of_a_cluster_with_a_job_in_it(slurm: Slurm, how: str) -> None:
+    """Also where the tests are killed: then the program below has no time to end anything."""
+    program = """if True:
+        import os, signal, sys
+        from real_slurm import real_slurm
+        with real_slurm() as cluster:
+            job = cluster.command("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 1000").strip()
+            cluster.wait_for(job, "RUNNING")
+            print(cluster.folder, flush=True)
+            if sys.argv[1] == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", program, how], cwd=TESTS, capture_output=True, text=True)
+    folder = Path(done.stdout.strip())
+    try:
+        assert folder.is_absolute() and folder.exists() == (how == "killed"), done.stderr
+        deadline = time.monotonic() + WAIT_SECONDS
+        while processes_of(folder):
+            assert how == "killed" and time.monotonic() < deadline, processes_of(folder)
+            time.sleep(0.1)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def processes_of(cluster: Path) -> list[psutil.Process]:
+    configuration = str(cluster / "slurm.conf")
+    return [
+        process
+        for process in psutil.process_iter(["environ"])
+        if (process.info["environ"] or {}).get("SLURM_CONF") == configuration
+    ]

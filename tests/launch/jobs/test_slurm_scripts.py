@@ -1,0 +1,422 @@
+"""Batch scripts for Slurm, without one: what they say, what they do near the time limit, what can stand in them.
+
+Scripts are run here with programs in place of Slurm's that write down what they are given.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rendered_files import assert_as_kept
+
+from common.errors import UserError
+from launch.jobs.job import Job, JobRecord, JobState
+from launch.jobs.schedulers import slurm
+from launch.sites.site_files import LaunchSite, read_launch_site
+from launch.starting.launchers import start_at
+
+WAIT_SECONDS = 120
+HOSTILE = "a b'c\"d$(touch hit)`touch hit`;touch hit&&* \\ #x"
+
+
+def site_at(name: str, **changes: Any) -> LaunchSite:
+    """Return a shipped site with folders that do not depend on where the tests run."""
+    folders = {"project_folder": "/home/group/horovod-twins", "python": ".venv/bin/python"}
+    return replace(read_launch_site(name), **{**folders, **changes})
+
+
+def make_job(**changes: Any) -> Job:
+    values = {
+        "name": "trial", "site": site_at("slurm"), "node": "slurm", "nodes": 2, "ranks_per_node": 1, "gpus_per_node": 0,
+        "program": "torch_impl/train.py", "experiment": None, "arguments": ("--epochs", "3"), "minutes": 60,
+        "preflight": False,
+    }  # fmt: skip
+    return Job(**{**values, **changes})
+
+
+EXAMPLES = {
+    "slurm-cte-power": make_job(
+        name="resnet34", site=site_at("cte-power"), node="cte-power", ranks_per_node=4, gpus_per_node=4,
+        program="keras_impl/train.py", arguments=("--model", "resnet34", "--dataset", "prepared:data/148x197.st"),
+        minutes=2880, preflight=True,
+    ),
+    "slurm-cpu": make_job(site=site_at("slurm", launcher="mpirun"), ranks_per_node=4, preflight=True),
+    "slurm-horovodrun": make_job(site=site_at("slurm", launcher="horovodrun", controller="gloo")),
+    "slurm-array": make_job(repeats=5, seed=3),
+    "slurm-experiment": make_job(program=None, experiment="smoke", arguments=("--only", "*-cnn-np2"), preflight=True),
+    "slurm-metered": make_job(arguments=("--energy",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_rendered_scripts_are_as_kept_and_pass_shellcheck(name: str, tmp_path: Path) -> None:
+    files = slurm.render(EXAMPLES[name])
+    assert_as_kept(name, files)
+    (tmp_path / "job.sh").write_text(files["job.sh"])
+    try:
+        done = subprocess.run(["shellcheck", str(tmp_path / "job.sh")], capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("shellcheck is not installed")
+    assert done.returncode == 0, done.stdout
+
+
+def header(job: Job) -> dict[str, str]:
+    """Return the options that a script asks of Slurm."""
+    lines = [line.removeprefix("#SBATCH --") for line in slurm.script(job).splitlines() if line.startswith("#SBATCH ")]
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+def test_a_job_asks_for_what_its_site_says() -> None:
+    site = site_at("cte-power")
+    options = replace(site.slurm, partition="p", account="a", qos="q", constraint="x&y", gres="gpu:v")
+    asking = replace(site, slurm=replace(options, extra=["--exclusive"]))
+    job = make_job(site=asking, node="cte-power", ranks_per_node=2, gpus_per_node=2, minutes=90)
+    assert header(job) == {
+        "job-name": "trial", "partition": "p", "account": "a", "qos": "q", "constraint": "x&y", "nodes": "2",
+        "ntasks-per-node": "2", "cpus-per-task": "40", "gres": "gpu:v:2", "time": "90", "signal": "B:USR1@120",
+        "output": "output.log", "open-mode": "append", "requeue": "", "exclusive": "",
+    }  # fmt: skip
+
+
+def test_cores_notice_and_requeue() -> None:
+    without_gpus = make_job(site=site_at("cte-power"), node="cte-power", ranks_per_node=4)
+    assert header(without_gpus)["cpus-per-task"] == "10"  # 40 cores a node
+    assert "cpus-per-task" not in header(make_job())
+    assert header(make_job(minutes=1))["signal"] == "B:USR1@30"
+    site = site_at("slurm")
+    for job in (
+        make_job(site=replace(site, slurm=replace(site.slurm, requeue=False))),
+        make_job(arguments=["--energy"]),
+    ):
+        assert "no-requeue" in header(job) and "signal" not in header(job)
+        assert "resume" not in slurm.script(job) and "USR1" not in slurm.script(job)
+
+
+def test_checkpoints_are_as_often_as_asked_for() -> None:
+    assert "--resume-or-start --checkpoint-minutes 10 " in slurm.script(make_job())
+    text = slurm.script(make_job(arguments=("--checkpoint-minutes", "5")))
+    assert text.count("--checkpoint-minutes ") == 1 and "--checkpoint-minutes 5 --resume-or-start " in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("partition", value) for value in ("a b", "a'b", 'a"b', "a\\b", "$(touch hit)", "`touch hit`", "#", "")),
+        *((name, "a b") for name in ("account", "qos", "constraint", "gres")),
+        ("extra", ["--exclusive --uid=0"]),
+    ],
+)
+def test_what_slurm_could_misread_is_refused(name: str, value: object) -> None:
+    site = site_at("slurm")
+    job = make_job(site=replace(site, slurm=replace(site.slurm, **{name: value})), gpus_per_node=4)
+    with pytest.raises(UserError, match=r"Slurm could read this otherwise than it is meant\. Received: .*Mend"):
+        slurm.render(job)
+
+
+class Stage:
+    """A folder with programs in place of Slurm's and of launchers; each writes its words into `given`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.given = folder / "given"
+        for name in ("srun", "mpirun", "horovodrun", "python", "scancel", "scontrol"):
+            self.program(name, 'if [ "$0 $1 $2" = "$BIN/scontrol show hostnames" ]; then printf "n1\\nn2\\n"; fi')
+        # Ranks that run until they are told to end, as the trainers do.
+        self.endless = "trap 'exit 143' TERM; echo $$ > \"$BIN/../pid\"; while :; do sleep 0.05; done"
+
+    def program(self, name: str, does: str) -> None:
+        """Write a program."""
+        path = self.folder / "bin" / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        note = f'{{ printf "\\36"; printf "%s\\0" {name} "$@"; }} >> {shlex.quote(str(self.given))}'
+        path.write_text(f"#!/bin/bash\nexport BIN={shlex.quote(str(path.parent))}\n{note}\n{does}\n")
+        path.chmod(0o755)
+
+    def site(self, **changes: Any) -> LaunchSite:
+        """Return a site that lies here."""
+        here = {"project_folder": str(self.folder), "python": str(self.folder / "bin/python"), "runs_folder": "runs"}
+        return replace(read_launch_site("slurm"), **{**here, **changes})
+
+    def start(self, job: Job, **variables: str) -> subprocess.Popen[str]:
+        """Run the script of a job as Slurm would."""
+        (self.folder / "job.sh").write_text(slurm.script(job))
+        counts = {"SLURM_JOB_NUM_NODES": str(job.nodes), "SLURM_NTASKS_PER_NODE": str(job.ranks_per_node)}
+        about = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_SUBMIT_DIR": str(self.folder)}
+        self.process = subprocess.Popen(
+            ["bash", str(self.folder / "job.sh")], cwd=self.folder, env={**os.environ, **counts, **about, **variables},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        return self.process
+
+    def wait_for_ranks(self) -> None:
+        """Wait until ranks run that do not end by themselves."""
+        wait_until(lambda: (self.folder / "pid").exists() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.process.communicate()
+
+    def end(self) -> None:
+        """End what a test that failed has left."""
+        with suppress(AttributeError):
+            self.process.kill()
+        with suppress(OSError, ValueError):
+            os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
+
+    def words(self) -> list[list[str]]:
+        """Return the commands that were given."""
+        return [command.split("\0")[:-1] for command in self.given.read_text().split("\36")[1:]]
+
+    def exit_code(self) -> str:
+        """Return the exit code that the script has left."""
+        return (self.folder / "exit-code").read_text()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
+    yield stage
+    stage.end()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def save_checkpoint(stage: Stage, *, run: str = "trial") -> None:
+    """Leave a checkpoint as the ranks would, in the second after the start."""
+    time.sleep(1.1)
+    folder = stage.folder / "runs" / run / "checkpoints/epoch-0001"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text("{}")
+
+
+def notified(stage: Stage, job: Job, *, saves: bool) -> tuple[int, str]:
+    """Run a job whose ranks do not end; send the notice of the time limit; return exit code and output."""
+    process = stage.start(job)
+    stage.wait_for_ranks()
+    if saves:
+        save_checkpoint(stage)
+    process.send_signal(signal.SIGUSR1)
+    output = process.communicate(timeout=WAIT_SECONDS)[0]
+    return process.returncode, output
+
+
+def end_ranks(stage: Stage) -> str:
+    """Return what a `scancel` does that passes the signal on to the ranks."""
+    return 'kill -TERM "$(cat "$BIN/../pid")"'
+
+
+def test_near_the_limit_srun_is_ended_by_slurm_and_the_job_requeued(stage: Stage) -> None:
+    stage.program("srun", stage.endless)
+    stage.program("scancel", end_ranks(stage))
+    code, output = notified(stage, make_job(site=stage.site()), saves=True)
+    assert code == 0 and "back into the queue" in output
+    assert stage.words()[-2:] == [["scancel", "--signal=TERM", "7"], ["scontrol", "requeue", "7"]]
+    assert not (stage.folder / "exit-code").exists()  # it is not at its end
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
+def test_near_the_limit_launchers_within_the_script_are_ended(stage: Stage, launcher: str) -> None:
+    """Also where the launcher is but a shell that waits for another."""
+    stage.program(launcher, f"trap 'exit 143' TERM\n(bash -c {shlex.quote(stage.endless)}) & wait")
+    (stage.folder / "runs").mkdir()
+    code, _ = notified(stage, make_job(site=stage.site(launcher=launcher)), saves=True)
+    assert code == 0 and stage.words()[-1] == ["scontrol", "requeue", "7"]
+    pid = int((stage.folder / "pid").read_text())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_a_job_that_has_saved_nothing_is_not_requeued_for_ever(stage: Stage) -> None:
+    stage.program("srun", stage.endless)
+    stage.program("scancel", end_ranks(stage))
+    old = stage.folder / "runs/trial/checkpoints/epoch-0001/state.json"
+    old.parent.mkdir(parents=True)
+    old.write_text("{}")
+    os.utime(old, (1e9, 1e9))  # of an earlier turn
+    code, output = notified(stage, make_job(site=stage.site()), saves=False)
+    assert code == 1 and stage.exit_code() == "1\n"
+    assert "nothing was saved since the start: give more --minutes" in output
+    assert all("requeue" not in words for words in stage.words())
+
+
+def test_a_run_that_ends_just_then_is_finished(stage: Stage) -> None:
+    stage.program("srun", stage.endless.replace("143", "0"))
+    stage.program("scancel", end_ranks(stage))
+    assert notified(stage, make_job(site=stage.site()), saves=False)[0] == 0
+    assert stage.exit_code() == "0\n" and all("requeue" not in words for words in stage.words())
+
+
+def test_an_experiment_is_told_itself_and_goes_on_only_if_a_run_was_done(stage: Stage) -> None:
+    stage.program("python", stage.endless)
+    job = make_job(site=stage.site(), program=None, experiment="smoke", arguments=())
+    assert notified(stage, job, saves=False)[0] == 1
+    (stage.folder / "pid").unlink()
+    process = stage.start(job)
+    stage.wait_for_ranks()
+    save_checkpoint(stage, run="smoke/one")  # no run that is done
+    (stage.folder / "runs/smoke/one/weights.safetensors").touch()
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 0 and stage.words()[-1] == ["scontrol", "requeue", "7"]
+
+
+@pytest.mark.parametrize("code", [0, 2, 139])
+@pytest.mark.parametrize("requeue", [True, False])
+def test_the_exit_code_is_that_of_the_ranks(stage: Stage, code: int, requeue: bool) -> None:
+    stage.program("srun", f"exit {code}")
+    site = stage.site()
+    process = stage.start(make_job(site=replace(site, slurm=replace(site.slurm, requeue=requeue))))
+    process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == code and stage.exit_code() == f"{code}\n"
+
+
+def test_a_failing_preflight_ends_the_job_before_the_ranks_are_started(stage: Stage) -> None:
+    stage.program("python", "exit 1")
+    process = stage.start(make_job(site=stage.site(), preflight=True))
+    process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 1 and stage.exit_code() == "1\n"
+    assert [words[0] for words in stage.words()] == ["python"] and "preflight" in stage.words()[0]
+
+
+def test_counts_are_those_of_slurm_and_hosts_are_named_where_a_launcher_needs_them(stage: Stage) -> None:
+    job = make_job(site=stage.site(launcher="horovodrun"), nodes=2, ranks_per_node=3, repeats=4, seed=10)
+    process = stage.start(job, SLURM_ARRAY_TASK_ID="4")
+    assert "trial-r4: 6 ranks on n[1-2], Slurm job 7, turn 1" in process.communicate(timeout=WAIT_SECONDS)[0]
+    words = stage.words()[-1]
+    assert words[:6] == ["horovodrun", "-np", "6", "--mpi", "-H", "n1:3,n2:3"]
+    assert words[words.index("--seed") + 1] == "13" and words[words.index("--name") + 1] == "trial-r4"
+    assert (stage.folder / "exit-code-4").read_text() == "0\n"
+
+
+def test_within_a_job_as_many_ranks_fit_as_it_has_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_NTASKS", raising=False)
+    assert start_at("slurm", hosts=None).slots() is None
+    monkeypatch.setenv("SLURM_NTASKS", "8")
+    assert start_at("slurm", hosts=None).slots() == 8
+    assert start_at("slurm", hosts="a:2,b:1").slots() == 3
+    assert start_at("local", hosts=None).slots() is None
+
+
+@pytest.mark.parametrize("launcher", ["srun", "mpirun", "horovodrun"])
+def test_no_word_is_read_by_the_shell(tmp_path: Path, launcher: str, request: pytest.FixtureRequest) -> None:
+    stage = Stage(tmp_path / HOSTILE)
+    request.addfinalizer(stage.end)
+    stage.program(launcher, f'printf "%s\\0" "$WORDS" >> {shlex.quote(str(stage.given))}; {stage.endless}')
+    stage.program("scancel", end_ranks(stage))
+    site = stage.site(
+        launcher=launcher, runs_folder=f"runs {HOSTILE}", data_folder=HOSTILE, environment={"WORDS": HOSTILE}
+    )
+    job = make_job(site=site, arguments=("--data-folder", HOSTILE))
+    before = set(tmp_path.rglob("hit"))
+    process = stage.start(job)
+    stage.wait_for_ranks()
+    time.sleep(1.1)
+    saved = stage.folder / f"runs {HOSTILE}" / "trial/checkpoints/epoch-0001/state.json"
+    saved.parent.mkdir(parents=True)
+    saved.touch()
+    process.send_signal(signal.SIGUSR1)
+    output = process.communicate(timeout=WAIT_SECONDS)[0]
+    assert process.returncode == 0 and "back into the queue" in output
+    words = next(words for words in stage.words() if words[0] == launcher)
+    assert words[words.index("--data-folder") + 1] == HOSTILE
+    assert words[words.index("--runs-folder") + 1] == f"runs {HOSTILE}"
+    assert words[-1] == HOSTILE  # the variable, which the launcher adds to its words
+    assert set(tmp_path.rglob("hit")) == before == set()
+
+
+def record(*, identifier: str = "7", repeats: int = 1) -> JobRecord:
+    return JobRecord(
+        name="trial", site="slurm", id=identifier, submitted_at="2026-11-21T12:00:00+00:00", command=[], size=2,
+        repeats=repeats, runs=[],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("queue", "state"),
+    [
+        ("PENDING  0  Resources", JobState("queued", "Resources")),
+        ("PENDING  0  ReqNodeNotAvail, May be reserved", JobState("queued", "ReqNodeNotAvail, May be reserved")),
+        ("RUNNING  0  None", JobState("running")),
+        ("COMPLETED  0  None", JobState("finished")),
+        ("FAILED  512  NonZeroExitCode", JobState("failed", "exit code 2")),
+        ("TIMEOUT  0  TimeLimit", JobState("failed", "timeout")),
+        ("OUT_OF_MEMORY  0  OutOfMemory", JobState("failed", "out of memory")),
+        ("CANCELLED  0  None", JobState("cancelled")),
+        ("COMPLETED  0  None\nRUNNING  0  None\nPENDING  0  Resources",
+         JobState("running", "1 running, 1 queued, 1 finished")),
+        ("COMPLETED  0  None\nFAILED  256  NonZeroExitCode\nCOMPLETED  0  None",
+         JobState("failed", "1 failed, 2 finished; exit code 1")),
+    ],
+)  # fmt: skip
+def test_how_a_job_stands_as_long_as_slurm_holds_it(
+    queue: str, state: JobState, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.program("squeue", f"echo {shlex.quote(queue)}")
+    monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:{os.environ['PATH']}")
+    assert slurm.state(record(), stage.folder) == state
+
+
+@pytest.mark.parametrize(
+    ("accounts", "state"),
+    [
+        ("echo 'COMPLETED|0:0'", JobState("finished")),
+        ("echo 'CANCELLED by 1000|0:15'", JobState("cancelled")),
+        ("printf 'COMPLETED|0:0\\nFAILED|2:0\\n'", JobState("failed", "1 failed, 1 finished; exit code 2")),
+        ("echo 'Slurm accounting storage is disabled' >&2; exit 1", JobState("failed", "exit code 3")),
+    ],
+)
+def test_how_a_job_stands_that_slurm_has_forgotten(
+    accounts: str, state: JobState, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.program("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    stage.program("sacct", accounts)
+    monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:{os.environ['PATH']}")
+    (stage.folder / "exit-code").write_text("3\n")
+    assert slurm.state(record(), stage.folder) == state
+
+
+def test_a_job_that_left_nothing_is_unknown(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.program("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    stage.program("sacct", "exit 1")
+    monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:{os.environ['PATH']}")
+    assert slurm.state(record(), stage.folder).state == "unknown"
+    (stage.folder / "exit-code-1").write_text("0\n")
+    assert slurm.state(record(repeats=2), stage.folder).state == "unknown"  # the second is not known
+    (stage.folder / "exit-code-2").write_text("0\n")
+    assert slurm.state(record(repeats=2), stage.folder) == JobState("finished", "2 finished")
+
+
+def test_a_script_that_is_told_to_end_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.program("srun", stage.endless)
+    process = stage.start(make_job(site=stage.site()))
+    stage.wait_for_ranks()
+    process.terminate()  # of the script alone; Slurm ends the ranks, too
+    assert process.wait(timeout=WAIT_SECONDS) == 143 and stage.exit_code() == "143\n"
+    stage.end()
+    stage.program("squeue", "exit 0")
+    monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:{os.environ['PATH']}")
+    assert slurm.state(record(), stage.folder) == JobState("cancelled")
+
+
+def test_without_slurm_and_without_answer_it_is_said(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stage.program("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:{os.environ['PATH']}")
+    with pytest.raises(UserError, match="Slurm does not answer: slurm_load_jobs error: Unable to contact"):
+        slurm.state(record(), stage.folder)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    for action in (lambda: slurm.state(record(), tmp_path), lambda: slurm.submit(make_job(), tmp_path)):
+        with pytest.raises(UserError, match=r"there is no Slurm here\. Received: s"):
+            action()
+    with pytest.raises(UserError, match="has not printed anything yet"):
+        slurm.logs(record(), tmp_path / "empty")

@@ -1,0 +1,290 @@
+"""Jobs: what is submitted, what is refused before, and a job on this machine from submission to its end."""
+
+import json
+import os
+import shlex
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from common.run_folder.records import read_run
+from launch import __main__ as launch
+
+ROOT = Path(__file__).resolve().parents[3]
+SMALL = [
+    "--model",
+    "mlp",
+    "--epochs",
+    "1",
+    "--max-steps",
+    "2",
+    "--dataset",
+    "synthetic:1200x28x28x1x10",
+    "--device",
+    "cpu",
+]
+PATIENCE_SECONDS = 240.0
+
+OWN = """
+[launch]
+title = "ours"
+source = "ours"
+checked = 2026-11-21
+scheduler = "local"
+nodes = ["local"]
+runs_folder = {runs}
+"""
+
+
+def own_site(folder: Path, **more: str) -> str:
+    """Return the file of a site on this machine whose runs lie in a folder of the test."""
+    file = folder / "ours.toml"
+    lines = [f"{key} = {value}" for key, value in more.items()]
+    file.write_text(OWN.format(runs=json.dumps(str(folder / "runs"))) + "\n".join(lines))
+    return str(file)
+
+
+def submit(folder: Path, *words: str) -> int:
+    return launch.main(["submit", "--jobs-folder", str(folder / "jobs"), *words])
+
+
+def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Wait for the end of a job; return the line of its status."""
+    began = time.monotonic()
+    while time.monotonic() - began < PATIENCE_SECONDS:
+        launch.main(["status", job, "--jobs-folder", str(folder / "jobs")])
+        line = capsys.readouterr().out.splitlines()[-1]
+        if " running " not in line:
+            return line
+        time.sleep(0.5)
+    raise AssertionError(f"{job} has not ended: {line}")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ([], "there is nothing to run"),
+        (["--", "train.py"], "unknown program. Received: train.py"),
+        (["--", "torch_impl/train.py", "--epoks", "1"], "--epoks"),
+        (["--", "torch_impl/train.py", "--name", "x"], "the job sets this itself. Received: --name"),
+        (["--", "torch_impl/train.py", "--runs-folder=x"], "the job sets this itself. Received: --runs-folder"),
+        (["--", "torch_impl/train.py", "--dataset", "a\nb"], "a word of several lines"),
+        (["--runs-folder", "a\nb", "--", "torch_impl/train.py"], "a word of several lines"),
+        (["--nodes", "2", "--", "torch_impl/train.py"], "local is one machine. Received: --nodes 2"),
+        (["--site", "hosts", "--", "torch_impl/train.py"], "the site names no hosts. Received: hosts. Write them"),
+        (["--site", "slurm", "--", "experiment", "starts"], "no run of the experiment fits into the job"),
+        (["--site", "aws-g4dn", "--", "torch_impl/train.py", "--recipe=../x.toml"], "cannot read the recipe"),
+        (["--", "experiment"], "the experiment has no name"),
+        (["--", "experiment", "smokes"], "cannot read the experiment"),
+        (["--", "experiment", "smoke", "--only", "nothing-*"], "no cell has such a name"),
+        (["--", "experiment", "smoke", "--dry-run"], "takes nothing but --only PATTERNS"),
+        (["--repeats", "2", "--", "experiment", "smoke"], "an experiment tells its own repeats"),
+        (["--nodes", "0", "--", "experiment", "smoke"], "--nodes is out of range"),
+        (["--minutes", "0", "--", "experiment", "smoke"], "--minutes is out of range"),
+        (["--site", "mars", "--", "experiment", "smoke"], "unknown site. Received: mars"),
+        (["--site", "cte-power", "--minutes", "3000", "--", "experiment", "smoke"], "grants 48 hours at most"),
+        (["--site", "cte-power", "--gpus-per-node", "8", "--", "experiment", "smoke"], "no node of cte-power"),
+        (["--spot", "--", "experiment", "smoke"], "local has no spot machines"),
+        (["--name", "a b", "--", "experiment", "smoke"], "--name is no name of a job"),
+        (["--name", "../x", "--", "experiment", "smoke"], "--name is no name of a job"),
+        (["--site", "aws-p3", "--gpus-per-node", "4", "--", *["keras_impl/train.py", *SMALL]],
+         "nobody can have this machine since 2025-12-31. Received: aws-p3-8xlarge. Use its successor, aws-g5-12xlarge"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_is_refused_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], error: str
+) -> None:
+    assert submit(tmp_path, *words) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert error in lines[-1], lines
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_a_dry_run_prints_the_script_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--ranks-per-node", "2", "--name", "one", "--dry-run", "--", "torch_impl/train.py", *SMALL]
+    assert submit(tmp_path, "--site", own_site(tmp_path), *words) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("#!/usr/bin/env bash\n")
+    last = captured.out.splitlines()[-1]
+    assert (
+        shlex.split(last)[:6] == ["timeout", "--kill-after=60", "60m", "horovodrun", "-np", "2"]
+        and "--name one" in last
+    )
+    assert "2 ranks on 1 node on ours: up to 60 minutes, no price an hour" in captured.err
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_paths_of_a_trainer_begin_at_the_project(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its job reads them there, wherever it is submitted."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--site", "slurm", "--dry-run", "--", "torch_impl/train.py", "--recipe"]
+    assert submit(tmp_path, *words, "launch/recipes/seed002.toml") == 0
+    assert "--recipe launch/recipes/seed002.toml" in capsys.readouterr().out
+    Path("mine.toml").write_text("")
+    assert submit(tmp_path, *words, "mine.toml") == 2
+    assert "cannot read the recipe. Received: --recipe mine.toml" in capsys.readouterr().err
+
+
+def test_what_would_be_submitted_to_retired_machines_names_the_successor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--site", "aws-g3", "--gpus-per-node", "1", "--dry-run", "--", "torch_impl/train.py", *SMALL]
+    assert submit(tmp_path, *words) == 0
+    captured = capsys.readouterr()
+    assert "note: nobody can have aws-g3-4xlarge since 2025-10-31; its successor is aws-g4dn-xlarge" in captured.err
+    assert "g3.4xlarge" in captured.out
+
+
+def test_the_price_of_rented_nodes_is_told_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--site", "aws-g4dn", "--nodes", "2", "--gpus-per-node", "4", "--minutes", "90", "--dry-run"]
+    assert submit(tmp_path, *words, "--", "experiment", "smoke") == 0
+    assert "at most $11.74 (2 x aws-g4dn-12xlarge at $3.912 an hour" in capsys.readouterr().err  # 2 x 1.5 x 3.912
+
+
+HOSTILE = "a b'c\"d$(touch hit)`touch hit`;touch hit&&*"
+
+
+def test_no_word_is_read_by_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rendered script is run, with programs in place of the real ones that write down what they are given."""
+    place = tmp_path / HOSTILE
+    (place / "bin").mkdir(parents=True)
+    given = tmp_path / "given"
+    for program in ("horovodrun", "python"):
+        script = place / "bin" / program
+        script.write_text(f'#!/bin/bash\nprintf "%s\\0" "{program}" "$@" >> {shlex.quote(str(given))}\n')
+        script.chmod(0o755)
+    environment = json.dumps({"WORDS": HOSTILE})[1:-1].replace('": ', '" = ')
+    site = own_site(
+        place, python=json.dumps(str(place / "bin" / "python")), project_folder=json.dumps(str(place)),
+        scratch_folder=json.dumps(HOSTILE), environment="{" + environment + "}",
+    )  # fmt: skip
+    words = ["--name", "x", "--dry-run", "--", "torch_impl/train.py", *SMALL, "--data-folder", HOSTILE]
+    assert submit(tmp_path, "--site", site, *words) == 0
+    script = place / "job.sh"
+    script.write_text(capsys.readouterr().out + 'printf "%s\\0" "$WORDS" "$TMPDIR" >> "$GIVEN"\n')
+    before = set(place.iterdir())
+    subprocess.run(["bash", str(script)], check=True, cwd=tmp_path, env={**os.environ, "GIVEN": str(given)})
+    received = given.read_text().split("\0")[:-1]
+    assert received[-2:] == [HOSTILE, HOSTILE]
+    trainer = received[received.index("torch_impl/train.py") :]
+    assert trainer[trainer.index("--data-folder") + 1] == HOSTILE
+    assert trainer[trainer.index("--runs-folder") + 1] == str(place / "runs")
+    assert set(place.iterdir()) - before == {place / "exit-code"}
+    assert not (tmp_path / "hit").exists()
+
+
+def test_no_secret_of_the_shell_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "swordfish")
+    monkeypatch.setenv("HF_TOKEN", "swordfish")
+    for site in ("local", "slurm", "cte-power", "aws-g4dn", "kubernetes"):
+        assert submit(tmp_path, "--site", site, "--dry-run", "--", "torch_impl/train.py", *SMALL) == 0
+        assert "swordfish" not in capsys.readouterr().out
+
+
+def test_a_job_of_two_repeats_runs_here_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--name", "pair", "--ranks-per-node", "2", "--repeats", "2", "--no-preflight"]
+    assert (
+        submit(tmp_path, "--site", own_site(tmp_path), *words, "--", "torch_impl/train.py", *SMALL, "--seed", "5") == 0
+    )
+    capsys.readouterr()
+    line = ended(tmp_path, "pair", capsys)
+    assert " finished " in line, (tmp_path / "jobs/pair/output.log").read_text()
+    runs = [read_run(tmp_path / "runs" / name) for name in ("pair-r1", "pair-r2")]
+    assert [run.record.config.training.seed for run in runs] == [5, 6]  # type: ignore[union-attr]
+    assert {run.record.site for run in runs} == {"local"} and {run.state for run in runs} == {"finished"}
+    assert launch.main(["logs", "pair", "--jobs-folder", str(tmp_path / "jobs")]) == 0
+    assert "run folder:" in capsys.readouterr().out
+    assert submit(tmp_path, "--site", own_site(tmp_path), *words, "--", "torch_impl/train.py", *SMALL) == 2
+    assert "there is a job of this name" in capsys.readouterr().err
+
+
+APPTAINER = """#!/bin/bash
+# In place of the real one: writes down what it is given, and runs what follows the image here.
+printf '%s\\n' "$*" >> "$GIVEN"
+while [ "$1" != "{image}" ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+def test_ranks_run_in_the_container_of_a_site(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, given = str(tmp_path / "twins.sif"), tmp_path / "given"
+    (tmp_path / "apptainer").write_text(APPTAINER.format(image=image))
+    (tmp_path / "apptainer").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("GIVEN", str(given))
+    site = own_site(tmp_path)
+    with Path(site).open("a") as file:
+        file.write(f"\n[launch.container]\nimage = {json.dumps(image)}\nfolder = {json.dumps(str(ROOT))}\ngpu = true\n")
+        file.write('binds = ["/gpfs", "/scratch/a b:/scratch"]\n')
+    words = ["--name", "inside", "--ranks-per-node", "2", "--", "torch_impl/train.py", *SMALL]
+    assert submit(tmp_path, "--site", site, *words) == 0
+    capsys.readouterr()
+    assert " finished " in ended(tmp_path, "inside", capsys), (tmp_path / "jobs/inside/output.log").read_text()
+    record = read_run(tmp_path / "runs/inside").record
+    assert record.world.size == 2  # type: ignore[union-attr]
+    starts = given.read_text().splitlines()
+    inside = (
+        f"exec --nv --bind /gpfs --bind /scratch/a b:/scratch {image} python {ROOT}/torch_impl/train.py --model mlp "
+    )
+    assert len(starts) == 2 and all(start.startswith(inside) for start in starts)
+    plan = ["experiment", "run", "smoke", "--site", site, "--runs-folder", str(tmp_path / "runs"), "--dry-run"]
+    assert launch.main(plan) == 0
+    commands = [line for line in capsys.readouterr().out.splitlines() if "_impl/train.py" in line]
+    assert len(commands) == 24 and all(f"{image} python {ROOT}/" in line for line in commands)
+    assert sum(line.startswith("apptainer exec") for line in commands) == 12  # those without launcher
+
+
+def test_a_failing_job_is_reported_as_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs/bad").mkdir(parents=True)  # a run of this name, which is not overwritten
+    words = ["--name", "bad", "--no-preflight", "--", "torch_impl/train.py", *SMALL]
+    assert submit(tmp_path, "--site", own_site(tmp_path), *words) == 0
+    look = ["status", "bad", "--jobs-folder", str(tmp_path / "jobs")]
+    assert capsys.readouterr().out.endswith(f"look after it with: {shlex.join(['python', '-m', 'launch', *look])}\n")
+    line = ended(tmp_path, "bad", capsys)
+    assert " failed " in line and "exit code 2" in line
+    assert launch.main(look) == 1
+    (tmp_path / "jobs/bad/exit-code").write_text("124\n")  # as `timeout` ends
+    capsys.readouterr()
+    assert launch.main(look) == 1
+    assert "the time limit was reached: give more --minutes" in capsys.readouterr().out
+
+
+def test_a_job_can_be_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    endless = [*SMALL, "--epochs", "100000", "--max-steps", "100000000"]
+    words = ["--name", "long", "--no-preflight", "--", "torch_impl/train.py", *endless]
+    assert submit(tmp_path, "--site", own_site(tmp_path), *words) == 0
+    began = time.monotonic()
+    while not (tmp_path / "runs/long/run.json").exists() and time.monotonic() - began < PATIENCE_SECONDS:
+        time.sleep(0.2)
+    assert launch.main(["cancel", "long", "--jobs-folder", str(tmp_path / "jobs")]) == 0
+    capsys.readouterr()
+    assert " cancelled " in ended(tmp_path, "long", capsys)
+    run = tmp_path / "runs/long"
+    while read_run(run).state == "running" and time.monotonic() - began < PATIENCE_SECONDS:
+        time.sleep(0.2)
+    assert read_run(run).state == "interrupted"
+    assert launch.main(["cancel", "long", "--jobs-folder", str(tmp_path / "jobs")]) == 2
+    assert "the job does not run any more" in capsys.readouterr().err
+
+
+def test_jobs_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(["status", "--jobs-folder", str(tmp_path)]) == 0
+    assert "no jobs in" in capsys.readouterr().out
+    for command in ("status", "logs", "cancel"):
+        assert launch.main([command, "none", "--jobs-folder", str(tmp_path)]) == 2
+        assert "no such job. Received: none. There are: none yet" in capsys.readouterr().err
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn/job.json").write_text("{")
+    assert launch.main(["status", "torn", "--jobs-folder", str(tmp_path)]) == 2
+    assert "the job's record is damaged" in capsys.readouterr().err
+    assert launch.main(["status", "--jobs-folder", str(tmp_path)]) == 0
+    assert "unknown  the job's record is damaged" in capsys.readouterr().out

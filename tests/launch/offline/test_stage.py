@@ -1,0 +1,699 @@
+"""Nodes without internet: a bundle is packed, checked and set up from, with no network and nothing of the project."""
+
+import argparse
+import ast
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from common.__main__ import main as common_main
+from common.data.loading import load_dataset
+from common.errors import UserError
+from common.run_folder import revision
+from common.utils import cache_folder as cache
+from launch import __main__ as launch_program
+from launch.installation import horovod_wheel
+from launch.installation import plan as setup_plan
+from launch.installation.state import State
+from launch.offline import stage, unstage
+from launch.offline import wheels as stage_wheels
+from launch.offline.bundle import Source
+
+ROOT = Path(__file__).resolve().parents[3]
+BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
+HANG_SECONDS = 300
+# Root makes a network namespace as it is; others need one of users around it.
+WITHOUT_NETWORK = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout of git that holds the project as it lies here, all of it committed."""
+    folder = tmp_path_factory.mktemp("checkout") / "project"
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+    for name in names:
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    git(folder, "init", "--quiet")
+    commit(folder)
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Run git as somebody; return what it printed."""
+    somebody = ["-c", "user.name=Somebody", "-c", "user.email=somebody@localhost"]
+    done = subprocess.run(["git", *somebody, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def commit(folder: Path) -> None:
+    """Commit all that is there."""
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "all of it")
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A weights file."""
+    file = tmp_path_factory.mktemp("weights") / "weights.safetensors"
+    save_file({"weight": np.arange(6.0)}, file)
+    return file
+
+
+@pytest.fixture
+def project(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same checkout as the one from which `stage` packs."""
+    monkeypatch.setattr(stage, "ROOT", checkout)
+    return checkout
+
+
+@pytest.fixture(scope="module")
+def bundle(checkout: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small bundle, as a folder: code and weights."""
+    out = tmp_path_factory.mktemp("bundle") / "bundle"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage, "ROOT", checkout)
+        run_launch("stage", "-o", out, "--no-wheels", "--weights", weights)
+    return out
+
+
+@pytest.fixture
+def own(bundle: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(bundle, tmp_path / "own" / "bundle"))
+
+
+def run_launch(*arguments: object, code: int = 0) -> None:
+    """Run a command of `python -m launch` in this process; assert its exit code."""
+    assert launch_program.main([str(argument) for argument in arguments]) == code
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run a command that has to be refused; return the one line that says why."""
+    capsys.readouterr()
+    run_launch(*arguments, code=unstage.EXIT_CODE_USER_ERROR)
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1, told
+    assert "Received: " in told
+    return told
+
+
+def unstage_refused(capsys: pytest.CaptureFixture[str], bundle: Path, folder: Path) -> str:
+    """Let a bundle be refused; assert that nothing was left anywhere."""
+    beside = sorted(folder.parent.iterdir())
+    told = refused(capsys, "unstage", bundle, "--folder", folder, "--cache", folder.parent / "cache")
+    assert sorted(folder.parent.iterdir()) == beside
+    return told
+
+
+def as_tar(bundle: Path, tar: Path, change: Callable[[tarfile.TarInfo], tarfile.TarInfo] | None = None) -> Path:
+    """Pack a folder into a tar file, as a user might."""
+    with tarfile.open(tar, "w") as archive:
+        archive.add(bundle, unstage.TOP, filter=change)
+    return tar
+
+
+def add_member(tar: Path, member: tarfile.TarInfo, content: bytes = b"") -> None:
+    """Append a member to a tar file."""
+    member.size = len(content)
+    with tarfile.open(tar, "a") as archive:
+        archive.addfile(member, io.BytesIO(content))
+
+
+def committed(folder: Path) -> dict[str, bytes]:
+    """Return path -> content of the committed files."""
+    names = git(folder, "ls-tree", "-r", "-z", "--name-only", "HEAD").split("\0")
+    return {name: (folder / name).read_bytes() for name in names if name}
+
+
+# There and back
+
+
+def without_network(command: list[object], *, folder: Path, home: Path, **variables: str) -> str:
+    """Run a program where there is no network but the loopback, as a user with an empty home; return its output."""
+    if shutil.which("unshare") is None or shutil.which("ip") is None:
+        pytest.skip("no unshare or no ip here: a network cannot be left out")
+    home.mkdir(exist_ok=True)
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    script = 'ip link set lo up && test "$(ip -o link | wc -l)" = 1 && exec "$@"'
+    done = subprocess.run(
+        [*WITHOUT_NETWORK, "sh", "-c", script, "sh", *map(str, command)],
+        cwd=folder,
+        env=kept | as_root | {"HOME": str(home), "PIP_CONFIG_FILE": os.devnull} | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=4 * HANG_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("kind", ["folder", "tar"])
+def test_a_bundle_sets_up_where_nothing_is(project: Path, weights: Path, tmp_path: Path, kind: str) -> None:
+    out = tmp_path / ("bundle.tar" if kind == "tar" else "bundle")
+    run_launch("stage", "-o", out, "--no-wheels", "--dataset", "mnist", "--weights", weights)
+    assert [path.name for path in tmp_path.iterdir()] == [out.name]
+    if kind == "tar":
+        subprocess.run(["tar", "xf", str(out)], cwd=tmp_path, check=True)
+    home, target = tmp_path / "home", tmp_path / "there"
+    # -I: nothing of the project is found, wherever this is called.
+    told = without_network([BASE_PYTHON, "-I", "bundle/unstage.py", "--folder", target], folder=tmp_path, home=home)
+    assert f"cd {target}" in told
+    assert "--dataset mnist" in told
+    run_launch("unstage", tmp_path / "bundle", "--check")  # it is still whole
+
+    code = committed(project)
+    assert {name: (target / name).read_bytes() for name in code} == code
+    assert os.access(target / ".ci" / "run", os.X_OK)
+    assert (target / "inputs" / weights.name).read_bytes() == weights.read_bytes()
+    assert revision.source_revision(target) == git(project, "rev-parse", "HEAD")
+    verify = [sys.executable, "-m", "common", "datasets", "verify", "mnist"]
+    assert "mnist: all checksums right" in without_network(verify, folder=target, home=home, PYTHONPATH=str(target))
+    assert sorted(path.name for path in tmp_path.iterdir() if path != out) == sorted(
+        {"bundle", "home", "there"} - {out.name}
+    )
+
+
+def test_training_there_needs_no_network(project: Path, tmp_path: Path) -> None:
+    """With this environment's packages, as the bundle is without wheels; with its own: the long test below."""
+    run_launch("stage", "-o", tmp_path / "bundle.tar", "--no-wheels", "--dataset", "mnist")
+    target, stored = tmp_path / "there", tmp_path / "cache"
+    run_launch("unstage", tmp_path / "bundle.tar", "--folder", target, "--cache", stored)
+    train(Path(sys.executable), "torch", target, tmp_path, HOROVOD_TWINS_CACHE=str(stored), PYTHONPATH=str(target))
+
+
+def train(python: Path, framework: str, target: Path, folder: Path, **variables: str) -> None:
+    """Train an epoch of MNIST with 2 ranks, offline; assert that it learned and knows its source."""
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    program = ["-m", "launch", "train", "--framework", framework, "--np", "2"]
+    settings = ["--", "--epochs", "1", "--dataset", "mnist", "--name", framework]
+    without_network([python, *program, *settings], folder=target, home=folder / "home", PATH=path, **variables)
+    record = json.loads((target / "runs" / framework / "run.json").read_bytes())
+    assert record["status"]["state"] == "finished"
+    assert record["totals"]["test_accuracy"] > 0.8
+    assert record["environment"]["source_revision"] == revision.source_revision(target)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["folder", "tar"])
+def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path: Path, kind: str) -> None:
+    """All of it: the wheels of this clone's set-up, an empty home, both frameworks."""
+    out = tmp_path / ("bundle.tar" if kind == "tar" else "bundle")
+    run_launch("stage", "-o", out, "--uncommitted", "--dataset", "mnist")
+    target, home = tmp_path / "there", tmp_path / "home"
+    unstage_it = [BASE_PYTHON, "-I", ROOT / "launch" / "unstage.py", out, "--folder", target]
+    told = without_network(unstage_it, folder=tmp_path, home=home)
+    assert "building Horovod" not in told
+    for framework in State(ROOT).chosen():
+        train(target / ".venv" / "bin" / "python", framework, target, tmp_path)
+
+
+def test_prepared_images_come_along(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drawn, prepared = str(tmp_path / "fish"), str(tmp_path / "fish.safetensors")
+    assert common_main(["images", "draw", drawn, "--images", "90", "--size", "32x32"]) == 0
+    prepare = ["images", "prepare", drawn, "--size", "20x20", "--gray", "--split", "60/20/20", "--out", prepared]
+    assert common_main(prepare) == 0
+    run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--dataset", f"prepared:{prepared}")
+    run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache", tmp_path / "cache")
+    assert "--dataset prepared:inputs/fish.safetensors" in capsys.readouterr().out
+    dataset = load_dataset(f"prepared:{tmp_path / 'there' / 'inputs' / 'fish.safetensors'}")
+    assert dataset.image_shape == (20, 20, 1)
+
+
+# What is packed
+
+
+def test_the_manifest_names_machine_versions_and_every_file(bundle: Path) -> None:
+    manifest = unstage.read_manifest(bundle)
+    assert manifest["target"]["architecture"] == os.uname().machine
+    assert manifest["target"]["python"] == "3.11"
+    assert manifest["versions"]["torch"] == setup_plan.pins(ROOT / "launch" / "installation" / "requirements")["torch"]
+    assert {file["path"] for file in manifest["files"]} == {*unstage.files_of(bundle)} - {unstage.MANIFEST}
+    script = next(file for file in manifest["files"] if file["path"] == "unstage.py")
+    assert script["sha256"] == unstage.sha256_of_file(ROOT / "launch" / "unstage.py")
+
+
+def test_changes_are_refused_or_packed_when_asked_for(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = tmp_path / "changed"
+    git(tmp_path, "clone", "--quiet", str(checkout), str(changed))
+    monkeypatch.setattr(stage, "ROOT", changed)
+    (changed / "LICENSE").write_text("mine\n", encoding="utf-8")
+    (changed / "new.txt").write_text("new\n", encoding="utf-8")
+    (changed / "README.md").unlink()
+    told = refused(capsys, "stage", "-o", tmp_path / "bundle", "--no-wheels")
+    assert "LICENSE" in told
+    assert "new.txt" in told
+    assert "--uncommitted" in told
+    run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--uncommitted")
+    assert (tmp_path / "bundle" / "code" / "LICENSE").read_text(encoding="utf-8") == "mine\n"
+    assert (tmp_path / "bundle" / "code" / "new.txt").exists()
+    assert not (tmp_path / "bundle" / "code" / "README.md").exists()
+    assert unstage.read_manifest(tmp_path / "bundle")["revision"].endswith("+changes")
+
+
+def test_without_git_all_is_packed_but_what_tools_and_runs_leave(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = tmp_path / "plain"
+    shutil.copytree(checkout, plain, ignore=shutil.ignore_patterns(".git"))
+    for name in (".venv/bin/python", "runs/one/run.json", "common/__pycache__/x.pyc", "report.html", "inputs/weights"):
+        (plain / name).parent.mkdir(parents=True, exist_ok=True)
+        (plain / name).touch()
+    monkeypatch.setattr(stage, "ROOT", plain)
+    run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels")
+    assert set(unstage.files_of(tmp_path / "bundle" / "code")) == set(committed(checkout))
+
+
+def test_a_folder_that_was_unstaged_can_be_staged_again_and_knows_its_commit(
+    bundle: Path, tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_launch("unstage", bundle, "--folder", tmp_path / "there", "--cache", tmp_path / "cache")
+    monkeypatch.setattr(stage, "ROOT", tmp_path / "there")
+    run_launch("stage", "-o", tmp_path / "again", "--no-wheels")
+    assert unstage.read_manifest(tmp_path / "again")["revision"] == git(checkout, "rev-parse", "HEAD")
+    (tmp_path / "there" / "LICENSE").write_text("mine\n", encoding="utf-8")
+    run_launch("stage", "-o", tmp_path / "changed", "--no-wheels")
+    assert unstage.read_manifest(tmp_path / "changed")["revision"].endswith("+changes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--dataset", "synthetic"], "Synthetic data needs no files"),
+        (["--dataset", "images:photos"], "images prepare"),
+        (["--dataset", "prepared:none.safetensors"], "none.safetensors"),
+        (["--weights", "pyproject.toml"], "no weights file"),
+        (["--weights", "none.safetensors"], "none.safetensors"),
+        (["--site", "nowhere"], "unknown site"),
+        (["--wheels", "nowhere"], "no folder"),
+    ],
+)
+def test_what_cannot_be_packed_is_one_line(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
+) -> None:
+    leave_out = [] if "--wheels" in arguments else ["--no-wheels"]
+    assert word in refused(capsys, "stage", "-o", tmp_path / "bundle", *leave_out, *arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_inputs_of_one_name_are_refused(
+    project: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / weights.name
+    shutil.copy(weights, other)
+    told = refused(capsys, "stage", "-o", tmp_path / "bundle", "--no-wheels", "--weights", weights, other)
+    assert str(other) in told
+
+
+def test_nothing_is_overwritten_by_staging(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bundle.tar").write_text("mine", encoding="utf-8")
+    assert "bundle.tar" in refused(capsys, "stage", "-o", tmp_path / "bundle.tar", "--no-wheels")
+    assert (tmp_path / "bundle.tar").read_text(encoding="utf-8") == "mine"
+    assert "no/bundle" not in refused(capsys, "stage", "-o", tmp_path / "no" / "bundle", "--no-wheels")
+
+
+def test_wheels_that_set_up_would_miss_are_told_before_they_are_carried_away(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "tqdm-4.70.1-py3-none-any.whl").touch()
+    told = refused(capsys, "stage", "-o", tmp_path / "bundle", "--wheels", tmp_path / "wheels")
+    assert "annotated-types==" in told
+
+
+def test_wheels_of_every_pin_are_complete() -> None:
+    request = setup_plan.Request(root=ROOT, frameworks=("torch",))
+    pins = {
+        n: v for name in ("base", "torch") for n, v in setup_plan.read_pins(request.lock_files / f"{name}.txt").items()
+    }
+    pins["torch"] += "+cpu"
+    names = [f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name, version in pins.items()]
+    built = f"horovod/key/horovod-{horovod_wheel.VERSION}-cp311.whl"
+    sources = [Source(file=Path(name), path=f"wheels/{name}") for name in [*names, built]]
+    stage_wheels.require_all(request, sources)
+    assert stage_wheels.has_built_horovod(sources)
+    for missing in (sources[3], sources[-1]):
+        with pytest.raises(UserError, match="not complete"):
+            stage_wheels.require_all(request, [source for source in sources if source is not missing])
+    both = setup_plan.Request(root=ROOT)
+    with pytest.raises(UserError, match=r"tensorflow|absl"):
+        stage_wheels.require_all(both, sources)
+
+
+# Damage
+
+
+def flip(path: Path) -> None:
+    """Change one bit, and nothing of the size."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def link_away(path: Path) -> None:
+    """Put a link to the same content in its place."""
+    path.rename(path.parent.parent.parent / "elsewhere")
+    path.symlink_to(path.parent.parent.parent / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("path", "damage"),
+    [
+        ("code/common/utils/cache_folder.py", flip),
+        ("inputs/weights.safetensors", flip),
+        ("unstage.py", flip),
+        ("manifest.json", flip),
+        ("code/LICENSE", Path.unlink),
+        ("manifest.json", Path.unlink),
+        ("code/common/evil.py", Path.touch),
+        ("code/common/__pycache__", Path.touch),
+        ("inputs/weights.safetensors", link_away),
+        ("code/linked", lambda path: path.symlink_to(path.parent / "common")),
+        ("code/LICENSE", lambda path: path.write_text("short", encoding="utf-8")),
+    ],
+)
+@pytest.mark.parametrize("kind", ["folder", "tar"])
+def test_a_bundle_that_is_not_as_it_was_packed_is_refused_and_the_file_named(
+    own: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    path: str,
+    damage: Callable[[Path], object],
+    kind: str,
+) -> None:
+    damage(own / path)
+    (tmp_path / "place").mkdir()
+    received = as_tar(own, tmp_path / "bundle.tar") if kind == "tar" else own
+    assert path in unstage_refused(capsys, received, tmp_path / "place" / "there")
+    assert path in refused(capsys, "unstage", received, "--check")
+
+
+def test_a_whole_bundle_is_checked_and_nothing_is_made(own: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    run_launch("unstage", own, "--check")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("bundle/../../evil", tarfile.REGTYPE),
+        ("../evil", tarfile.REGTYPE),
+        ("/tmp/evil-of-test-stage", tarfile.REGTYPE),
+        ("bundle/code/./evil", tarfile.REGTYPE),
+        ("bundle/code\\evil", tarfile.REGTYPE),
+        ("bundle/code/ev\nil", tarfile.REGTYPE),
+        ("elsewhere/evil", tarfile.REGTYPE),
+        ("bundle/code/LICENSE", tarfile.REGTYPE),
+        ("bundle/code/evil", tarfile.SYMTYPE),
+        ("bundle/code/evil", tarfile.LNKTYPE),
+        ("bundle/code/evil", tarfile.FIFOTYPE),
+        ("bundle/code/evil", tarfile.CHRTYPE),
+    ],
+)
+def test_a_tar_file_that_would_write_elsewhere_is_refused(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: bytes
+) -> None:
+    tar = as_tar(own, tmp_path / "bundle.tar")
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, "/etc/passwd"
+    add_member(tar, member)
+    (tmp_path / "place").mkdir()
+    told = unstage_refused(capsys, tar, tmp_path / "place" / "there")
+    assert repr(name) in told
+    assert not Path("/tmp/evil-of-test-stage").exists()
+
+
+def test_a_link_over_which_a_later_member_would_write_is_refused(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tar = as_tar(own, tmp_path / "bundle.tar")
+    link = tarfile.TarInfo("bundle/code/out")
+    link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "outside")
+    (tmp_path / "outside").mkdir()
+    add_member(tar, link)
+    add_member(tar, tarfile.TarInfo("bundle/code/out/evil"), b"evil")
+    unstage_refused(capsys, tar, tmp_path / "there")
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["code/../../evil", "/evil", "elsewhere/evil", "code/", "code//evil", ""])
+def test_a_list_that_leads_elsewhere_is_refused_though_its_checksum_is_right(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
+) -> None:
+    manifest = unstage.read_manifest(own)
+    manifest["files"].append({"path": path, "bytes": 0, "sha256": "", "executable": False})
+    written = {"manifest": manifest, "sha256": unstage.sha256_of_manifest(manifest)}
+    (own / unstage.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
+    assert repr(path) in unstage_refused(capsys, own, tmp_path / "there")
+
+
+@pytest.mark.parametrize("length", [0, 700, 1_000_000])
+def test_a_tar_file_that_is_cut_off_is_refused(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], length: int
+) -> None:
+    tar = as_tar(own, tmp_path / "bundle.tar")
+    tar.write_bytes(tar.read_bytes()[:length])
+    unstage_refused(capsys, tar, tmp_path / "there")
+
+
+def test_what_is_no_bundle_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("no tar file", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    for name in ("none", "text", "folder"):
+        assert name in unstage_refused(capsys, tmp_path / name, tmp_path / "there")
+
+
+# Places that are taken, and machines that do not fit
+
+
+def test_a_folder_that_exists_is_left_alone(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "there").mkdir()
+    assert str(tmp_path / "there") in unstage_refused(capsys, bundle, tmp_path / "there")
+    (tmp_path / "link").symlink_to("nowhere")
+    unstage_refused(capsys, bundle, tmp_path / "link")
+
+
+def test_an_interrupted_set_up_goes_on_from_the_same_bundle_only(
+    project: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = tmp_path / "there"
+
+    def interrupt(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unstage, "set_up", interrupt)
+        run_launch("unstage", bundle, "--folder", there, "--cache", tmp_path / "cache", code=130)
+    assert (there / unstage.UNFINISHED).exists()
+    run_launch("stage", "-o", tmp_path / "other", "--no-wheels")
+    assert "another bundle" in unstage_refused(capsys, tmp_path / "other", there)
+    run_launch("unstage", bundle, "--folder", there, "--cache", tmp_path / "cache")
+    assert "going on" in capsys.readouterr().out
+    assert not (there / unstage.UNFINISHED).exists()
+
+
+def test_a_set_up_that_fails_is_one_line_and_can_go_on(
+    own: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    manifest = unstage.read_manifest(own)
+    manifest["setup"]["wheels"] = stage.ALL  # though there are none
+    written = {"manifest": manifest, "sha256": unstage.sha256_of_manifest(manifest)}
+    (own / unstage.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
+    (own / "wheels").mkdir()
+    run_launch("unstage", own, "--folder", tmp_path / "there", code=2)
+    told = capfd.readouterr().err
+    assert told.splitlines()[0].startswith("setup: pip finds no")
+    assert told.splitlines()[-1].startswith("unstage: error: set-up failed")
+    assert "Traceback" not in told
+    assert (tmp_path / "there" / unstage.UNFINISHED).exists()
+
+
+def test_a_data_set_in_the_cache_stays_and_another_of_its_name_is_refused(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--dataset", "mnist")
+    mnist = tmp_path / "cache" / "datasets" / "mnist"
+    shutil.copytree(cache.cache_folder() / "datasets" / "mnist", mnist)
+    (mnist / "meta.json").write_text("mine", encoding="utf-8")
+    run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache", tmp_path / "cache")
+    assert "in the cache already" in capsys.readouterr().out
+    assert (mnist / "meta.json").read_text(encoding="utf-8") == "mine"
+    flip(mnist / "test_labels.npy")
+    assert str(mnist) in unstage_refused(capsys, tmp_path / "bundle", tmp_path / "other")
+
+
+def test_another_architecture_is_refused(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "ppc64le")
+    assert "ppc64le here" in unstage_refused(capsys, bundle, tmp_path / "there")
+
+
+def test_another_python_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(unstage, "NEEDED_PYTHON", (3, 99))
+    assert unstage.main(["nothing"]) == unstage.EXIT_CODE_USER_ERROR
+    assert "Python 3.99 is needed. Received: Python 3.11" in capsys.readouterr().err
+
+
+def test_the_script_stands_alone_and_older_pythons_can_read_it() -> None:
+    text = (ROOT / "launch" / "unstage.py").read_text(encoding="utf-8")
+    tree = ast.parse(text, feature_version=(3, 6))
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert {str(module).split(".")[0] for module in modules} - {*sys.stdlib_module_names} == {"common"}
+    # From the bundle's code, and itself of the standard library alone.
+    assert [module for module in modules if str(module).startswith("common")] == ["common.utils.cache_folder"]
+
+
+def test_what_says_where_the_code_came_from_has_one_name() -> None:
+    assert unstage.ORIGIN == revision.STAGED_FILE
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    assert {unstage.ORIGIN, unstage.UNFINISHED, "inputs/"} <= {*ignored}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"manifest": {"revision": "abc"}}', '{"manifest": {"files": [1]}}'])
+def test_an_unreadable_record_of_the_source_is_an_unknown_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / revision.STAGED_FILE).write_text(text, encoding="utf-8")
+    assert revision.source_revision(tmp_path) == "unknown"
+
+
+# Another architecture
+
+
+def test_for_ppc64le_pure_wheels_go_on_top_of_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """All but the processor is real: the wheels, the environment on top of another Python's packages, their install."""
+    state = State(ROOT)
+    if not state.satisfies(setup_plan.Request(root=ROOT, frameworks=("torch",), gpu=bool(state.gpu()))):
+        pytest.skip("wheels are taken from a clone that is set up: make setup")
+    run_launch("stage", "-o", tmp_path / "bundle", "--site", "cte-power", "--frameworks", "torch", "--uncommitted")
+    assert "only pure-Python wheels run on ppc64le; from modules come" in capfd.readouterr().out
+    names = [path.name for path in (tmp_path / "bundle" / "wheels").iterdir()]
+    assert names
+    assert all(name.endswith("-none-any.whl") for name in names)
+    assert {name.split("-")[0] for name in names} >= {"tyro", "pydantic", "setuptools", "tqdm"}
+    monkeypatch.setattr("platform.machine", lambda: "ppc64le")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache", tmp_path / "cache")
+    told = capfd.readouterr().out
+    assert "torch==" in told
+    assert "numpy==" in told
+    assert "tensorflow" not in told
+    python = tmp_path / "there" / ".venv" / "bin" / "python"
+    program = "import tyro, launch; print(tyro.__file__, launch.__file__)"
+    found = subprocess.run(
+        [python, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    assert found.split()[0].startswith(str(tmp_path / "there" / ".venv"))
+    assert found.split()[1] == str(tmp_path / "there" / "launch" / "__init__.py")
+    settings = (tmp_path / "there" / ".venv" / "pyvenv.cfg").read_text(encoding="utf-8")
+    assert "include-system-site-packages = true" in settings
+
+
+def test_of_a_folder_of_wheels_the_pure_ones_of_the_pinned_versions_are_taken(tmp_path: Path) -> None:
+    request = setup_plan.Request(root=ROOT)
+    pins = setup_plan.read_pins(request.lock_files / "base.txt")
+    for name in (
+        f"tqdm-{pins['tqdm']}-py3-none-any.whl",
+        f"numpy-{pins['numpy']}-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "tyro-0.0.1-py3-none-any.whl",
+        "jinja2-3.1.6-py3-none-any.whl",
+    ):
+        (tmp_path / name).touch()
+    sources = stage_wheels.pure_sources(request, tmp_path)
+    assert [source.file.name for source in sources] == [f"tqdm-{pins['tqdm']}-py3-none-any.whl"]
+    missing = stage_wheels.from_modules(request, sources)
+    assert f"numpy=={pins['numpy']}" in missing
+    assert f"horovod=={horovod_wheel.VERSION}" in missing
+    assert not [name for name in missing if name.startswith(("tqdm", "tensorflow-cpu", "cmake"))]
+
+
+# Full disks
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MB."""
+    if os.geteuid() != 0:
+        pytest.skip("a small disk is mounted by root only")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=True)
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known before", "found out while writing"])
+@pytest.mark.parametrize("name", ["bundle.tar", "bundle"])
+def test_a_disk_too_small_for_the_bundle_is_one_line(
+    project: Path,
+    small_disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    known: bool,
+) -> None:
+    if not known:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**12))
+    # Uncommitted: as the files lie there, so that none of them is written before the bundle is.
+    told = refused(capsys, "stage", "-o", small_disk / name, "--no-wheels", "--uncommitted")
+    assert ("needed" if known else "No space left on device") in told
+    assert list(small_disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known before", "found out while writing"])
+@pytest.mark.parametrize("kind", ["folder", "tar"])
+def test_a_disk_too_small_to_set_up_on_is_one_line(
+    bundle: Path,
+    small_disk: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    known: bool,
+) -> None:
+    received = as_tar(bundle, tmp_path / "bundle.tar") if kind == "tar" else bundle
+    if not known:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**12))
+    told = unstage_refused(capsys, received, small_disk / "there")
+    assert ("needed" if known else "No space left on device") in told
+
+
+def test_the_command_and_the_script_take_the_same_arguments() -> None:
+    parser = argparse.ArgumentParser()
+    unstage.add_arguments(parser)
+    options = parser.parse_args(["x.tar", "--folder", "y", "--cache", "z", "--check"])
+    assert vars(options) == {"bundle": Path("x.tar"), "folder": Path("y"), "cache": Path("z"), "check": True}
+
+
+def test_progress_tells_size_and_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    progress = unstage.Progress("packing", 10**9)
+    progress.began -= 300
+    progress.shown -= 1
+    progress.add(250_000_000)
+    told = re.search(r"packing: 250.0 MB of 1.0 GB, about (\d+) s left", capsys.readouterr().err)
+    assert told
+    assert 900 <= int(told[1]) < 1200

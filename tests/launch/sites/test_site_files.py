@@ -1,0 +1,211 @@
+"""Site files: what ships, files of one's own, everything that may be wrong in one, and the ways of starting ranks."""
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from common.errors import UserError
+from common.sites.table import read_sites
+from launch import __main__ as launch
+from launch.sites.site_files import SITE_FILES, read_launch_site, shipped_sites
+from launch.starting.launchers import Slots, parse_hosts, place_ranks, read_host_file, start_at
+
+SHIPPED = {
+    "local": ("local", "horovodrun", ["local"]),
+    "hosts": ("hosts", "horovodrun", ["hosts"]),
+    "slurm": ("slurm", "srun", ["slurm"]),
+    "cte-power": ("slurm", "srun", ["cte-power"]),
+    "aws-g3": ("skypilot", "horovodrun", ["aws-g3-4xlarge", "aws-g3-8xlarge", "aws-g3-16xlarge"]),
+    "aws-p3": ("skypilot", "horovodrun", ["aws-p3-2xlarge", "aws-p3-8xlarge", "aws-p3-16xlarge"]),
+    "aws-g4dn": ("skypilot", "horovodrun", ["aws-g4dn-xlarge", "aws-g4dn-12xlarge"]),
+    "aws-g5": ("skypilot", "horovodrun", ["aws-g5-12xlarge", "aws-g5-48xlarge"]),
+    "kubernetes": ("kubernetes", "mpirun", ["kubernetes"]),
+}
+
+
+def test_the_sites_of_the_documents_ship() -> None:
+    assert set(SHIPPED) <= set(shipped_sites())
+    for name, (scheduler, launcher, nodes) in SHIPPED.items():
+        site = read_launch_site(name)
+        assert (site.name, site.scheduler, site.launcher, site.nodes) == (name, scheduler, launcher, nodes)
+        assert site.source and site.title and site.checked <= date.today()
+        assert site.reference == name
+
+
+def test_cte_power_is_as_its_guide_says() -> None:
+    site = read_launch_site("cte-power")
+    node = site.machines["cte-power"]
+    assert (node.gpu, node.gpus, node.cores, node.memory_gb) == ("v100", 4, 40, 512)
+    assert not site.internet and (site.slurm.cores_per_gpu, site.slurm.max_hours) == (40, 48)
+    assert [module.split("/")[0] for module in site.modules] == ["gcc", "cuda", "nccl", "openmpi"]
+
+
+@pytest.mark.parametrize(
+    ("site", "gpus", "node"),
+    [
+        ("aws-g4dn", 0, "aws-g4dn-xlarge"),
+        ("aws-g4dn", 1, "aws-g4dn-xlarge"),
+        ("aws-g4dn", 2, "aws-g4dn-12xlarge"),
+        ("aws-p3", 8, "aws-p3-16xlarge"),
+        ("cte-power", 4, "cte-power"),
+        ("slurm", 8, "slurm"),  # of a machine that is not described any number is taken
+        ("aws-p3-8xlarge", 4, "aws-p3-8xlarge"),
+    ],
+)
+def test_the_kind_of_node_goes_by_its_gpus(site: str, gpus: int, node: str) -> None:
+    assert read_launch_site(site).node_for(gpus)[0] == node
+
+
+def test_more_gpus_than_any_node_has() -> None:
+    with pytest.raises(UserError, match=r"--gpus-per-node 5. Give 4 or fewer, and more --nodes"):
+        read_launch_site("cte-power").node_for(5)
+
+
+OWN = """
+[launch]
+title = "ours"
+source = "its guide"
+checked = 2026-11-21
+scheduler = "slurm"
+nodes = ["fat"]
+
+[sites.fat]
+title = "a fat node"
+kind = "owned"
+source = "its guide"
+gpu = "{gpu}"
+gpus = 2
+processor = "two of them"
+"""
+
+
+def test_a_site_of_ones_own_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "ours.toml"
+    file.write_text(OWN.format(gpu="v100"))  # a GPU of the project's table
+    site = read_launch_site(str(file))
+    assert (site.name, site.reference, site.node_for(2)[0]) == ("ours", str(file), "fat")
+    assert launch.main(["show", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "a fat node" in shown and "Tesla V100" in shown
+    # The same file is a table of machines for the estimates and prices of other commands.
+    assert read_sites(file)["fat"].gpus == 2
+    assert "aws-p3-8xlarge" in read_sites(file).sites
+
+
+def one_line(text: str) -> str:
+    return '[launch]\ntitle = "x"\nsource = "x"\nchecked = 2026-11-21\n' + text
+
+
+LOCAL = 'scheduler = "local"\nnodes = ["local"]\n'
+SLURM = 'scheduler = "slurm"\nnodes = ["slurm"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot read the site: No such file or directory"),
+        ("[launch", "is not TOML"),
+        ('[sites.x]\ntitle = "x"', "has no table [launch]. Received: sites"),
+        (one_line('scheduler = "local"\n'), "nodes: "),
+        (one_line('scheduler = "pbs"\nnodes = ["local"]\n'), "Received: 'pbs'"),
+        (one_line('scheduler = "local"\nnodes = []\n'), "no kind of node"),
+        (one_line('scheduler = "local"\nnodes = ["moon"]\n'), "an unknown kind of node. Received: moon"),
+        (one_line(LOCAL + "colour = 1\n"), "colour: "),
+        (one_line(LOCAL + "internet = 1\n"), "internet: "),
+        (one_line(LOCAL + "[launch.slurm]\n"), "a table of another scheduler than local. Received: slurm"),
+        (one_line(LOCAL + 'launcher = "srun"\n'), "srun without Slurm"),
+        (one_line(LOCAL + "[launch.container]\nbinds = []\n"), "container.image: "),
+        (
+            one_line('scheduler = "kubernetes"\nnodes = ["kubernetes"]\n[launch.container]\nimage = "x"\n'),
+            "a container beside the scheduler's own image. Received: kubernetes",
+        ),
+        (one_line(SLURM + 'launcher = "mpirun"\ncontroller = "gloo"\n'), "Gloo without horovodrun"),
+        (one_line(SLURM + '[launch.slurm]\nextra = ["--x\\n#SBATCH --y"]\n'), "a text of several lines"),
+        (one_line(LOCAL + 'scratch_folder = "/a\\u0000b"\n'), "a text of several lines, or with control characters"),
+        (one_line(LOCAL + '[launch.environment]\n"A B" = "1"\n'), "an impossible variable. Received: A B"),
+        (one_line(LOCAL + '[launch.environment]\nAWS_SECRET_ACCESS_KEY = "1"\n'), "a secret, as its name says"),
+        (one_line(LOCAL + '[launch.environment]\nhub_token = "1"\n'), "a secret, as its name says"),
+        (one_line(LOCAL + '[launch.environment]\nSSH_PASSPHRASE = "1"\n'), "a secret, as its name says"),
+        (one_line(SLURM + "[launch.slurm]\nmax_hours = -1.0\n"), "an impossible time"),
+        (one_line('scheduler = "hosts"\nnodes = ["hosts"]\n[launch.hosts]\nnames = ["a b"]\n'), "an impossible host"),
+        (one_line('scheduler = "hosts"\nnodes = ["hosts"]\n[launch.hosts]\nnames = ["a:0"]\n'), "an impossible host"),
+    ],
+)
+def test_a_wrong_site_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, words: str
+) -> None:
+    file = tmp_path / "ours.toml"
+    if text is not None:
+        file.write_text(text)
+    assert launch.main(["show", str(file)]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 1 and words in error[0] and str(file) in error[0], error
+
+
+def test_an_unknown_site_names_one_that_is_close(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(["show", "cte-powr"]) == 2
+    assert "Received: cte-powr. Did you mean cte-power?" in capsys.readouterr().err
+
+
+def test_every_shipped_site_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(["sites"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == [path.stem for path in sorted(SITE_FILES.glob("*.toml"))]
+    assert any("aws-p3" in line and "retired 2025-12-31, now aws-g5-12xlarge" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("np", "spread", "placed"),
+    [
+        (1, False, "a:1"), (2, False, "a:2"), (3, False, "a:2,b:1"), (6, False, "a:2,b:3,c:1"),
+        (1, True, "a:1"), (2, True, "a:1,b:1"), (3, True, "a:1,b:1,c:1"), (4, True, "a:2,b:2"),
+        (6, True, "a:2,b:3,c:1"),
+    ],
+)  # fmt: skip
+def test_ranks_fill_hosts_or_spread_over_them(np: int, spread: bool, placed: str) -> None:
+    hosts = parse_hosts("a:2, b:3,c")
+    assert hosts == [Slots("a", 2), Slots("b", 3), Slots("c", 1)]
+    assert ",".join(map(str, place_ranks(hosts, np=np, spread=spread))) == placed
+
+
+def test_too_few_slots() -> None:
+    with pytest.raises(UserError, match=r"fewer slots than ranks. Received: 4 ranks, 3 slots on a:2, b:1"):
+        place_ranks(parse_hosts("a:2,b"), np=4, spread=False)
+
+
+@pytest.mark.parametrize("text", ["", "a,,b", "a:x", "a:-1", "-oProxyCommand=x:1", "a b", ":2"])
+def test_hosts_that_are_none(text: str) -> None:
+    with pytest.raises(UserError, match=r"hosts are written as name:slots"):
+        parse_hosts(text)
+
+
+def test_a_host_named_twice_and_one_without_slots() -> None:
+    with pytest.raises(UserError, match=r"a host stands there twice. Received: a"):
+        parse_hosts("a:1,b:1,a:2")
+    with pytest.raises(UserError, match="a host without slots"):
+        parse_hosts("a:0")
+
+
+def test_a_host_file(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("# two nodes\nnode1   slots=4\n\nnode2:2 # the small one\nnode3\n")
+    assert read_host_file(file) == [Slots("node1", 4), Slots("node2", 2), Slots("node3", 1)]
+    file.write_text("# nothing\n")
+    with pytest.raises(UserError, match="the host file names no host"):
+        read_host_file(file)
+    with pytest.raises(UserError, match="cannot read the host file"):
+        read_host_file(tmp_path / "none")
+
+
+def test_commands_here_and_there() -> None:
+    here = start_at(None, hosts=None)
+    assert here.words(np=4) == ["horovodrun", "-np", "4"]
+    assert here.words(np=4, controller="gloo") == ["horovodrun", "-np", "4", "--gloo"]
+    assert here.recorded_arguments(["--epochs", "1"]) == ["--epochs", "1"]
+    there = start_at("cte-power", hosts=None, gpus_per_node=4)
+    assert there.words(np=8)[0] == "srun" and "--mpi=pmix" in there.words(np=8)
+    assert there.recorded_arguments([]) == ["--site", "cte-power"]
+    assert start_at("hosts", hosts="a:2,b:2").slots() == 4
+    with pytest.raises(UserError, match=r"the site names no hosts. Received: hosts. Write them"):
+        start_at("hosts", hosts=None)

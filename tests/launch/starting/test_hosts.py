@@ -1,0 +1,232 @@
+"""Several plain hosts over ssh: two hosts of namespaces with an sshd each, both frameworks, Gloo and MPI."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from two_hosts import INTERFACE, PATIENCE_SECONDS, ROOT, SSH_PORT, Hosts, several_hosts
+
+from common.errors import UserError
+from common.run_folder.records import read_run
+from launch.sites.site_files import read_launch_site
+from launch.starting.launchers import Slots, Start, parse_hosts
+
+SMALL = ["--device", "cpu", "--threads", "1", "--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp"]
+SHORT = [*SMALL, "--epochs", "1", "--max-steps", "4"]
+LAUNCH = [sys.executable, "-m", "launch"]
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Two hosts, a and b."""
+    with several_hosts(tmp_path_factory.mktemp("hosts"), names=["a", "b"]) as found:
+        yield found
+
+
+def write_site(folder: Path, *, launch: Sequence[str] = (), hosts: Sequence[str] = ()) -> Path:
+    """Write a site of one's own."""
+    path = folder / "two.toml"
+    lines = [
+        "[launch]", 'title = "two hosts"', 'source = "a test"', "checked = 2026-11-21", 'scheduler = "hosts"',
+        'nodes = ["hosts"]', f"network_interface = {json.dumps(INTERFACE)}", *launch, "[launch.hosts]", *hosts,
+    ]  # fmt: skip
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def options_of(hosts: Hosts, **others: object) -> list[str]:
+    """Return the lines of [launch.hosts] for these hosts, some replaced."""
+    values = {"names": ["a:1", "b:1"], "ssh_port": SSH_PORT, "identity_file": hosts.identity, **others}
+    return [f"{name} = {json.dumps(value)}" for name, value in values.items() if value is not None]
+
+
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_both_frameworks_train_on_two_hosts(hosts: Hosts, tmp_path: Path, framework: str, controller: str) -> None:
+    site = write_site(tmp_path, hosts=options_of(hosts))
+    folder = tmp_path / "all runs"  # a blank, which two shells see
+    words = ["train", "--site", str(site), "--framework", framework, "--np", "2", "--controller", controller]
+    done = hosts.run("a", [*LAUNCH, *words, "--", *SHORT, "--runs-folder", str(folder), "--name", "one"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ranks: 2 on a, b" in done.stdout
+    record = read_run(folder / "one").record
+    assert (record.status.state, record.status.host, record.site) == ("finished", "a", "hosts")
+    assert (record.world.hosts, record.world.size, record.world.local_size) == (["a", "b"], 2, 1)
+    assert record.world.controller == controller
+
+
+def test_a_job_runs_on_hosts_of_a_site_by_mpirun(hosts: Hosts, tmp_path: Path) -> None:
+    launch = ['launcher = "mpirun"', f"runs_folder = {json.dumps(str(tmp_path / 'runs'))}",
+              'environment = { OMPI_ALLOW_RUN_AS_ROOT = "1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = "1" }']  # fmt: skip
+    site = write_site(tmp_path, launch=launch, hosts=options_of(hosts, names=["b:1", "a:2"]))
+    jobs = ["--jobs-folder", str(tmp_path / "jobs")]
+    words = ["--site", str(site), "--nodes", "2", "--no-preflight", "--name", "job", *jobs]
+    submitted = hosts.run("a", [*LAUNCH, "submit", *words, "--", "torch_impl/train.py", *SHORT])
+    assert submitted.returncode == 0, submitted.stderr
+    log = wait_for_state(hosts, "job", "finished", jobs=jobs)
+    assert "mpirun -np 2 -H b:1,a:1 " in (tmp_path / "jobs" / "job" / "job.sh").read_text()
+    world = read_run(tmp_path / "runs" / "job").record.world
+    assert (sorted(world.hosts), world.local_size, world.controller) == (["a", "b"], 1, "mpi"), log
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("controller", ["gloo", "mpi"])
+def test_a_cancelled_job_leaves_no_rank_on_any_host(hosts: Hosts, tmp_path: Path, controller: str) -> None:
+    launch = [f"runs_folder = {json.dumps(str(tmp_path / 'runs'))}", f'controller = "{controller}"']
+    site = write_site(tmp_path, launch=launch, hosts=options_of(hosts))
+    jobs = ["--jobs-folder", str(tmp_path / "jobs")]
+    words = ["--site", str(site), "--nodes", "2", "--no-preflight", "--name", "endless", *jobs]
+    endless = [*SMALL, "--epochs", "1000000"]
+    submitted = hosts.run("a", [*LAUNCH, "submit", *words, "--", "torch_impl/train.py", *endless])
+    assert submitted.returncode == 0, submitted.stderr
+    log = tmp_path / "jobs" / "endless" / "output.log"
+    wait_until(lambda: "images/s" in log.read_text(), what=lambda: log.read_text())
+    assert all(ranks_on(hosts, host) for host in "ab")
+    assert hosts.run("a", [*LAUNCH, "cancel", "endless", *jobs]).returncode == 0
+    wait_for_state(hosts, "endless", "cancelled", jobs=jobs)
+    wait_until(lambda: not ranks_on(hosts, "a") and not ranks_on(hosts, "b"), what=lambda: log.read_text())
+
+
+def ranks_on(hosts: Hosts, host: str) -> list[str]:
+    """Return the trainers that run on a host, a command line each."""
+    return [line for line in hosts.running(host) if line.startswith("python torch_impl/train.py")]
+
+
+def wait_for_state(hosts: Hosts, name: str, state: str, *, jobs: Sequence[str]) -> str:
+    """Wait until a job stands so; return its log."""
+
+    def shown() -> str:
+        return hosts.run("a", [*LAUNCH, "status", name, *jobs]).stdout
+
+    def log() -> str:
+        return hosts.run("a", [*LAUNCH, "logs", name, *jobs]).stdout
+
+    wait_until(lambda: f"  {state} " in shown(), what=lambda: shown() + log())
+    return log()
+
+
+def wait_until(condition: Callable[[], bool], *, what: Callable[[], str]) -> None:
+    """Wait until it is so; `what` tells how things stand where it never becomes so."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end, what()
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named", "words"),
+    [
+        ({"ssh_port": 2}, "a:1,b:1", ["b, port 2", "Connection refused", "Start sshd there"]),
+        ({"identity_file": "/dev/null"}, "a:1,b:1", ["Permission denied", "authorized_keys"]),
+        ({}, "a:1,10.77.0.2:1", ["Host key verification failed", "Connect once by hand"]),
+        ({}, "a:1,nowhere:1", ["nowhere", "Could not resolve hostname"]),
+        ({}, "a:1,nowhere:1,elsewhere:1", ["nowhere", "and 1 more of 2 hosts"]),
+    ],
+    ids=["no sshd", "key", "host key", "name", "two names"],
+)
+def test_a_host_that_does_not_let_in_is_told_in_one_line(
+    hosts: Hosts, tmp_path: Path, changed: dict[str, object], named: str, words: Sequence[str]
+) -> None:
+    site = write_site(tmp_path, hosts=options_of(hosts, **changed))
+    size = str(len(named.split(",")))
+    train = ["train", "--site", str(site), "--hosts", named, "--np", size, "--", *SHORT]
+    done = hosts.run("a", [*LAUNCH, *train, "--runs-folder", str(tmp_path / "runs")])
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert all(word in line for word in ["error: ssh does not reach", *words])
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_job_is_not_submitted_where_a_host_does_not_let_in(hosts: Hosts, tmp_path: Path) -> None:
+    site = write_site(tmp_path, hosts=options_of(hosts, ssh_port=2))
+    submit = ["submit", "--site", str(site), "--nodes", "2", "--jobs-folder", str(tmp_path / "jobs")]
+    done = hosts.run("a", [*LAUNCH, *submit, "--", "torch_impl/train.py", *SHORT])
+    assert done.returncode == 2
+    assert "error: ssh does not reach b, port 2." in done.stderr.splitlines()[-1]
+    assert not list((tmp_path / "jobs").iterdir())
+
+
+def test_hosts_of_a_host_file_are_taken(hosts: Hosts, tmp_path: Path) -> None:
+    site = write_site(tmp_path, hosts=options_of(hosts, names=[]))
+    file = tmp_path / "hosts"
+    file.write_text("# of the lab\na slots=2\n\nb slots=4  # the new one\n")
+    train = ["train", "--site", str(site), "--hosts", str(file), "--np", "5", "--dry-run", "--", *SHORT]
+    done = hosts.run("a", [*LAUNCH, *train])
+    assert "horovodrun -np 5 -H a:2,b:3 --disable-cache -p 2222 " in done.stdout, done.stderr
+    named = subprocess.run(
+        [*LAUNCH, "submit", "--site", str(site), "--dry-run", "--", "torch_impl/train.py", *SHORT],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert named.returncode == 2
+    assert "the site names no hosts" in named.stderr
+
+
+def test_commands_run_on_all_hosts_and_end_there_at_the_limit(hosts: Hosts) -> None:
+    code = f"""
+from launch.starting.parallel import run_for_hosts
+from launch.starting.ssh import Ssh
+ssh = Ssh(port={SSH_PORT}, identity={hosts.identity!r})
+def run(command, *, limit_seconds):
+    commands = {{host: ssh.words(host, command, limit_seconds=limit_seconds) for host in ["b", "a"]}}
+    return run_for_hosts(commands, limit_seconds=limit_seconds).values()
+words = ["python3", "-c", "import os, sys; print(os.uname().nodename, sys.argv[1:]); sys.exit(3)", "$(id) 'x y'"]
+for outcome in run(words, limit_seconds=60):
+    print(outcome.host, outcome.code, outcome.stdout.strip())
+for outcome in run(["sleep", "86399"], limit_seconds=1):
+    print(outcome.host, outcome.code in (None, 124))  # whoever is first: we here, or `timeout` there
+"""
+    done = hosts.run("a", [sys.executable, "-c", code])
+    output = "[\"$(id) 'x y'\"]"
+    assert done.stdout.splitlines() == [f"b 3 b {output}", f"a 3 a {output}", "b True", "a True"], done.stderr
+    wait_until(
+        lambda: not any("86399" in line for host in "ab" for line in hosts.running(host)),
+        what=lambda: str(hosts.running("b")),
+    )
+
+
+def test_a_folder_that_horovodrun_loses_on_other_hosts_is_refused(hosts: Hosts, tmp_path: Path) -> None:
+    site = write_site(tmp_path, hosts=options_of(hosts))
+    folder = tmp_path / "with blank"
+    folder.mkdir()
+    train = [*LAUNCH, "train", "--site", str(site), "--np", "2", "--", *SHORT]
+    done = hosts.run("a", ["sh", "-c", 'cd "$0" && exec "$@"', str(folder), *train])
+    assert done.returncode == 2
+    assert "error: horovodrun does not find this folder on other hosts." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"identity_file": "/root/my key"}, "cannot hand on. Received: '/root/my key'"),
+        ({"mpi_folder": "/opt/$(reboot)"}, "cannot hand on. Received: '/opt/$(reboot)'"),
+        ({"ssh_port": 70000}, "an impossible port. Received: 70000"),
+        ({"names": ["a;reboot:1"]}, "an impossible host. Received: a;reboot:1"),
+    ],
+)
+def test_what_launchers_would_hand_to_a_shell_is_refused(
+    tmp_path: Path, options: dict[str, object], words: str
+) -> None:
+    path = write_site(tmp_path, hosts=[f"{name} = {json.dumps(value)}" for name, value in options.items()])
+    with pytest.raises(UserError) as caught:
+        read_launch_site(str(path))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a b:1", "-oProxyCommand:1", "a:1,$(reboot):1", "a:0", "a:1,a:2", "user@a:1", ""])
+def test_hosts_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(UserError):
+        parse_hosts(text)
+
+
+def test_the_words_that_reach_hosts(tmp_path: Path) -> None:
+    hosts = ['names = ["a:2", "b:2"]', "ssh_port = 2222", 'identity_file = "/home/me/key"', 'mpi_folder = "/opt/mpi"']
+    start = Start(site=read_launch_site(str(write_site(tmp_path, hosts=hosts))), hosts=[Slots("a", 2), Slots("b", 2)])
+    reached = ["-H", "a:2,b:1", "--disable-cache", "-p", "2222", "-i", "/home/me/key"]
+    interface = ["--network-interfaces", INTERFACE]
+    prefix = ["--mpi-args=--prefix /opt/mpi"]
+    assert start.words(np=3) == ["horovodrun", "-np", "3", *reached, *prefix, *interface, "--mpi"]
+    assert start.words(np=3, controller="gloo") == ["horovodrun", "-np", "3", *reached, *interface, "--gloo"]

@@ -1,0 +1,91 @@
+"""`--find-largest-batch`: how batches are tried, and two real searches."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from trainer_runs import finish, start_command
+
+from common.config import parse_command_line
+from common.errors import UserError
+from common.training.run_setup import Experiment, prepare_experiment
+from launch import __main__ as launch
+from launch.starting import largest_batch
+from launch.starting.largest_batch import find_largest_batch
+
+DATA = ["--dataset", "synthetic:1000x8x8x1x3", "--model", "mlp", "--device", "cpu", "--threads", "1"]
+
+
+def experiment_of(size: int) -> Experiment:
+    return prepare_experiment(parse_command_line(DATA, program="train.py"), size=size, progress=False)
+
+
+@pytest.mark.parametrize(("limit", "size"), [(0, 1), (1, 1), (31, 1), (32, 1), (33, 1), (700, 1), (1000, 1), (333, 3)])
+def test_the_answer_is_the_largest_up_to_its_fineness(
+    limit: int, size: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried: list[int] = []
+
+    def fits(command: object, folder: object, *, batch: int, limit_bytes: float) -> tuple[bool, str]:
+        tried.append(batch)
+        assert limit_bytes == 3e9
+        return batch <= limit, ""
+
+    monkeypatch.setattr(largest_batch, "_try", fits)
+    found = find_largest_batch(experiment_of(size), framework="torch", controller=None, arguments=DATA, memory_gb=3)
+    most = 1000 // size
+    assert found <= min(limit, most) <= found + max(1, found // 32)
+    assert max(tried) <= most
+    assert len(tried) == len(set(tried)) <= 12
+    last = capsys.readouterr().out.splitlines()[-1]
+    if found:
+        assert last.startswith(f"largest batch that fits: {found:,}")
+        assert ("all training samples of a rank" in last) == (found == most)
+    else:
+        assert last == "not even one image fits"
+
+
+def search(folder: Path, framework: str, *more: str) -> list[str]:
+    command = [sys.executable, "-m", "launch", "train", "--framework", framework, "--np", "1", "--find-largest-batch"]
+    ended = finish(start_command([*command, *more], folder=folder), within_seconds=300)
+    return [str(ended.code), *ended.stdout.splitlines(), ended.stderr]
+
+
+def test_all_samples_fit_into_much_memory(tmp_path: Path) -> None:
+    code, first, *tries, last, _ = search(tmp_path, "torch", "--", *DATA, "--batch-size", "7")
+    assert code == "0"
+    assert re.fullmatch(r"memory: [\d.]+ GB for all ranks; batches of 1 to 1,000 images a rank", first)
+    assert [line.split(":")[0] for line in tries] == [f"batch {n}" for n in ("32", "64", "128", "256", "512", "1,000")]
+    assert all(re.search(r": fits, 0\.\d\d GB of the host$", line) for line in tries)
+    assert last == "largest batch that fits: 1,000, all training samples of a rank"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_nothing_fits_into_no_memory_and_no_process_stays(tmp_path: Path) -> None:
+    code, _, *tries, last, _ = search(tmp_path, "keras", "--memory-gb", "0.05", "--", *DATA)
+    assert code == "1"
+    assert tries
+    assert all(re.search(r": does not fit, the ranks took 0\.\d\d GB$", line) for line in tries)
+    assert last == "not even one image fits"
+
+
+def test_a_try_that_fails_for_another_reason_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        largest_batch, "train_command", lambda *_, **__: [sys.executable, "-c", "import sys; sys.exit('no such thing')"]
+    )
+    with pytest.raises(UserError, match=r"a try with a batch of 32 failed. Received: no such thing"):
+        find_largest_batch(experiment_of(1), framework="torch", controller=None, arguments=DATA, memory_gb=None)
+
+
+@pytest.mark.parametrize("words", ["DefaultCPUAllocator: can't allocate memory", "OOM: CUDA out of memory"])
+def test_a_full_memory_is_told_from_other_failures(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        largest_batch, "train_command", lambda *_, **__: [sys.executable, "-c", f"import sys; sys.exit({words!r})"]
+    )
+    assert find_largest_batch(experiment_of(1), framework="torch", controller=None, arguments=DATA, memory_gb=None) == 0
+
+
+def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(["train", "--find-largest-batch", "--memory-gb", "0", "--", *DATA]) == 2
+    assert "memory is some. Received: --memory-gb 0.0" in capsys.readouterr().err

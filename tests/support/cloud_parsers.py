@@ -1,0 +1,29 @@
+"""SkyPilot's and ParallelCluster's own parsers, in an environment of their own: `make cloud-parsers`."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".venv.clouds" / "bin" / "python"
+
+
+def ask(worker: str, files: Sequence[Path], *, home: Path, variables: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return what a worker says of each file; nothing is asked of any network."""
+    if not PYTHON.exists():
+        pytest.skip("SkyPilot and ParallelCluster are not installed in .venv.clouds: make cloud-parsers")
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    done = subprocess.run(
+        [PYTHON, Path(__file__).with_name(worker), *files],
+        cwd=ROOT, capture_output=True, text=True,
+        env={**nowhere, "HOME": str(home), "PATH": os.environ["PATH"], **variables},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("answer ")]
+    assert len(lines) == len(files)
+    return [json.loads(line.removeprefix("answer ")) for line in lines]

