@@ -23,7 +23,8 @@ from analysis.runs.reading import Selection
 from analysis.thesis import command as thesis
 from common.errors import UserError
 from common.run_folder.environment import describe_environment
-from common.run_folder.records import errors_for_people, now, write_atomically
+from common.run_folder.records import errors_for_people, now
+from common.utils.atomic import write_atomically
 
 Chapter = Callable[[Selection], Finding]
 # What the runs answer, then what they were: a new command is a chapter once it stands here.

@@ -4,7 +4,6 @@ A file that changed since, by its time or size, is read anew. The index can be d
 written there is none.
 """
 
-import tempfile
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.run_folder.records import EPOCHS_FILE
+from common.utils.atomic import atomic_file
 
 INDEX_FILE = ".epochs.npz"
 FEWEST_RUNS = 200  # fewer are read in no time
@@ -63,16 +63,8 @@ class EpochsIndex:
             "epochs": np.array([part.shape[1] for part in figures]),
             "figures": np.concatenate(figures, axis=1),
         }
-        with suppress(OSError):
-            with tempfile.NamedTemporaryFile(dir=self._file.parent, prefix=".epochs-", delete=False) as file:
-                new = Path(file.name)
-                try:
-                    np.savez(file, allow_pickle=False, **arrays)
-                except BaseException:
-                    new.unlink()
-                    raise
-            new.chmod(0o644)
-            new.replace(self._file)
+        with suppress(OSError), atomic_file(self._file) as new, new.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
 
 
 def stamp_of(run: Path) -> Stamp | None:

@@ -14,7 +14,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from common.checks.parity_cases import Dtype
 from common.errors import UserError, one_line
 from common.run_folder.environment import Environment
-from common.run_folder.records import Moment, write_atomically
+from common.run_folder.records import Moment
+from common.utils.atomic import write_atomically
 
 SCHEMA_VERSION = 1
 PARITY_FILE = "parity.json"

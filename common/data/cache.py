@@ -16,7 +16,6 @@ import contextlib
 import errno
 import json
 import shutil
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +29,7 @@ import numpy as np
 from common.data.dataset import Dataset, PixelStatistics, Split, check_labels
 from common.data.sources import say
 from common.errors import UserError
+from common.utils.atomic import temporary_folder_beside
 from common.utils.cache_folder import cache_folder
 
 FORMAT_VERSION = 1
@@ -179,18 +179,14 @@ def _build_entry(entry: str, build: Callable[[Path], Content], waiting_since: fl
         raise UserError(failure_note.read_text())
     for leftover in parent.glob(f".{entry}.partial-*"):  # of a process that was killed: nobody else builds now
         shutil.rmtree(leftover, ignore_errors=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{entry}.partial-", dir=parent))
     try:
-        try:
-            with _errors_for_people():
-                (partial / "work").mkdir()
-                (partial / "entry").mkdir()
-                _write_entry(partial / "entry", build(partial / "work"))
-                if (parent / entry).exists():
-                    (parent / entry).rename(partial / "damaged")
-                (partial / "entry").rename(parent / entry)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        with _errors_for_people(), temporary_folder_beside(parent / entry) as partial:
+            (partial / "work").mkdir()
+            (partial / "entry").mkdir()
+            _write_entry(partial / "entry", build(partial / "work"))
+            if (parent / entry).exists():
+                (parent / entry).rename(partial / "damaged")
+            (partial / "entry").rename(parent / entry)
     except UserError as error:
         with contextlib.suppress(OSError):  # where the disk is so full that not even this fits, each tries by itself
             failure_note.write_text(str(error))

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import os
 import re
-import tempfile
 import zlib
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from common.errors import UserError
 from common.model.specs import ModelSpec, WeightSpec
+from common.utils.atomic import atomic_file
 
 Weights = dict[str, np.ndarray]
 
@@ -48,21 +48,13 @@ def save_weights(path: Path, weights: Weights, *, durable: bool = True) -> None:
         weights: the arrays.
         durable: wait until the disk has it, so that it outlives a crash of the machine.
     """
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
-        pass
     try:
-        save_file({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}, temporary.name)
-        Path(temporary.name).chmod(0o644)
-        if durable:
-            with Path(temporary.name).open("rb") as file:
-                os.fsync(file.fileno())
-        Path(temporary.name).replace(path)
+        with atomic_file(path, durable=durable) as temporary:
+            save_file({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}, temporary)
     except SafetensorError as error:  # how safetensors reports a full disk: "... (os error 28)"
         number = re.search(r"os error (\d+)", str(error))
         code = int(number[1]) if number else errno.EIO
         raise OSError(code, os.strerror(code) if number else str(error), str(path)) from error
-    finally:
-        Path(temporary.name).unlink(missing_ok=True)
 
 
 def load_weights(path: Path, *, spec: ModelSpec | None = None) -> Weights:

@@ -20,7 +20,8 @@ from typing import Any
 from common.errors import UserError
 from common.model.specs import ModelSpec
 from common.model.weights import Weights, load_weights, save_weights
-from common.run_folder.records import EPOCHS_FILE, write_atomically
+from common.run_folder.records import EPOCHS_FILE
+from common.utils.atomic import atomic_folder, write_atomically
 
 CHECKPOINTS_FOLDER = "checkpoints"
 _NAME = re.compile(r"epoch-(\d+)(?:-step-(\d+))?")
@@ -85,9 +86,8 @@ def save_checkpoint(run_folder: Path, checkpoint: Checkpoint, *, keep: int = 0) 
     parent.mkdir(exist_ok=True)
     for unfinished in parent.glob(".epoch-*"):  # of a process that was killed while it wrote
         shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished = parent / f".{checkpoint.name}"
-    unfinished.mkdir()
-    try:
+    finished = parent / checkpoint.name
+    with atomic_folder(finished) as unfinished:
         save_weights(unfinished / "weights.safetensors", checkpoint.weights)
         save_weights(unfinished / "optimizer.safetensors", checkpoint.optimizer_state)
         state: dict[str, Any] = {"epoch": checkpoint.epoch, "step": checkpoint.step}
@@ -99,13 +99,8 @@ def save_checkpoint(run_folder: Path, checkpoint: Checkpoint, *, keep: int = 0) 
                 for rank in checkpoint.ranks
             ]
         write_atomically(unfinished / "state.json", json.dumps(state) + "\n")
-        finished = parent / checkpoint.name
-        shutil.rmtree(finished, ignore_errors=True)  # left by a run that went on past the resumed epoch
-        unfinished.rename(finished)
-        _sync_folder(parent)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+        shutil.rmtree(finished, ignore_errors=True)  # written before the run was resumed from an earlier epoch
+    _sync_folder(parent)
     if checkpoint.ranks:
         for old in checkpoint_folders(run_folder):
             if _is_inside_epoch(old) and _position(old) < _position(finished):

@@ -19,7 +19,7 @@ import numpy as np
 
 from common.errors import UserError
 from common.measurement.power_trace import PowerTrace, Series, full_name, kind_of
-from common.run_folder.records import write_atomically
+from common.utils.atomic import write_atomically
 
 POWER_FILE = "power.csv"
 COLUMNS = ("seconds", "phase", "device", "method", "watts", "joules")

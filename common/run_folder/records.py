@@ -18,7 +18,6 @@ import errno
 import json
 import os
 import socket
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +34,7 @@ from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Isolation
 from common.measurement.step_profile import StepProfile
 from common.run_folder.environment import Environment
+from common.utils.atomic import write_atomically
 
 SCHEMA_VERSION: Literal[1] = 1
 RUN_FILE = "run.json"
@@ -233,22 +233,6 @@ def now() -> str:
 def seconds_since(moment: str) -> float:
     """Return the seconds from an ISO 8601 time until now."""
     return (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader, even after a crash, sees the old text or the new one and never a part."""
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", encoding="utf-8", delete=False
-    ) as file:
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
 
 
 @contextmanager

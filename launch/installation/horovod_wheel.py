@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UserError
+from common.utils.atomic import atomic_file
 from common.utils.cache_folder import cache_folder
 
 VERSION = "0.28.1"
@@ -108,9 +109,8 @@ def keep(wheel: Path, key: str) -> Path:
     folder = wheel_cache() / key
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        half = folder / f".{wheel.name}.{os.getpid()}"
-        shutil.copyfile(wheel, half)
-        half.replace(folder / wheel.name)
+        with atomic_file(folder / wheel.name) as temporary:
+            shutil.copyfile(wheel, temporary)
     except OSError as error:
         raise cache_error(error) from None
     return folder / wheel.name

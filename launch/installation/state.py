@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
+from common.utils.atomic import write_atomically
 from launch.installation.plan import FRAMEWORKS, Request
 
 SOURCES = ("plan.py", "run.py", "state.py", "horovod_wheel.py")
@@ -163,6 +164,4 @@ def read(path: Path) -> dict[str, Any]:
 
 def write(path: Path, content: dict[str, Any]) -> None:
     """Write a small JSON file in one step."""
-    half = path.with_name(path.name + ".half")
-    half.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    half.replace(path)
+    write_atomically(path, json.dumps(content, indent=1) + "\n")

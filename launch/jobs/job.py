@@ -17,7 +17,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from common.config import Config, parse_command_line
 from common.errors import UserError, one_line
-from common.run_folder.records import Moment, errors_for_people, write_atomically
+from common.run_folder.records import Moment, errors_for_people
+from common.utils.atomic import write_atomically
 from common.utils.paths import ROOT
 from launch.sites.site_files import LaunchSite, read_launch_site
 

@@ -5,7 +5,6 @@ import io
 import json
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from common.errors import UserError
+from common.utils.atomic import temporary_folder_beside
 from launch.offline import unstage
 
 # Given a path in the bundle, what can be read there, its size in bytes, and whether it is a program.
@@ -56,11 +56,8 @@ def temporary_place(out: Path) -> Iterator[Path]:
     require_new(out)
     if not out.parent.is_dir():
         raise UserError(f"there is no folder to hold the bundle. Received: {out.parent}. Make it, or name another")
-    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.partial-", dir=out.parent))
-    try:
+    with temporary_folder_beside(out) as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def require_new(out: Path) -> None:

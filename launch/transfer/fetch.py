@@ -11,7 +11,6 @@ import argparse
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -24,6 +23,7 @@ from tqdm import tqdm
 from common.distributed.console import counted, readable_seconds
 from common.errors import UserError, expanded
 from common.run_folder.records import errors_for_people, read_run
+from common.utils.atomic import temporary_folder_beside
 from common.utils.paths import ROOT
 from launch.jobs.job import JOBS_FOLDER, read_job
 from launch.jobs.schedulers import scheduler
@@ -187,9 +187,8 @@ class Fetching:
     def _of(self, run: RunThere) -> _Incoming:
         if run.to not in self._incoming:
             run.to.parent.mkdir(parents=True, exist_ok=True)
-            folder = tempfile.mkdtemp(prefix=f".{run.to.name[:100]}.partial-", dir=run.to.parent)
-            self._leftovers.callback(shutil.rmtree, folder, ignore_errors=True)
-            self._incoming[run.to] = _Incoming(Path(folder) / "run")
+            folder = self._leftovers.enter_context(temporary_folder_beside(run.to))
+            self._incoming[run.to] = _Incoming(folder / "run")
         return self._incoming[run.to]
 
     def _receive(self, wanted: Mapping[str, tuple[RunThere, str]]) -> None:

@@ -7,7 +7,6 @@ memory at a time, whatever the number of images; of each image only its file nam
 
 import contextlib
 import functools
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from common.data.images.prepared_file import VERSION, Description, PixelType, he
 from common.data.images.prepared_rows import Rows, Shares, lay_out
 from common.data.sources import say, shows_bar
 from common.errors import UserError, expanded
+from common.utils.atomic import atomic_file
 from common.utils.workers import in_order
 
 CHUNK_IMAGES = 32
@@ -120,15 +120,8 @@ def prepare(
 def _whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Give a file under another name, and put it in its place at the end; remove it if there is an error."""
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.partial-", delete=False) as file:
-            temporary = Path(file.name)
-            try:
-                yield file
-                file.flush()
-                temporary.chmod(0o644)
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
+        with atomic_file(path) as temporary, temporary.open("wb") as file:
+            yield file
     except OSError as error:
         error.filename = error.filename or str(path)  # a failed write does not say where
         raise

@@ -7,8 +7,6 @@ noise. It depends on the seed and its own number only.
 """
 
 import functools
-import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ from tqdm import tqdm
 
 from common.data.sources import say, shows_bar
 from common.errors import UserError, expanded
+from common.utils.atomic import atomic_folder
 from common.utils.workers import in_order
 
 LEAST_SIDE = 16  # pixels; below, shapes are blots
@@ -153,21 +152,16 @@ def draw_folder(
         )
     if folder.exists():
         raise UserError(f"the folder exists already and is not overwritten. Received: {folder}. Name a new one")
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
-    try:
-        finished = partial / "finished"
+    with atomic_folder(folder) as unfinished:
         for name in CLASS_NAMES:
-            (finished / name).mkdir(parents=True)
-        draw = functools.partial(_draw_file, folder=finished, digits=len(str(images - 1)), seed=seed, size=size)
+            (unfinished / name).mkdir()
+        draw = functools.partial(_draw_file, folder=unfinished, digits=len(str(images - 1)), seed=seed, size=size)
         drawn = in_order(draw, range(images), workers=workers, processes=True)
         bar = shows_bar(progress)
         if not bar:
             say(f"drawing {images:,} images into {folder}")
         for _ in tqdm(drawn, total=images, desc="drawing", unit="image", disable=not bar, leave=False):
             pass
-        finished.rename(folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _draw_file(index: int, *, folder: Path, digits: int, seed: int, size: tuple[int, int]) -> None:

@@ -14,6 +14,7 @@ import os
 import pickle
 import signal
 import tarfile
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -372,7 +373,7 @@ def test_a_cache_without_the_right_to_write(
     def refuse(*_: object, **__: object) -> None:  # root may write everywhere, so a real folder would not do
         raise PermissionError(errno.EACCES, "Permission denied", str(cache))
 
-    monkeypatch.setattr(dataset_cache.tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     with pytest.raises(UserError, match=rf"Permission denied \({cache}\).*HOROVOD_TWINS_CACHE"):
         load_dataset("mnist", source_folder=write_files(tmp_path / "data", tiny_mnist))
 

@@ -36,8 +36,8 @@ from common.run_folder.records import (
     Totals,
     World,
     read_run,
-    write_atomically,
 )
+from common.utils.atomic import write_atomically
 
 FULL = {
     "config": config_from_dict({"data": {"image_size": [14, 20]}, "training": {"max_steps": 7}}),
