@@ -9,7 +9,7 @@ from statistics import median
 
 from analysis.runs.labels import framework_label
 from analysis.runs.reading import StudiedRun
-from analysis.runs.settings import SERIES, Settings
+from analysis.runs.settings import SERIES, Settings, settings_of
 
 # What has a column of its own, or tells nothing that another setting does not.
 _CORE = ("framework", "model", "data set", "np")
@@ -86,7 +86,7 @@ def cells_of(runs: Iterable[StudiedRun]) -> list[Cell]:
     groups: dict[tuple[Hashable, ...], list[StudiedRun]] = defaultdict(list)
     names: dict[tuple[Hashable, ...], Settings] = {}
     for run in runs:
-        settings = run.settings
+        settings = settings_of(run)
         key = tuple(settings.items())
         groups[key].append(run)
         names[key] = settings

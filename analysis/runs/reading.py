@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.runs.index import EpochsIndex, stamp_of
-from analysis.runs.settings import IN_A_PLACE, Settings, settings_of
 from common.config import Config
 from common.errors import UserError
 from common.measurement.step_profile import StepProfile
@@ -38,6 +36,7 @@ from common.run_folder.records import (
 FIGURES = [name for name in EpochRecord.__annotations__ if name not in ("epoch", "weights_hash")]
 _ROW = attrgetter(*FIGURES)
 PUBLISHED_FOLDER = "published:"  # of published results, which are on no disk
+IN_A_PLACE = ("prepared", "images")  # data sets whose names are paths
 _MANY = 1000
 _DEEPEST = 3  # folders of folders of runs
 
@@ -59,11 +58,6 @@ class StudiedRun:
     def name(self) -> str:
         """The folder's name."""
         return self.folder.name
-
-    @cached_property
-    def settings(self) -> Settings:
-        """All settings that define it but the seed, by names for people."""
-        return settings_of(self)
 
     @property
     def origin(self) -> str:

@@ -2,21 +2,18 @@
 
 import re
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from analysis.runs.reading import IN_A_PLACE, StudiedRun
 from analysis.runs.sameness import SETTINGS
 from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, NotRecorded, World
 
-if TYPE_CHECKING:
-    from analysis.runs.reading import StudiedRun
-
 SERIES = "series"  # of imported runs: keeps their cells apart, and is no difference between experiments
-IN_A_PLACE = ("prepared", "images")  # data sets whose names are paths
 Settings = dict[str, Hashable]
 
 
-def settings_of(run: "StudiedRun") -> Settings:
+def settings_of(run: StudiedRun) -> Settings:
     """Return all settings that define a run but its seed, by names for people."""
     record, config = run.record, run.config
     settings: Settings = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from analysis.runs.cells import Cell, cells_of, with_words
 from analysis.runs.reading import StudiedRun
-from analysis.runs.settings import SERIES, Settings
+from analysis.runs.settings import SERIES, Settings, settings_of
 from analysis.stats.inference import Comparison, ratio
 
 # What another place brings with it; everything else has to be the same.
@@ -53,7 +53,7 @@ def experiments(runs: Sequence[StudiedRun], *, base: str) -> list[Experiment]:
     groups: dict[tuple[Hashable, ...], list[StudiedRun]] = defaultdict(list)
     settings: dict[tuple[Hashable, ...], Settings] = {}
     for one in runs:
-        of_run = {name: value for name, value in one.settings.items() if name not in _PLACE}
+        of_run = {name: value for name, value in settings_of(one).items() if name not in _PLACE}
         key = tuple(of_run.items())
         groups[key].append(one)
         settings[key] = of_run

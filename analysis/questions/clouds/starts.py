@@ -17,6 +17,7 @@ from analysis.output.tables import Table, shown_interval
 from analysis.questions.clouds.places import Experiment, times_of
 from analysis.runs.cells import Cell
 from analysis.runs.reading import StudiedRun
+from analysis.runs.settings import settings_of
 from analysis.stats.inference import median_of, ratio
 from common.distributed.console import counted
 from common.run_folder.environment import Environment
@@ -156,7 +157,13 @@ def _machine_of_both(cell: Cell, base: Cell) -> str | None:
     """Return what two cells share: "the same machine" by its name, or one kind of machine; None: neither is shown."""
     runs = [*cell.runs, *base.runs]
     kinds = {
-        (environment.processor, environment.cores, environment.memory_bytes, run.settings.get("threads"), run.device)
+        (
+            environment.processor,
+            environment.cores,
+            environment.memory_bytes,
+            settings_of(run).get("threads"),
+            run.device,
+        )
         if isinstance(environment := run.record.environment, Environment)
         else None
         for run in runs
