@@ -12,8 +12,8 @@ python -m analysis check RUNS...                      why a run or a comparison 
 python -m analysis a-against-a RUNS...                how often the comparison errs
 python -m analysis parity FOLDER                      what the proofs of `python -m launch parity` showed
 python -m analysis parity RUN RUN                     whether two runs were the same experiment
-python -m analysis import-thesis FOLDER -o RUNS       the raw files of the thesis (003) as run folders
-python -m analysis thesis RUNS...                     tables and figures of 003 from them, published figures beside
+python -m analysis import-thesis FOLDER -o RUNS       the raw files of the thesis as run folders
+python -m analysis thesis RUNS...                     its tables and figures, with the published values
 python -m analysis ring --ranks 4                     the ring all-reduce, pass by pass
 """
 

@@ -101,7 +101,7 @@ class ModelConfig:
     """train with the dropout layers of the model"""
     batch_norm: Literal["trained", "frozen_after_validation"] = "trained"
     """frozen_after_validation: after the first validation BatchNorm keeps its running statistics and normalises with
-    them in training, too (a mistake of 003, to reproduce it)"""
+    them in training, too (a mistake in the thesis, kept to reproduce it)"""
     dtype: Literal["float32", "float64"] = "float32"
     """type of weights and computation; float64 is for proofs"""
 

@@ -30,14 +30,14 @@ def build_model(spec: ModelSpec, config: ModelConfig) -> keras.Model:
 
 
 def mlp(spec: ModelSpec, images: Any) -> Any:
-    """784 - 192 sigmoid - 10 for MNIST (thesis, 003)."""
+    """784 - 192 sigmoid - 10 for MNIST (the thesis)."""
     hidden = layers.Flatten(name="flatten")(images)
     hidden = layers.Activation("sigmoid", name="sigmoid1")(_dense(spec, "fc1")(hidden))
     return _dense(spec, "fc2")(hidden)
 
 
 def cnn(spec: ModelSpec, images: Any) -> Any:
-    """Two 5 x 5 convolutions and two dense layers, with dropout (notebook, 002)."""
+    """Two 5 x 5 convolutions and two dense layers, with dropout (the notebook)."""
     hidden = _max_pooling(spec, "pool1")(_convolution(spec, "conv1")(images))
     hidden = layers.ReLU(name="relu1")(hidden)
     hidden = _convolution(spec, "conv2")(hidden)
@@ -50,7 +50,7 @@ def cnn(spec: ModelSpec, images: Any) -> Any:
 
 
 def simplecnn(spec: ModelSpec, images: Any) -> Any:
-    """Two 3 x 3 convolutions and two dense layers (PyDTNN, 004)."""
+    """Two 3 x 3 convolutions and two dense layers (PyDTNN)."""
     hidden = layers.ReLU(name="relu1")(_convolution(spec, "conv1")(images))
     hidden = layers.ReLU(name="relu2")(_convolution(spec, "conv2")(hidden))
     hidden = layers.Flatten(name="flatten")(_max_pooling(spec, "pool1")(hidden))
@@ -59,7 +59,7 @@ def simplecnn(spec: ModelSpec, images: Any) -> Any:
 
 
 def dense500(spec: ModelSpec, images: Any) -> Any:
-    """500 inputs - 256 - outputs (document 000)."""
+    """500 inputs - 256 - outputs (the article)."""
     hidden = layers.Flatten(name="flatten")(images)
     hidden = layers.ReLU(name="relu1")(_dense(spec, "fc1")(hidden))
     return _dense(spec, "fc2")(hidden)

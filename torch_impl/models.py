@@ -27,7 +27,7 @@ def build_model(spec: ModelSpec, config: ModelConfig) -> nn.Module:
 
 
 class Mlp(nn.Module):
-    """784 - 192 sigmoid - 10 for MNIST (thesis, 003)."""
+    """784 - 192 sigmoid - 10 for MNIST (the thesis)."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Mlp(nn.Module):
 
 
 class Cnn(nn.Module):
-    """Two 5 x 5 convolutions and two dense layers, with dropout (notebook, 002)."""
+    """Two 5 x 5 convolutions and two dense layers, with dropout (the notebook)."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Cnn(nn.Module):
 
 
 class SimpleCnn(nn.Module):
-    """Two 3 x 3 convolutions and two dense layers (PyDTNN, 004)."""
+    """Two 3 x 3 convolutions and two dense layers (PyDTNN)."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class SimpleCnn(nn.Module):
 
 
 class Dense500(nn.Module):
-    """500 inputs - 256 - outputs (document 000)."""
+    """500 inputs - 256 - outputs (the article)."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()

@@ -82,7 +82,7 @@ def add_runs_options(parser: argparse.ArgumentParser) -> None:
         "--published",
         nargs="*",
         metavar="DOCUMENT",
-        help="after RUNS: put published results beside them, of the documents 000, 002, 003, 004 (default: of all)",
+        help="after RUNS: add the results published in article, notebook, thesis or pydtnn (default: all)",
     )
 
 

@@ -1,4 +1,4 @@
-"""`python -m analysis times`: the figures of 002 for any runs: the times of epochs, and mean epoch, test and total."""
+"""`python -m analysis times`: the notebook's figures for any runs: epoch times; mean epoch, test and total."""
 
 import argparse
 import math
@@ -59,7 +59,7 @@ def epoch_seconds(run: StudiedRun) -> NDArray[np.float64]:
 
 
 def total_of(run: StudiedRun) -> float:
-    """Total = sum of the training times of epochs + time of the test (002)."""
+    """Total = sum of the epochs' training times + test time, as in the notebook."""
     test = run.total("test_seconds")
     return run.training_seconds + (0.0 if math.isnan(test) else test)
 
@@ -86,7 +86,7 @@ def find(selection: Selection) -> Finding:
     for what, found in (("epoch times", lively), ("execution times", cells)):
         if len(found) > MOST_DRAWN:
             notes.append(f"{what} are drawn of the first {MOST_DRAWN} of {len(found)} cells")
-    notes.append("times are those of training, of the slowest rank; total = sum of epochs + test, as in 002, without "
+    notes.append("training times of the slowest rank; total = sum of epochs + test, as in the notebook, without "
                  "validation and start-up; range: the slowest less the fastest epoch of a run")  # fmt: skip
     return Finding(
         name="times",

@@ -127,7 +127,7 @@ def _published(selection: Selection) -> Finding:
     return Finding(
         name="published",
         question="Which published results stand among these runs?",
-        answer=f"Those of the documents {', '.join(selection.published)}; nobody can check them.",
+        answer=f"From the sources {' and '.join(selection.published)}; they cannot be checked.",
         tables=[Table("Published results and claims", ["name, place, number of runs, remark"], notes, {})],
     )
 

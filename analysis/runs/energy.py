@@ -52,7 +52,7 @@ def mean_of(runs: Sequence[StudiedRun], quantity: str, *, used: bool = True) -> 
 
 
 def counted_devices(energy: EnergyRecord) -> list[DeviceEnergy]:
-    """Return the measured devices that the totals count; sources such as 003 leave a kind out, memory."""
+    """Return the measured devices that the totals count; sources such as the thesis leave a kind out, memory."""
     measured = [device for device in energy.devices if device.joules is not None]
     for left_out in (None, *dict.fromkeys(device.kind for device in measured)):
         counted = [device for device in measured if device.kind != left_out]

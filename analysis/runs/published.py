@@ -1,7 +1,7 @@
-"""The results that the documents 000, 002, 003 and 004 state, beside one's own runs: `published.toml` holds them.
+"""Published results beside measured runs. `published.toml` holds them and defines their sources.
 
-A result becomes a run of origin `published`, which lives in memory alone. It is a mean over runs or a single one, so it
-has no interval, and nobody can check it. What is said of several runs at once is a claim: it stands in words.
+A result becomes a run of origin `published`, kept in memory only. It is a single run or a mean over runs, so it has no
+interval, and it cannot be checked. A statement about several runs is a claim, quoted in words.
 """
 
 import json
@@ -30,30 +30,40 @@ _STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Source:
+    """A text that this project reproduces: its title and authors, what it is, and its year where it gives one."""
+
+    __pydantic_config__ = _STRICT
+    title: str
+    what: str
+    year: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a document states of a run, or of the mean over several. None, or nothing in a list: not said.
+    """A published run, or the published mean over several. None or an empty list: not stated.
 
     Attributes:
-        source, where: the document, and the place in it.
+        source, where: key of the source, and the place in it.
         framework: keras, torch or another.
         samples: of training, validation and test.
         image_shape: height, width, channels.
         site: a name of the table of sites, or one that it does not have.
         devices: of each rank.
-        global_batch: images of an update over all ranks.
+        global_batch: images per update, over all ranks.
         n: number of runs.
-        shown: an output, a table or a figure shows it; else it is only said.
+        shown: an output, a table or a figure shows it; otherwise it is only claimed.
         total_seconds: training + validation + test where they are printed as a sum.
-        accuracy: as a fraction, on the samples that `accuracy_on` tells.
+        accuracy: as a fraction, on the samples named by `accuracy_on`.
         validation_accuracies: of each epoch, as fractions.
-        speedups: name of another result of the document -> its time / this one's.
+        speedups: name of another result of the source -> its time / this one's.
         training_speedup: the same of training alone, to 1 GPU.
         efficiency, training_efficiency: speedup to 1 GPU / devices.
         joules: device -> energy; `used` names those that did the work.
         energy_seconds: on which the energy-delay products rest.
         edp, edp_with_idle: energy-delay product of used devices, of all devices, divided by that of 1 GPU.
-        parameters: of table 4.1 of 003, as printed.
-        remark: what a reader of the figures has to know.
+        parameters: of table 4.1 of the thesis, as printed.
+        remark: a caveat for readers of the figures.
     """
 
     __pydantic_config__ = _STRICT
@@ -100,11 +110,11 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a document says of several runs at once.
+    """A published statement about several runs.
 
     Attributes:
-        times: time on one of `sites` / time on `base`; None: it is not about that.
-        shown: an output, a table or a figure shows it; else it is only said.
+        times: time on one of `sites` / time on `base`; None: not about times.
+        shown: an output, a table or a figure shows it; otherwise it is only claimed.
     """
 
     __pydantic_config__ = _STRICT
@@ -119,12 +129,19 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """All of it: document -> what it is, name -> result, claims."""
+    """The contents of the file: sources by key, results by name, claims."""
 
     __pydantic_config__ = _STRICT
-    sources: dict[str, str]
+    sources: dict[str, Source]
     results: dict[str, Result]
     claims: list[Claim]
+
+    @property
+    def citable(self) -> list[str]:
+        """Keys of the sources with a result or a claim, in the order of the file."""
+        stated: list[Result | Claim] = [*self.results.values(), *self.claims]
+        cited = {one.source for one in stated}
+        return [name for name in self.sources if name in cited]
 
 
 _PUBLISHED = TypeAdapter(Published)
@@ -135,57 +152,57 @@ def read_published(path: Path = PUBLISHED_FILE) -> Published:
     """Read and check the published results.
 
     Raises:
-        UserError: the file cannot be read, does not follow the schema, or names a document that is not in it.
+        UserError: the file cannot be read, does not follow the schema, or names an undefined source.
     """
     try:
-        # Through JSON, for in its strict mode pydantic takes tables for dataclasses from there alone.
+        # Through JSON: in strict mode, pydantic builds dataclasses from tables only there.
         found = _PUBLISHED.validate_json(json.dumps(tomllib.loads(path.read_text(encoding="utf-8"))), strict=True)
     except OSError as error:
         raise UserError(f"cannot read published results: {error.strerror}. Received: {path}. Restore it") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"published results are not TOML. Received: {path} ({error}). Mend the file") from None
+        raise UserError(f"published results are not TOML. Received: {path} ({error}). Fix the file") from None
     except ValidationError as error:
-        raise UserError(f"{path} holds no published results: {one_line(error)}. Mend the file") from None
+        raise UserError(f"{path} holds no published results: {one_line(error)}. Fix the file") from None
     stated: list[Result | Claim] = [*found.results.values(), *found.claims]
     for one in stated:
         if one.source not in found.sources:
-            raise UserError(f"{path} holds no published results: an unknown source. Received: {one.source}. Mend it")
+            raise UserError(f"{path} holds no published results: an unknown source. Received: {one.source}. Fix it")
     return found
 
 
 def checked_sources(names: Sequence[str] | None) -> list[str]:
-    """Return the documents that --published names: all if it names none, none if it was not given.
+    """Return the sources given to --published: all of them for an empty list, none for None.
 
     Raises:
-        UserError: there is no such document.
+        UserError: there is no such source.
     """
-    known = list(read_published().sources)
+    known = read_published().citable
     unknown = [name for name in names or () if name not in known]
     if unknown:
         raise UserError(
-            f"there are no published results of that name. Received: --published {unknown[0]}. Use some of "
-            f"{', '.join(known)}, or none for all, and name RUNS before --published"
+            f"unknown source of published results. Received: --published {unknown[0]}. Use {', '.join(known)}, or none "
+            "for all, and name RUNS before --published"
         )
     return [] if names is None else list(dict.fromkeys(names)) or known
 
 
 def published_results(sources: Sequence[str]) -> dict[str, Result]:
-    """Return name -> result of some documents."""
+    """Return name -> result of these sources."""
     return {name: result for name, result in read_published().results.items() if result.source in sources}
 
 
 def published_claims(sources: Sequence[str]) -> list[Claim]:
-    """Return what some documents say of several runs at once."""
+    """Return the claims of these sources."""
     return [claim for claim in read_published().claims if claim.source in sources]
 
 
 def published_runs(sources: Sequence[str]) -> list[StudiedRun]:
-    """Return the results of some documents as runs; energies stand in runs of their own, as those of metered runs."""
+    """Return the results of these sources as runs; energies are separate runs, as in measurements."""
     return [run for name, result in published_results(sources).items() for run in _runs(name, result)]
 
 
 def published_notes(sources: Sequence[str]) -> list[str]:
-    """Return what readers of published figures have to know: where they stand, of how many runs, and the claims."""
+    """Return a note per result (place, number of runs, remarks) and per claim."""
     notes = [f"published {name}: {_described(result)}" for name, result in published_results(sources).items()]
     return [*notes, *map(described_claim, published_claims(sources))]
 
@@ -196,7 +213,7 @@ def described_claim(claim: Claim) -> str:
 
 
 def _described(result: Result) -> str:
-    of = "one run" if result.n == 1 else f"mean of {result.n} runs" if result.n else "number of runs not said"
+    of = "one run" if result.n == 1 else f"mean of {result.n} runs" if result.n else "number of runs not stated"
     parts = [result.where, of if result.shown else "claimed, not shown"]
     if result.accuracy_min is not None and result.accuracy_max is not None:
         parts.append(f"accuracies {100 * result.accuracy_min:g} to {100 * result.accuracy_max:g} %")
@@ -206,7 +223,7 @@ def _described(result: Result) -> str:
 
 
 def _runs(name: str, result: Result) -> list[StudiedRun]:
-    reason = NotRecorded(f"document {result.source} does not say")
+    reason = NotRecorded(f"not stated in the source ({result.source})")
     totals = Totals(
         epochs=result.epochs,
         steps=reason,
@@ -247,7 +264,7 @@ def _run(name: str, result: Result, reason: NotRecorded, **fields: Any) -> Studi
         isolation=reason,
         **fields,
     )
-    # A path of names alone: it tells this run from all others, and where it stands.
+    # No folder on disk: a path that names source, place and result, and so is unique.
     place = Path(PUBLISHED_FOLDER, f"{result.source}, {result.where}".replace("/", "-"), name)
     return StudiedRun(place, record, "finished", _figures(result))
 

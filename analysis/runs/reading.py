@@ -37,6 +37,7 @@ FIGURES = [name for name in EpochRecord.__annotations__ if name not in ("epoch",
 _ROW = attrgetter(*FIGURES)
 PUBLISHED_FOLDER = "published:"  # of published results, which are on no disk
 IN_A_PLACE = ("prepared", "images")  # data sets whose names are paths
+RENAMED_SITES = {"thesis-003": "thesis-machine"}  # names in run folders of earlier versions -> names of today
 _MANY = 1000
 _DEEPEST = 3  # folders of folders of runs
 
@@ -97,7 +98,7 @@ class StudiedRun:
     @property
     def site(self) -> str:
         """Where it ran, a name of the table of sites."""
-        return self.record.site
+        return RENAMED_SITES.get(self.record.site, self.record.site)
 
     @property
     def device(self) -> str:
@@ -148,7 +149,7 @@ class StudiedRun:
 
     @property
     def total_seconds(self) -> float:
-        """T = train + validation + test (003). A part that the source counts within another is 0 here."""
+        """T = train + validation + test, as in the thesis. A part that the source counts within another is 0 here."""
         rest = [self.total(name) for name in ("validation_seconds", "test_seconds")]
         return self.training_seconds + sum(seconds for seconds in rest if not math.isnan(seconds))
 

@@ -1,4 +1,4 @@
-"""`python -m analysis thesis`: the tables and figures of 003 from its run folders, published figures beside them.
+"""`python -m analysis thesis`: the tables and figures of the thesis from its run folders, with published values.
 
 Nothing stands here but names: every number comes from the folders that `import-thesis` has made, and is held against
 the one that `published.toml` has. Where they differ the reason is told.
@@ -63,8 +63,8 @@ def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = commands.add_parser(
         "thesis",
-        help="tables and figures of the thesis (document 003) from its imported runs",
-        description="Recompute the thesis (document 003) from the folders of `import-thesis`.",
+        help="tables and figures of the thesis from its imported runs",
+        description="Recompute the thesis from the folders of `import-thesis`.",
     )
     add_options(parser)
     parser.set_defaults(run=run)
@@ -78,9 +78,11 @@ def run(options: argparse.Namespace) -> None:
 def find(selection: Selection) -> Finding:
     """Recompute what can be had from these runs; what cannot is said."""
     thesis = thesis_runs(selection.runs)
-    question = "Do the figures of 003 follow from its raw files?"
+    question = "Do the figures of the thesis follow from its raw files?"
     if not (thesis.timed or thesis.metered or thesis.single):
-        answer = "None of these runs is one of 003. Make them with `python -m analysis import-thesis FOLDER -o RUNS`."
+        answer = (
+            "None of these runs is from the thesis. Make them with `python -m analysis import-thesis FOLDER -o RUNS`."
+        )
         return Finding(name="thesis", question=question, answer=answer, tables=[], flags=selection.left_out)
     flags = [*selection.left_out, *flags_of([run for run in selection.runs if run.origin == "imported"], [])]
     figures = {title: of(thesis) for title, of, _, _ in _FIGURES}

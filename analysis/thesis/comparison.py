@@ -1,6 +1,6 @@
-"""The tables of 003 from its run folders, every figure with the published one beside it.
+"""The tables of the thesis from its run folders, every figure with the published one beside it.
 
-Formulas as in 003: T = training + validation + test; speedup = mean T of the reference / mean T; efficiency =
+Formulas as in the thesis: T = training + validation + test; speedup = mean T of the reference / mean T; efficiency =
 speedup / devices; EDP = mean time x mean energy, divided by that of 1 GPU.
 """
 
@@ -20,7 +20,7 @@ from analysis.thesis.tables import EPOCHS
 from common.measurement.energy import EnergyRecord, energy_delay
 from common.run_folder.records import DataRecord, World
 
-# In the order of 003; what people call the folders before "-r1" and "-energy1".
+# In the order of the thesis; what people call the folders before "-r1" and "-energy1".
 ENVIRONMENTS = {
     "cpu": "CPU",
     "gpu1": "1 GPU",
@@ -39,7 +39,7 @@ _SINGLE = re.compile(r"size\d+x\d+-batch\d+|validation\d+percent|table31-.+")
 
 @dataclass(frozen=True)
 class ThesisRuns:
-    """The runs of 003 by the names of their folders.
+    """The runs of the thesis by the names of their folders.
 
     Attributes:
         timed, metered: environment -> its runs, in order.
@@ -62,7 +62,7 @@ class ThesisRuns:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A figure of 003, recomputed, and as it was published.
+    """A figure of the thesis, recomputed, and as it was published.
 
     Attributes:
         of: what it is a figure of, such as an environment.
@@ -127,8 +127,8 @@ def thesis_runs(runs: Sequence[StudiedRun]) -> ThesisRuns:
 
 
 def published(name: str) -> Result | None:
-    """Return what 003 publishes of an environment or a run; None: nothing."""
-    return read_published().results.get(f"003-{name}")
+    """Return what the thesis publishes of an environment or a run; None: nothing."""
+    return read_published().results.get(f"thesis-{name}")
 
 
 def first_figures(thesis: ThesisRuns) -> list[Compared]:
@@ -372,7 +372,7 @@ def products(thesis: ThesisRuns) -> list[Compared]:
 
 
 def _other_durations(thesis: ThesisRuns, name: str, product: Compared) -> str | None:
-    """Return, if the durations that 003 published turn the product into the published one, that they are the reason."""
+    """Return a note if the thesis's published durations explain its published product."""
     ours = [fmean(energy.seconds for energy in _energies(thesis, one)) for one in (name, BASE)]
     printed = [result.energy_seconds if (result := published(one)) else None for one in (name, BASE)]
     theirs = [seconds for seconds in printed if seconds is not None]

@@ -1,4 +1,4 @@
-"""`python -m analysis import-thesis`: the raw files of 003 as run folders.
+"""`python -m analysis import-thesis`: the raw files of the thesis as run folders.
 
 Everything is read and checked first. The folders are built beside each other under a hidden name and put in place
 last, so that an import that fails leaves nothing. Their names stand in `analysis.thesis.runs`.
@@ -21,15 +21,15 @@ from common.errors import UserError, expanded
 from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import check_new_folder, errors_for_people, write_epochs, write_record
 
-TOLERATED_SECONDS = 0.1  # 003 rounded the times of its epochs, to 1e-6 s and in means
+TOLERATED_SECONDS = 0.1  # The thesis rounded the times of its epochs, to 1e-6 s and in means
 
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = commands.add_parser(
         "import-thesis",
-        help="the raw files of the thesis (document 003) as run folders",
-        description="Turn the raw files of the thesis (document 003) into run folders, which all commands read.",
+        help="the raw files of the thesis as run folders",
+        description="Turn the raw files of the thesis into run folders, which all commands read.",
     )
     parser.add_argument("folder", metavar="FOLDER", help="the one with Resultados_experimentos and Datos_Capitulos")
     parser.add_argument("-o", "--output", required=True, metavar="RUNS", help="where the run folders go")
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(f"there is no such folder. Received: {thesis}. Name the folder of the thesis's raw files")
     runs = read_thesis(thesis)
     write_runs(runs, folder=output)
-    print(f"{counted(len(runs), 'run')} of 003 written to {output}")
+    print(f"{counted(len(runs), 'run')} of the thesis written to {output}")
     print(tabulate(Counter(run.group for run in runs).items(), tablefmt="plain"))
     print("missing in its files: the CPU's power over time; its sums stand in cpu-energy1")
     for line in unexplained(runs):

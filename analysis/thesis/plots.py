@@ -1,4 +1,4 @@
-"""The figures of 003 from its run folders, in the style of this project: runs are points, published figures hollow."""
+"""The thesis's figures from its run folders in this project's style: runs are points, published values are hollow."""
 
 import math
 from collections.abc import Mapping, Sequence

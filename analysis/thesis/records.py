@@ -1,8 +1,8 @@
-"""What becomes a record of a run of 003. What its files and its text do not tell is `NotRecorded`, with the reason.
+"""Run records of the thesis. What its files and its text do not state is `NotRecorded`, with the reason.
 
-A trace of power does not tell phases apart: before the first sample that counts it is `startup`, from it on `training`,
-which here holds validation and test too. RAM stands among the devices but in no total, as 003 counts it in neither of
-its sums, used and all devices; so both totals say that they are not complete.
+A power trace does not separate phases: samples before the first counted one are `startup`, the rest `training`, which
+here includes validation and test. RAM is among the devices but in no total, because the thesis counts it in neither of
+its sums (used devices, all devices); both totals are therefore marked incomplete.
 """
 
 import math
@@ -30,18 +30,18 @@ from common.run_folder.records import (
     World,
 )
 
-SITE = "thesis-003"
+SITE = "thesis-machine"
 HOST = "batel"
 CORES = 24  # logical ones, of 2 Xeon E5-2620
 CLASSES = 9
 HYBRID_FACTOR = 12  # batch and share of the hybrid's CPU are so much smaller than a GPU's
 STARTUP, WORK = "startup", "training"
 
-NOT_IN_FILES = NotRecorded("not in the files of 003")
+NOT_IN_FILES = NotRecorded("not in the files of the thesis")
 WITHIN_TRAINING = NotRecorded("counted within training_seconds")
-METERED = NotRecorded("003 wrote no times of metered runs, and a trace of power does not tell phases apart")
-RAM_REASON = "measured, but in no total: 003 counts RAM in neither of its sums"
-SUM_REASON = "a sum alone: the samples are not in the files of 003"
+METERED = NotRecorded("the thesis wrote no times of metered runs, and a trace of power does not tell phases apart")
+RAM_REASON = "measured, but in no total: the thesis counts RAM in neither of its sums"
+SUM_REASON = "a sum alone: the samples are not in the files of the thesis"
 
 
 def run_record(
@@ -57,7 +57,7 @@ def run_record(
     Args:
         world, data, totals: as known.
         model: None: resnet34 for these data.
-        others: further fields, in place of those that all runs of 003 have.
+        others: further fields, in place of those that all runs of the thesis have.
     """
     if model is None:
         assert isinstance(data, DataRecord), "the model follows from the data"
@@ -66,12 +66,12 @@ def run_record(
         "schema_version": SCHEMA_VERSION,
         "origin": "imported",
         "framework": "torch",
-        "config": NotRecorded("003 gives its settings in its text, not with its runs"),
-        "environment": NotRecorded("003 recorded no versions; its text describes the machine in section 4.2.1"),
+        "config": NotRecorded("the thesis gives its settings in its text, not with its runs"),
+        "environment": NotRecorded("the thesis recorded no versions; its text describes the machine in section 4.2.1"),
         "site": SITE,
-        "hashes": NotRecorded("003 kept neither weights nor the order of its samples"),
-        "status": NotRecorded("the files of 003 do not tell when a run began or ended; they hold ended runs only"),
-        "isolation": NotRecorded("003 did not record what else its machine did"),
+        "hashes": NotRecorded("the thesis kept neither weights nor the order of its samples"),
+        "status": NotRecorded("its files do not record when a run started or ended; they hold finished runs only"),
+        "isolation": NotRecorded("the thesis did not record what else its machine did"),
     }
     return RunRecord(**{**defaults, **others}, world=world, data=data, model=model, totals=totals)
 
@@ -133,7 +133,7 @@ def data_record(
         steps_per_epoch=steps_per_epoch,
         image_shape=(*image_shape, 1),
         class_names=[str(number) for number in range(1, CLASSES + 1)],
-        # 003 scales its samples to 0 to 1 and does no more with them, nor does it say what they are on average.
+        # The thesis scales its samples to 0 to 1 and does no more with them, nor does it say what they are on average.
         mean=[],
         standard_deviation=[],
     )
@@ -194,11 +194,11 @@ def totals_record(**known: Any) -> Totals:
 
 
 def energy_record(energy: ThesisEnergy, *, used: Collection[str], trace: ThesisTrace | None = None) -> EnergyRecord:
-    """Return time and energy as 003 counts them.
+    """Return time and energy as the thesis counts them.
 
     Args:
         energy: what counts.
-        used: the devices in 003's sum of used devices.
+        used: the devices in the thesis's sum of used devices.
         trace: the samples; None: they are lost.
     """
     startup = (

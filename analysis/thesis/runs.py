@@ -1,4 +1,4 @@
-"""The runs of 003: in which of its files they stand, and the names of their run folders here.
+"""The runs of the thesis: in which of its files they stand, and the names of their run folders here.
 
 cpu-r1, cpu2-r1                         the CPU, and the second run on it
 gpu1-r1 to r10, gpu1-wrapped-r1 to r10  1 GPU, without and with the distributed wrapper
@@ -7,7 +7,7 @@ hybrid-r1, hybrid-gpu1-r1               2 GPUs and the CPU, and the run on 1 GPU
 gpu1-energy1 to 3, gpu1-wrapped-..., gpu2-...   metered runs, with power.csv and without times
 cpu-energy1                             the same of the CPU: sums alone, its power over time is lost
 gpu1-energy-published, ...              origin `published`: means of the metered runs, with the seconds on which
-                                        003's energy-delay products rest; its CPU's are in cpu-energy1
+                                        the thesis's energy-delay products rest; its CPU's are in cpu-energy1
 size295x222-batch72, ...                width x height and batch size, one run each; training and validation in one
 validation10percent, validation1percent 148x112 in batches of 128 by the share of validation samples; the first is
                                         size148x112-batch128 once more, with training and validation apart
@@ -61,7 +61,7 @@ STUDY = CHAPTER_3 / "Experimentos_parametros"
 TRACES = 3  # of each environment with GPUs
 STUDY_BATCH_SIZES = {(295, 222): (72, 96, 128), (148, 112): (72, 96, 128, 160, 192, 256)}  # of width x height
 STUDY_SAMPLES = (6300, 900, 1800)  # 70, 10 and 20 % (section 3.4) of 9,000
-STUDY_WORLD = NotRecorded("003 does not say on which devices its study of hyper-parameters ran")
+STUDY_WORLD = NotRecorded("the thesis does not say on which devices its study of hyper-parameters ran")
 VALIDATION_SHARES = (10, 1)  # percent
 FIRST_TABLE = {
     "Tensorflow": ("keras", "cpu"),
@@ -122,7 +122,7 @@ class ThesisRun:
 
 
 def read_thesis(thesis: Path) -> list[ThesisRun]:
-    """Read all runs of 003.
+    """Read all runs of the thesis.
 
     Args:
         thesis: the folder of its raw files.
@@ -230,7 +230,7 @@ def _validation_share_runs(folder: Path) -> Iterator[ThesisRun]:
         record = run_record(
             world=STUDY_WORLD,
             data=NotRecorded(
-                f"148x112, batch 128, {share} % of 9,000 samples for validation; 003 does not split the rest"
+                f"148x112, batch 128, {share} % of 9,000 samples for validation; the thesis does not split the rest"
             ),
             model=model_record("resnet34", (112, 148, 1), CLASSES),
             totals=totals,
@@ -249,7 +249,7 @@ def _first_table_runs(path: Path) -> Iterator[ThesisRun]:
         record = run_record(
             framework=framework,
             world=world_of(["cuda:0" if device == "gpu" else device], controller="none"),
-            data=NotRecorded("MNIST in batches of 50; 003 does not say how the samples were split"),
+            data=NotRecorded("MNIST in batches of 50; the thesis does not say how the samples were split"),
             model=model_record("mlp", (28, 28, 1), 10),
             totals=totals_record(
                 epochs=FIRST_TABLE_EPOCHS,

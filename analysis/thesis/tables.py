@@ -1,4 +1,4 @@
-"""The tables of 003, as its raw files hold them.
+"""The tables of the thesis, as its raw files hold them.
 
     Parametros.json                            what was trained on what
     General.csv                                a row a run: seconds, accuracy and loss

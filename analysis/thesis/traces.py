@@ -1,11 +1,11 @@
-"""The power traces and energy sums of 003, as its raw files hold them.
+"""The power traces and energy sums of the thesis, as its raw files hold them.
 
     energiaN.dat                         watts of six devices every half second, one file a run, start-up first
     consumos.dat, consumos_medios.dat    joules of each device and seconds, the mean over an environment's runs
 
-A trace is counted from the sample after the one where the first GPU first rises above 20 W: until then it is taken by
-start-up, or still at rest. T = interval x (samples - 1) and e = interval x sum of samples give the energies that 003
-publishes to the digit. Its energy-delay products rest on the seconds in the sums instead, which differ from T.
+A trace counts from the sample after the first GPU first exceeds 20 W; before that it is start-up or idle time.
+T = interval x (samples - 1) and e = interval x sum of samples give the published energies to the digit. The published
+energy-delay products use the seconds in the sums instead, which differ from T.
 """
 
 import csv
@@ -25,7 +25,7 @@ WORKING_WATTS = 20.0  # of the first GPU; at rest it takes about 16
 DEVICES = ("cpu0", "ram0", "cpu1", "ram1", "gpu0", "gpu1")
 TRACE_HEADER = ("core_0_pkg", "core_0_ram", "core_6_pkg", "core_6_ram", "nvd_0", "nvd_1")
 SUMS_HEADER = ("CPU0", "RAM0", "CPU1", "RAM1", "GPU0", "GPU1", "TIEMPO")
-# 003 counts RAM in neither sum.
+# The thesis counts RAM in neither sum.
 ALL_DEVICES = ("cpu0", "cpu1", "gpu0", "gpu1")
 USED_DEVICES = {
     "Resultados_CPU": ("cpu0", "cpu1"),
@@ -102,7 +102,7 @@ def read_sums(path: Path) -> ThesisEnergy:
 
 
 def mean_energy(runs: Sequence[ThesisEnergy]) -> ThesisEnergy:
-    """Return the means over the runs of an environment, which 003 compares."""
+    """Return the means over the runs of an environment, which the thesis compares."""
     return ThesisEnergy(
         seconds=float(np.mean([run.seconds for run in runs])),
         joules={device: float(np.mean([run.joules[device] for run in runs])) for device in DEVICES},

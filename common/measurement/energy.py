@@ -2,8 +2,9 @@
 
     record = energy_record(traces, used_gpus={"node1": ["gpu0"]}, interval_seconds=0.5)    # goes into run.json
 
-The formulas are 003's, but for ED2P. Totals count the phases that 003 counts, training, validation and test: start-up
-and rest stand apart in `joules_by_phase`. Energy-delay products are of one run; runs are summarised after that.
+The formulas are the thesis's, except for ED2P. Totals count the phases that the thesis counts (training, validation and
+test); start-up and idle time are only in `joules_by_phase`. Energy-delay products are of one run; runs are summarized
+after that.
 """
 
 from collections import defaultdict
@@ -96,7 +97,7 @@ class EnergyRecord:
 
 
 def sampled_energy(watts: NDArray[np.float64], *, interval_seconds: float) -> NDArray[np.float64]:
-    """Energy e = sampling interval x sum of power samples (003), in joules.
+    """Energy e = sampling interval x sum of power samples, as in the thesis, in joules.
 
     Args:
         watts: (samples, ...) float64, even samples.
@@ -109,7 +110,7 @@ def sampled_energy(watts: NDArray[np.float64], *, interval_seconds: float) -> ND
 
 
 def energy_delay(seconds: float, joules: float) -> float:
-    """EDP = t x sum over devices of e (003; Gonzalez and Horowitz, IEEE JSSC 31(9), 1996), in joule seconds."""
+    """EDP = t x sum over devices of e (the thesis; Gonzalez and Horowitz, IEEE JSSC 31(9), 1996), in joule seconds."""
     return seconds * joules
 
 
@@ -127,7 +128,7 @@ def energy_above_idle(joules: float, *, idle_watts: float, seconds: float) -> fl
 
 
 def normalized(values: Mapping[str, float], *, base: str) -> dict[str, float]:
-    """Return every value divided by that of the base, as 003 divides by one GPU's.
+    """Return every value divided by that of the base, as the thesis divides by one GPU's.
 
     Raises:
         UserError: there is no such base, or it is 0.

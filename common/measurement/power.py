@@ -11,7 +11,7 @@
 A thread takes a sample every interval, `mark` one more at the edge, so that each joule falls into one phase. Counters
 of GPUs may be up to .1 s behind: phases shorter than that are not resolved. The integral takes each reading of power
 for the time since the sample before (the right-hand rule), as NVML's power of newer GPUs is the mean of the second
-before; with even samples that is the sum of 003, interval x sum of power samples.
+before; with even samples that is the thesis's sum, interval x sum of power samples.
 """
 
 import threading

@@ -161,7 +161,7 @@ class ModelSpec:
 
 
 def _mlp(outputs: int) -> Iterator[Layer]:
-    """Thesis (003), table 3.1: 784 - 192 sigmoid - 10."""
+    """The thesis, table 3.1: 784 - 192 sigmoid - 10."""
     yield Flatten(name="flatten")
     yield Dense(name="fc1", units=192)
     yield Activation(name="sigmoid1", function="sigmoid")
@@ -169,7 +169,7 @@ def _mlp(outputs: int) -> Iterator[Layer]:
 
 
 def _cnn(outputs: int) -> Iterator[Layer]:
-    """The notebook's network (002), that of PyTorch's MNIST example of 2017."""
+    """The notebook's network, that of PyTorch's MNIST example of 2017."""
     yield Convolution(name="conv1", filters=10, kernel=5)
     yield MaxPooling(name="pool1", kernel=2, stride=2)
     yield Activation(name="relu1", function="relu")
@@ -185,7 +185,7 @@ def _cnn(outputs: int) -> Iterator[Layer]:
 
 
 def _simplecnn(outputs: int) -> Iterator[Layer]:
-    """PyDTNN's simplecnn (004)."""
+    """PyDTNN's simplecnn."""
     yield Convolution(name="conv1", filters=4, kernel=3)
     yield Activation(name="relu1", function="relu")
     yield Convolution(name="conv2", filters=8, kernel=3)
@@ -202,7 +202,7 @@ RESNET34_FILTERS = (64, 128, 256, 512)
 
 
 def _resnet34(outputs: int) -> Iterator[Layer]:
-    """ResNet-34 (He et al., 2015) as in torchvision; thesis (003) with one grey channel."""
+    """ResNet-34 (He et al., 2015) as in torchvision; the thesis uses one gray channel."""
     yield Convolution(name="conv1", filters=64, kernel=7, stride=2, padding=3, bias=False)
     yield BatchNorm(name="bn1")
     yield Activation(name="relu", function="relu")
@@ -234,7 +234,7 @@ def _resnet34(outputs: int) -> Iterator[Layer]:
 
 
 def _dense500(outputs: int) -> Iterator[Layer]:
-    """Document 000: 500 inputs - 256 hidden units; the output layer is left open there."""
+    """The article: 500 inputs - 256 hidden units; the output layer is left open there."""
     yield Flatten(name="flatten")
     yield Dense(name="fc1", units=256)
     yield Activation(name="relu1", function="relu")

@@ -1,4 +1,4 @@
-"""A folder like that of the raw files of 003, small and with numbers that can be added by hand.
+"""A folder like that of the raw files of the thesis, small and with numbers that can be added by hand.
 
 Every epoch of run r (from 0) of a folder trains `seconds + r / 2` seconds, the first 2 seconds more; validation takes
 5.25 seconds. Validation accuracy rises by .005 an epoch to .5.

@@ -7,7 +7,7 @@ from itertools import combinations
 from analysis.output.tables import Cell, Table
 from common.sites.table import Cpu, Gpu, Price, Site, Sites
 
-# Held against each other in 000 (memory alone) and in 001.
+# Held against each other in the article (memory alone) and in the report.
 PUBLISHED_PAIRS = (("v100", "m60"), ("gtx-1080-ti", "i7-7700k"))
 GIGA_IN_TERA = 1000.0
 OWNED = "owned: no price an hour"

@@ -2,7 +2,7 @@
 
 N ranks hold a vector each, cut into N chunks. In each pass every rank sends one chunk to its right neighbour. In the
 first N - 1 passes the receiver adds it to its own, after which each rank holds one chunk of the whole sum; in the next
-N - 1 it replaces its own by it. Sources: document 000, "Parallelization with Horovod"; Patarasuk and Yuan, "Bandwidth
+N - 1 it replaces its own by it. Sources: the article, "Parallelization with Horovod"; Patarasuk and Yuan, "Bandwidth
 optimal all-reduce algorithms for clusters of workstations", 2009, doi 10.1016/j.jpdc.2008.09.002.
 """
 

@@ -290,7 +290,7 @@ def _means(studies: Sequence[Study]) -> Table:
                 row += [seconds, mean / seconds, mean / seconds / point.devices if point.devices else None]
             rows.append(row)
     formats = dict.fromkeys(headings[3:], ".4f") | dict.fromkeys(("total, s", "training, s"), ",.2f")
-    return Table("The same of means, as document 003 counts", headings, rows, formats)
+    return Table("The same of means, as the thesis counts", headings, rows, formats)
 
 
 def _mean(values: dict[Any, float]) -> float:

@@ -114,7 +114,7 @@ class Study:
 
 
 def total_seconds(cell: Cell) -> dict[Hashable, float]:
-    """Return T = train + validation + test (003) of its timed runs."""
+    """Return T = train + validation + test, as in the thesis, of its timed runs."""
     return cell.seconds(lambda run: run.total_seconds)
 
 

@@ -171,7 +171,7 @@ def test_other_than_two_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_published_result_can_stand_beside_a_run(tmp_path: Path) -> None:
     selection = read_runs([write_made_run(tmp_path / "first")])
-    published = next(run for run in published_runs(["004"]) if run.name == "004-pydtnn")
+    published = next(run for run in published_runs(["pydtnn"]) if run.name == "pydtnn-mnist")
     found = find(replace(selection, runs=[*selection.runs, published]))
-    assert "004-pydtnn (published) has no hashes" in found.answer
+    assert "pydtnn-mnist (published) has no hashes" in found.answer
     assert any(table.title.startswith("Results") and table.rows for table in found.tables)

@@ -17,7 +17,7 @@ SMALL, LARGE = (148, 112), (295, 222)
 
 
 def trial(batch: int, size: tuple[int, int], seconds: float, curve: list[float], **settings: Any) -> list[Any]:
-    """Return one run, as in document 003."""
+    """Return one run, as in the thesis."""
     name = f"{size[0]}x{size[1]}-batch{batch}"
     return [made_run(name, seconds=seconds, global_batch=batch, size=size, curve=curve, classes=9, **settings)]
 

@@ -362,12 +362,12 @@ def test_a_projection_too_far_or_from_too_little_is_refused_in_a_sentence() -> N
 
 
 def test_a_projection_to_another_site_uses_its_figures() -> None:
-    found = find(select(scaled(1, 2, 4, 8, site="thesis-003")), site="cte-power", project=4)
+    found = find(select(scaled(1, 2, 4, 8, site="thesis-machine")), site="cte-power", project=4)
     (row,) = rows_of(found, "Projection: not measured")
     compute = 2 * IMAGES * TRUE["compute"] / 4
     assert (row["site"], row["model"]) == ("cte-power", EXCHANGE.name)
     assert row["projected training, s"] == pytest.approx(compute * 3.5 / 15.7 + true_seconds(4) - compute, rel=0.02)
-    (row,) = rows_of(find(select(scaled(1, 2, 4, 8, site="thesis-003")), site="cte-power", project=8), "Projection")
+    (row,) = rows_of(find(select(scaled(1, 2, 4, 8, site="thesis-machine")), site="cte-power", project=8), "Projection")
     passes = 2 * 7 / 8 * 4 * PARAMETERS * 2 * IMAGES / 64
     # Beyond the 4 GPUs of a node: 100 Gb/s.
     expected = 2 * IMAGES * TRUE["compute"] / 8 * 3.5 / 15.7 + 14 * TRUE["latency"] * 200 + passes / 12.5e9

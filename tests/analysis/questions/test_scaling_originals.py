@@ -1,4 +1,4 @@
-"""003's speedups and its study of hyper-parameters, from the run folders that its raw files become.
+"""The thesis's speedups and its study of hyper-parameters, from the run folders that its raw files become.
 
 Collected only where the raw files lie, in the folder that THESIS_DATA names or in ../shared/reference/thesis.
 """
@@ -22,7 +22,7 @@ __test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where not
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All runs of 003, imported once."""
+    """All runs of the thesis, imported once."""
     runs = tmp_path_factory.mktemp("imported") / "runs"
     assert main(["import-thesis", str(ORIGINALS), "-o", str(runs)]) == 0
     return runs

@@ -1,4 +1,4 @@
-"""The figures of 002 for any runs: times of epochs; mean epoch, test and total."""
+"""The figures of the notebook for any runs: times of epochs; mean epoch, test and total."""
 
 import json
 import math

@@ -21,7 +21,7 @@ from analysis.runs.published import (
 from analysis.runs.reading import Selection, StudiedRun, read_runs
 from common.errors import UserError
 
-SOURCES = ("000", "002", "003", "004")
+SOURCES = ("article", "notebook", "thesis", "pydtnn")
 COMMANDS = ("frameworks", "clouds", "scaling", "energy", "hyperparameters", "times", "check", "thesis")
 
 
@@ -41,31 +41,31 @@ def named(name: str) -> StudiedRun:
 
 
 def test_the_figures_of_the_documents() -> None:
-    """Digits as printed in 002 to 004."""
-    gpu = named("003-gpu1")
+    """Digits as printed in the sources."""
+    gpu = named("thesis-gpu1")
     assert [gpu.total(f"{phase}_seconds") for phase in ("training", "validation", "test")] == [6008.01, 566.04, 33.69]
     assert gpu.total_seconds == pytest.approx(6607.74)
     assert (gpu.accuracy, gpu.ranks, gpu.global_batch, gpu.image_size, gpu.device) == (0.80, 1, 128, "197x148", "gpu")
-    assert named("002-cpu").accuracy == 0.9826 and named("002-cpu").total("test_loss") == 0.0539
-    other = named("004-pydtnn")
+    assert named("notebook-cpu").accuracy == 0.9826 and named("notebook-cpu").total("test_loss") == 0.0539
+    other = named("pydtnn-mnist")
     assert (other.framework, other.ranks, other.global_batch) == ("pydtnn", 12, 768)
     assert other.images_per_second == 32_712.78 and other.training_seconds == 18.34
     assert len(other.series("validation_accuracy")) == 10 and other.series("validation_accuracy")[-1] == 0.9931
-    energy = named("003-gpu2-energy").record.energy
+    energy = named("thesis-gpu2-energy").record.energy
     assert energy.used_devices.joules == pytest.approx(1_150_358.15, abs=0.01)  # type: ignore[union-attr]
     assert energy.seconds == 3730.5  # type: ignore[union-attr]
 
 
 def test_what_is_not_said_is_not_known() -> None:
-    run = named("002-gpu")
+    run = named("notebook-gpu")
     assert math.isnan(run.training_seconds) and math.isnan(run.images_per_second)
     assert run.seed is None and run.config is None
-    assert named("003-validation1percent").dataset == "unknown"
+    assert named("thesis-validation1percent").dataset == "unknown"
 
 
 def test_every_result_has_a_place_and_a_name_of_its_own() -> None:
     results = published_results(SOURCES)
-    assert {result.source for result in results.values()} == {"002", "003", "004"}
+    assert {result.source for result in results.values()} == {"notebook", "thesis", "pydtnn"}
     assert all(result.where and name.startswith(f"{result.source}-") for name, result in results.items())
     folders = [run.folder for run in published_runs(SOURCES)]
     assert len(set(folders)) == len(folders)
@@ -82,19 +82,19 @@ def test_published_runs_stand_alone_in_their_cells() -> None:
 
 def test_labels_beside_ones_own_runs_name_what_differs_alone(runs: Path) -> None:
     """Settings that documents do not tell are no difference."""
-    labels = [cell.label for cell in cells_of([*read_runs([runs]).runs, *published_runs(["002"])])]
-    published = "global batch 200, samples 60000/0/10000, 002"
+    labels = [cell.label for cell in cells_of([*read_runs([runs]).runs, *published_runs(["notebook"])])]
+    published = "global batch 200, samples 60000/0/10000, notebook"
     assert [label.removeprefix("cnn, mnist, np 1, ") for label in labels] == [
         "local, cpu, global batch 30, samples 120/0/1000, measured",
-        f"swordfish-002, cpu, {published}, printed output, published",
-        f"swordfish-002, gpu, {published}, section Results, published",
+        f"notebook-machine, cpu, {published}, printed output, published",
+        f"notebook-machine, gpu, {published}, section Results, published",
     ]
 
 
 def test_claims_that_are_no_run() -> None:
-    (slower,) = [claim for claim in published_claims(["000"]) if claim.times]
+    (slower,) = [claim for claim in published_claims(["article"]) if claim.times]
     assert (slower.times, slower.base) == (7.0, "cte-power")
-    assert any("5 times" in claim.words and not claim.shown for claim in published_claims(["002"]))
+    assert any("5 times" in claim.words and not claim.shown for claim in published_claims(["notebook"]))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_claims_that_are_no_run() -> None:
     [
         (("accuracy = 0.9826", 'accuracy = "good"'), "holds no published results"),
         (("n = 1", "m = 1"), "holds no published results"),
-        (('source = "002"', 'source = "005"'), "unknown source. Received: 005"),
+        (('source = "notebook"', 'source = "005"'), "unknown source. Received: 005"),
         (("[sources]", "[sources"), "not TOML"),
     ],
 )
@@ -125,14 +125,14 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_every_command_takes_them(runs: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, str(runs), "--published", "--plots", str(tmp_path / "plots")]) == 0
     printed = capsys.readouterr().out
-    assert "note: published 004-pydtnn: printed output; one run; 18.34 s and 32,712.78 samples/s count" in printed
+    assert "note: published pydtnn-mnist: printed output; one run; 18.34 s and 32,712.78 samples/s count" in printed
     assert "almost 7 times" in printed
     if command not in ("check", "thesis"):
         assert "published, a mean or a claim without interval: nobody can check it" in printed
 
 
 def test_tables_and_flags_say_published(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["frameworks", str(runs), "--published", "003", "--format", "json"]) == 0
+    assert main(["frameworks", str(runs), "--published", "thesis", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     (times,) = [table["rows"] for table in found["tables"] if table["title"].startswith("Times")]
     (row,) = [row for row in times if row["training, s"] == 3048.93]
@@ -141,7 +141,7 @@ def test_tables_and_flags_say_published(runs: Path, capsys: pytest.CaptureFixtur
     assert any("cnn, mnist, np 1" in row["model, data set, np"] for row in times), "one's own beside them"
     assert any("nobody can check" in flag for flag in found["flags"])
     assert any("n = 10" in note or "mean of 10 runs" in note for note in found["notes"])
-    assert not any("004" in note for note in found["notes"])
+    assert not any("pydtnn" in note for note in found["notes"])
 
 
 def test_without_the_option_there_are_none(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,15 +149,15 @@ def test_without_the_option_there_are_none(runs: Path, capsys: pytest.CaptureFix
     assert "published" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("names", [["005"], ["003", "3"]])
+@pytest.mark.parametrize("names", [["005"], ["thesis", "3"]])
 def test_an_unknown_document(runs: Path, names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["times", str(runs), "--published", *names]) == 2
-    assert f"Received: --published {names[-1]}. Use some of 000, 002, 003, 004" in capsys.readouterr().err
+    assert f"Received: --published {names[-1]}. Use article, notebook, thesis, pydtnn" in capsys.readouterr().err
 
 
 def test_points_of_published_figures_are_hollow() -> None:
-    """Those of 004, in the picture of `frameworks`."""
-    finding = find(Selection(published_runs(["004"]), [], ["004"]))
+    """Those of PyDTNN, in the picture of `frameworks`."""
+    finding = find(Selection(published_runs(["pydtnn"]), [], ["pydtnn"]))
     plot = next(plot for plot in finding.plots if plot.name == "frameworks-time")
     points = [line for line in plot.figure.axes[0].lines if list(line.get_xdata()) == [18.34]]
     assert points
@@ -165,14 +165,14 @@ def test_points_of_published_figures_are_hollow() -> None:
 
 
 def claims(capsys: pytest.CaptureFixture[str], runs: Path, *options: str) -> list[dict[str, object]]:
-    assert main(["clouds", str(runs), "--published", "000", "--format", "json", *options]) == 0
+    assert main(["clouds", str(runs), "--published", "article", "--format", "json", *options]) == 0
     tables = json.loads(capsys.readouterr().out)["tables"]
     (rows,) = [table["rows"] for table in tables if table["title"] == "Published claims about sites"]
     return rows
 
 
 def test_a_claim_stands_beside_ones_own_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twelve runs: 42 s on AWS against 6 s are 7 times as long, as 000 says."""
+    """Twelve runs: 42 s on AWS against 6 s are 7 times as long, as the article says."""
     write_study(tmp_path / "runs", name="cte", seconds=[6.0] * 6, site="cte-power")
     write_study(tmp_path / "runs", name="aws", seconds=[42.0] * 6, site="aws-g3-4xlarge")
     row = next(row for row in claims(capsys, tmp_path / "runs") if row["times as long, published"])
@@ -189,9 +189,9 @@ def test_a_claim_without_such_runs_says_so(runs: Path, capsys: pytest.CaptureFix
 
 def test_the_report_has_them(runs: Path, tmp_path: Path) -> None:
     output = tmp_path / "report.html"
-    assert main(["report", str(runs), "--published", "000", "004", "-o", str(output)]) == 0
+    assert main(["report", str(runs), "--published", "article", "pydtnn", "-o", str(output)]) == 0
     text = output.read_text()
-    assert "Those of the documents 000, 004; nobody can check them." in text
+    assert "From the sources article and pydtnn; they cannot be checked." in text
     assert "almost 7 times" in text and "simplecnn, mnist, np 12, published" in text
-    assert f"python -m analysis report {runs} --published 000 004" in text
-    assert "003-gpu1" not in text
+    assert f"python -m analysis report {runs} --published article pydtnn" in text
+    assert "thesis-gpu1" not in text

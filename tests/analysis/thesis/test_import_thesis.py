@@ -1,4 +1,4 @@
-"""The raw files of 003 as run folders, on made files. `test_import_thesis_originals.py` reads the originals."""
+"""The raw files of the thesis as run folders, on made files. `test_import_thesis_originals.py` reads the originals."""
 
 import errno
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def test_every_run_has_a_folder_that_can_be_read(imported: Path) -> None:
         run = read_run(folder)
         assert run.state == "finished"
         assert run.record.origin == ("published" if folder.name.endswith("published") else "imported")
-        assert run.record.site == "thesis-003"
+        assert run.record.site == "thesis-machine"
         for field in ("config", "environment", "hashes", "status", "isolation"):
             assert isinstance(getattr(run.record, field), NotRecorded)
         with_trace = "energy" in folder.name and folder.name != "cpu-energy1" and run.record.origin == "imported"
@@ -79,18 +79,18 @@ def test_a_timed_run(imported: Path) -> None:
     assert totals(run) == Totals(
         epochs=100,
         steps=6000,
-        startup_seconds=NotRecorded("not in the files of 003"),
+        startup_seconds=NotRecorded("not in the files of the thesis"),
         training_seconds=6052.0,  # 100 x 60.5 + 2
         validation_seconds=525.0,
         test_seconds=34.5,
         images_per_second=765_000 / 6052,
         test_loss=0.04,
         test_accuracy=0.75,
-        data_wait_seconds=NotRecorded("not in the files of 003"),
+        data_wait_seconds=NotRecorded("not in the files of the thesis"),
         first_epoch_seconds=62.5,
         steady_images_per_second=7650 / 60.5,
-        queue_seconds=NotRecorded("not in the files of 003"),
-        launch_seconds=NotRecorded("not in the files of 003"),
+        queue_seconds=NotRecorded("not in the files of the thesis"),
+        launch_seconds=NotRecorded("not in the files of the thesis"),
     )
     assert [epoch.validation_accuracy for epoch in run.epochs] == [number / 200 for number in range(1, 101)]
     assert [epoch.training_seconds for epoch in run.epochs] == [62.5] + [60.5] * 99
@@ -222,7 +222,7 @@ def test_table_3_1(imported: Path) -> None:
 def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import-thesis", str(make_thesis(tmp_path / "thesis")), "-o", str(tmp_path / "runs")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"40 runs of 003 written to {tmp_path / 'runs'}"
+    assert lines[0] == f"40 runs of the thesis written to {tmp_path / 'runs'}"
     counts = {tuple(line.rsplit(maxsplit=1)) for line in lines[1:-2]}
     assert {("gpu1", "2"), ("gpu1, metered", "3"), ("cpu, metered, sums alone", "1"), ("table 3.1", "4")} < counts
     assert lines[-2] == "missing in its files: the CPU's power over time; its sums stand in cpu-energy1"

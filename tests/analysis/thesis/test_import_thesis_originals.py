@@ -1,4 +1,4 @@
-"""003's tables from the run folders that its raw files become: totals, speedups, accuracies, energies.
+"""The thesis's tables from the run folders that its raw files become: totals, speedups, accuracies, energies.
 
 The raw files are no part of the project: these tests are collected only where they lie, in the folder that THESIS_DATA
 names or in ../shared/reference/thesis.
@@ -20,7 +20,7 @@ __test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where not
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All runs of 003, imported once."""
+    """All runs of the thesis, imported once."""
     folder = tmp_path_factory.mktemp("imported") / "runs"
     assert main(["import-thesis", str(ORIGINALS), "-o", str(folder)]) == 0
     return folder
@@ -146,7 +146,7 @@ def test_energies(runs: Path, name: str) -> None:
     ],
 )
 def test_energy_delay_products(runs: Path, suffix: str, used: tuple[str, ...], every: tuple[str, ...]) -> None:
-    """Of mean time and mean energy, as 003 has it; the CPU's sums stand for both."""
+    """Of mean time and mean energy, as the thesis has it; the CPU's sums stand for both."""
     for which, printed in (("used_devices", used), ("all_devices", every)):
         products = {}
         for name in ENVIRONMENTS:
@@ -199,5 +199,5 @@ def test_the_share_of_validation(runs: Path) -> None:
 def test_how_far_the_times_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import-thesis", str(ORIGINALS), "-o", str(tmp_path / "runs")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("67 runs of 003 written to ")
+    assert lines[0].startswith("67 runs of the thesis written to ")
     assert "within 0.0017 s, their means within 0.0456 s" in lines[-1]

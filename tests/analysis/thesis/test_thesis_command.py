@@ -1,7 +1,7 @@
-"""`python -m analysis thesis`: tables and figures of 003 from run folders, published figures beside them.
+"""`python -m analysis thesis`: the thesis's tables and figures from run folders, with published values.
 
-On made files, whose numbers can be added by hand (`made_thesis`); on the raw files of 003 where they lie (`THESIS_DATA`
-or ../shared/reference/thesis).
+On synthetic files with numbers that can be added by hand (`made_thesis`), and on the thesis's raw files where available
+(`THESIS_DATA` or ../shared/reference/thesis).
 """
 
 import json
@@ -191,7 +191,7 @@ def test_what_is_missing_is_said(runs: Path, tmp_path: Path, capsys: pytest.Capt
 def test_other_runs_are_none_of_003(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_study(tmp_path / "runs", name="gpu1", seconds=[6.0, 7.0])
     assert main(["thesis", str(tmp_path / "runs")]) == 0
-    assert "None of these runs is one of 003" in capsys.readouterr().out
+    assert "None of these runs is from the thesis" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_every_format(runs: Path, form: str, capsys: pytest.CaptureFixture[str])
     assert "Figure 4.4" in capsys.readouterr().out
 
 
-# The raw files of 003
+# The raw files of the thesis
 
 
 @pytest.fixture(scope="module")

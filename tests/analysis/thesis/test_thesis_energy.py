@@ -1,4 +1,4 @@
-"""003's energies and energy-delay products from its raw traces, to the digits that it publishes.
+"""The thesis's energies and energy-delay products from its raw traces, to the digits that it publishes.
 
 The traces are no part of the project: these tests are collected only where they lie, in the folder that THESIS_DATA
 names or in ../shared/reference/thesis.
@@ -17,7 +17,7 @@ CPU, ONE_GPU, WRAPPED, TWO_GPUS = USED_DEVICES
 
 
 def sums(environment: str) -> ThesisEnergy:
-    """Return what 003 publishes."""
+    """Return what the thesis publishes."""
     (path,) = (RESULTS / environment).glob("consumos*.dat")
     return read_sums(path)
 

@@ -1,6 +1,6 @@
-"""003's energies and energy-delay products from its raw files through `import-thesis` and `energy`, to the digit.
+"""The thesis's energies and energy-delay products by `import-thesis` and `energy`, to the digit.
 
-Collected only where the files lie, see `test_thesis_energy.py`; one raw value changed changes the table.
+Collected only where the raw files are available, see `test_thesis_energy.py`; one raw value changed changes the table.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""The reader of 003's energy files, on made ones. `test_thesis_energy.py` reads the originals."""
+"""The reader of the thesis's energy files, on made ones. `test_thesis_energy.py` reads the originals."""
 
 from pathlib import Path
 

@@ -18,7 +18,7 @@ AWS = {  # GPUs and dollars an hour
 
 def test_the_shipped_table_has_the_published_figures() -> None:
     table = read_sites()
-    assert set(table.sites) == {"local", "hosts", "slurm", "kubernetes", "cte-power", "thesis-003", *AWS}
+    assert set(table.sites) == {"local", "hosts", "slurm", "kubernetes", "cte-power", "thesis-machine", *AWS}
     for name, (gpus, gpu, dollars) in AWS.items():
         site = table[name]
         assert (site.gpus, site.gpu, [price.usd_per_hour for price in site.prices]) == (gpus, gpu, [dollars])
@@ -28,11 +28,11 @@ def test_the_shipped_table_has_the_published_figures() -> None:
     assert (m60.fp32_tflops, m60.memory_gb, m60.memory_bandwidth_gb_s, m60.tensor_tflops) == (4.8, 8, 160, None)
     assert v100.energy_counter and not m60.energy_counter  # from Volta on
     assert (v100.memory_bus_bits, m60.memory_bus_bits) == (4096, 256)
-    bought, cpu = table.gpus["gtx-1080-ti"], table.cpus["i7-7700k"]  # of document 001
+    bought, cpu = table.gpus["gtx-1080-ti"], table.cpus["i7-7700k"]  # of the report
     assert (bought.fp32_tflops, bought.cores, bought.clock_ghz, bought.purchase_usd) == (11.4, 3584, 1.6, 699)
     assert (bought.memory_gb, bought.memory_bandwidth_gb_s, bought.power_watts) == (11, 484, 250)
     assert (cpu.fp32_tflops, cpu.cores, cpu.threads, cpu.clock_ghz, cpu.purchase_usd) == (0.54, 4, 8, 4.2, 339)
-    assert not bought.energy_counter and "document 001" in bought.source and cpu.source == "document 001"
+    assert not bought.energy_counter and "the report" in bought.source and cpu.source == "the report"
     retired = {name for name, site in table.sites.items() if site.retired}
     assert retired == {name for name in AWS if name.startswith(("aws-g3-", "aws-p3-"))}
     for name in retired:

@@ -48,7 +48,7 @@ def test_commands_are_those_that_one_would_type(tmp_path: Path, monkeypatch: pyt
     plan = plan_of(
         '[[cells]]\nframework = "keras"\nmodel = "mlp"\nnp = 2\ncontroller = "gloo"\ndropout = false\nseed = 7\n'
         "image_size = [4, 5]\nglobal_batch_size = 256\n"
-        '[[cells]]\nframework = "torch"\nlauncher = "python"\nrecipe = "seed002"\nmetered = [1]\n', tmp_path
+        '[[cells]]\nframework = "torch"\nlauncher = "python"\nrecipe = "notebook-mnist"\nmetered = [1]\n', tmp_path
     )  # fmt: skip
     places = ["--runs-folder", str(plan.folder), "--name"]
     assert plan.command(plan.runs[0]) == [
@@ -56,7 +56,8 @@ def test_commands_are_those_that_one_would_type(tmp_path: Path, monkeypatch: pyt
         "--seed", "7", "--image-size", "4", "5", "--batch-size", "128", "--seed", "7", *places, "keras-mlp-np2-r1",
     ]  # fmt: skip
     assert plan.command(plan.runs[1]) == [
-        "python", "torch_impl/train.py", "--recipe", "launch/recipes/seed002.toml", "--seed", "1", "--energy", *places,
+        "python", "torch_impl/train.py", "--recipe", "launch/recipes/notebook-mnist.toml", "--seed", "1", "--energy",
+        *places,
         "torch-cnn-np1-r1",
     ]  # fmt: skip
     config = plan.runs[0].config
@@ -184,7 +185,7 @@ def test_shipped_experiments_lay_out(name: str, tmp_path: Path) -> None:
 
 def test_the_study_of_003_is_run_as_it_was() -> None:
     """Energy, 5 timed, energy, 5 timed, energy, a minute between; batch 128, MSE of softmax, 100 epochs."""
-    plan = read_plan("seed003-as-published", runs_folder=Path("runs"))
+    plan = read_plan("thesis-resnet34-as-published", runs_folder=Path("runs"))
     one_gpu = [run for run in plan.runs if run.cell.name == "1gpu-torch-resnet34-np1"]
     assert [run.metered for run in one_gpu] == [True, *[False] * 5, True, *[False] * 5, True]
     assert plan.protocol.cool_down_seconds == 60
@@ -192,7 +193,7 @@ def test_the_study_of_003_is_run_as_it_was() -> None:
     assert (config.training.batch_size, config.training.epochs, config.optimizer.loss) == (128, 100, "mse")
     assert (config.optimizer.learning_rate, config.optimizer.momentum) == (0.05, 0)
     assert (config.training.validation, config.training.eval_batch_size) == ("replicated", 1)
-    corrected = read_plan("seed003-corrected", runs_folder=Path("runs"))
+    corrected = read_plan("thesis-resnet34-corrected", runs_folder=Path("runs"))
     assert {run.cell.name for run in corrected.runs} == {run.cell.name for run in plan.runs}
     changed = corrected.cells[0].config.training
     assert (changed.validation, changed.eval_batch_size) == ("sharded", 128)

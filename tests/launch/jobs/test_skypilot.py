@@ -325,10 +325,13 @@ def test_an_experiment_s_file_in_the_project_comes_along() -> None:
     assert " experiment run launch/experiments/shipped/smoke.toml " in task_of(job)["run"]
 
 
-@pytest.mark.parametrize("path", [str(ROOT / "launch/recipes/seed002.toml"), "launch/recipes/seed002.toml"])
-def test_a_recipe_in_the_project_comes_along(path: str) -> None:
-    assert " --recipe launch/recipes/seed002.toml " in task_of(a_job(arguments=("--recipe", path)))["run"]
-    assert " --recipe=launch/recipes/seed002.toml " in task_of(a_job(arguments=(f"--recipe={path}",)))["run"]
+@pytest.mark.parametrize(
+    "path", [str(ROOT / "launch/recipes/notebook-mnist.toml"), "launch/recipes/notebook-mnist.toml"]
+)
+def test_a_recipe_in_the_project_comes_along(folder: str) -> None:
+    path = f"{folder}launch/recipes/notebook-mnist.toml"
+    assert " --recipe launch/recipes/notebook-mnist.toml " in task_of(a_job(arguments=("--recipe", path)))["run"]
+    assert " --recipe=launch/recipes/notebook-mnist.toml " in task_of(a_job(arguments=(f"--recipe={path}",)))["run"]
 
 
 def test_secrets_are_refused_and_the_shell_s_own_are_not_rendered(

@@ -122,8 +122,8 @@ def test_paths_of_a_trainer_begin_at_the_project(
     """As its job reads them there, wherever it is submitted."""
     monkeypatch.chdir(tmp_path)
     words = ["--site", "slurm", "--dry-run", "--", "torch_impl/train.py", "--recipe"]
-    assert submit(tmp_path, *words, "launch/recipes/seed002.toml") == 0
-    assert "--recipe launch/recipes/seed002.toml" in capsys.readouterr().out
+    assert submit(tmp_path, *words, "launch/recipes/notebook-mnist.toml") == 0
+    assert "--recipe launch/recipes/notebook-mnist.toml" in capsys.readouterr().out
     Path("mine.toml").write_text("")
     assert submit(tmp_path, *words, "mine.toml") == 2
     assert "cannot read the recipe. Received: --recipe mine.toml" in capsys.readouterr().err
