@@ -325,9 +325,7 @@ def test_an_experiment_s_file_in_the_project_comes_along() -> None:
     assert " experiment run launch/experiments/shipped/smoke.toml " in task_of(job)["run"]
 
 
-@pytest.mark.parametrize(
-    "path", [str(ROOT / "launch/recipes/notebook-mnist.toml"), "launch/recipes/notebook-mnist.toml"]
-)
+@pytest.mark.parametrize("folder", [f"{ROOT}/", ""])
 def test_a_recipe_in_the_project_comes_along(folder: str) -> None:
     path = f"{folder}launch/recipes/notebook-mnist.toml"
     assert " --recipe launch/recipes/notebook-mnist.toml " in task_of(a_job(arguments=("--recipe", path)))["run"]
