@@ -28,7 +28,7 @@ from common.sites.table import SITES_FILE, Sites, read_sites
 from launch.experiments.plan import Plan, PlannedRun, Preparation, only_matching, read_plan, shipped_experiments
 from launch.experiments.report import estimate, outcome, print_commands, print_left, print_status, unfinished
 from launch.experiments.runs import POLL_SECONDS, carry_out, host_of, left_over_preparation, survey, this_host
-from launch.starting.launchers import start_at
+from launch.starting.launchers import launcher_at
 from launch.starting.progress import Progress
 
 EXIT_CODE_INCOMPLETE = 1
@@ -112,7 +112,7 @@ def _plan(options: argparse.Namespace) -> tuple[Plan, Sites, str]:
     if options.only:
         plan = only_matching(plan, options.only)
     sites = read_sites(options.table)
-    start = start_at(options.site, hosts=options.hosts, gpus_per_node=this_host().gpus, machines=sites)
+    start = launcher_at(options.site, hosts=options.hosts, gpus_per_node=this_host().gpus, machines=sites)
     if options.site:
         sites = Sites(
             gpus={**start.site.machines.gpus, **sites.gpus}, sites={**start.site.machines.sites, **sites.sites}

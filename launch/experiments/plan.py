@@ -27,7 +27,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from common.config import Config, parse_command_line, read_recipe
 from common.errors import UserError, one_line
-from launch.starting.launchers import Start, start_at
+from launch.starting.launchers import Launcher, launcher_at
 from launch.starting.processes import PROGRAMS, settings_flags
 
 EXPERIMENTS = Path(__file__).with_name("shipped")
@@ -171,14 +171,14 @@ class Plan:
     preparations: list[Preparation]
     cells: list[Cell]
     runs: list[PlannedRun]
-    start: Start | None = None
+    start: Launcher | None = None
 
     def command(self, planned: PlannedRun) -> list[str]:
         """Return the whole command of a run, as one would type it in the current folder."""
         cell, arguments = planned.cell, planned.arguments(self.folder)
-        program, start = PROGRAMS[cell.framework], self.start or start_at(None, hosts=None)
+        program, start = PROGRAMS[cell.framework], self.start or launcher_at(None, hosts=None)
         if cell.launcher == "python":
-            return start.alone(program, arguments=arguments)
+            return start.single_process(program, arguments=arguments)
         return start.command(program, np=cell.np, controller=cell.controller, arguments=arguments)
 
 

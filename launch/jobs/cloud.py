@@ -36,12 +36,12 @@ def host_label(name: str, *, longest: int) -> str:
     return label
 
 
-def run_program(words: Sequence[str], *, mend: str) -> str:
+def run_program(words: Sequence[str], *, remedy: str) -> str:
     """Run a program of the place and return what it prints.
 
     Args:
         words: the command.
-        mend: what to do if it fails.
+        remedy: what to do if it fails.
 
     Raises:
         UserError: it is not installed, or fails.
@@ -49,11 +49,11 @@ def run_program(words: Sequence[str], *, mend: str) -> str:
     require(words[0])
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
-        raise UserError(f"{_first(words)} failed. Received: {_reason(done)}. {mend}")
+        raise UserError(f"{_first(words)} failed. Received: {_reason(done)}. {remedy}")
     return done.stdout
 
 
-def show_program(words: Sequence[str], *, mend: str) -> None:
+def show_program(words: Sequence[str], *, remedy: str) -> None:
     """Run a program of the place, for minutes maybe, and let it print what it does.
 
     Raises:
@@ -62,7 +62,7 @@ def show_program(words: Sequence[str], *, mend: str) -> None:
     require(words[0])
     code = subprocess.run(words, cwd=ROOT, check=False).returncode
     if code:
-        raise UserError(f"{_first(words)} failed. Received: exit code {code}, and what it says above. {mend}")
+        raise UserError(f"{_first(words)} failed. Received: exit code {code}, and what it says above. {remedy}")
 
 
 _SOURCES = {
@@ -95,7 +95,7 @@ def parse_json(text: str, *, source: str) -> Any:
     raise UserError(f"{source} printed no JSON. Received: {text.strip()[:200]!r}. Look at it by hand")
 
 
-def as_seen_there(job: Job, *, project_folder: str) -> Job:
+def for_remote(job: Job, *, project_folder: str) -> Job:
     """Return a job with the paths that it has there.
 
     Args:

@@ -11,7 +11,7 @@ from common.errors import UserError, expanded
 from common.run_folder.records import seconds_since
 from common.sites.command import describe_machine
 from common.sites.table import Site
-from launch.jobs.job import JOBS_FOLDER, JobState, job_names, read_job
+from launch.jobs.job import JOBS_FOLDER, JobStatus, job_names, read_job
 from launch.jobs.schedulers import scheduler
 from launch.sites.site_files import LaunchSite, read_launch_site, shipped_sites
 from launch.starting.processes import not_installed, run_filtered
@@ -111,7 +111,7 @@ def show_status(options: argparse.Namespace) -> int:
         try:
             state = scheduler(record.read_site().scheduler).state(record, folder)
         except UserError as error:
-            state = JobState("unknown", str(error))
+            state = JobStatus("unknown", str(error))
         failed |= state.state in ("failed", "cancelled")
         since = readable_seconds(seconds_since(record.submitted_at))
         rows.append([name, record.site, record.id, state.state, state.reason, f"{since} ago", ", ".join(record.runs)])

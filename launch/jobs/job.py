@@ -24,7 +24,7 @@ from launch.sites.site_files import LaunchSite, read_launch_site
 
 JOBS_FOLDER = "jobs"
 JOB_FILE = "job.json"
-State = Literal["queued", "running", "finished", "failed", "cancelled", "unknown"]
+JobState = Literal["queued", "running", "finished", "failed", "cancelled", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,10 +131,10 @@ class JobRecord:
 
 
 @dataclass(frozen=True)
-class JobState:
+class JobStatus:
     """How a job stands; `reason`: why it waits or failed, where that is known."""
 
-    state: State
+    state: JobState
     reason: str = ""
 
 

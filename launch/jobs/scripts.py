@@ -11,20 +11,20 @@ from launch.starting.shell import line
 CHECKPOINT_MINUTES = 10  # of jobs that may have to go on in another turn
 
 
-def _telling(name: str) -> str:
+def _record_time(name: str) -> str:
     """Return the line that sets a variable of `timestamps.py` to now; in two steps, as shellcheck wants it."""
     return f"{name}=$(date +%s.%N); export {name}"
 
 
 # Before the command that starts a trainer's ranks: the run records how long that takes. Experiments tell it themselves.
-TELL_START = _telling(STARTED_AT)
+RECORD_START = _record_time(STARTED_AT)
 
 
 def prologue(job: Job) -> list[str]:
     """Return the lines that bring a shell at the site to where trainers can be started."""
     site = job.site
     python = PurePosixPath(job.python)
-    lines = [_telling(BEGAN_AT), line(["cd", job.project_folder])]
+    lines = [_record_time(BEGAN_AT), line(["cd", job.project_folder])]
     if site.modules:
         lines += [line(["module", "purge"]), line(["module", "load", *site.modules])]
     if python.is_absolute():
@@ -53,7 +53,7 @@ def trainer_words(job: Job, *, name: str, seed: str | None = None) -> list[str]:
     return [*job.site.program_words(job.program), *job.arguments, *seeding, *recorded]
 
 
-def going_on(job: Job) -> Job:
+def resuming(job: Job) -> Job:
     """Return the job of a trainer that goes on with the run that an earlier turn of the job has begun."""
     assert job.program
     settings = read_settings(job.arguments, program=job.program)
@@ -62,19 +62,19 @@ def going_on(job: Job) -> Job:
 
 
 def experiment_words(job: Job, *, hosts: str | None = None) -> list[str]:
-    """Return the command that runs what is missing of an experiment, within the job; for `hosts` see `place_words`."""
+    """Return the command that runs what is missing of an experiment, within the job; for `hosts` see `site_flags`."""
     assert job.experiment
     words = ["python", "-m", "launch", "experiment", "run", job.experiment, *job.arguments]
-    return [*words, "--runs-folder", job.runs_folder, *place_words(job, hosts=hosts)]
+    return [*words, "--runs-folder", job.runs_folder, *site_flags(job, hosts=hosts)]
 
 
 def preflight_words(job: Job, *, hosts: str | None = None) -> list[str]:
-    """Return the command that looks over all hosts of the job; for `hosts` see `place_words`."""
+    """Return the command that looks over all hosts of the job; for `hosts` see `site_flags`."""
     words = ["python", "-m", "launch", "preflight", "--np", str(job.size), *job.preflight_flags]
-    return [*words, *place_words(job, hosts=hosts)]
+    return [*words, *site_flags(job, hosts=hosts)]
 
 
-def place_words(job: Job, *, hosts: str | None = None) -> list[str]:
+def site_flags(job: Job, *, hosts: str | None = None) -> list[str]:
     """Return the flags that tell another command of the project where it runs.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Literal
 from common.errors import UserError, expanded
 from common.utils.paths import ROOT
 from launch.sites.site_files import LaunchSite
-from launch.starting.launchers import Slots, Start, place_ranks, start_at
+from launch.starting.launchers import Launcher, Slots, assign_ranks, launcher_at
 from launch.starting.processes import PROGRAMS
 
 Place = Literal["job", "login node", "elsewhere"]
@@ -56,7 +56,7 @@ class Plan:
     place: Place
     hosts: Mapping[str, int]
     way: Way
-    start: Start
+    start: Launcher
     frameworks: tuple[str, ...]
     controller: str
     chosen_controller: str | None = None
@@ -94,7 +94,7 @@ def make_plan(options: argparse.Namespace, *, variables: Mapping[str, str]) -> P
         if value is not None and value < 1:
             raise UserError(f"{flag} is out of range. Received: {flag} {value}. Give 1 or more")
     in_slurm = IN_JOB["slurm"] in variables
-    start = start_at(options.site or ("slurm" if in_slurm and not options.hosts else None), hosts=options.hosts)
+    start = launcher_at(options.site or ("slurm" if in_slurm and not options.hosts else None), hosts=options.hosts)
     site = start.site
     place = _place(site, named_hosts=bool(options.hosts), variables=variables)
     way: Way
@@ -104,7 +104,7 @@ def make_plan(options: argparse.Namespace, *, variables: Mapping[str, str]) -> P
         slots = list(start.hosts) or slurm_slots(variables)
         hosts, way = _placed(slots, np=options.np, spread=False), "srun"
         if site.launcher == "horovodrun":  # does not ask Slurm for its hosts
-            start = Start(site=site, hosts=slots, node=start.node)
+            start = Launcher(site=site, hosts=slots, node=start.node)
     elif start.hosts:
         hosts, way = _placed(start.hosts, np=options.np, spread=site.hosts.spread), "ssh"
     else:
@@ -144,7 +144,7 @@ def _place(site: LaunchSite, *, named_hosts: bool, variables: Mapping[str, str])
 
 def _placed(slots: Sequence[Slots], *, np: int | None, spread: bool) -> dict[str, int]:
     there = sum(host.ranks for host in slots)
-    return {host.host: host.ranks for host in place_ranks(slots, np=np or there, spread=spread)}
+    return {host.host: host.ranks for host in assign_ranks(slots, np=np or there, spread=spread)}
 
 
 def _frameworks(chosen: str | None) -> tuple[str, ...]:

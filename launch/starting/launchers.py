@@ -85,7 +85,7 @@ def read_host_file(path: Path) -> list[Slots]:
     return parse_hosts(text)
 
 
-def place_ranks(hosts: Sequence[Slots], *, np: int, spread: bool) -> list[Slots]:
+def assign_ranks(hosts: Sequence[Slots], *, np: int, spread: bool) -> list[Slots]:
     """Return the hosts that `np` ranks are started on, each with as many as it gets.
 
     Args:
@@ -112,7 +112,7 @@ def place_ranks(hosts: Sequence[Slots], *, np: int, spread: bool) -> list[Slots]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class Launcher:
     """How ranks are started.
 
     Attributes:
@@ -142,7 +142,7 @@ class Start:
             UserError: there are too few slots.
         """
         count = np if isinstance(np, Shell) else str(np)
-        placed = self.placed(int(np)) if self.hosts else []
+        placed = self.assigned(int(np)) if self.hosts else []
         named = ["-H", ",".join(map(str, placed))] if placed else []
         if self.site.launcher == "srun" and controller != "gloo":
             return ["srun", f"--mpi={self.site.slurm.mpi}", "--ntasks", count]
@@ -153,13 +153,13 @@ class Start:
         reached = self._horovodrun_words(mpi=chosen == "mpi") if named else []
         return ["horovodrun", "-np", count, *named, *reached, *interface, *([f"--{chosen}"] if chosen else [])]
 
-    def placed(self, np: int) -> list[Slots]:
+    def assigned(self, np: int) -> list[Slots]:
         """Return the hosts that `np` ranks are started on; none: this one alone, or those that a batch system gives.
 
         Raises:
             UserError: there are too few slots.
         """
-        return place_ranks(self.hosts, np=np, spread=self.site.hosts.spread) if self.hosts else []
+        return assign_ranks(self.hosts, np=np, spread=self.site.hosts.spread) if self.hosts else []
 
     def check(self, *, np: int) -> None:
         """See, before ranks are started, whether what starts them is here and their hosts let it in.
@@ -168,7 +168,7 @@ class Start:
             UserError: too few slots, no launcher, a folder that it cannot hand on, or a host that ssh does not reach.
         """
         require_program(self.words(np=np)[0])
-        away = [slots.host for slots in self.placed(np) if not is_this_host(slots.host)]
+        away = [slots.host for slots in self.assigned(np) if not is_this_host(slots.host)]
         if not away:
             return
         folder = str(Path.cwd())
@@ -207,9 +207,9 @@ class Start:
 
     def command(self, program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:
         """Return the command that starts a trainer on `np` ranks, as one would type it in the current folder."""
-        return [*self.words(np=np, controller=controller), *self.alone(program, arguments=arguments)]
+        return [*self.words(np=np, controller=controller), *self.single_process(program, arguments=arguments)]
 
-    def alone(self, program: str, *, arguments: Sequence[str]) -> list[str]:
+    def single_process(self, program: str, *, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs a trainer as one process, without launcher."""
         return [*self.site.program_words(os.path.relpath(ROOT / program)), *self.recorded_arguments(arguments)]
 
@@ -219,11 +219,13 @@ class Start:
 
 
 def train_command(program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:
-    """Return the command that starts a trainer on this host; see `Start.command`."""
-    return start_at(None, hosts=None).command(program, np=np, controller=controller, arguments=arguments)
+    """Return the command that starts a trainer on this host; see `Launcher.command`."""
+    return launcher_at(None, hosts=None).command(program, np=np, controller=controller, arguments=arguments)
 
 
-def start_at(site: str | None, *, hosts: str | None, gpus_per_node: float = 0, machines: Sites | None = None) -> Start:
+def launcher_at(
+    site: str | None, *, hosts: str | None, gpus_per_node: float = 0, machines: Sites | None = None
+) -> Launcher:
     """Return how ranks are started at a site by somebody who is there.
 
     Args:
@@ -246,4 +248,4 @@ def start_at(site: str | None, *, hosts: str | None, gpus_per_node: float = 0, m
         slots: list[Slots] = []
     else:
         slots = read_host_file(Path(named)) if Path(named).is_file() else parse_hosts(named)
-    return Start(site=place, hosts=slots, node=place.node_for(int(gpus_per_node))[0])
+    return Launcher(site=place, hosts=slots, node=place.node_for(int(gpus_per_node))[0])

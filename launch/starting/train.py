@@ -21,7 +21,7 @@ from common.training.entry_point import read_settings
 from common.training.resume import AlreadyFinished, look_at_run, read_resumable_run
 from common.training.run_setup import Experiment, prepare_experiment
 from launch.starting.largest_batch import find_largest_batch
-from launch.starting.launchers import start_at
+from launch.starting.launchers import launcher_at
 from launch.starting.processes import PROGRAMS, run_filtered, trainer_environment
 
 EXIT_CODE_NOTHING_FITS = 1
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     if options.np < 1:
         raise UserError(f"there is no run without ranks. Received: --np {options.np}. Give 1 or more")
     program = PROGRAMS[options.framework]
-    start = start_at(options.site, hosts=options.hosts)
+    start = launcher_at(options.site, hosts=options.hosts)
     command = start.command(program, np=options.np, controller=options.controller, arguments=options.trainer_arguments)
     settings = read_settings(start.recorded_arguments(options.trainer_arguments), program=program)
     if isinstance(settings, UserError):

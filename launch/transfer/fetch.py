@@ -27,8 +27,8 @@ from common.utils.atomic import temporary_folder_beside
 from common.utils.paths import ROOT
 from launch.jobs.job import JOBS_FOLDER, read_job
 from launch.jobs.schedulers import scheduler
-from launch.transfer.fetched_runs import Root, RunThere, find_runs, sums_of, why_not_earlier
-from launch.transfer.remote_files import Place, checksum, shown
+from launch.transfer.fetched_runs import RemoteRun, Root, find_runs, sums_of, why_not_replaceable
+from launch.transfer.remote_files import RemoteFolder, checksum, shown
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15")
 ROUNDS = 6  # a run that goes on changes while it is copied; what has changed is copied again
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
         )
     place, roots = _of_job(options) if options.job else _of_words(options.source)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves nothing half, as Ctrl-C does
-    fetching = Fetching(place, roots, to=expanded(options.to))
+    fetching = RunFetcher(place, roots, to=expanded(options.to))
     began = time.monotonic()
     with errors_for_people("fetching runs"):
         fetching.run()
@@ -72,17 +72,17 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(f"{fetching.refused[0]}{more}")
 
 
-def _of_job(options: argparse.Namespace) -> tuple[Place, list[Root]]:
+def _of_job(options: argparse.Namespace) -> tuple[RemoteFolder, list[Root]]:
     record, job_folder = read_job(options.job, parent=expanded(options.jobs_folder))
     site = record.read_site()
     shell = scheduler(site.scheduler).shell(record, job_folder)
     paths = record.runs if shell else [str(expanded(path)) for path in record.runs]
     # Machines that a job has set up have the project where their shell begins.
     folder = site.project_folder or ("" if shell else str(ROOT))
-    return Place(shell, folder), [Root.at(path, name=PurePosixPath(path).name) for path in paths]
+    return RemoteFolder(shell, folder), [Root.at(path, name=PurePosixPath(path).name) for path in paths]
 
 
-def _of_words(words: str) -> tuple[Place, list[Root]]:
+def _of_words(words: str) -> tuple[RemoteFolder, list[Root]]:
     """Return what HOST:FOLDER means; a folder alone is one of this machine."""
     host, colon, folder = words.partition(":")
     if "/" in host or not colon:  # the colon is one of the folder's name
@@ -90,13 +90,13 @@ def _of_words(words: str) -> tuple[Place, list[Root]]:
     if not folder or not words.isprintable() or host.startswith("-") or (colon and not host and folder != words):
         raise UserError(f"this is no place. Received: --from {words!r}. Write HOST:FOLDER, such as node1:work/runs")
     if not host:
-        return Place([], ""), [Root.at(str(expanded(folder).absolute()), name="")]
+        return RemoteFolder([], ""), [Root.at(str(expanded(folder).absolute()), name="")]
     # ssh begins in the home folder.
-    return Place([*SSH, host], ""), [Root.at("." if folder == "~" else folder.removeprefix("~/"), name="")]
+    return RemoteFolder([*SSH, host], ""), [Root.at("." if folder == "~" else folder.removeprefix("~/"), name="")]
 
 
 @dataclass
-class _Incoming:
+class _PartialRun:
     """A run on its way: the hidden folder that it comes into, and path within -> SHA-256 of what has come."""
 
     folder: Path
@@ -121,7 +121,7 @@ class _Incoming:
         return [name for name, digest in sums.items() if self.sums.get(name) != digest]
 
 
-class Fetching:
+class RunFetcher:
     """Fetches the runs that lie in some folders of a place.
 
     Attributes:
@@ -129,11 +129,11 @@ class Fetching:
         refused: in words, why one is not.
     """
 
-    def __init__(self, place: Place, roots: Sequence[Root], *, to: Path) -> None:
+    def __init__(self, place: RemoteFolder, roots: Sequence[Root], *, to: Path) -> None:
         self.settled: dict[Path, bool] = {}
         self.refused: list[str] = []
         self._place, self._roots, self._to = place, roots, to
-        self._incoming: dict[Path, _Incoming] = {}
+        self._incoming: dict[Path, _PartialRun] = {}
         self._leftovers = ExitStack()
 
     def run(self) -> None:
@@ -158,11 +158,11 @@ class Fetching:
             "connection damages it: fetch it when it has ended"
         )
 
-    def _copy(self, runs: Sequence[RunThere]) -> None:
+    def _copy(self, runs: Sequence[RemoteRun]) -> None:
         """Settle all runs that do not change meanwhile."""
-        plain = [run for run in runs if not self._is_odd(run) and not self._is_the_one_here(run)]
+        plain = [run for run in runs if not self._has_special_files(run) and not self._is_same_folder(run)]
         sums = self._place.checksums([f"{run.path}/{name}" for run in plain for name in run.files])
-        coming: list[tuple[RunThere, dict[str, str]]] = []
+        coming: list[tuple[RemoteRun, dict[str, str]]] = []
         for run in plain:
             of_run = {name: digest for name in run.files if (digest := sums.get(f"{run.path}/{name}"))}
             if len(of_run) < len(run.files):
@@ -184,14 +184,14 @@ class Fetching:
                 if self._of(run).sums == of_run:
                     self._put(run)
 
-    def _of(self, run: RunThere) -> _Incoming:
+    def _of(self, run: RemoteRun) -> _PartialRun:
         if run.to not in self._incoming:
             run.to.parent.mkdir(parents=True, exist_ok=True)
             folder = self._leftovers.enter_context(temporary_folder_beside(run.to))
-            self._incoming[run.to] = _Incoming(folder / "run")
+            self._incoming[run.to] = _PartialRun(folder / "run")
         return self._incoming[run.to]
 
-    def _receive(self, wanted: Mapping[str, tuple[RunThere, str]]) -> None:
+    def _receive(self, wanted: Mapping[str, tuple[RemoteRun, str]]) -> None:
         total = sum(run.files[name].size for run, name in wanted.values())
         print(f"{counted(len(wanted), 'file')} to copy, {total / 1e6:,.1f} MB", flush=True)
 
@@ -207,27 +207,27 @@ class Fetching:
         with tqdm(total=total, unit="B", unit_scale=True, disable=not sys.stderr.isatty(), leave=False) as bar:
             self._place.receive(list(wanted), into=into, came=came, tell=bar.update)
 
-    def _is_odd(self, run: RunThere) -> bool:
+    def _has_special_files(self, run: RemoteRun) -> bool:
         odd = [name for name, entry in run.files.items() if entry.kind != "f"]
         if odd:
             path = shown(f"{run.path}/{odd[0]}")
             self._refuse(run, f"a run holds what is no plain file. Received: {path}. Remove it there")
         return bool(odd)
 
-    def _is_the_one_here(self, run: RunThere) -> bool:
+    def _is_same_folder(self, run: RemoteRun) -> bool:
         here = run.is_here()
         if here:
             self._settle(run, "lies here, where both machines see it")
         return here
 
-    def _put(self, run: RunThere) -> None:
+    def _put(self, run: RemoteRun) -> None:
         """Give a run that is whole its name, if nothing stands there but an earlier state of it."""
         new = self._of(run).folder
         if not run.to.exists() and not run.to.is_symlink():
             new.rename(run.to)
             self._settle(run, "fetched")
             return
-        reason = why_not_earlier(run.to, new)
+        reason = why_not_replaceable(run.to, new)
         if reason:
             self._refuse(
                 run,
@@ -244,11 +244,11 @@ class Fetching:
             raise
         self._settle(run, "replaced an earlier state")
 
-    def _settle(self, run: RunThere, words: str) -> None:
+    def _settle(self, run: RemoteRun, words: str) -> None:
         self.settled[run.to] = True
         print(f"{words}: {shown(run.to)}, {_describe(run.to)}", flush=True)
 
-    def _refuse(self, run: RunThere, reason: str) -> None:
+    def _refuse(self, run: RemoteRun, reason: str) -> None:
         self.settled[run.to] = False
         self.refused.append(reason)
         print(f"not fetched: {shown(run.to)}", flush=True)

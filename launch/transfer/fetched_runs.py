@@ -41,7 +41,7 @@ class Root:
 
 
 @dataclass(frozen=True)
-class RunThere:
+class RemoteRun:
     """A run folder there.
 
     Attributes:
@@ -60,7 +60,7 @@ class RunThere:
         return any(name in self.files and self.files[name].is_file(self.to / name) for name in (RUN_FILE, EPOCHS_FILE))
 
 
-def find_runs(entries: Mapping[str, Entry], root: Root, *, to: Path) -> list[RunThere]:
+def find_runs(entries: Mapping[str, Entry], root: Root, *, to: Path) -> list[RemoteRun]:
     """Return the run folders in a folder there: all that hold `run.json`, but for what was set aside.
 
     Raises:
@@ -75,7 +75,7 @@ def find_runs(entries: Mapping[str, Entry], root: Root, *, to: Path) -> list[Run
         name = root.name or PurePosixPath(root.path).name
         if name in ("", ".."):
             raise UserError(f"the run has no name of its own. Received: {root.path}. Give its whole path")
-        return [RunThere(root.path, to / name, inside)]
+        return [RemoteRun(root.path, to / name, inside)]
     folders = {posixpath.dirname(name) for name in inside if posixpath.basename(name) == RUN_FILE}
     runs = []
     for folder in sorted(folders):
@@ -86,7 +86,7 @@ def find_runs(entries: Mapping[str, Entry], root: Root, *, to: Path) -> list[Run
                 for name, entry in inside.items()
                 if name.startswith(f"{folder}/")
             }
-            runs.append(RunThere(f"{root.path}/{folder}", to / root.name / folder, files))
+            runs.append(RemoteRun(f"{root.path}/{folder}", to / root.name / folder, files))
     return runs
 
 
@@ -106,7 +106,7 @@ def sums_of(folder: Path) -> dict[str, str] | None:
     return sums
 
 
-def why_not_earlier(here: Path, there: Path) -> str | None:
+def why_not_replaceable(here: Path, there: Path) -> str | None:
     """Return why a run folder is no earlier state of another one, in words; None: it is one.
 
     The other holds all that it holds; or it is of the same start, or of one that went on from it, of the same first

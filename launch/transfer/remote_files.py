@@ -52,7 +52,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Place:
+class RemoteFolder:
     """A folder on some machine.
 
     Attributes:

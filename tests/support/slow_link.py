@@ -33,7 +33,7 @@ from analysis.runs.cells import cells_of
 from analysis.runs.reading import StudiedRun, read_runs
 from common.run_folder.records import RUN_FILE, TIMELINE_FILE
 from launch.sites.site_files import read_launch_site
-from launch.starting.launchers import Slots, Start
+from launch.starting.launchers import Launcher, Slots
 
 NAMES = ["a", "b", "c", "d"]
 SIZES = [1, 2, 3, 4]
@@ -80,7 +80,7 @@ class Found:
         return self.bytes_per_second / link.bytes_per_second, self.latency_seconds / link.latency_seconds
 
 
-def start_on(hosts: Hosts, folder: Path) -> Start:
+def start_on(hosts: Hosts, folder: Path) -> Launcher:
     """Return how ranks are started on these hosts, each with one."""
     file = folder / "slow.toml"
     file.write_text(
@@ -88,10 +88,10 @@ def start_on(hosts: Hosts, folder: Path) -> Start:
         f'launcher = "mpirun"\nnodes = ["hosts"]\nnetwork_interface = "{INTERFACE}"\n'
         f'[launch.hosts]\nssh_port = {SSH_PORT}\nidentity_file = "{hosts.identity}"\n'
     )
-    return Start(site=read_launch_site(str(file)), hosts=[Slots(name, 1) for name in hosts.addresses], node="hosts")
+    return Launcher(site=read_launch_site(str(file)), hosts=[Slots(name, 1) for name in hosts.addresses], node="hosts")
 
 
-def train(hosts: Hosts, start: Start, *, controller: str, ranks: int, folder: Path, seed: int) -> None:
+def train(hosts: Hosts, start: Launcher, *, controller: str, ranks: int, folder: Path, seed: int) -> None:
     """Train on so many hosts, unless this has been done; keep the timeline of what they exchange."""
     name = f"{controller}-np{ranks}-{seed}"
     if (folder / name / RUN_FILE).is_file() and json.loads((folder / name / RUN_FILE).read_text())["totals"]:

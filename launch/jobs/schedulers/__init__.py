@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
-from launch.jobs.job import Job, JobRecord, JobState
+from launch.jobs.job import Job, JobRecord, JobStatus
 
 
 class Scheduler(Protocol):
@@ -20,7 +20,7 @@ class Scheduler(Protocol):
             UserError: the scheduler is not there, or refuses.
         """
 
-    def state(self, record: JobRecord, folder: Path) -> JobState:
+    def state(self, record: JobRecord, folder: Path) -> JobStatus:
         """Return how a job stands."""
 
     def logs(self, record: JobRecord, folder: Path) -> list[str]:

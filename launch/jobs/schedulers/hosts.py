@@ -7,7 +7,7 @@ from common.errors import UserError
 from launch.jobs.job import Job
 from launch.jobs.schedulers import local
 from launch.jobs.schedulers.local import cancel, logs, shell, state
-from launch.starting.launchers import Slots, Start, start_at
+from launch.starting.launchers import Launcher, Slots, launcher_at
 
 __all__ = ["cancel", "logs", "render", "shell", "state", "submit"]
 
@@ -23,13 +23,13 @@ def submit(job: Job, folder: Path) -> str:
     return local.submit(job, folder)
 
 
-def _start(job: Job) -> Start:
+def _start(job: Job) -> Launcher:
     """Return how the job's ranks are started, on the first hosts that take so many each.
 
     Raises:
         UserError: there are too few of them.
     """
-    start = start_at(job.site.reference, hosts=None)
+    start = launcher_at(job.site.reference, hosts=None)
     chosen = [Slots(slots.host, job.ranks_per_node) for slots in start.hosts if slots.ranks >= job.ranks_per_node]
     if len(chosen) < job.nodes:
         raise UserError(

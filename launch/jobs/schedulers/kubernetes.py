@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from common.errors import UserError, one_line
 from common.utils.timestamps import MOMENTS
-from launch.jobs.cloud import as_seen_there, host_label, parse_json, require, run_program, site_lines
-from launch.jobs.job import Job, JobRecord, JobState, State
+from launch.jobs.cloud import for_remote, host_label, parse_json, require, run_program, site_lines
+from launch.jobs.job import Job, JobRecord, JobState, JobStatus
 from launch.jobs.schedulers.mpijob import (
     LABEL_LENGTH,
     Claim,
@@ -35,8 +35,8 @@ from launch.jobs.schedulers.mpijob import (
     host_name,
 )
 from launch.jobs.schedulers.yaml_text import to_yaml
-from launch.jobs.scripts import TELL_START, experiment_words, preflight_words, prologue, trainer_words, variables
-from launch.starting.launchers import Start
+from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, trainer_words, variables
+from launch.starting.launchers import Launcher
 from launch.starting.shell import line
 
 JOB_FILE = "mpijob.yaml"
@@ -47,7 +47,7 @@ HOST_FILE = "/etc/mpi/hostfile"
 FILES_SECONDS = 3600  # how long the pod lives through which run folders are fetched
 # Labels of the launcher's pod (`defaultLabels` of mpi_job_controller.go).
 _LABELS = "training.kubeflow.org/job-name={},training.kubeflow.org/job-role=launcher"
-_STATES: dict[str, State] = {
+_STATES: dict[str, JobState] = {
     "Succeeded": "finished", "Failed": "failed", "Suspended": "queued", "Restarting": "running",
     "Running": "running", "Created": "queued",
 }  # fmt: skip
@@ -151,7 +151,7 @@ def _worker(job: Job) -> PodSpec:
 def script(job: Job) -> str:
     """Return what the launcher's shell does."""
     assert job.site.project_folder
-    there = as_seen_there(job, project_folder=job.site.project_folder)
+    there = for_remote(job, project_folder=job.site.project_folder)
     lines = ["set -eu", *site_lines(job), *prologue(there)]
     if job.preflight:
         lines.append(line(preflight_words(there, hosts=HOST_FILE)))
@@ -161,7 +161,7 @@ def script(job: Job) -> str:
         for repeat in range(1, job.repeats + 1):
             seed = str(job.seed + repeat - 1) if job.repeats > 1 else None
             words = [*_start_words(there), *trainer_words(there, name=job.run_name(repeat), seed=seed)]
-            lines += [TELL_START, line(words)]
+            lines += [RECORD_START, line(words)]
     # In the place of the shell, which as the first process of a pod would not pass on that the pod is to end.
     lines[-1] = f"exec {lines[-1]}"
     return "".join(f"{one}\n" for one in lines)
@@ -177,7 +177,7 @@ def literal(text: str) -> str:
 
 def _start_words(job: Job) -> list[str]:
     """Return the command that starts all ranks on the workers, whom the operator names in its host file."""
-    words = Start(site=job.site).words(np=job.size)
+    words = Launcher(site=job.site).words(np=job.size)
     if words[0] == "horovodrun":
         return [*words[:3], "--hostfile", HOST_FILE, *words[3:]]
     # mpirun finds the host file by itself. ssh brings no variables along, so that they have to be named.
@@ -244,28 +244,28 @@ def submit(job: Job, folder: Path) -> str:
     options = job.site.kubernetes
     kubectl = _kubectl(options.namespace)
     claim = ["get", "persistentvolumeclaim", options.volume_claim, "--ignore-not-found", "--output", "name"]
-    if not run_program([*kubectl, *claim], mend=_LOOK).strip():
-        run_program([*kubectl, "create", "--filename", str((folder / VOLUME_FILE).resolve())], mend=_LOOK)
-    run_program([*kubectl, "create", "--filename", str((folder / JOB_FILE).resolve())], mend=_LOOK)
+    if not run_program([*kubectl, *claim], remedy=_LOOK).strip():
+        run_program([*kubectl, "create", "--filename", str((folder / VOLUME_FILE).resolve())], remedy=_LOOK)
+    run_program([*kubectl, "create", "--filename", str((folder / JOB_FILE).resolve())], remedy=_LOOK)
     return _name(job.name, workers=job.nodes)
 
 
 _LOOK = "Look at it by `kubectl cluster-info` and `kubectl get crd mpijobs.kubeflow.org`"
 
 
-def state(record: JobRecord, folder: Path) -> JobState:
+def state(record: JobRecord, folder: Path) -> JobStatus:
     """Return how the job stands: the last of its conditions that holds."""
     words = ["get", "mpijob", record.id, "--ignore-not-found", "--output", "json"]
-    text = run_program([*_kubectl_of(record), *words], mend=_LOOK)
+    text = run_program([*_kubectl_of(record), *words], remedy=_LOOK)
     if not text.strip():
-        return JobState("unknown", "the cluster knows it no more")
+        return JobStatus("unknown", "the cluster knows it no more")
     conditions = parse_json(text, source="kubectl").get("status", {}).get("conditions", [])
     holding = {one["type"]: one for one in conditions if one.get("status") == "True"}
     for kind, standing in _STATES.items():
         if kind in holding:
             reason = holding[kind].get("message", "") if standing in ("failed", "queued") else ""
-            return JobState(standing, " ".join(reason.split()))
-    return JobState("queued", "the operator has not seen it yet")
+            return JobStatus(standing, " ".join(reason.split()))
+    return JobStatus("queued", "the operator has not seen it yet")
 
 
 def logs(record: JobRecord, folder: Path) -> list[str]:
@@ -276,19 +276,19 @@ def logs(record: JobRecord, folder: Path) -> list[str]:
 
 def cancel(record: JobRecord, folder: Path) -> None:
     """Delete the MPIJob, and all its pods with it."""
-    run_program([*_kubectl_of(record), "delete", "mpijob", record.id, "--wait=false"], mend=_LOOK)
+    run_program([*_kubectl_of(record), "delete", "mpijob", record.id, "--wait=false"], remedy=_LOOK)
 
 
 def shell(record: JobRecord, folder: Path) -> list[str]:
     """Return the command before one that is to run in a pod that sees the volume; the pod is made if it is needed."""
     kubectl, pod = _kubectl_of(record), _files_pod_name(record.id)
     words = ["get", "pod", pod, "--ignore-not-found", "--output", "jsonpath={.status.phase}"]
-    phase = run_program([*kubectl, *words], mend=_LOOK).strip()
+    phase = run_program([*kubectl, *words], remedy=_LOOK).strip()
     if phase in ("Succeeded", "Failed"):
-        run_program([*kubectl, "delete", "pod", pod], mend=_LOOK)
+        run_program([*kubectl, "delete", "pod", pod], remedy=_LOOK)
     if phase not in ("Pending", "Running"):
-        run_program([*kubectl, "create", "--filename", str((folder / FILES_FILE).resolve())], mend=_LOOK)
-    run_program([*kubectl, "wait", "--for=condition=Ready", "--timeout=300s", f"pod/{pod}"], mend=_LOOK)
+        run_program([*kubectl, "create", "--filename", str((folder / FILES_FILE).resolve())], remedy=_LOOK)
+    run_program([*kubectl, "wait", "--for=condition=Ready", "--timeout=300s", f"pod/{pod}"], remedy=_LOOK)
     return [*kubectl, "exec", "--stdin", pod, "--"]
 
 

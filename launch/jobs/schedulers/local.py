@@ -10,9 +10,9 @@ import psutil
 
 from common.errors import UserError
 from common.run_folder.records import errors_for_people
-from launch.jobs.job import Job, JobRecord, JobState
-from launch.jobs.scripts import TELL_START, experiment_words, preflight_words, prologue, trainer_words
-from launch.starting.launchers import start_at
+from launch.jobs.job import Job, JobRecord, JobStatus
+from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, trainer_words
+from launch.starting.launchers import launcher_at
 from launch.starting.shell import line
 
 SCRIPT = "job.sh"
@@ -40,7 +40,7 @@ def script(job: Job, *, hosts: str | None = None) -> str:
         *([line(preflight_words(job, hosts=hosts))] if job.preflight else []),
     ]  # fmt: skip
     for words in _commands(job, hosts=hosts):
-        started = [] if job.experiment else [TELL_START]
+        started = [] if job.experiment else [RECORD_START]
         lines += [*started, line(["timeout", "--kill-after=60", f"{job.minutes}m", *words])]
     return "\n".join([*lines, ""])
 
@@ -49,7 +49,7 @@ def _commands(job: Job, *, hosts: str | None) -> list[list[str]]:
     """Return the commands that run one after the other, each within the time limit."""
     if job.experiment:
         return [experiment_words(job, hosts=hosts)]
-    words = start_at(job.site.reference, hosts=hosts).words(np=job.size)
+    words = launcher_at(job.site.reference, hosts=hosts).words(np=job.size)
     seeds = [str(job.seed + number) if job.repeats > 1 else None for number in range(job.repeats)]
     return [[*words, *trainer_words(job, name=job.run_name(repeat), seed=seed)] for repeat, seed in enumerate(seeds, 1)]
 
@@ -64,19 +64,19 @@ def submit(job: Job, folder: Path) -> str:
     return f"{process.pid}@{psutil.Process(process.pid).create_time():.2f}"
 
 
-def state(record: JobRecord, folder: Path) -> JobState:
+def state(record: JobRecord, folder: Path) -> JobStatus:
     """Return how it stands, by its process and the exit code that it leaves."""
     if _process(record):
-        return JobState("running")
+        return JobStatus("running")
     try:
         code = int((folder / EXIT_CODE).read_text())
     except (OSError, ValueError):
-        return JobState("failed", "it ended without leaving an exit code: it was killed")
+        return JobStatus("failed", "it ended without leaving an exit code: it was killed")
     if code == ENDED:
-        return JobState("cancelled")
+        return JobStatus("cancelled")
     if code == LATE:
-        return JobState("failed", "the time limit was reached: give more --minutes")
-    return JobState("finished") if code == 0 else JobState("failed", f"exit code {code}")
+        return JobStatus("failed", "the time limit was reached: give more --minutes")
+    return JobStatus("finished") if code == 0 else JobStatus("failed", f"exit code {code}")
 
 
 def logs(record: JobRecord, folder: Path) -> list[str]:

@@ -13,11 +13,11 @@ from typing import Any
 
 from common.errors import UserError
 from common.utils.timestamps import SUBMITTED_AT, moment
-from launch.jobs.cloud import as_seen_there, host_label, parse_json, require, run_program, show_program, site_lines
-from launch.jobs.job import Job, JobRecord, JobState, State
+from launch.jobs.cloud import for_remote, host_label, parse_json, require, run_program, show_program, site_lines
+from launch.jobs.job import Job, JobRecord, JobState, JobStatus
 from launch.jobs.schedulers.yaml_text import to_yaml
-from launch.jobs.scripts import TELL_START, experiment_words, going_on, preflight_words, prologue, trainer_words
-from launch.starting.launchers import Start
+from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, resuming, trainer_words
+from launch.starting.launchers import Launcher
 from launch.starting.shell import Shell, line
 
 TASK = "task.yaml"
@@ -28,7 +28,7 @@ _WORK_FOLDER = Shell('"$HOME"/sky_workdir')
 _LONGEST_NAME = 63
 _KILL_SECONDS = 60  # after SIGTERM, at the time limit
 
-_STATES: dict[str, State] = {
+_STATES: dict[str, JobState] = {
     "INIT": "queued", "PENDING": "queued", "SUBMITTED": "queued", "STARTING": "queued", "SETTING_UP": "queued",
     "RUNNING": "running", "WINDING_DOWN": "running", "RECOVERING": "queued",
     "SUCCEEDED": "finished", "CANCELLING": "cancelled", "CANCELLED": "cancelled",
@@ -112,7 +112,7 @@ def setup_script(job: Job) -> str:
 
 def run_script(job: Job) -> str:
     """Return what each machine does then: the first starts all ranks, by ssh, for which SkyPilot gives them keys."""
-    there = as_seen_there(job, project_folder=job.site.project_folder or _WORK_FOLDER)
+    there = for_remote(job, project_folder=job.site.project_folder or _WORK_FOLDER)
     hosts = Shell('"$hosts"')
     lines = [
         "set -euo pipefail",
@@ -128,7 +128,7 @@ def run_script(job: Job) -> str:
     lines.append(f"left() {{ echo $((SECONDS < {60 * job.minutes} ? {60 * job.minutes} - SECONDS : 1)); }}")
     limit = ["timeout", f"--kill-after={_KILL_SECONDS}", Shell('"$(left)"')]
     for words in _commands(there, hosts=hosts):
-        lines += [*([] if job.experiment else [TELL_START]), line([*limit, *words])]
+        lines += [*([] if job.experiment else [RECORD_START]), line([*limit, *words])]
     return "".join(f"{one}\n" for one in lines)
 
 
@@ -136,11 +136,11 @@ def _commands(job: Job, *, hosts: Shell) -> list[list[str]]:
     """Return the commands that run one after the other."""
     if job.experiment:
         return [experiment_words(job, hosts=hosts)]
-    words = Start(site=job.site).words(np=job.size)
+    words = Launcher(site=job.site).words(np=job.size)
     # No PATH leads an ssh from another machine to the daemon of MPI in the environment.
     prefix = [Shell('--mpi-args="--prefix $(dirname "$(dirname "$(command -v mpirun)")")"')]
     start = [*words[:3], "-H", hosts, *(prefix if job.site.controller == "mpi" else []), *words[3:]]
-    job = going_on(job) if job.spot else job
+    job = resuming(job) if job.spot else job
     commands = []
     for repeat in range(1, job.repeats + 1):
         seed = str(job.seed + repeat - 1) if job.repeats > 1 else None
@@ -159,33 +159,33 @@ def submit(job: Job, folder: Path) -> str:
         words = ["sky", "launch", "--yes", "--detach-run", *told, "--cluster", name, task]
         identifier, end = name, f"sky down {name}"
     try:
-        show_program(words, mend=f"End what was begun with: {end}")
+        show_program(words, remedy=f"End what was begun with: {end}")
     except KeyboardInterrupt:
         print(f"SkyPilot goes on with it; end it with: {end}", file=sys.stderr)
         raise
     return identifier
 
 
-def state(record: JobRecord, folder: Path) -> JobState:
+def state(record: JobRecord, folder: Path) -> JobStatus:
     """Return how the job stands, as SkyPilot says."""
     found = _managed_job(record) if _is_managed(record) else _job_of_cluster(record)
     if found is None:
-        return JobState("unknown", "SkyPilot knows it no more")
+        return JobStatus("unknown", "SkyPilot knows it no more")
     standing = str(found.get("status"))
     reason = str(found.get("failure_reason") or found.get("details") or standing.lower().replace("_", " "))
     known = _STATES.get(standing, "failed" if standing.startswith("FAILED") else "unknown")
-    return JobState(known, "" if known in ("running", "finished", "cancelled") else " ".join(reason.split()))
+    return JobStatus(known, "" if known in ("running", "finished", "cancelled") else " ".join(reason.split()))
 
 
 def _managed_job(record: JobRecord) -> Mapping[str, Any] | None:
     wake = "SkyPilot's keeper of managed jobs may sleep: sky jobs queue --refresh"
-    text = run_program(["sky", "jobs", "queue", "--all", "--output", "json"], mend=wake)
+    text = run_program(["sky", "jobs", "queue", "--all", "--output", "json"], remedy=wake)
     jobs = [one for one in parse_json(text, source="sky") if one.get("job_name") == _name_of(record)]
     return max(jobs, key=lambda one: one["job_id"], default=None)
 
 
 def _job_of_cluster(record: JobRecord) -> Mapping[str, Any] | None:
-    text = run_program(["sky", "queue", record.id, "--output", "json"], mend=_LOOK)
+    text = run_program(["sky", "queue", record.id, "--output", "json"], remedy=_LOOK)
     jobs = parse_json(text, source="sky").get(record.id, [])
     return max(jobs, key=lambda one: one["job_id"], default=None)
 
@@ -203,9 +203,11 @@ def logs(record: JobRecord, folder: Path) -> list[str]:
 def cancel(record: JobRecord, folder: Path) -> None:
     """End the job; its machines stop by themselves after `autostop_minutes`, those of a managed job at once."""
     if _is_managed(record):
-        run_program(["sky", "jobs", "cancel", "--yes", "--name", _name_of(record)], mend=_LOOK)
+        run_program(["sky", "jobs", "cancel", "--yes", "--name", _name_of(record)], remedy=_LOOK)
     else:
-        run_program(["sky", "cancel", "--yes", "--all", record.id], mend=f"End its machines with: sky down {record.id}")
+        run_program(
+            ["sky", "cancel", "--yes", "--all", record.id], remedy=f"End its machines with: sky down {record.id}"
+        )
 
 
 def shell(record: JobRecord, folder: Path) -> list[str]:
@@ -216,7 +218,7 @@ def shell(record: JobRecord, folder: Path) -> list[str]:
             f"the machines of a managed job are gone when it ends. Received: {record.name}. "
             f"Its run folders lie in {bucket}: aws s3 sync {bucket}/runs runs"
         )
-    text = run_program(["sky", "status", record.id, "--output", "json"], mend=_LOOK)  # it writes ssh's configuration
+    text = run_program(["sky", "status", record.id, "--output", "json"], remedy=_LOOK)  # it writes ssh's configuration
     for cluster in parse_json(text, source="sky"):
         if cluster.get("name") == record.id and cluster.get("status") == "UP":
             named = record.read_site().project_folder

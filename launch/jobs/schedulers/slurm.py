@@ -13,9 +13,9 @@ from pathlib import Path
 
 from common.errors import UserError, expanded
 from common.utils.timestamps import SUBMITTED_AT, moment
-from launch.jobs.job import Job, JobRecord, JobState, State, read_settings
-from launch.jobs.scripts import TELL_START, experiment_words, going_on, preflight_words, prologue, trainer_words
-from launch.starting.launchers import Start
+from launch.jobs.job import Job, JobRecord, JobState, JobStatus, read_settings
+from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, resuming, trainer_words
+from launch.starting.launchers import Launcher
 from launch.starting.shell import Shell, line
 
 SCRIPT = "job.sh"
@@ -27,18 +27,18 @@ _QUEUED = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", 
 _RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "SUSPENDED", "STOPPED", "RESIZING"}
 
 # A job that was put back is submitted anew, whoever put it back; Slurm knows when, to a second.
-BACK_IN_THE_QUEUE = [
+AFTER_REQUEUE = [
     'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then',
     f"  unset {SUBMITTED_AT}",
     '  submitted=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%V || true)',
     f'  if [ -n "$submitted" ]; then {SUBMITTED_AT}=$(date -d "$submitted" +%s); export {SUBMITTED_AT}; fi',
     "fi",
 ]
-NEAR_THE_LIMIT = """
-# Slurm sends USR1 some time before the limit: the ranks end, and the job goes on in its next turn from what is saved.
+BEFORE_TIME_LIMIT = """
+# Slurm sends USR1 before the time limit: the ranks stop, and the requeued job resumes from what they saved.
 step=
 began=$(date +%s)
-near_the_limit() {{
+before_time_limit() {{
   trap '' USR1
   if [ -n "$step" ]; then
     {stop}
@@ -49,12 +49,12 @@ near_the_limit() {{
     echo "the time limit is near and nothing was saved since the start: {remedy}" >&2
     exit 1
   fi
-  echo "the time limit is near: back into the queue, to go on from what is saved"
+  echo "the time limit is near: requeueing, to resume from what was saved"
   trap - EXIT
   scontrol requeue "$SLURM_JOB_ID"
   exit 0
 }}
-trap near_the_limit USR1
+trap before_time_limit USR1
 """
 
 
@@ -73,7 +73,7 @@ def script(job: Job) -> str:
     # A metered run could not go on.
     requeues = job.site.slurm.requeue and not (settings and settings.energy.energy)
     if requeues and job.program:
-        job = going_on(job)
+        job = resuming(job)
     words = line(_words(job))
     code_file = '"$SLURM_SUBMIT_DIR/exit-code' + ('-$SLURM_ARRAY_TASK_ID"' if job.repeats > 1 else '"')
     lines = [
@@ -85,13 +85,13 @@ def script(job: Job) -> str:
         f"trap 'echo $? > {code_file}' EXIT",
         f"trap 'exit {TERMINATED}' TERM",
         *prologue(job),
-        *(BACK_IN_THE_QUEUE if requeues else []),
+        *(AFTER_REQUEUE if requeues else []),
         "",
         *_counts(job),
         *([line(preflight_words(job, hosts=_hosts(job)))] if job.preflight else []),
-        *(_near_the_limit(job).splitlines() if requeues else []),
+        *(_before_time_limit(job).splitlines() if requeues else []),
         "",
-        *([TELL_START] if job.program else []),
+        *([RECORD_START] if job.program else []),
         # In the background, and in a session of its own: the shell hears signals, and can tell all of it to end.
         *([f"setsid {words} &", "step=$!", 'wait "$step"'] if requeues else [words]),
         "",
@@ -177,13 +177,13 @@ def _words(job: Job) -> list[str]:
     hosts = _hosts(job)
     if job.experiment:
         return experiment_words(job, hosts=hosts)
-    words = Start(site=job.site, node=job.node).words(np=Shell('"$ranks"'))
+    words = Launcher(site=job.site, node=job.node).words(np=Shell('"$ranks"'))
     placed = ["-H", hosts] if hosts else []
     seed = Shell('"$seed"') if job.repeats > 1 else None
     return [*words, *placed, *trainer_words(job, name=Shell('"$name"'), seed=seed)]
 
 
-def _near_the_limit(job: Job) -> str:
+def _before_time_limit(job: Job) -> str:
     """Return the lines that are run near the time limit."""
     # srun that is told to end kills at once; Slurm tells the ranks, which then write how far they came.
     tell_ranks = ['scancel --signal=TERM "$SLURM_JOB_ID" || true'] if job.site.launcher == "srun" else []
@@ -194,7 +194,7 @@ def _near_the_limit(job: Job) -> str:
     else:
         folder = line([f"{expanded(job.runs_folder)}/"])
         saved, remedy = f'{folder}"$name/checkpoints" -name state.json', "or fewer --checkpoint-minutes"
-    return NEAR_THE_LIMIT.format(
+    return BEFORE_TIME_LIMIT.format(
         stop="\n    ".join([*tell_ranks, *tell_all]), saved=saved, remedy=f"give more --minutes, {remedy}"
     )
 
@@ -213,12 +213,12 @@ def submit(job: Job, folder: Path) -> str:
     return done.stdout.strip().partition(";")[0]
 
 
-def state(record: JobRecord, folder: Path) -> JobState:
+def state(record: JobRecord, folder: Path) -> JobStatus:
     """Return how the job stands: all tasks of an array together."""
-    tasks = _in_queue(record.id) or _in_accounts(record.id) or _left_behind(folder, repeats=record.repeats)
+    tasks = _in_queue(record.id) or _in_accounts(record.id) or _from_exit_codes(folder, repeats=record.repeats)
     if not tasks:
-        return JobState("unknown", "Slurm does not know the job any more, and it has left no exit code")
-    return _together(tasks)
+        return JobStatus("unknown", "Slurm does not know the job any more, and it has left no exit code")
+    return _combined(tasks)
 
 
 def logs(record: JobRecord, folder: Path) -> list[str]:
@@ -266,7 +266,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _in_queue(identifier: str) -> list[JobState]:
+def _in_queue(identifier: str) -> list[JobStatus]:
     """Return how each task stands while Slurm still holds it: until some minutes after its end."""
     form = "--Format=State:30,exit_code:20,Reason:100"
     done = _slurm(["squeue", "--noheader", "--array", "--states=all", f"--jobs={identifier}", form])
@@ -277,9 +277,16 @@ def _in_queue(identifier: str) -> list[JobState]:
     return [_state(row[0], code=int(row[1]) >> 8, reason=" ".join(row[2:]).strip()) for row in rows]
 
 
-def _in_accounts(identifier: str) -> list[JobState]:
+def _in_accounts(identifier: str) -> list[JobStatus]:
     """Return the same from Slurm's accounts, where it keeps any."""
-    command = ["sacct", f"--jobs={identifier}", "--allocations", "--noheader", "--parsable2", "--format=State,ExitCode"]
+    command = [
+        "sacct",
+        f"--jobs={identifier}",
+        "--allocations",
+        "--noheader",
+        "--parsable2",
+        "--format=State,ExitCode",
+    ]
     try:
         done = _slurm(command)
     except UserError:
@@ -288,7 +295,7 @@ def _in_accounts(identifier: str) -> list[JobState]:
     return [_state(name.split()[0], code=int(code.partition(":")[0])) for name, code in rows]
 
 
-def _left_behind(folder: Path, *, repeats: int) -> list[JobState]:
+def _from_exit_codes(folder: Path, *, repeats: int) -> list[JobStatus]:
     """Return the same from the exit codes that the script leaves; nothing where one is missing."""
     tasks = [""] if repeats == 1 else [f"-{repeat}" for repeat in range(1, repeats + 1)]
     try:
@@ -299,26 +306,26 @@ def _left_behind(folder: Path, *, repeats: int) -> list[JobState]:
     return [_state(names.get(code, "FAILED"), code=code) for code in codes]
 
 
-def _state(name: str, *, code: int, reason: str = "") -> JobState:
+def _state(name: str, *, code: int, reason: str = "") -> JobStatus:
     """Return a state of Slurm's by our name; a reason of its own where it tells more than the state does."""
     if name in _QUEUED:
-        return JobState("queued", reason)
+        return JobStatus("queued", reason)
     if name in _RUNNING:
-        return JobState("running")
+        return JobStatus("running")
     if name == "COMPLETED":
-        return JobState("finished")
+        return JobStatus("finished")
     if name == "CANCELLED":
-        return JobState("cancelled")
-    return JobState("failed", f"exit code {code}" if name == "FAILED" else name.lower().replace("_", " "))
+        return JobStatus("cancelled")
+    return JobStatus("failed", f"exit code {code}" if name == "FAILED" else name.lower().replace("_", " "))
 
 
-def _together(tasks: Sequence[JobState]) -> JobState:
+def _combined(tasks: Sequence[JobStatus]) -> JobStatus:
     """Return how an array stands: it runs as long as one of its tasks does, and one that fails is not overlooked."""
     if len(tasks) == 1:
         return tasks[0]
-    order: tuple[State, ...] = ("running", "queued", "failed", "cancelled", "finished")
+    order: tuple[JobState, ...] = ("running", "queued", "failed", "cancelled", "finished")
     counts = {name: sum(task.state == name for task in tasks) for name in order}
     first = next(name for name in order if counts[name])
     parts = [f"{count} {name}" for name, count in counts.items() if count]
     reasons = dict.fromkeys(task.reason for task in tasks if task.state == "failed")
-    return JobState(first, "; ".join([", ".join(parts), *filter(None, reasons)]))
+    return JobStatus(first, "; ".join([", ".join(parts), *filter(None, reasons)]))

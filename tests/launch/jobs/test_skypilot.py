@@ -241,8 +241,8 @@ def test_spot_runs_go_on_from_the_bucket(machine: MadePrograms, tmp_path: Path) 
     assert read_launch_site(str(tmp_path / "site" / "ours.toml")).skypilot == job.site.skypilot
     for number, call in ((1, first), (2, second)):
         own = ["--seed", str(6 + number), "--runs-folder", "/bucket/runs", "--name", f"Demo_2-r{number}"]
-        going_on = ["--resume-or-start", "--checkpoint-minutes", "10"]
-        assert call["words"][-11:] == [*going_on, *own, "--site", "aws-g4dn-12xlarge"]
+        resuming = ["--resume-or-start", "--checkpoint-minutes", "10"]
+        assert call["words"][-11:] == [*resuming, *own, "--site", "aws-g4dn-12xlarge"]
         assert call["variables"]["HOROVOD_TWINS_CACHE"] == "/tmp/a b/$(touch hit)"
     assert not list(tmp_path.rglob("hit"))
 

@@ -193,7 +193,7 @@ def test_a_run_that_meets_the_time_limit_goes_on_and_ends_with_the_weights_of_on
     assert desk.weights(name) == desk.weights(whole)
     log = desk.log(name)
     assert f"{name}: 2 ranks on n[1-2], Slurm job {done[name]}, turn 1\n" in log and "turn 2\n" in log
-    assert "the time limit is near: back into the queue, to go on from what is saved\n" in log
+    assert "the time limit is near: requeueing, to resume from what was saved\n" in log
 
 
 def test_runs_tell_what_their_start_cost(desk: Desk, done: dict[str, str]) -> None:

@@ -18,10 +18,10 @@ import pytest
 from rendered_files import assert_as_kept
 
 from common.errors import UserError
-from launch.jobs.job import Job, JobRecord, JobState
+from launch.jobs.job import Job, JobRecord, JobStatus
 from launch.jobs.schedulers import slurm
 from launch.sites.site_files import LaunchSite, read_launch_site
-from launch.starting.launchers import start_at
+from launch.starting.launchers import launcher_at
 
 WAIT_SECONDS = 120
 HOSTILE = "a b'c\"d$(touch hit)`touch hit`;touch hit&&* \\ #x"
@@ -219,7 +219,7 @@ def test_near_the_limit_srun_is_ended_by_slurm_and_the_job_requeued(stage: Stage
     stage.program("srun", stage.endless)
     stage.program("scancel", end_ranks(stage))
     code, output = notified(stage, make_job(site=stage.site()), saves=True)
-    assert code == 0 and "back into the queue" in output
+    assert code == 0 and "requeueing" in output
     assert stage.words()[-2:] == [["scancel", "--signal=TERM", "7"], ["scontrol", "requeue", "7"]]
     assert not (stage.folder / "exit-code").exists()  # it is not at its end
 
@@ -299,11 +299,11 @@ def test_counts_are_those_of_slurm_and_hosts_are_named_where_a_launcher_needs_th
 
 def test_within_a_job_as_many_ranks_fit_as_it_has_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_NTASKS", raising=False)
-    assert start_at("slurm", hosts=None).slots() is None
+    assert launcher_at("slurm", hosts=None).slots() is None
     monkeypatch.setenv("SLURM_NTASKS", "8")
-    assert start_at("slurm", hosts=None).slots() == 8
-    assert start_at("slurm", hosts="a:2,b:1").slots() == 3
-    assert start_at("local", hosts=None).slots() is None
+    assert launcher_at("slurm", hosts=None).slots() == 8
+    assert launcher_at("slurm", hosts="a:2,b:1").slots() == 3
+    assert launcher_at("local", hosts=None).slots() is None
 
 
 @pytest.mark.parametrize("launcher", ["srun", "mpirun", "horovodrun"])
@@ -325,7 +325,7 @@ def test_no_word_is_read_by_the_shell(tmp_path: Path, launcher: str, request: py
     saved.touch()
     process.send_signal(signal.SIGUSR1)
     output = process.communicate(timeout=WAIT_SECONDS)[0]
-    assert process.returncode == 0 and "back into the queue" in output
+    assert process.returncode == 0 and "requeueing" in output
     words = next(words for words in stage.words() if words[0] == launcher)
     assert words[words.index("--data-folder") + 1] == HOSTILE
     assert words[words.index("--runs-folder") + 1] == f"runs {HOSTILE}"
@@ -343,22 +343,22 @@ def record(*, identifier: str = "7", repeats: int = 1) -> JobRecord:
 @pytest.mark.parametrize(
     ("queue", "state"),
     [
-        ("PENDING  0  Resources", JobState("queued", "Resources")),
-        ("PENDING  0  ReqNodeNotAvail, May be reserved", JobState("queued", "ReqNodeNotAvail, May be reserved")),
-        ("RUNNING  0  None", JobState("running")),
-        ("COMPLETED  0  None", JobState("finished")),
-        ("FAILED  512  NonZeroExitCode", JobState("failed", "exit code 2")),
-        ("TIMEOUT  0  TimeLimit", JobState("failed", "timeout")),
-        ("OUT_OF_MEMORY  0  OutOfMemory", JobState("failed", "out of memory")),
-        ("CANCELLED  0  None", JobState("cancelled")),
+        ("PENDING  0  Resources", JobStatus("queued", "Resources")),
+        ("PENDING  0  ReqNodeNotAvail, May be reserved", JobStatus("queued", "ReqNodeNotAvail, May be reserved")),
+        ("RUNNING  0  None", JobStatus("running")),
+        ("COMPLETED  0  None", JobStatus("finished")),
+        ("FAILED  512  NonZeroExitCode", JobStatus("failed", "exit code 2")),
+        ("TIMEOUT  0  TimeLimit", JobStatus("failed", "timeout")),
+        ("OUT_OF_MEMORY  0  OutOfMemory", JobStatus("failed", "out of memory")),
+        ("CANCELLED  0  None", JobStatus("cancelled")),
         ("COMPLETED  0  None\nRUNNING  0  None\nPENDING  0  Resources",
-         JobState("running", "1 running, 1 queued, 1 finished")),
+         JobStatus("running", "1 running, 1 queued, 1 finished")),
         ("COMPLETED  0  None\nFAILED  256  NonZeroExitCode\nCOMPLETED  0  None",
-         JobState("failed", "1 failed, 2 finished; exit code 1")),
+         JobStatus("failed", "1 failed, 2 finished; exit code 1")),
     ],
 )  # fmt: skip
 def test_how_a_job_stands_as_long_as_slurm_holds_it(
-    queue: str, state: JobState, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    queue: str, state: JobStatus, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.program("squeue", f"echo {shlex.quote(queue)}")
     monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:{os.environ['PATH']}")
@@ -368,14 +368,14 @@ def test_how_a_job_stands_as_long_as_slurm_holds_it(
 @pytest.mark.parametrize(
     ("accounts", "state"),
     [
-        ("echo 'COMPLETED|0:0'", JobState("finished")),
-        ("echo 'CANCELLED by 1000|0:15'", JobState("cancelled")),
-        ("printf 'COMPLETED|0:0\\nFAILED|2:0\\n'", JobState("failed", "1 failed, 1 finished; exit code 2")),
-        ("echo 'Slurm accounting storage is disabled' >&2; exit 1", JobState("failed", "exit code 3")),
+        ("echo 'COMPLETED|0:0'", JobStatus("finished")),
+        ("echo 'CANCELLED by 1000|0:15'", JobStatus("cancelled")),
+        ("printf 'COMPLETED|0:0\\nFAILED|2:0\\n'", JobStatus("failed", "1 failed, 1 finished; exit code 2")),
+        ("echo 'Slurm accounting storage is disabled' >&2; exit 1", JobStatus("failed", "exit code 3")),
     ],
 )
 def test_how_a_job_stands_that_slurm_has_forgotten(
-    accounts: str, state: JobState, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    accounts: str, state: JobStatus, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.program("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     stage.program("sacct", accounts)
@@ -392,7 +392,7 @@ def test_a_job_that_left_nothing_is_unknown(stage: Stage, monkeypatch: pytest.Mo
     (stage.folder / "exit-code-1").write_text("0\n")
     assert slurm.state(record(repeats=2), stage.folder).state == "unknown"  # the second is not known
     (stage.folder / "exit-code-2").write_text("0\n")
-    assert slurm.state(record(repeats=2), stage.folder) == JobState("finished", "2 finished")
+    assert slurm.state(record(repeats=2), stage.folder) == JobStatus("finished", "2 finished")
 
 
 def test_a_script_that_is_told_to_end_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,7 +404,7 @@ def test_a_script_that_is_told_to_end_says_so(stage: Stage, monkeypatch: pytest.
     stage.end()
     stage.program("squeue", "exit 0")
     monkeypatch.setenv("PATH", f"{stage.folder / 'bin'}:{os.environ['PATH']}")
-    assert slurm.state(record(), stage.folder) == JobState("cancelled")
+    assert slurm.state(record(), stage.folder) == JobStatus("cancelled")
 
 
 def test_without_slurm_and_without_answer_it_is_said(

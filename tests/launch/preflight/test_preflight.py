@@ -47,7 +47,7 @@ from launch.preflight.hosts import skew_bounds
 from launch.preflight.plan import Plan, make_plan, slurm_slots, tasks_per_node
 from launch.preflight.ranks import start_ranks
 from launch.sites.site_files import read_launch_site
-from launch.starting.launchers import Slots, Start
+from launch.starting.launchers import Launcher, Slots
 from launch.starting.parallel import run_for_hosts
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -74,7 +74,7 @@ def made_plan(**changes: Any) -> Plan:
     """Two hosts with two ranks each, by ssh."""
     site = changes.pop("site", read_launch_site("hosts"))
     plan = Plan(
-        site=site, place="job", hosts={"a": 2, "b": 2}, way="ssh", start=Start(site=site), frameworks=("torch",),
+        site=site, place="job", hosts={"a": 2, "b": 2}, way="ssh", start=Launcher(site=site), frameworks=("torch",),
         controller="mpi", dataset="mnist", folders={"runs": "/shared/runs"},
     )  # fmt: skip
     return replace(plan, **changes)

@@ -9,7 +9,7 @@ from common.errors import UserError
 from common.sites.table import read_sites
 from launch import __main__ as launch
 from launch.sites.site_files import SITE_FILES, read_launch_site, shipped_sites
-from launch.starting.launchers import Slots, parse_hosts, place_ranks, read_host_file, start_at
+from launch.starting.launchers import Slots, assign_ranks, launcher_at, parse_hosts, read_host_file
 
 SHIPPED = {
     "local": ("local", "horovodrun", ["local"]),
@@ -166,12 +166,12 @@ def test_every_shipped_site_is_listed(capsys: pytest.CaptureFixture[str]) -> Non
 def test_ranks_fill_hosts_or_spread_over_them(np: int, spread: bool, placed: str) -> None:
     hosts = parse_hosts("a:2, b:3,c")
     assert hosts == [Slots("a", 2), Slots("b", 3), Slots("c", 1)]
-    assert ",".join(map(str, place_ranks(hosts, np=np, spread=spread))) == placed
+    assert ",".join(map(str, assign_ranks(hosts, np=np, spread=spread))) == placed
 
 
 def test_too_few_slots() -> None:
     with pytest.raises(UserError, match=r"fewer slots than ranks. Received: 4 ranks, 3 slots on a:2, b:1"):
-        place_ranks(parse_hosts("a:2,b"), np=4, spread=False)
+        assign_ranks(parse_hosts("a:2,b"), np=4, spread=False)
 
 
 @pytest.mark.parametrize("text", ["", "a,,b", "a:x", "a:-1", "-oProxyCommand=x:1", "a b", ":2"])
@@ -199,13 +199,13 @@ def test_a_host_file(tmp_path: Path) -> None:
 
 
 def test_commands_here_and_there() -> None:
-    here = start_at(None, hosts=None)
+    here = launcher_at(None, hosts=None)
     assert here.words(np=4) == ["horovodrun", "-np", "4"]
     assert here.words(np=4, controller="gloo") == ["horovodrun", "-np", "4", "--gloo"]
     assert here.recorded_arguments(["--epochs", "1"]) == ["--epochs", "1"]
-    there = start_at("cte-power", hosts=None, gpus_per_node=4)
+    there = launcher_at("cte-power", hosts=None, gpus_per_node=4)
     assert there.words(np=8)[0] == "srun" and "--mpi=pmix" in there.words(np=8)
     assert there.recorded_arguments([]) == ["--site", "cte-power"]
-    assert start_at("hosts", hosts="a:2,b:2").slots() == 4
+    assert launcher_at("hosts", hosts="a:2,b:2").slots() == 4
     with pytest.raises(UserError, match=r"the site names no hosts. Received: hosts. Write them"):
-        start_at("hosts", hosts=None)
+        launcher_at("hosts", hosts=None)

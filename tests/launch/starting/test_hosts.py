@@ -13,7 +13,7 @@ from two_hosts import INTERFACE, PATIENCE_SECONDS, ROOT, SSH_PORT, Hosts, severa
 from common.errors import UserError
 from common.run_folder.records import read_run
 from launch.sites.site_files import read_launch_site
-from launch.starting.launchers import Slots, Start, parse_hosts
+from launch.starting.launchers import Launcher, Slots, parse_hosts
 
 SMALL = ["--device", "cpu", "--threads", "1", "--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp"]
 SHORT = [*SMALL, "--epochs", "1", "--max-steps", "4"]
@@ -224,7 +224,9 @@ def test_hosts_that_are_none_are_refused(text: str) -> None:
 
 def test_the_words_that_reach_hosts(tmp_path: Path) -> None:
     hosts = ['names = ["a:2", "b:2"]', "ssh_port = 2222", 'identity_file = "/home/me/key"', 'mpi_folder = "/opt/mpi"']
-    start = Start(site=read_launch_site(str(write_site(tmp_path, hosts=hosts))), hosts=[Slots("a", 2), Slots("b", 2)])
+    start = Launcher(
+        site=read_launch_site(str(write_site(tmp_path, hosts=hosts))), hosts=[Slots("a", 2), Slots("b", 2)]
+    )
     reached = ["-H", "a:2,b:1", "--disable-cache", "-p", "2222", "-i", "/home/me/key"]
     interface = ["--network-interfaces", INTERFACE]
     prefix = ["--mpi-args=--prefix /opt/mpi"]

@@ -22,9 +22,9 @@ from common.run_folder.records import RunWriter, read_run, write_record
 from launch.__main__ import main
 from launch.jobs.job import JobRecord
 from launch.jobs.job import write_record as write_job
-from launch.transfer.fetch import Fetching
-from launch.transfer.fetched_runs import Root, why_not_earlier
-from launch.transfer.remote_files import Place
+from launch.transfer.fetch import RunFetcher
+from launch.transfer.fetched_runs import Root, why_not_replaceable
+from launch.transfer.remote_files import RemoteFolder
 
 # Names that shells, tar and checksum programs trip over.
 STRANGE = ["a b", "-rf", "$(touch owned)", "it's", 'quo"te', "back\\slash", "line\nend", "car\rriage", "ä😀", "*", "~",
@@ -130,7 +130,7 @@ def test_a_host_that_is_not_there_is_one_line(ssh: Path, tmp_path: Path, capsys:
     assert not (tmp_path / "to").exists()
 
 
-def broken_place(tmp_path: Path, *, after: int) -> Place:
+def broken_place(tmp_path: Path, *, after: int) -> RemoteFolder:
     """Return this machine, but for a connection that breaks after so many bytes of a stream of files."""
     program = tmp_path / "broken"
     program.write_text(
@@ -141,7 +141,7 @@ def broken_place(tmp_path: Path, *, after: int) -> Place:
         """
     )
     program.chmod(0o755)
-    return Place([str(program)], "")
+    return RemoteFolder([str(program)], "")
 
 
 @pytest.mark.parametrize("after", [0, 100, 512, 2_500_000, 3_900_000])
@@ -151,13 +151,13 @@ def test_a_connection_that_breaks_leaves_nothing_half(after: int, tmp_path: Path
     make_run(there / "b", big=2_000_000)
     root = Root.at(str(there), name="")
     with pytest.raises(UserError, match=r"the connection failed, or broke.*exit code 255.*Give the same command again"):
-        Fetching(broken_place(tmp_path, after=after), [root], to=to).run()
+        RunFetcher(broken_place(tmp_path, after=after), [root], to=to).run()
     whole = [name for name in ("a", "b") if (to / name).exists()]
     only_whole(to, *whole)
     assert whole == (["a"] if after > 2_100_000 else [])
     assert all(content(to / name) == content(there / name) for name in whole)
     # The same again, with a connection that holds: what has come whole does not come again.
-    again = Fetching(Place([], ""), [root], to=to)
+    again = RunFetcher(RemoteFolder([], ""), [root], to=to)
     again.run()
     assert content(to) == content(there) and not again.refused
 
@@ -193,12 +193,12 @@ def _has_group(number: int) -> bool:
     return True
 
 
-def answer(tmp_path: Path, edit: str) -> Place:
+def answer(tmp_path: Path, edit: str) -> RemoteFolder:
     """Return this machine, but for a program that edits each script before it is run."""
     program = tmp_path / "editing"
     program.write_text(f"#!/bin/sh\ncat > {tmp_path}/script\n{edit}\nsh {tmp_path}/script\n")
     program.chmod(0o755)
-    return Place([str(program)], "")
+    return RemoteFolder([str(program)], "")
 
 
 def test_a_byte_that_is_damaged_on_the_way_is_found(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_byte_that_is_damaged_on_the_way_is_found(tmp_path: Path) -> None:
     make_run(there / "a")
     place = answer(tmp_path, f"sed -i 's/tar -cf .*/& | sed s,2026,2027,/' {tmp_path}/script")
     with pytest.raises(UserError, match=rf"does not come as it is there. Received: {there}/a"):
-        Fetching(place, [Root.at(str(there), name="")], to=to).run()
+        RunFetcher(place, [Root.at(str(there), name="")], to=to).run()
     only_whole(to)
 
 
@@ -217,7 +217,7 @@ def test_names_that_lead_out_are_refused(name: str, tmp_path: Path) -> None:
     # What find prints of epochs.jsonl is written otherwise, as a machine might that means ill.
     place = answer(tmp_path, f"sed -i 's,^find .*,& | sed -z s:there/a/epochs.jsonl:there/{name}:,' {tmp_path}/script")
     with pytest.raises(UserError, match=r"leads out of its folder|connection failed") as error:
-        Fetching(place, [Root.at(str(there), name="")], to=tmp_path / "to").run()
+        RunFetcher(place, [Root.at(str(there), name="")], to=tmp_path / "to").run()
     assert "leads out" in str(error.value)
     assert not (tmp_path / "to").exists() and not (tmp_path / "evil").exists()
 
@@ -228,7 +228,7 @@ def test_a_file_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
     (tmp_path / "evil").write_text("evil")
     place = answer(tmp_path, f"sed -i 's,tar -cf .*,tar -cf - -P {tmp_path}/evil,' {tmp_path}/script")
     with pytest.raises(UserError, match=rf"not asked for. Received: a file named {tmp_path}/evil"):
-        Fetching(place, [Root.at(str(there), name="")], to=to).run()
+        RunFetcher(place, [Root.at(str(there), name="")], to=to).run()
     only_whole(to)
 
 
@@ -289,7 +289,7 @@ def test_an_earlier_state_is_replaced(
     assert f"replaced an earlier state: {here}" in shown
     assert content(here) == content(there), "nothing of the old state is left"
     only_whole(tmp_path / "to", "a")
-    assert why_not_earlier(there, here) is None
+    assert why_not_replaceable(there, here) is None
 
 
 def test_an_earlier_state_stays_where_its_place_cannot_be_taken(
@@ -407,7 +407,7 @@ def test_a_run_that_changes_on_the_way_is_copied_again(tmp_path: Path) -> None:
         tmp_path,
         f"if grep -q 'tar -cf' {tmp_path}/script && [ -e {later} ]; then rm -r {there}/a; mv {later} {there}/a; fi",
     )
-    Fetching(place, [Root.at(str(there), name="")], to=to).run()
+    RunFetcher(place, [Root.at(str(there), name="")], to=to).run()
     assert content(to / "a") == content(there / "a") and len(read_run(to / "a").epochs) == 2
     only_whole(to, "a")
 
@@ -420,7 +420,7 @@ def test_a_run_that_never_rests_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"does not come as it is there\. Received: .*/there/a\. It changes meanwhile, or"
     ):
-        Fetching(place, [Root.at(str(there), name="")], to=to).run()
+        RunFetcher(place, [Root.at(str(there), name="")], to=to).run()
     only_whole(to)
 
 
@@ -529,5 +529,5 @@ def test_what_must_not_be_read_is_one_line(tmp_path: Path) -> None:
     refusal = f"find: '{tmp_path}/there/a/checkpoints': Permission denied"
     place = answer(tmp_path, f"sed -i 's,^find .*,&; echo \"{refusal}\" >\\&2,' {tmp_path}/script")
     with pytest.raises(UserError, match=r"not all of the runs can be read. Received: find: .*: Permission denied"):
-        Fetching(place, [Root.at(str(tmp_path / "there"), name="")], to=tmp_path / "to").run()
+        RunFetcher(place, [Root.at(str(tmp_path / "there"), name="")], to=tmp_path / "to").run()
     assert not (tmp_path / "to").exists()

@@ -30,10 +30,10 @@ name="trial"
 echo "$name: $ranks ranks on $SLURM_JOB_NODELIST, Slurm job $SLURM_JOB_ID, turn $((${SLURM_RESTART_COUNT:-0} + 1))"
 python -m launch preflight --np 2 --site slurm
 
-# Slurm sends USR1 some time before the limit: the ranks end, and the job goes on in its next turn from what is saved.
+# Slurm sends USR1 before the time limit: the ranks stop, and the requeued job resumes from what they saved.
 step=
 began=$(date +%s)
-near_the_limit() {
+before_time_limit() {
   trap '' USR1
   if [ -n "$step" ]; then
     scancel --signal=TERM "$SLURM_JOB_ID" || true
@@ -45,12 +45,12 @@ near_the_limit() {
     echo "the time limit is near and nothing was saved since the start: give more --minutes, no run of the experiment ends in this time" >&2
     exit 1
   fi
-  echo "the time limit is near: back into the queue, to go on from what is saved"
+  echo "the time limit is near: requeueing, to resume from what was saved"
   trap - EXIT
   scontrol requeue "$SLURM_JOB_ID"
   exit 0
 }
-trap near_the_limit USR1
+trap before_time_limit USR1
 
 setsid python -m launch experiment run smoke --only '*-cnn-np2' --runs-folder runs --site slurm &
 step=$!

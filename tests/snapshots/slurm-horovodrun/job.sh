@@ -28,10 +28,10 @@ hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/\$/:$SLURM_NTASKS
 name="trial"
 echo "$name: $ranks ranks on $SLURM_JOB_NODELIST, Slurm job $SLURM_JOB_ID, turn $((${SLURM_RESTART_COUNT:-0} + 1))"
 
-# Slurm sends USR1 some time before the limit: the ranks end, and the job goes on in its next turn from what is saved.
+# Slurm sends USR1 before the time limit: the ranks stop, and the requeued job resumes from what they saved.
 step=
 began=$(date +%s)
-near_the_limit() {
+before_time_limit() {
   trap '' USR1
   if [ -n "$step" ]; then
     kill -TERM -- "-$step" || true
@@ -42,12 +42,12 @@ near_the_limit() {
     echo "the time limit is near and nothing was saved since the start: give more --minutes, or fewer --checkpoint-minutes" >&2
     exit 1
   fi
-  echo "the time limit is near: back into the queue, to go on from what is saved"
+  echo "the time limit is near: requeueing, to resume from what was saved"
   trap - EXIT
   scontrol requeue "$SLURM_JOB_ID"
   exit 0
 }
-trap near_the_limit USR1
+trap before_time_limit USR1
 
 HOROVOD_TWINS_STARTED_AT=$(date +%s.%N); export HOROVOD_TWINS_STARTED_AT
 setsid horovodrun -np "$ranks" --gloo -H "$hosts" python torch_impl/train.py --epochs 3 --resume-or-start --checkpoint-minutes 10 --runs-folder runs --name "$name" --site slurm &
