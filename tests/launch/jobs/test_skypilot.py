@@ -321,7 +321,7 @@ def test_what_a_task_needs_is_asked_for(
 
 
 def test_an_experiment_s_file_in_the_project_comes_along() -> None:
-    job = a_job(program=None, experiment=str(ROOT / "launch" / "experiments" / "smoke.toml"), arguments=())
+    job = a_job(program=None, experiment=str(ROOT / "launch" / "experiments" / "shipped" / "smoke.toml"), arguments=())
     assert " experiment run launch/experiments/shipped/smoke.toml " in task_of(job)["run"]
 
 
