@@ -64,8 +64,7 @@ bench: ## set up if needed, then measure speed and scaling
 
 parity: ## prove that both frameworks train alike, show table and plots (ARGS="--size toy|standard|full")
 	@$(SETUP) --frameworks "torch keras"
-	@folder=runs/parity-$$(date +%Y%m%d-%H%M%S); .venv/bin/python -m launch parity --folder $$folder $(ARGS); code=$$?; \
-	  if [ -f $$folder/parity.json ]; then .venv/bin/python -m analysis parity $$folder || code=$$?; fi; exit $$code
+	@.venv/bin/python -m launch parity $(ARGS)
 
 smoke: ## every kind of experiment at toy size, both frameworks, under 5 minutes (results in runs/smoke/)
 	@$(SETUP) --frameworks "torch keras"

@@ -12,6 +12,7 @@ python -m analysis check RUNS...                      why a run or a comparison 
 python -m analysis a-against-a RUNS...                how often the comparison errs
 python -m analysis parity FOLDER                      what the proofs of `python -m launch parity` showed
 python -m analysis parity RUN RUN                     whether two runs were the same experiment
+python -m analysis bench FILE                         the speed that `python -m launch bench` measured
 python -m analysis import-thesis FOLDER -o RUNS       the raw files of the thesis as run folders
 python -m analysis thesis RUNS...                     its tables and figures, with the published values
 python -m analysis ring --ranks 4                     the ring all-reduce, pass by pass
@@ -21,7 +22,7 @@ import sys
 from collections.abc import Sequence
 
 from analysis.questions import aa_test as a_against_a
-from analysis.questions import check, compare, frameworks, times
+from analysis.questions import bench, check, compare, frameworks, times
 from analysis.questions.clouds import command as clouds
 from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
@@ -45,6 +46,7 @@ COMMANDS = (
     check,
     a_against_a,
     parity,
+    bench,
     import_thesis,
     thesis,
     ring,

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from common.checks.bench_record import Turn
 from common.config import Config, config_from_dict
 from common.distributed.ranks import Ranks
 from common.run_folder.environment import describe_environment
@@ -53,34 +54,6 @@ class BenchSettings:
     seconds: float
     threads: int
     results: Path
-
-
-@dataclass(frozen=True, kw_only=True)
-class Turn:
-    """One turn of one contestant.
-
-    Attributes:
-        ranks: that trained.
-        steps: updates.
-        images: of all ranks.
-        seconds: of the slowest rank.
-        cpu_seconds: of all threads of rank 0. Without the time that other programs take, so on a busy machine it says
-            more than `seconds` where one rank trains.
-    """
-
-    model: str
-    contestant: str
-    round: int
-    ranks: int
-    steps: int
-    images: int
-    seconds: float
-    cpu_seconds: float
-
-    @property
-    def images_per_second(self) -> float:
-        """Throughput = images of all ranks / seconds of the slowest rank."""
-        return self.images / self.seconds
 
 
 def read_settings(arguments: Sequence[str] | None) -> BenchSettings:

@@ -3,9 +3,10 @@
     python -m launch parity                                  5 models, 8 optimizers, 1, 2 and 4 ranks
     python -m launch parity --size toy                       some of it, in a minute or two
     python -m launch parity --models resnet34 --np 1 --exchanged-updates 50
-    python -m analysis parity FOLDER                         what came of it
+    python -m analysis parity FOLDER                         show the result again
 
-Leaves `parity.json` beside two ordinary run folders, one of each framework, trained by horovodrun in float64.
+Writes `parity.json` and two ordinary run folders, one per framework, trained by horovodrun in float64; then
+`python -m analysis parity` shows them.
 """
 
 import argparse
@@ -17,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from common.checks.parity_cases import GLOBAL_BATCH, IMAGES, OPTIMIZERS, has_batch_norm
-from common.checks.parity_record import PARITY_FILE, ParitySettings
+from common.checks.parity_record import ParitySettings
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.records import check_new_folder
 from launch.checks.parity_jobs import EXCHANGED_BY_RANKS, RUN_RANKS, run_settings
 from launch.checks.parity_proofs import FRAMEWORKS, Proofs
+from launch.starting.analysis import run_analysis
 from launch.starting.train import check_settings
 
 EXIT_CODE_DIFFERENT = 1
@@ -79,7 +81,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code: 0, or 1 if something differs more than it may."""
+    """Run the command; return its exit code: 0, or 1 if a difference exceeds its tolerance."""
     settings = read_settings(options)
     folder = Path(options.folder or f"runs/parity-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
     check_new_folder(folder, remedy="Give another --folder")
@@ -88,11 +90,12 @@ def run(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
     proofs = Proofs(folder, settings)
     try:
-        proofs.carry_out()
+        proofs.run()
     except KeyboardInterrupt:
-        print(f"interrupted; what was compared before is in {folder / PARITY_FILE}")
+        print(f"interrupted; to see the comparisons made so far: python -m analysis parity {folder}")
         return EXIT_CODE_INTERRUPTED
-    return EXIT_CODE_DIFFERENT if proofs.report() else 0
+    shown = run_analysis("parity", folder)
+    return shown or (EXIT_CODE_DIFFERENT if proofs.differ else 0)
 
 
 def read_settings(options: argparse.Namespace) -> ParitySettings:

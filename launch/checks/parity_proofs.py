@@ -53,7 +53,7 @@ class Proofs:
             planned += sum(planned_seconds([job], np=np) for job in exchange_jobs(settings, np=np))
         self.progress = Progress(planned)
 
-    def carry_out(self) -> None:
+    def run(self) -> None:
         """Do all of it; what was compared is in the record at once.
 
         Raises:
@@ -96,18 +96,10 @@ class Proofs:
         self.record = replace(self.record, ended_at=now())
         self._keep(NOTHING)
 
-    def report(self) -> int:
-        """Print what came of it; return the number of comparisons that differ more than they may."""
-        comparisons = self.record.comparisons
-        wrong = [one for one in comparisons if one.differs]
-        judged = sum(one.tolerance is not None for one in comparisons)
-        for one in wrong:
-            print(f"differs: {one.description}")
-        print(
-            f"{judged} comparisons judged, {len(wrong)} differ more than they may; {len(comparisons) - judged} shown "
-            f"only. Table and plots: python -m analysis parity {self.folder}"
-        )
-        return len(wrong)
+    @property
+    def differ(self) -> bool:
+        """Whether a difference exceeds its tolerance."""
+        return any(one.differs for one in self.record.comparisons)
 
     def _keep(self, findings: Findings) -> None:
         self.findings += findings

@@ -430,7 +430,8 @@ def test_what_is_broken_in_one_framework_is_found(
                  "--folder", str(folder)])  # fmt: skip
     output = capfd.readouterr().out
     assert code == 1, output
-    differs = [line for line in output.splitlines() if line.startswith("differs: mlp, 2 updates, momentum, float64")]
+    start = "flag: differs: mlp, 2 updates, momentum, float64"
+    differs = [line for line in output.splitlines() if line.startswith(start)]
     pairs = {"averaging": ["keras np 2 against torch np 2", "keras np 2 against keras np 1"]}
     assert len(differs) == len(pairs.get(part, [0]))
     assert all(

@@ -1,0 +1,150 @@
+"""`python -m analysis bench`: how fast the trainers are, from the turns that `python -m launch bench` measured."""
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from analysis.output.finding import Finding, Plot, add_show_options, check_format, show
+from analysis.output.plots import IDEAL, SETTINGS, Row, draw_rows, framework_style, n_words
+from analysis.output.tables import Table, shown_interval
+from analysis.stats.inference import median_interval
+from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios, read_bench
+
+CONTROLLERS = ("mpi", "gloo")  # between which `horovodrun` leaves the choice
+
+
+@dataclass(frozen=True)
+class SpeedRatio:
+    """What one start measured of one model: images/s of the base, of the measured contestant, ratio of each pair."""
+
+    model: str
+    start: MeasuredStart
+    base: list[float]
+    measured: list[float]
+    ratios: list[float]
+
+    @property
+    def median(self) -> float:
+        """Of the ratios."""
+        return statistics.median(self.ratios)
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = commands.add_parser(
+        "bench",
+        help="show the speed that `launch bench` measured",
+        description="Show a file of `python -m launch bench`: median ratio of each pair of contestants, and its range.",
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="runs/bench-<time>.json")
+    add_show_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    check_format(options)
+    show(find(read_bench(options.file)), options)
+
+
+def find(record: BenchRecord) -> Finding:
+    """Return the ratios of all starts."""
+    ratios = speed_ratios(record)
+    environment = record.environment
+    rounds, seconds = record.settings["rounds"], record.settings["seconds"]
+    answers = [*_trainer_against_loop(ratios), *fastest_controllers(ratios)]
+    return Finding(
+        name="bench",
+        question="How fast are the trainers?",
+        answer="\n".join(answers) or f"{len(ratios)} ratios were measured.",
+        tables=[_table(ratios)],
+        plots=[_plot(ratios)] if ratios else [],
+        flags=[f"other programs kept the machine busy: load average {record.load_average_before[0]:.2f} on "
+               f"{environment.cores} cores"] if record.busy else [],
+        notes=[
+            f"{environment.processor}, {environment.cores} cores, {record.threads_per_rank} threads per rank; "
+            f"{rounds} pairs of turns of {seconds:g} s; a ratio is that of the two turns of a pair",
+            "95 % interval of the median: between two order statistics; it takes at least 6 pairs (--rounds 6)",
+        ],
+    )  # fmt: skip
+
+
+def speed_ratios(record: BenchRecord) -> list[SpeedRatio]:
+    """Return what was measured, sorted by model and framework, then in the order of the starts."""
+    found = []
+    for start in record.starts:
+        turns: dict[str, list[Turn]] = {}
+        for turn in start.turns:
+            turns.setdefault(turn.model, []).append(turn)
+        for model, of_model in turns.items():
+            base = of_model[0].contestant
+            sides = [[one.images_per_second for one in of_model if (one.contestant == base) is is_base]
+                     for is_base in (True, False)]  # fmt: skip
+            found.append(SpeedRatio(model, start, sides[0], sides[1], pair_ratios(of_model)))
+    return sorted((one for one in found if one.ratios), key=lambda one: (one.model, one.start.framework))
+
+
+def fastest_controllers(ratios: Sequence[SpeedRatio]) -> list[str]:
+    """Return which controller has the higher median ratio, for each model and framework measured with both."""
+    lines = []
+    for model, framework in sorted({(one.model, one.start.framework) for one in ratios}):
+        of_both = [one for one in ratios if (one.model, one.start.framework) == (model, framework)]
+        both = [one for one in of_both if one.start.start in CONTROLLERS]
+        if len(both) < len(CONTROLLERS):
+            continue
+        other, best = sorted(both, key=lambda one: one.median)
+        overlap = "; the ranges overlap" if max(other.ratios) >= min(best.ratios) else ""
+        lines.append(
+            f"{model}, {framework}: {best.start.start} is faster, {best.median:.2f} against {other.median:.2f} "
+            f"({other.start.start}){overlap}."
+        )
+    return lines
+
+
+def _trainer_against_loop(ratios: Sequence[SpeedRatio]) -> list[str]:
+    bare = [one for one in ratios if one.start.start == "bare"]
+    if not bare:
+        return []
+    medians = [one.median for one in bare]
+    return [f"The trainer reaches {min(medians):.2f} to {max(medians):.2f} of the speed of a bare loop."]
+
+
+def _table(ratios: Sequence[SpeedRatio]) -> Table:
+    headings = ["model", "framework", "ratio", "base, images/s", "measured, images/s", "median ratio", "range",
+                "95 % interval", "n"]  # fmt: skip
+    rows = [
+        [one.model, one.start.framework, one.start.title, statistics.median(one.base), statistics.median(one.measured),
+         one.median, f"{min(one.ratios):.2f} to {max(one.ratios):.2f}",
+         shown_interval(median_interval(one.ratios), ".2f"), len(one.ratios)]
+        for one in ratios
+    ]  # fmt: skip
+    formats = {"base, images/s": ",.0f", "measured, images/s": ",.0f", "median ratio": ".2f", "n": "d"}
+    return Table("Speed in pairs of turns", headings, rows, formats)
+
+
+def _plot(ratios: Sequence[SpeedRatio]) -> Plot:
+    groups: dict[str, list[Row]] = {}
+    for one in ratios:
+        framework = one.start.framework
+        row = Row(label=framework, values=one.ratios, style=framework_style(framework))
+        groups.setdefault(f"{one.model}: {one.start.title}", []).append(row)
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(7.5, 1.6 + 0.42 * len(ratios)), layout="constrained")
+        ax = figure.subplots()
+        draw_rows(ax, list(groups.items()), unit="measured / base")
+        ax.axvline(1.0, **IDEAL)
+        figure.legend(loc="outside lower center", ncols=2)
+        figure.suptitle(f"Speed in pairs of turns ({n_words([len(one.ratios) for one in ratios])} pairs each)")
+    data = Table(
+        "Ratios of the pairs",
+        ["model", "framework", "start", "ratio"],
+        [[one.model, one.start.framework, one.start.start, value] for one in ratios for value in one.ratios],
+        {"ratio": ".3f"},
+    )
+    return Plot("bench", figure, data)

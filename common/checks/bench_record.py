@@ -1,0 +1,127 @@
+"""`bench-<time>.json`: the turns of a benchmark.
+
+`python -m launch bench` writes it, `python -m analysis bench` shows it.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from common.errors import UserError, one_line
+from common.run_folder.environment import Environment
+
+SCHEMA_VERSION = 1
+BUSY_SHARE = 0.3  # load average per core from which other programs disturb a measurement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One turn of one contestant.
+
+    Attributes:
+        ranks: number of ranks that trained.
+        steps: updates.
+        images: of all ranks.
+        seconds: of the slowest rank.
+        cpu_seconds: of all threads of rank 0. It leaves out the time that other programs take, so on a busy machine it
+            is more reliable than `seconds` where one rank trains.
+    """
+
+    model: str
+    contestant: str
+    round: int
+    ranks: int
+    steps: int
+    images: int
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def images_per_second(self) -> float:
+        """Throughput = images of all ranks / seconds of the slowest rank."""
+        return self.images / self.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredStart:
+    """What one start of ranks measured: the turns of two contestants, the base first, per model.
+
+    Attributes:
+        start: its name on the command line.
+        title: what the ratio of the contestants means.
+        load_average_before: over 1, 5 and 15 minutes.
+        environment: of rank 0, with the controller and the threads per rank.
+    """
+
+    framework: str
+    start: str
+    title: str
+    load_average_before: tuple[float, float, float]
+    environment: dict[str, Any]
+    turns: list[Turn]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRecord:
+    """A benchmark; `finished` is None while it runs."""
+
+    schema_version: int
+    started: str
+    settings: dict[str, Any]
+    environment: Environment
+    threads_per_rank: int
+    load_average_before: tuple[float, float, float]
+    starts: list[MeasuredStart] = field(default_factory=list)
+    finished: str | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether other programs kept the machine busy when the benchmark started."""
+        return self.load_average_before[0] > BUSY_SHARE * self.environment.cores
+
+
+def pair_ratios(turns: Sequence[Turn]) -> list[float]:
+    """Return images/s of the measured contestant over those of the base, one ratio for each round that has both.
+
+    Args:
+        turns: of one model in one start; the base takes the first.
+    """
+    base = turns[0].contestant
+    speeds = {(turn.contestant == base, turn.round): turn.images_per_second for turn in turns}
+    rounds = sorted({turn.round for turn in turns})
+    return [
+        speeds[False, number] / speeds[True, number]
+        for number in rounds
+        if (True, number) in speeds and (False, number) in speeds
+    ]
+
+
+def write_bench(file: Path, record: BenchRecord) -> None:
+    """Write the record."""
+    file.write_text(json.dumps(asdict(record), indent=1) + "\n")
+
+
+def read_bench(file: Path) -> BenchRecord:
+    """Read and validate the record.
+
+    Raises:
+        UserError: it is missing, or it does not follow the schema.
+    """
+    try:
+        record = TypeAdapter(BenchRecord).validate_json(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"cannot read the benchmark: {error.strerror}. Received: {file}. Give a file of `python -m launch bench`"
+        ) from None
+    except ValueError as error:  # not UTF-8, or pydantic's ValidationError
+        reason = one_line(error) if isinstance(error, ValidationError) else str(error)
+        raise UserError(f"{file} is not a benchmark: {reason}. Give a file of `python -m launch bench`") from None
+    if record.schema_version != SCHEMA_VERSION:
+        raise UserError(
+            f"unknown schema version. Received: {record.schema_version} in {file}. This program reads {SCHEMA_VERSION}"
+        )
+    return record

@@ -1,0 +1,111 @@
+"""`python -m analysis bench`: ratios of pairs worked out by hand, the table, and files that cannot be read."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_runs import make_environment
+
+from analysis.__main__ import main
+from analysis.questions.bench import fastest_controllers, speed_ratios
+from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios, write_bench
+
+
+def turn(contestant: str, number: int, *, images: int = 100, seconds: float = 1.0) -> Turn:
+    return Turn(model="cnn", contestant=contestant, round=number, ranks=2 if contestant == "np2" else 1, steps=1,
+                images=images, seconds=seconds, cpu_seconds=seconds)  # fmt: skip
+
+
+def start_of(ratios: Sequence[float], *, name: str = "mpi") -> MeasuredStart:
+    turns = [one for number, ratio in enumerate(ratios)
+             for one in (turn("np1", number), turn("np2", number, images=round(100 * ratio)))]  # fmt: skip
+    return MeasuredStart(framework="torch", start=name, title=f"np 2 / np 1, {name}",
+                         load_average_before=(0.1, 0.1, 0.1), environment={}, turns=turns)  # fmt: skip
+
+
+def record_of(*starts: MeasuredStart, load: float = 0.1) -> BenchRecord:
+    return BenchRecord(
+        schema_version=1, started="2026-01-01T00:00:00+00:00", settings={"rounds": 5, "seconds": 1.0},
+        environment=make_environment(), threads_per_rank=1, load_average_before=(load, load, load), starts=list(starts),
+    )  # fmt: skip
+
+
+def test_ratios_are_those_of_pairs_not_of_averages() -> None:
+    """The machine slows down threefold between rounds: averages over all turns would show it, pairs do not."""
+    turns = [
+        turn("np1", 0, images=300, seconds=1.0),
+        turn("np2", 0, images=600, seconds=1.0),
+        turn("np1", 1, images=300, seconds=3.0),
+        turn("np2", 1, images=600, seconds=4.0),
+        turn("np1", 2, images=300, seconds=1.0),
+        turn("np2", 2, images=900, seconds=2.0),
+        turn("np1", 3, images=300, seconds=1.0),  # its pair was never measured
+    ]
+    assert pair_ratios(turns) == pytest.approx([2.0, 1.5, 1.5])
+
+
+def test_the_faster_controller_is_named_and_overlapping_ranges_are_reported() -> None:
+    def lines(*starts: MeasuredStart) -> list[str]:
+        return fastest_controllers(speed_ratios(record_of(*starts)))
+
+    mpi = start_of([1.7, 1.8, 1.9])
+    assert lines(mpi, start_of([1.4, 1.5, 1.6], name="gloo")) == [
+        "cnn, torch: mpi is faster, 1.80 against 1.50 (gloo)."
+    ]
+    assert lines(mpi, start_of([1.75, 1.85, 1.9], name="gloo")) == [
+        "cnn, torch: gloo is faster, 1.85 against 1.80 (mpi); the ranges overlap."
+    ]
+    assert lines(mpi) == []
+
+
+def test_the_table_has_base_range_interval_and_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The 95 % interval of the median of six values is their range; of five there is none."""
+    file = tmp_path / "bench.json"
+    write_bench(file, record_of(start_of([1.75, 1.8, 1.85, 1.8, 1.8]), start_of([1.5, 1.4, 1.6] * 2, name="gloo")))
+    assert main(["bench", str(file), "--plots", str(tmp_path / "plots")]) == 0
+    printed = capsys.readouterr().out
+    mpi, gloo = ([word.strip() for word in line.split("  ") if word]
+                 for line in printed.splitlines() if line.startswith("cnn  "))  # fmt: skip
+    assert mpi == ["cnn", "torch", "np 2 / np 1, mpi", "100", "180", "1.80", "1.75 to 1.85", "5"]
+    assert gloo[5:] == ["1.50", "1.40 to 1.60", "1.40 to 1.60", "6"]
+    assert "flag:" not in printed and (tmp_path / "plots" / "bench.svg").exists()
+
+
+def test_a_busy_machine_is_flagged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bench.json"
+    write_bench(file, record_of(start_of([1.8]), load=50.0))
+    assert main(["bench", str(file)]) == 0
+    assert "flag: other programs kept the machine busy: load average 50.00" in capsys.readouterr().out
+
+
+def test_files_of_earlier_versions_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They hold ratios beside the turns, and of an interrupted benchmark no end."""
+    content: dict[str, Any] = asdict(record_of(start_of([1.8])))
+    content["starts"][0]["ratios"] = {"cnn": {"median": 1.8, "least": 1.8, "most": 1.8, "n": 1}}
+    del content["finished"]
+    (tmp_path / "old.json").write_text(json.dumps(content))
+    assert main(["bench", str(tmp_path / "old.json")]) == 0
+    assert "1.80" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot read the benchmark: No such file or directory"),
+        (b"\xff", "is not a benchmark"),
+        (b"{}", "is not a benchmark: schema_version"),
+        (json.dumps(asdict(record_of()) | {"schema_version": 2}).encode(), "unknown schema version. Received: 2"),
+    ],
+)
+def test_an_unreadable_file_is_one_line(
+    content: bytes | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bench.json"
+    if content is not None:
+        file.write_bytes(content)
+    assert main(["bench", str(file)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and words in error and str(file) in error
