@@ -13,6 +13,7 @@ python -m analysis a-against-a RUNS...                how often the comparison e
 python -m analysis parity FOLDER                      what the proofs of `python -m launch parity` showed
 python -m analysis parity RUN RUN                     whether two runs were the same experiment
 python -m analysis bench FILE                         the speed that `python -m launch bench` measured
+python -m analysis verify RERUN                       whether a rerun of `python -m launch verify` reproduces its run
 python -m analysis import-thesis FOLDER -o RUNS       the raw files of the thesis as run folders
 python -m analysis thesis RUNS...                     its tables and figures, with the published values
 python -m analysis ring --ranks 4                     the ring all-reduce, pass by pass
@@ -22,7 +23,7 @@ import sys
 from collections.abc import Sequence
 
 from analysis.questions import aa_test as a_against_a
-from analysis.questions import bench, check, compare, frameworks, times
+from analysis.questions import bench, check, compare, frameworks, times, verify
 from analysis.questions.clouds import command as clouds
 from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
@@ -47,6 +48,7 @@ COMMANDS = (
     a_against_a,
     parity,
     bench,
+    verify,
     import_thesis,
     thesis,
     ring,

@@ -80,6 +80,11 @@ class World:
     devices: list[str]  # of each rank
     launcher: str | None = None  # what started the ranks: horovodrun, mpirun, srun or none; None: not told
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether no rank used a GPU."""
+        return all(device == "cpu" for device in self.devices)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataRecord:

@@ -1,13 +1,15 @@
-"""`python -m launch verify`: run a finished run again from its own record, and say whether it reproduces.
+"""`python -m launch verify`: run a finished run again from its own record, and show whether it reproduces.
 
-    python -m launch verify runs/NAME                      into runs/NAME-verify, beside it
+    python -m launch verify runs/NAME                      into the new folder runs/NAME-verify
     python -m launch verify runs/NAME --time-ratio 1.2     stricter about time
+    python -m analysis verify runs/NAME-verify             show the result again
 
-Exit code 0: it reproduces; 1: it does not; 2: it could not be run again. `launch/checks/verdict.py` holds the rules.
+Exit code 0: it reproduces; 1: it does not; 2: it could not be run again. `analysis/questions/verify.py` has the rules.
 """
 
 import argparse
 import importlib.util
+import itertools
 import math
 import os
 import shlex
@@ -16,36 +18,38 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from common.checks.verify_record import WholeRun, whole_run, write_verify
 from common.config import Config
 from common.distributed.ranks import under_launcher
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
 from common.model.weights import weights_hash
 from common.run_folder.environment import TUNING_VARIABLES, Environment
-from common.run_folder.records import DataRecord, Hashes, Run, Totals, World, read_run
-from launch.checks.verdict import another_experiment, judge, on_cpu
+from common.run_folder.records import Hashes, Run, World, read_run
+from common.training.run_setup import Experiment
 from launch.experiments.runs import this_host
+from launch.starting.analysis import run_analysis
 from launch.starting.launchers import train_command
 from launch.starting.processes import PROGRAMS, require_program, run_filtered, settings_flags, trainer_environment
 from launch.starting.train import check_settings
 
 EXIT_CODE_DOES_NOT_REPRODUCE = 1
 _MODULES = {"torch": ("torch",), "keras": ("keras", "tensorflow")}
-_INTERRUPTED = (EXIT_CODE_INTERRUPTED, 143)  # of a program that Ctrl-C or SIGTERM has ended; horovodrun may say 1
+_INTERRUPTED = (EXIT_CODE_INTERRUPTED, 143)  # of a program ended by Ctrl-C or SIGTERM; horovodrun may return 1
 
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = commands.add_parser(
         "verify",
-        help="run a run again from its record: does it reproduce?",
-        description="Run a finished run again, as recorded, and say whether it reproduces (exit code 0 or 1).",
+        help="run a run again from its record, to see whether it reproduces",
+        description="Run a finished run again, as recorded, and show whether it reproduces (exit code 0 or 1).",
     )
     parser.add_argument("run_folder", metavar="RUN", help="a run folder")
     parser.add_argument(
         "--time-ratio",
         type=float,
         default=1.5,
-        help="epochs may take so many times as long as then, or less by as much (default: %(default)s)",
+        help="how many times as long an epoch of one run may take as one of the other (default: %(default)s)",
     )
     parser.set_defaults(run=run)
 
@@ -58,18 +62,15 @@ def run(options: argparse.Namespace) -> int:
     """
     if not 1 <= options.time_ratio < math.inf:
         raise UserError(
-            f"a ratio of times is 1 or more, for it holds both ways. Received: --time-ratio {options.time_ratio}. "
-            "Give for example 1.5"
+            f"the ratio of times must be 1 or more. Received: --time-ratio {options.time_ratio}. Give for example 1.5"
         )
-    before = read_run(expanded(options.run_folder))
-    rerun = plan_rerun(before)
-    print(f"verifying {before.folder} by running it again as {rerun.folder}", flush=True)
-    experiment = check_settings(rerun.config, framework=before.record.framework, size=rerun.size)
-    other = another_experiment(
-        before, initial_weights=weights_hash(experiment.first_weights), sample_order=experiment.sample_order_hash
-    )
-    if other:
-        print(*other, "does not reproduce: it would be another experiment, and was not run", sep="\n")
+    run = read_run(expanded(options.run_folder))
+    rerun = plan_rerun(run)
+    print(f"running {run.folder} again as {rerun.folder}", flush=True)
+    experiment = check_settings(rerun.config, framework=run.record.framework, size=rerun.original.world.size)
+    changes = _changed_start(rerun.original.hashes, experiment)
+    if changes:
+        print(*changes, "Does not reproduce: it would be another experiment, and was not run.", sep="\n")
         return EXIT_CODE_DOES_NOT_REPRODUCE
     print(shlex.join(rerun.command), flush=True)
     code = run_filtered(rerun.command, environment={**trainer_environment(), **rerun.variables})
@@ -77,10 +78,19 @@ def run(options: argparse.Namespace) -> int:
         print("interrupted: no verdict")
         return EXIT_CODE_INTERRUPTED
     if code:
-        raise UserError(f"the rerun failed. Received: exit code {code} of {rerun.folder}. Mend what it says above")
-    verdict = judge(before, read_run(rerun.folder), time_ratio=options.time_ratio)
-    print("", *verdict.lines, sep="\n")
-    return 0 if verdict.reproduces else EXIT_CODE_DOES_NOT_REPRODUCE
+        raise UserError(f"the rerun failed. Received: exit code {code} of {rerun.folder}. Fix the error shown above")
+    write_verify(rerun.folder, run=run.folder, time_ratio=options.time_ratio)
+    print(flush=True)
+    return run_analysis("verify", rerun.folder)
+
+
+def _changed_start(then: Hashes, now: Experiment) -> list[str]:
+    """Return a line for each difference that would make the rerun another experiment."""
+    hashes = (
+        ("first weights", then.initial_weights, weights_hash(now.first_weights)),
+        ("sample order", then.sample_order, now.sample_order_hash),
+    )
+    return [f"{what}: {old} in the record, {new} now" for what, old, new in hashes if old != new]
 
 
 def _ended_by_signal(folder: Path) -> bool:
@@ -92,50 +102,48 @@ def _ended_by_signal(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Rerun:
-    """How a run is run again.
+    """How to run a run again.
 
     Attributes:
-        config: as recorded, but for the name of the run folder, and with device and threads as they turned out.
-        size: ranks.
+        original: the run.
+        config: its settings, except for the run folder, with the device and threads that it used.
         folder: the new run folder.
         command: the whole command.
-        variables: that decide on sums and exchange, as recorded.
+        variables: the recorded environment variables that influence sums and exchange.
     """
 
+    original: WholeRun
     config: Config
-    size: int
     folder: Path
     command: list[str]
     variables: Mapping[str, str]
 
 
-def plan_rerun(before: Run) -> Rerun:
+def plan_rerun(run: Run) -> Rerun:
     """Return how to run a run again.
 
     Raises:
-        UserError: it was not measured, did not finish, or needs what this machine does not have.
+        UserError: it was not measured, is not finished, or needs what this machine does not have.
     """
-    record, path = before.record, before.folder
-    if record.origin != "measured":
-        raise UserError(f"only a measured run can be run again. Received: {path}, {record.origin}. Name a measured run")
-    if before.state != "finished":
-        raise UserError(f"the run is not finished. Received: {path}, {before.state}. Wait for it, or --resume it")
-    config, world, environment = record.config, record.world, record.environment
-    parts = [config, world, environment, record.hashes, record.data, record.totals]
-    if not all(isinstance(part, Config | World | Environment | Hashes | DataRecord | Totals) for part in parts):
-        raise UserError(f"the record lacks what a rerun needs. Received: {path}. Name a run with a whole record")
-    assert isinstance(config, Config) and isinstance(world, World) and isinstance(environment, Environment)
-    _check_machine(record.framework, world)
+    if run.record.origin != "measured":
+        raise UserError(
+            f"only a measured run can be run again. Received: {run.folder}, {run.record.origin}. Give a measured run"
+        )
+    if run.state != "finished":
+        raise UserError(f"the run is not finished. Received: {run.folder}, {run.state}. Wait for it, or --resume it")
+    original = whole_run(run)
+    world, environment, framework = original.world, original.environment, run.record.framework
+    _check_machine(framework, world)
     threads = world.threads_per_rank
-    assert isinstance(threads, int), "a measured run knows its threads"
-    if not world.oversubscribed:  # a machine with fewer cores gets fewer threads, and the verdict tells it
+    assert isinstance(threads, int), "a measured run records its threads"
+    if not world.oversubscribed:  # fewer cores get fewer threads, which the verdict shows
         threads = min(threads, max(1, int(this_host().cores) // world.size))
-    folder = _free_folder(path)
+    folder = _free_folder(run.folder)
     config = replace(
-        config,
-        device=replace(config.device, device="cpu" if on_cpu(world) else "gpu", threads=threads),
+        original.config,
+        device=replace(original.config.device, device="cpu" if world.on_cpu else "gpu", threads=threads),
         record=replace(
-            config.record,
+            original.config.record,
             runs_folder=os.path.relpath(folder.parent),
             name=folder.name,
             resume=None,
@@ -145,7 +153,7 @@ def plan_rerun(before: Run) -> Rerun:
         ),
     )
     command = train_command(
-        PROGRAMS[record.framework],
+        PROGRAMS[framework],
         np=world.size,
         controller=world.controller if world.size > 1 else None,
         arguments=changed_flags(config),
@@ -155,11 +163,11 @@ def plan_rerun(before: Run) -> Rerun:
     else:
         require_program(command[0])
     variables = {name: environment.variables[name] for name in TUNING_VARIABLES if name in environment.variables}
-    return Rerun(config, world.size, folder, command, variables)
+    return Rerun(original, config, folder, command, variables)
 
 
 def changed_flags(config: Config) -> list[str]:
-    """Return the flags of all settings that are not the defaults: a command line that gives just these settings."""
+    """Return the flags of all settings that are not the defaults."""
     defaults = Config().as_dict()
     return settings_flags(
         {
@@ -173,15 +181,15 @@ def changed_flags(config: Config) -> list[str]:
 
 def _check_machine(framework: str, world: World) -> None:
     if framework not in PROGRAMS:
-        raise UserError(f"there is no trainer for it. Received: {framework}. Name a run of {' or '.join(PROGRAMS)}")
+        raise UserError(f"no trainer can run this. Received: {framework}. Give a run of {' or '.join(PROGRAMS)}")
     missing = [name for name in (*_MODULES[framework], "horovod") if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
-            f"what the run needs is not installed. Received: {framework} without {', '.join(missing)}. "
+            f"the run needs packages that are not installed. Received: {framework} without {', '.join(missing)}. "
             f"Run `make setup FRAMEWORKS={framework}`"
         )
     host = this_host()
-    what, there = ("cores", host.cores) if on_cpu(world) else ("GPUs", host.gpus)
+    what, there = ("cores", host.cores) if world.on_cpu else ("GPUs", host.gpus)
     if world.size > there and not world.oversubscribed:
         raise UserError(
             f"the run had more ranks than this machine has {what}. Received: {world.size} ranks, {there} {what}. "
@@ -190,16 +198,13 @@ def _check_machine(framework: str, world: World) -> None:
 
 
 def _was_without_launcher(world: World, environment: Environment) -> bool:
-    """Return whether the run was one process that `python` started: it then takes Gloo, where mpirun would name MPI."""
+    """Return whether the run was one process that `python` started: it then uses Gloo, where mpirun would use MPI."""
     variables = environment.variables
     return world.size == 1 and variables.get("HOROVOD_CONTROLLER") == "gloo" and not under_launcher(variables)
 
 
 def _free_folder(path: Path) -> Path:
     """Return the first of RUN-verify, RUN-verify-2, ... that does not exist."""
-    place, number = path.resolve(), 1
-    first = folder = place.with_name(f"{place.name}-verify")
-    while folder.exists():
-        number += 1
-        folder = place.with_name(f"{first.name}-{number}")
-    return folder
+    first = path.resolve().with_name(f"{path.resolve().name}-verify")
+    others = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
+    return next(folder for folder in itertools.chain([first], others) if not folder.exists())
