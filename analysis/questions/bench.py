@@ -111,8 +111,8 @@ def _trainer_against_loop(ratios: Sequence[SpeedRatio]) -> list[str]:
     bare = [one for one in ratios if one.start.start == "bare"]
     if not bare:
         return []
-    medians = [one.median for one in bare]
-    return [f"The trainer reaches {min(medians):.2f} to {max(medians):.2f} of the speed of a bare loop."]
+    low, high = (f"{edge(one.median for one in bare):.2f}" for edge in (min, max))
+    return [f"The trainer reaches {low if low == high else f'{low} to {high}'} of the speed of a bare loop."]
 
 
 def _table(ratios: Sequence[SpeedRatio]) -> Table:

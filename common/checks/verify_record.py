@@ -13,7 +13,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from common.config import Config
 from common.errors import UserError, one_line
 from common.run_folder.environment import Environment
-from common.run_folder.records import DataRecord, Hashes, Run, Totals, World, write_atomically
+from common.run_folder.records import DataRecord, Hashes, Run, Totals, World
+from common.utils.atomic import write_atomically
 
 VERIFY_FILE = "verify.json"
 
