@@ -22,7 +22,7 @@ SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") \
 	$(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-all lint types bench parity smoke report wheels lock cloud-parsers clean
+.PHONY: help setup train test test-ci test-all lint types bench parity smoke report wheels lock cloud-parsers clean
 
 help: ## list the targets
 	@echo "Targets:"
@@ -41,13 +41,17 @@ train: ## set up if needed, then train MNIST on NP Horovod processes
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --need "$(FRAMEWORK)"
 	@.venv/bin/python -m launch train --framework $(FRAMEWORK) --np $(NP) -- $(ARGS)
 
-test: ## set up if needed, then run the tests (ARGS go to pytest)
+test: ## set up if needed, then run the quick tests (ARGS go to pytest)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
-	@.venv/bin/python -m pytest -m "not long" $(ARGS)
+	@.venv/bin/python tests/run.py quick $(ARGS)
 
-test-all: ## the same with the longer tests
+test-ci: ## what CI runs after them: more ranks, Slurm, several hosts, a browser
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
-	@.venv/bin/python -m pytest $(ARGS)
+	@.venv/bin/python tests/run.py ci $(ARGS)
+
+test-all: ## all tests, with the longer ones
+	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
+	@.venv/bin/python tests/run.py all $(ARGS)
 
 lint: ## check style and format (ruff)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev

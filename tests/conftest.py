@@ -1,4 +1,7 @@
-"""For all tests: where a skip is a failure, because everything that tests need was installed (TWINS_NO_SKIP=1)."""
+"""For all tests: the marker `unit`, and where a skip is a failure.
+
+With TWINS_NO_SKIP=1 everything that tests need was installed, and a test that is skipped fails.
+"""
 
 import os
 from collections.abc import Generator
@@ -8,6 +11,14 @@ import pytest
 
 hypothesis.settings.register_profile("twins", deadline=None)  # the machine may be busy
 hypothesis.settings.load_profile("twins")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start no ranks, cluster or browser as unit tests."""
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in ("ranks", "cluster", "browser")):
+            item.add_marker("unit")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,7 +26,9 @@ from trainer_runs import (
 from common.run_folder.checkpoints import checkpoint_folders, usable_checkpoints
 from common.run_folder.records import EPOCHS_FILE, Hashes, Run, Status, Totals, read_run
 
-FRAMEWORKS = ("torch", "keras")
+pytestmark = pytest.mark.ranks
+sizes = pytest.mark.parametrize("size", [2, pytest.param(1, marks=pytest.mark.ci)])
+
 DATA = ["--dataset", "synthetic:1200x28x28x1x10", "--validation-share", "0.1"]
 # Runs of 2 epochs of 6 updates. Dropout, momentum, a learning rate that grows in the first epoch.
 CNN = [*DATA, "--model", "cnn", "--batch-size", "32", "--steps-per-epoch", "6", "--epochs", "2"]
@@ -153,7 +155,7 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> Starts:
     return Starts(tmp_path_factory.mktemp("inside"))
 
 
-@pytest.fixture(params=FRAMEWORKS)
+@pytest.fixture(params=["torch", pytest.param("keras", marks=pytest.mark.ci)])
 def framework(request: pytest.FixtureRequest) -> str:
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
@@ -193,14 +195,14 @@ def status(run: Run) -> Status:
     return run.record.status
 
 
-@pytest.mark.parametrize("size", [2, 1])
+@sizes
 def test_parts_change_nothing(starts: Starts, framework: str, size: int) -> None:
     outcomes = starts.outcomes(framework, size)
     assert code_and_output(outcomes["cnn"])[0] == code_and_output(outcomes["parts"])[0] == 0
     check_same(starts.run(framework, f"cnn{size}"), starts.run(framework, f"parts{size}"))
 
 
-@pytest.mark.parametrize("size", [2, 1])
+@sizes
 def test_a_run_ended_inside_epochs_ends_bit_for_bit_as_an_unbroken_one(
     starts: Starts, framework: str, size: int
 ) -> None:
@@ -226,6 +228,7 @@ def test_ranks_go_on_with_their_own_batch_norm_statistics(
     assert status(run).resumed_after_steps == [3]
 
 
+@pytest.mark.ci
 def test_a_profiled_run_goes_on_too(starts: Starts, framework: str) -> None:
     starts.outcomes(framework, 1)
     run = starts.run(framework, "profile-part")
@@ -235,6 +238,7 @@ def test_a_profiled_run_goes_on_too(starts: Starts, framework: str) -> None:
     assert run.record.profile.parts_over_step == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.ci
 def test_a_killed_run_goes_on_by_the_same_command(starts: Starts, framework: str) -> None:
     outcomes = starts.outcomes(framework, 1)
     assert code_and_output(outcomes["after_kill"])[0] == code_and_output(outcomes["never_killed"])[0] == 0
@@ -248,14 +252,14 @@ def test_a_killed_run_goes_on_by_the_same_command(starts: Starts, framework: str
     ]
 
 
-@pytest.mark.parametrize("size", [2, 1])
+@sizes
 def test_a_command_that_is_run_again_after_the_end_does_nothing(starts: Starts, framework: str, size: int) -> None:
     ranks = starts.outcomes(framework, size)["after_its_end"]
     assert code_and_output(ranks) == (0, f"the run is finished already: runs/part{size}\n")
     assert all(outcome.untouched for outcome in ranks)
 
 
-@pytest.mark.parametrize("size", [2, 1])
+@sizes
 def test_settings_that_end_before_the_checkpoint_are_refused(starts: Starts, framework: str, size: int) -> None:
     ranks = starts.outcomes(framework, size)["too_short"]
     code, output = code_and_output(ranks)

@@ -7,6 +7,8 @@ import pytest
 from slow_link import AS_ROOT, NAMES, RING, fit_of_exchange, fit_of_sums, fit_of_training, start_on, study
 from two_hosts import Link, several_hosts
 
+pytestmark = pytest.mark.cluster
+
 WITHIN = pytest.approx(1.0, abs=0.15)
 NUMBERS = 100_000  # of a vector: 400 kB
 SUMS = 3

@@ -58,6 +58,8 @@ from common.run_folder.records import (
     read_run,
 )
 
+pytestmark = pytest.mark.ranks
+
 FRAMEWORKS = ("torch", "keras")
 OTHER = {"torch": "keras", "keras": "torch"}
 DATASET = "synthetic:1200x28x28x1x10"
@@ -637,6 +639,7 @@ def test_a_straggler_reads_and_the_other_rank_waits(starts: Starts, framework: s
     assert profile.parts_over_step == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("launcher", ["mpi", "gloo"])
 def test_the_timeline_is_a_whole_list_of_trace_events(framework: str, launcher: str, tmp_path: Path) -> None:
     arguments = [*MLP, "--steps-per-epoch", "3", "--epochs", "2", "--horovod-timeline", "--name", "timeline"]
@@ -781,8 +784,8 @@ def test_predict_classifies_image_files(starts: Starts, framework: str) -> None:
 # What only rank 0 finds out under MPI (the run folder), what every rank does under Gloo (the batch).
 LAUNCHED = [
     ("torch", "mpi"),
-    ("keras", "mpi"),
-    ("torch", "gloo"),
+    pytest.param("keras", "mpi", marks=pytest.mark.ci),
+    pytest.param("torch", "gloo", marks=pytest.mark.ci),
     pytest.param("keras", "gloo", marks=pytest.mark.long),
 ]
 

@@ -55,6 +55,10 @@ class Proofs:
 
 
 CALLS = {
+    "quick": Proofs(
+        ("--models", "mlp", "--optimizers", "momentum", "adam", "--np", "1", "2", "--updates", "5", "--epochs", "0"),
+        ("mlp",), ("momentum", "adam"), (1, 2), 5, 5, False,
+    ),
     "fifty": Proofs(
         ("--models", *FREE, "--np", "1", "--updates", "50", "--epochs", "0"), FREE, ALL, (1,), 50, 5, False
     ),
@@ -75,7 +79,10 @@ CALLS = {
     ),
 }  # fmt: skip
 LONG = ("ranks_gloo", "full")
-cases = [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in CALLS]
+cases = [
+    name if name == "quick" else pytest.param(name, marks=pytest.mark.long if name in LONG else pytest.mark.ci)
+    for name in CALLS
+]
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +141,7 @@ def key_of(one: Comparison) -> tuple[object, ...]:
     return (one.model, one.what, one.optimizer, one.between, one.dtype)
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("name", cases)
 def test_everything_is_compared_and_nothing_differs(folders: Path, name: str) -> None:
     record, call = record_of(name, folders), CALLS[name]
@@ -152,6 +160,7 @@ def test_everything_is_compared_and_nothing_differs(folders: Path, name: str) ->
     assert record.ended_at is not None
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("name", cases)
 def test_curves_are_those_of_every_update(folders: Path, name: str) -> None:
     record, call = record_of(name, folders), CALLS[name]
@@ -175,6 +184,8 @@ def test_curves_are_those_of_every_update(folders: Path, name: str) -> None:
         )
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["ranks", *[pytest.param(name, marks=pytest.mark.long) for name in LONG]])
 def test_two_ordinary_runs_lie_beside_the_record(folders: Path, name: str) -> None:
     record = record_of(name, folders)
@@ -213,6 +224,8 @@ def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return folder
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 @pytest.mark.parametrize("model", IMAGES)
 def test_losses_are_those_of_the_reference(outputs: Path, model: str) -> None:
     arrays = load_weights(outputs / f"outputs-{model}-inference-float64.safetensors")
@@ -227,6 +240,8 @@ def test_losses_are_those_of_the_reference(outputs: Path, model: str) -> None:
     assert len(LOSSES) == 4
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 @pytest.mark.parametrize("model", IMAGES)
 def test_outputs_and_gradients_are_whole_and_not_zero(outputs: Path, model: str) -> None:
     arrays = load_weights(outputs / f"outputs-{model}-inference-float64.safetensors")
@@ -236,6 +251,8 @@ def test_outputs_and_gradients_are_whole_and_not_zero(outputs: Path, model: str)
     assert all(array.dtype == np.float64 and np.any(array) for array in arrays.values()), "zeros prove nothing"
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_training_mode_is_another_computation_where_there_is_batch_norm(outputs: Path) -> None:
     inference, training = (
         load_weights(outputs / f"outputs-resnet34-{mode}-float64.safetensors") for mode in ("inference", "training")
@@ -419,6 +436,7 @@ def write_worker(root: Path, framework: str, patch: str) -> None:
     (root / f"{framework}_impl" / "parity_worker.py").write_text("\n".join(lines))
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("part", ["update rule", "averaging", pytest.param("batches", marks=pytest.mark.long)])
 def test_what_is_broken_in_one_framework_is_found(
     tmp_path: Path, broken_root: Path, capfd: pytest.CaptureFixture[str], part: str
@@ -492,6 +510,8 @@ def test_parity_needs_both_frameworks(monkeypatch: pytest.MonkeyPatch, capsys: p
 QUICK = ["--models", "mlp", "--optimizers", "sgd", "--np", "1", "--updates", "1", "--epochs", "0"]
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_a_worker_that_fails_is_shown(tmp_path: Path, broken_root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_worker(broken_root, "torch", "raise ValueError('no luck today')")
     assert main(["parity", *QUICK, "--folder", str(tmp_path / "proofs")]) == 2
@@ -503,6 +523,8 @@ def test_a_worker_that_fails_is_shown(tmp_path: Path, broken_root: Path, capfd: 
     assert read_parity(tmp_path / "proofs").ended_at is None
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_a_full_disk_of_a_worker_is_one_line(
     tmp_path: Path, broken_root: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -513,6 +535,8 @@ def test_a_full_disk_of_a_worker_is_one_line(
     assert "exit code 2" in error_lines[-1]
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_ranks_that_stand_still_are_ended(
     tmp_path: Path, broken_root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -523,6 +547,8 @@ def test_ranks_that_stand_still_are_ended(
     assert not [process for process in psutil.Process().children(recursive=True) if process.status() != "zombie"]
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_keeps_what_was_compared(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "proofs"

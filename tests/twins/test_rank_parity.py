@@ -1,4 +1,4 @@
-"""1, 2 and 4 ranks of one global batch are the same training: by horovodrun, many runs in each start.
+"""1, 2 and 4 ranks of one global batch are the same training; many runs in each start.
 
 Float64 is the proof: the ranks add the same gradients in another order, and nothing else may differ. In float32 that
 order alone moves a ReLU or a maximum to the other side now and then, so one update is compared, and a whole epoch
@@ -16,6 +16,8 @@ from trainer_runs import Job, Outcomes, run_jobs
 from common.checks.parity_cases import IMAGES, make_spec
 from common.model.weights import load_weights
 from common.run_folder.records import DataRecord, Hashes, read_run
+
+pytestmark = [pytest.mark.ranks, pytest.mark.ci]
 
 MODELS = tuple(
     model for model in IMAGES if all(weight.trainable for weight in make_spec(model).weights)
@@ -60,7 +62,8 @@ class Starts:
 
     def run_folder(self, framework: str, job: str, *, size: int, controller: str) -> Path:
         """Return the run folder of a job that ended well on all ranks."""
-        launcher = "none" if size == 1 else f"{controller}{size}"
+        # mpirun: horovodrun would import both frameworks first, and only it can start Gloo.
+        launcher = "none" if size == 1 else f"{'mpirun' if controller == 'mpi' else controller}{size}"
         folder = self.folder / f"{framework}-{launcher}"
         if (framework, launcher) not in self._done:
             folder.mkdir()

@@ -14,6 +14,8 @@ from analysis.output.finding import Plot
 from analysis.output.tables import Table
 from analysis.report.page import MOST_POINTS, Page, html_of
 
+pytestmark = pytest.mark.browser
+
 WIDTHS = (400, 1400)
 
 

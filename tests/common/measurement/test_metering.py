@@ -142,6 +142,8 @@ def test_the_gpu_behind_a_number(number: int, visible: str | None, expected: str
     assert visible_gpu(number, variables) == expected
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 @pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_a_metered_run_of_two_ranks(framework: str, machine: Path, tmp_path: Path) -> None:
     settings = [*DATA, "--epochs", "2", "--validation-share", "0.1", "--name", "metered", "--energy"]
@@ -170,6 +172,8 @@ def test_a_metered_run_of_two_ranks(framework: str, machine: Path, tmp_path: Pat
         resumed_settings(["--resume", str(folder), "--epochs", "3"], folder=str(folder), program="train.py")
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_a_run_that_is_not_metered_reads_nothing(tmp_path: Path) -> None:
     settings = [*DATA, "--max-steps", "2", "--name", "timed"]
     ended = finish(start_command(train_command("torch", settings), folder=tmp_path), within_seconds=300)

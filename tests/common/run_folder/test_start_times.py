@@ -98,13 +98,16 @@ Path(sys.argv[1]).write_text(json.dumps([launcher_of(os.environ), launch]))
 """
 
 
+by_horovodrun = [pytest.mark.ranks, pytest.mark.ci]
+
+
 @pytest.mark.parametrize(
     ("command", "launcher"),
     [
         ([sys.executable], "none"),
         (["mpirun", "-np", "1", sys.executable], "mpirun"),
-        (["horovodrun", "-np", "1", "--mpi", sys.executable], "horovodrun"),
-        (["horovodrun", "-np", "1", "--gloo", sys.executable], "horovodrun"),
+        pytest.param(["horovodrun", "-np", "1", "--mpi", sys.executable], "horovodrun", marks=by_horovodrun),
+        pytest.param(["horovodrun", "-np", "1", "--gloo", sys.executable], "horovodrun", marks=by_horovodrun),
     ],
     ids=["none", "mpirun", "horovodrun-mpi", "horovodrun-gloo"],
 )

@@ -49,6 +49,8 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path, capsys: pytest.Capt
     assert not (tmp_path / "new.json").exists()
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("framework", "start", "contestants"), [("torch", "bare", {"bare": 1, "np1": 1}),
                                                                  ("keras", "mpi", {"np1": 1, "np2": 2})])  # fmt: skip

@@ -244,6 +244,8 @@ def verified(folder: Path) -> Finished:
     return run_command([sys.executable, "-m", "launch", "verify", "runs/run", "--time-ratio", "1000"], folder=folder)
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_a_real_run_of_two_torch_ranks_reproduces_bit_for_bit(tmp_path: Path) -> None:
     first = run_command([*launcher_command("mpirun2"), *train_command("torch", SMALL)], folder=tmp_path)
     assert first.code == 0, first
@@ -256,6 +258,8 @@ def test_a_real_run_of_two_torch_ranks_reproduces_bit_for_bit(tmp_path: Path) ->
     assert (again.state, again.record.hashes) == ("finished", read_run(tmp_path / "runs" / "run").record.hashes)
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_a_real_run_of_one_keras_process_reproduces_and_with_a_changed_record_does_not(tmp_path: Path) -> None:
     first = run_command(train_command("keras", SMALL), folder=tmp_path)
     assert first.code == 0, first

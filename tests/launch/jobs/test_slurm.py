@@ -19,6 +19,8 @@ from rule_workers import environment
 from common.run_folder.records import Run, Status, Totals, World, read_run
 from launch import __main__ as launch
 
+pytestmark = pytest.mark.cluster
+
 TESTS = Path(__file__).parents[2] / "support"
 HELD_AFTER = 3  # epochs
 SMALL = ["--device", "cpu", "--threads", "1", "--dataset", "synthetic:600x28x28x1x10", "--batch-size", "50",

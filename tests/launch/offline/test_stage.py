@@ -190,6 +190,8 @@ def test_a_bundle_sets_up_where_nothing_is(project: Path, weights: Path, tmp_pat
     )
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_training_there_needs_no_network(project: Path, tmp_path: Path) -> None:
     """With this environment's packages, as the bundle is without wheels; with its own: the long test below."""
     run_launch("stage", "-o", tmp_path / "bundle.tar", "--no-wheels", "--dataset", "mnist")

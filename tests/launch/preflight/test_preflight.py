@@ -618,6 +618,8 @@ def test_an_answer_that_is_none(script: str, words: str) -> None:
 # Real ranks
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_two_ranks_of_this_machine_by_horovodrun_and_gloo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -660,6 +662,8 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ExchangeReport | str
     return lambda plan, **more: start_ranks(plan, tell=lambda line: None, **more)[0]
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_two_ranks_of_keras_by_mpirun(ranks: Callable[..., Any]) -> None:
     """PyTorch's are started over two hosts and by Slurm, below."""
     mpirun = Words("mpirun", "-np", "2", "--bind-to", "none", "--oversubscribe")
@@ -673,6 +677,8 @@ def test_two_ranks_of_keras_by_mpirun(ranks: Callable[..., Any]) -> None:
     assert rows(plan, answers)["allreduce"].result == "ok"
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_ranks_that_do_not_meet(ranks: Callable[..., Any]) -> None:
     """A launcher of another MPI starts as many runs of one rank."""
     plan = local_plan(Words("env"))
@@ -680,6 +686,8 @@ def test_ranks_that_do_not_meet(ranks: Callable[..., Any]) -> None:
     assert row.result == "failed" and "1 rank met instead of 2" in row.lines[0]
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_ranks_that_fail_say_why(ranks: Callable[..., Any]) -> None:
     line = ranks(local_plan(Words("env"), device="gpu"))
     assert line.startswith("here: the ranks ended with code 2: torch_impl/preflight_worker.py: error: no GPU was found")
@@ -695,6 +703,7 @@ def test_ranks_that_hang_are_ended(tmp_path: Path, ranks: Callable[..., Any]) ->
     assert gone(int(number.read_text()))
 
 
+@pytest.mark.cluster
 def test_two_hosts_over_ssh(tmp_path: Path) -> None:
     """Good hosts pass, to the sum over their ranks; one that does not know our key gives the line."""
     with several_hosts(tmp_path, names=["a", "b"]) as hosts:
@@ -723,6 +732,7 @@ def test_two_hosts_over_ssh(tmp_path: Path) -> None:
         assert bad["allreduce"]["result"] == "not checked" and bad["interpreter"]["result"] == "ok"
 
 
+@pytest.mark.cluster
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_in_a_slurm_job_on_two_nodes(tmp_path: Path) -> None:
     """Slurm's own variables name the nodes, srun asks them and starts the ranks."""

@@ -44,6 +44,7 @@ def options_of(hosts: Hosts, **others: object) -> list[str]:
     return [f"{name} = {json.dumps(value)}" for name, value in values.items() if value is not None]
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("controller", ["gloo", "mpi"])
 @pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_both_frameworks_train_on_two_hosts(hosts: Hosts, tmp_path: Path, framework: str, controller: str) -> None:
@@ -59,6 +60,7 @@ def test_both_frameworks_train_on_two_hosts(hosts: Hosts, tmp_path: Path, framew
     assert record.world.controller == controller
 
 
+@pytest.mark.cluster
 def test_a_job_runs_on_hosts_of_a_site_by_mpirun(hosts: Hosts, tmp_path: Path) -> None:
     launch = ['launcher = "mpirun"', f"runs_folder = {json.dumps(str(tmp_path / 'runs'))}",
               'environment = { OMPI_ALLOW_RUN_AS_ROOT = "1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = "1" }']  # fmt: skip
@@ -73,6 +75,7 @@ def test_a_job_runs_on_hosts_of_a_site_by_mpirun(hosts: Hosts, tmp_path: Path) -
     assert (sorted(world.hosts), world.local_size, world.controller) == (["a", "b"], 1, "mpi"), log
 
 
+@pytest.mark.cluster
 @pytest.mark.long
 @pytest.mark.parametrize("controller", ["gloo", "mpi"])
 def test_a_cancelled_job_leaves_no_rank_on_any_host(hosts: Hosts, tmp_path: Path, controller: str) -> None:
@@ -117,6 +120,7 @@ def wait_until(condition: Callable[[], bool], *, what: Callable[[], str]) -> Non
         time.sleep(0.2)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("changed", "named", "words"),
     [
@@ -141,6 +145,7 @@ def test_a_host_that_does_not_let_in_is_told_in_one_line(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.cluster
 def test_a_job_is_not_submitted_where_a_host_does_not_let_in(hosts: Hosts, tmp_path: Path) -> None:
     site = write_site(tmp_path, hosts=options_of(hosts, ssh_port=2))
     submit = ["submit", "--site", str(site), "--nodes", "2", "--jobs-folder", str(tmp_path / "jobs")]
@@ -150,6 +155,7 @@ def test_a_job_is_not_submitted_where_a_host_does_not_let_in(hosts: Hosts, tmp_p
     assert not list((tmp_path / "jobs").iterdir())
 
 
+@pytest.mark.cluster
 def test_hosts_of_a_host_file_are_taken(hosts: Hosts, tmp_path: Path) -> None:
     site = write_site(tmp_path, hosts=options_of(hosts, names=[]))
     file = tmp_path / "hosts"
@@ -165,6 +171,7 @@ def test_hosts_of_a_host_file_are_taken(hosts: Hosts, tmp_path: Path) -> None:
     assert "the site names no hosts" in named.stderr
 
 
+@pytest.mark.cluster
 def test_commands_run_on_all_hosts_and_end_there_at_the_limit(hosts: Hosts) -> None:
     code = f"""
 from launch.starting.parallel import run_for_hosts
@@ -188,6 +195,7 @@ for outcome in run(["sleep", "86399"], limit_seconds=1):
     )
 
 
+@pytest.mark.cluster
 def test_a_folder_that_horovodrun_loses_on_other_hosts_is_refused(hosts: Hosts, tmp_path: Path) -> None:
     site = write_site(tmp_path, hosts=options_of(hosts))
     folder = tmp_path / "with blank"

@@ -52,6 +52,8 @@ def search(folder: Path, framework: str, *more: str) -> list[str]:
     return [str(ended.code), *ended.stdout.splitlines(), ended.stderr]
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_all_samples_fit_into_much_memory(tmp_path: Path) -> None:
     code, first, *tries, last, _ = search(tmp_path, "torch", "--", *DATA, "--batch-size", "7")
     assert code == "0"
@@ -62,6 +64,8 @@ def test_all_samples_fit_into_much_memory(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_nothing_fits_into_no_memory_and_no_process_stays(tmp_path: Path) -> None:
     code, _, *tries, last, _ = search(tmp_path, "keras", "--memory-gb", "0.05", "--", *DATA)
     assert code == "1"

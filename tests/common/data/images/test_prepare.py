@@ -421,6 +421,8 @@ def test_an_interruption_leaves_nothing(folder: Path, number: signal.Signals) ->
     assert list(folder.parent.iterdir()) == [folder]
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 @pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_both_trainers_train_on_it(framework: str, tmp_path: Path) -> None:
     random = np.random.default_rng(0)

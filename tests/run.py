@@ -1,0 +1,70 @@
+"""Run the tests: unit tests on two processes, then those that start ranks, hosts or a browser, one at a time.
+
+    python tests/run.py quick    # `make test`
+    python tests/run.py ci       # `make test-ci`: what CI runs beyond the quick ones
+    python tests/run.py all      # `make test-all`
+
+Further arguments go to both calls of pytest. The last line adds up the two summaries; the exit code is that of the
+first call that failed.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SELECTIONS = {
+    "quick": "not (ci or cluster or browser or long)",
+    "ci": "(ci or cluster or browser) and not long",
+    "all": "unit or not unit",
+}
+NOTHING_SELECTED = 5  # pytest's exit code
+INTERRUPTED = 2
+
+
+def main(arguments: list[str]) -> int:
+    """Run both calls of pytest and print their totals; return the exit code."""
+    if not arguments or arguments[0] not in SELECTIONS:
+        print(f"usage: python tests/run.py {'|'.join(SELECTIONS)} [ARGUMENTS OF PYTEST]", file=sys.stderr)
+        return 2
+    selection, further = SELECTIONS[arguments[0]], arguments[1:]
+    start = time.monotonic()
+    totals: Counter[str] = Counter()
+    codes = []
+    for kind, workers in (("unit", ["-n", "2", "--dist", "loadfile"]), ("not unit", [])):
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.xml"
+            command = [sys.executable, "-m", "pytest", "-m", f"{kind} and ({selection})", *workers, *further]
+            codes.append(subprocess.run([*command, f"--junit-xml={report}"], cwd=ROOT, check=False).returncode)
+            if report.exists():
+                totals += counts_of(report)
+        if codes[-1] == INTERRUPTED:
+            break
+    shown = ", ".join(f"{number:,} {outcome}" for outcome, number in totals.items())
+    print(f"=== {arguments[0]} tests: {shown or 'nothing selected'} in {time.monotonic() - start:.0f} s", flush=True)
+    return exit_code(codes)
+
+
+def counts_of(report: Path) -> Counter[str]:
+    """Return outcome -> number of tests of a JUnit file, without the outcomes of which there are none."""
+    counts: Counter[str] = Counter()
+    for suite in ElementTree.parse(report).iter("testsuite"):
+        failed, errors, skipped = (int(suite.get(name, 0)) for name in ("failures", "errors", "skipped"))
+        counts += Counter(
+            passed=int(suite.get("tests", 0)) - failed - errors - skipped, failed=failed, errors=errors, skipped=skipped
+        )
+    return counts
+
+
+def exit_code(codes: list[int]) -> int:
+    """Return the first code of a call that failed; a call in which nothing was selected fails only if all are so."""
+    failed = [code for code in codes if code not in (0, NOTHING_SELECTED)]
+    return failed[0] if failed else min(codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
