@@ -40,7 +40,7 @@ def out_of_memory() -> UserError:
     )
 
 
-def for_people(error: UserError | OSError | MemoryError) -> UserError:
+def as_user_error(error: UserError | OSError | MemoryError) -> UserError:
     """Return the error as one for people, whatever a command ended with."""
     if isinstance(error, UserError):
         return error

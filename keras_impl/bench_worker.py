@@ -19,10 +19,10 @@ import tensorflow as tf
 
 from common.checks.bench_turns import MEMORY_BATCHES, Train, measure, read_settings, with_steps
 from common.config import DeviceConfig
-from common.distributed.ranks import Ranks
+from common.distributed.communicator import Communicator
 from common.measurement.timing import Phases
-from common.training.entry_point import leave
-from common.training.run_setup import Experiment
+from common.training.entry_point import exit_rank
+from common.training.run_setup import RunSetup
 from keras_impl import distributed
 from keras_impl.data import training_data
 from keras_impl.loop import Trainer
@@ -34,27 +34,27 @@ from keras_impl.weights import load_weights
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     settings = read_settings(arguments)
-    ranks = distributed.init()
-    distributed.pin_device(DeviceConfig(threads=settings.threads), ranks)
-    measure(settings, ranks=ranks, build=build_contestant)
+    comm = distributed.init()
+    distributed.pin_device(DeviceConfig(threads=settings.threads), comm)
+    measure(settings, comm=comm, build=build_contestant)
     return 0
 
 
-def build_contestant(name: str, experiment: Experiment, ranks: Ranks) -> Train:
+def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
     """Return what trains an epoch of so many steps on this rank.
 
     Args:
         name: of `common.checks.bench_turns.CONTESTANTS`.
-        experiment: data, model and settings.
-        ranks: those that train.
+        setup: data, model and settings.
+        comm: the ranks that train.
     """
     if name == "np2_each":
-        config = experiment.config
+        config = setup.config
         config = replace(config, device=replace(config.device, gradient_groups="each"))
-        experiment = replace(experiment, config=config)
-    config, spec = experiment.config, experiment.spec
+        setup = replace(setup, config=config)
+    config, spec = setup.config, setup.spec
     model = build_model(spec, config.model)
-    load_weights(model, experiment.first_weights, spec=spec)
+    load_weights(model, setup.first_weights, spec=spec)
     optimizer = build_optimizer(
         model,
         config.optimizer,
@@ -62,19 +62,19 @@ def build_contestant(name: str, experiment: Experiment, ranks: Ranks) -> Train:
         device=config.device,
     )
     if name == "bare":
-        return bare_loop(model, optimizer, experiment=experiment, ranks=ranks)
-    optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config.device, ranks=ranks)
-    distributed.broadcast_state(model, optimizer, spec=spec, ranks=ranks)
-    return trainer_epochs(model, optimizer, experiment=experiment, ranks=ranks)
+        return bare_loop(model, optimizer, setup=setup, comm=comm)
+    optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config.device, comm=comm)
+    distributed.broadcast_state(model, optimizer, spec=spec, comm=comm)
+    return trainer_epochs(model, optimizer, setup=setup, comm=comm)
 
 
 def bare_loop(
-    model: keras.Model, optimizer: keras.optimizers.Optimizer, *, experiment: Experiment, ranks: Ranks
+    model: keras.Model, optimizer: keras.optimizers.Optimizer, *, setup: RunSetup, comm: Communicator
 ) -> Train:
     """Return the least that trains: a compiled step of forward, loss, backward, apply on batches that lie in memory."""
-    some = with_steps(experiment, size=1, steps=min(MEMORY_BATCHES, experiment.steps_per_epoch))
-    batches = list(training_data(some, epoch=1, ranks=ranks))
-    loss = build_loss(experiment.config.optimizer, experiment.config.model)
+    some = with_steps(setup, size=1, steps=min(MEMORY_BATCHES, setup.steps_per_epoch))
+    batches = list(training_data(some, epoch=1, comm=comm))
+    loss = build_loss(setup.config.optimizer, setup.config.model)
 
     @tf.function
     def step(images: Any, labels: Any) -> None:
@@ -94,15 +94,15 @@ def bare_loop(
 
 
 def trainer_epochs(
-    model: keras.Model, optimizer: keras.optimizers.Optimizer, *, experiment: Experiment, ranks: Ranks
+    model: keras.Model, optimizer: keras.optimizers.Optimizer, *, setup: RunSetup, comm: Communicator
 ) -> Train:
     """Return the epochs of our trainer, fed by its own data path."""
-    trainer = Trainer(model, optimizer, config=experiment.config, phases=Phases(), distributed=ranks.size > 1)
+    trainer = Trainer(model, optimizer, config=setup.config, phases=Phases(), distributed=comm.size > 1)
 
     def train(epoch: int, steps: int) -> float:
-        some = with_steps(experiment, size=ranks.size, steps=steps)
+        some = with_steps(setup, size=comm.size, steps=steps)
         _, seconds, _ = trainer.train_epoch(
-            training_data(some, epoch=epoch, ranks=ranks), epoch=epoch, advance=lambda _: None
+            training_data(some, epoch=epoch, comm=comm), epoch=epoch, advance=lambda _: None
         )
         return seconds
 
@@ -111,5 +111,5 @@ def trainer_epochs(
 
 if __name__ == "__main__":
     code = main()
-    leave(code)
+    exit_rank(code)
     sys.exit(code)

@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from common.config import DeviceConfig
+from common.distributed.communicator import Communicator, join, threads_per_rank
 from common.distributed.pinning import choose_gpu
-from common.distributed.ranks import Ranks, join, threads_per_rank
 from common.model.specs import ModelSpec
 from common.utils.cores import usable_cores
 from keras_impl.distributed_optimizer import DistributedOptimizer
@@ -17,7 +17,7 @@ from keras_impl.gradient_exchange import GradientExchange
 from keras_impl.weights import weight_maps
 
 
-def init(*, timeline: bool = False) -> Ranks:
+def init(*, timeline: bool = False) -> Communicator:
     """Join the other processes of this run; one process alone is a run of one rank.
 
     Args:
@@ -26,19 +26,19 @@ def init(*, timeline: bool = False) -> Ranks:
     return join(hvd, timeline=timeline)
 
 
-def pin_device(config: DeviceConfig, ranks: Ranks) -> tuple[str, int]:
+def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
     """Give this rank its own GPU, or its share of the cores; return the device and the number of threads.
 
     Raises:
         UserError: a GPU is asked for and there is none for every rank of a host; on all ranks.
     """
-    threads = threads_per_rank(config.threads, cores=usable_cores(), local_size=ranks.local_size)
+    threads = threads_per_rank(config.threads, cores=usable_cores(), local_size=comm.local_size)
     # TensorFlow reads all of this only once, before its first operation: also before the first sum over ranks.
-    with ranks.together("pinning the device"):
+    with comm.propagate_errors("pinning the device"):
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
         gpus = tf.config.list_physical_devices("GPU")
-        gpu = choose_gpu(gpus, config=config, local_rank=ranks.local_rank, local_size=ranks.local_size)
+        gpu = choose_gpu(gpus, config=config, local_rank=comm.local_rank, local_size=comm.local_size)
         if gpu is not None:
             tf.config.experimental.set_memory_growth(gpu, True)
         tf.config.set_visible_devices([gpu] if gpu is not None else [], "GPU")
@@ -46,10 +46,10 @@ def pin_device(config: DeviceConfig, ranks: Ranks) -> tuple[str, int]:
 
 
 def wrap_optimizer(
-    optimizer: keras.optimizers.Optimizer, *, model: keras.Model, config: DeviceConfig, ranks: Ranks
+    optimizer: keras.optimizers.Optimizer, *, model: keras.Model, config: DeviceConfig, comm: Communicator
 ) -> keras.optimizers.Optimizer:
     """Return the optimizer with gradients averaged over ranks before each update; itself where there is one rank."""
-    if ranks.size == 1:
+    if comm.size == 1:
         return optimizer
     return DistributedOptimizer(
         optimizer, compression=config.compression, groups=1 if config.gradient_groups == "one" else None
@@ -68,22 +68,22 @@ def average_gradients(model: keras.Model, gradients: Sequence[tf.Tensor], *, con
 
 
 def broadcast_state(
-    model: keras.Model, optimizer: keras.optimizers.Optimizer, *, spec: ModelSpec, ranks: Ranks
+    model: keras.Model, optimizer: keras.optimizers.Optimizer, *, spec: ModelSpec, comm: Communicator
 ) -> None:
     """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0.
 
     Not the seeds of the dropout layers, which are variables of the model too: all ranks would draw the same masks.
     """
-    if ranks.size > 1:
+    if comm.size > 1:
         weights = [weight.variable for weight in weight_maps(model, spec).values()]
         hvd.broadcast_variables([variable.value for variable in [*weights, *optimizer.variables]], root_rank=0)
 
 
-def average_batch_norm(model: keras.Model, *, spec: ModelSpec, ranks: Ranks) -> None:
+def average_batch_norm(model: keras.Model, *, spec: ModelSpec, comm: Communicator) -> None:
     """Average the running means and variances over ranks, in one grouped allreduce."""
     maps = weight_maps(model, spec)
     statistics = [maps[weight.name].variable for weight in spec.weights if not weight.trainable]
-    if ranks.size > 1 and statistics:
+    if comm.size > 1 and statistics:
         averages = hvd.grouped_allreduce([variable.value for variable in statistics], op=hvd.Average, name="batch_norm")
         for variable, average in zip(statistics, averages, strict=True):
             variable.assign(average)

@@ -13,13 +13,13 @@ import tensorflow as tf
 from common.checks.parity_cases import LOSSES, Dtype, random_batch
 from common.checks.parity_worker import Arrays, do_jobs, read_worker_settings
 from common.config import DeviceConfig, ModelConfig
-from common.distributed.ranks import Ranks
+from common.distributed.communicator import Communicator
 from common.measurement.metrics import Sums
 from common.measurement.timing import Phases
 from common.model.specs import ModelSpec
 from common.model.weights import Weights
-from common.training.entry_point import leave
-from common.training.run_setup import Experiment
+from common.training.entry_point import exit_rank
+from common.training.run_setup import RunSetup
 from keras_impl import distributed
 from keras_impl.data import training_data
 from keras_impl.loop import Trainer
@@ -31,45 +31,45 @@ from keras_impl.weights import get_weights, load_weights, weight_maps
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     settings = read_worker_settings(arguments)
-    ranks = distributed.init()
-    distributed.pin_device(DeviceConfig(device="cpu", threads=1), ranks)
-    return do_jobs(settings, ranks=ranks, build_twin=Twin, outputs=outputs, leads=False)
+    comm = distributed.init()
+    distributed.pin_device(DeviceConfig(device="cpu", threads=1), comm)
+    return do_jobs(settings, comm=comm, build_twin=Twin, outputs=outputs, leads=False)
 
 
 class Twin:
     """Keras' training, update by update."""
 
-    def __init__(self, experiment: Experiment, learning_rates: np.ndarray, ranks: Ranks) -> None:
-        config, spec = experiment.config, experiment.spec
-        self.experiment, self.learning_rates, self.ranks = experiment, learning_rates, ranks
+    def __init__(self, setup: RunSetup, learning_rates: np.ndarray, comm: Communicator) -> None:
+        config, spec = setup.config, setup.spec
+        self.setup, self.learning_rates, self.comm = setup, learning_rates, comm
         _forget_last_model(config.model.dtype)
         self.model = build_model(spec, config.model)
-        load_weights(self.model, experiment.first_weights, spec=spec)
+        load_weights(self.model, setup.first_weights, spec=spec)
         optimizer = build_optimizer(self.model, config.optimizer, learning_rates=learning_rates, device=config.device)
-        self.optimizer = distributed.wrap_optimizer(optimizer, model=self.model, config=config.device, ranks=ranks)
-        distributed.broadcast_state(self.model, self.optimizer, spec=spec, ranks=ranks)
-        self.trainer = Trainer(self.model, self.optimizer, config=config, phases=Phases(), distributed=ranks.size > 1)
+        self.optimizer = distributed.wrap_optimizer(optimizer, model=self.model, config=config.device, comm=comm)
+        distributed.broadcast_state(self.model, self.optimizer, spec=spec, comm=comm)
+        self.trainer = Trainer(self.model, self.optimizer, config=config, phases=Phases(), distributed=comm.size > 1)
 
     def update(self, number: int) -> Sums:
         """Make an update, counted from 1; return this rank's sums over its batch, as the weights were before."""
-        batches = training_data(self.experiment, epoch=number, ranks=self.ranks)
+        batches = training_data(self.setup, epoch=number, comm=self.comm)
         sums, _, _ = self.trainer.train_epoch(batches, epoch=number, advance=lambda _: None)
-        distributed.average_batch_norm(self.model, spec=self.experiment.spec, ranks=self.ranks)
+        distributed.average_batch_norm(self.model, spec=self.setup.spec, comm=self.comm)
         return sums
 
     def weights(self) -> Weights:
         """Return weights and running statistics."""
-        return get_weights(self.model, spec=self.experiment.spec)
+        return get_weights(self.model, spec=self.setup.spec)
 
     def optimizer_state(self) -> Weights:
         """Return "<parameter>.<slot>" -> array and, where it counts updates, "step"."""
-        return export_state(self.model, self.optimizer, spec=self.experiment.spec)
+        return export_state(self.model, self.optimizer, spec=self.setup.spec)
 
     def put(self, weights: Weights, optimizer_state: Weights) -> None:
         """Take weights and optimizer state; without any the optimizer stays as it is."""
-        load_weights(self.model, weights, spec=self.experiment.spec)
+        load_weights(self.model, weights, spec=self.setup.spec)
         if optimizer_state:
-            import_state(self.model, self.optimizer, optimizer_state, spec=self.experiment.spec)
+            import_state(self.model, self.optimizer, optimizer_state, spec=self.setup.spec)
 
 
 def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> Arrays:
@@ -109,5 +109,5 @@ def _forget_last_model(dtype: str) -> None:
 
 if __name__ == "__main__":
     code = main()
-    leave(code)
+    exit_rank(code)
     sys.exit(code)

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from common.checks.preflight_worker import check_exchange, run_worker
 from common.config import DeviceConfig
-from common.training.entry_point import leave, program_name
+from common.training.entry_point import exit_rank, program_name
 from keras_impl import distributed
 
 
@@ -44,5 +44,5 @@ def check(config: DeviceConfig) -> int:
 
 if __name__ == "__main__":
     code = main()
-    leave(code)
+    exit_rank(code)
     sys.exit(code)

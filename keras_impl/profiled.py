@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from common.config import Config
-from common.distributed.ranks import Ranks
+from common.distributed.communicator import Communicator
 from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases, Timer, timed
 from common.model.weights import Weights
@@ -28,11 +28,11 @@ class ProfiledTrainer(Trainer):
         *,
         config: Config,
         phases: Phases,
-        ranks: Ranks,
+        comm: Communicator,
     ) -> None:
         super().__init__(model, optimizer, config=config, phases=phases, distributed=False)
         self.profiler = Profiler(synchronize=synchronize)
-        self._exchanges = ranks.size > 1
+        self._exchanges = comm.size > 1
         self._loss, self._accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
 
         def gradients_of(images: tf.Tensor, labels: tf.Tensor) -> tuple[Any, Any, list[Any], Any]:

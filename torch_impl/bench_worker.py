@@ -17,10 +17,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.checks.bench_turns import MEMORY_BATCHES, Train, measure, read_settings, with_steps
-from common.distributed.ranks import Ranks
+from common.distributed.communicator import Communicator
 from common.measurement.timing import Phases
-from common.training.entry_point import leave
-from common.training.run_setup import Experiment
+from common.training.entry_point import exit_rank
+from common.training.run_setup import RunSetup
 from torch_impl import distributed
 from torch_impl.data import training_data
 from torch_impl.loop import Trainer
@@ -32,47 +32,43 @@ from torch_impl.weights import load_weights
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     settings = read_settings(arguments)
-    ranks = ddp_ranks() if "np2_ddp" in settings.contestants else distributed.init()
-    measure(settings, ranks=ranks, build=build_contestant)
+    comm = ddp_ranks() if "np2_ddp" in settings.contestants else distributed.init()
+    measure(settings, comm=comm, build=build_contestant)
     return 0
 
 
-def build_contestant(name: str, experiment: Experiment, ranks: Ranks) -> Train:
+def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
     """Return what trains an epoch of so many steps on this rank.
 
     Args:
         name: of `common.checks.bench_turns.CONTESTANTS`.
-        experiment: data, model and settings.
-        ranks: those that train.
+        setup: data, model and settings.
+        comm: the ranks that train.
     """
     if name == "np2_each":
-        config = experiment.config
+        config = setup.config
         config = replace(config, device=replace(config.device, gradient_groups="each"))
-        experiment = replace(experiment, config=config)
-    device, _ = distributed.pin_device(experiment.config.device, ranks)
-    model = build_model(experiment.spec, experiment.config.model)
-    load_weights(model, experiment.first_weights, spec=experiment.spec)
+        setup = replace(setup, config=config)
+    device, _ = distributed.pin_device(setup.config.device, comm)
+    model = build_model(setup.spec, setup.config.model)
+    load_weights(model, setup.first_weights, spec=setup.spec)
     model.to(device)
-    optimizer = build_optimizer(
-        model, experiment.config.optimizer, learning_rate=experiment.config.optimizer.learning_rate
-    )
+    optimizer = build_optimizer(model, setup.config.optimizer, learning_rate=setup.config.optimizer.learning_rate)
     if name == "bare":
-        return bare_loop(model, optimizer, experiment=experiment, ranks=ranks, device=device)
+        return bare_loop(model, optimizer, setup=setup, comm=comm, device=device)
     if name == "np2_ddp":
-        return trainer_epochs(
-            DistributedDataParallel(model), optimizer, experiment=experiment, ranks=ranks, device=device
-        )
-    optimizer = distributed.wrap_optimizer(optimizer, model=model, config=experiment.config.device, ranks=ranks)
-    distributed.broadcast_state(model, optimizer, ranks=ranks)
-    return trainer_epochs(model, optimizer, experiment=experiment, ranks=ranks, device=device)
+        return trainer_epochs(DistributedDataParallel(model), optimizer, setup=setup, comm=comm, device=device)
+    optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config.device, comm=comm)
+    distributed.broadcast_state(model, optimizer, comm=comm)
+    return trainer_epochs(model, optimizer, setup=setup, comm=comm, device=device)
 
 
 def bare_loop(
-    model: nn.Module, optimizer: torch.optim.Optimizer, *, experiment: Experiment, ranks: Ranks, device: torch.device
+    model: nn.Module, optimizer: torch.optim.Optimizer, *, setup: RunSetup, comm: Communicator, device: torch.device
 ) -> Train:
     """Return the least that trains: forward, loss, backward, step on batches that lie in memory."""
-    some = with_steps(experiment, size=1, steps=min(MEMORY_BATCHES, experiment.steps_per_epoch))
-    batches = list(training_data(some, epoch=1, ranks=ranks, device=device))
+    some = with_steps(setup, size=1, steps=min(MEMORY_BATCHES, setup.steps_per_epoch))
+    batches = list(training_data(some, epoch=1, comm=comm, device=device))
 
     def train(epoch: int, steps: int) -> float:
         model.train()
@@ -89,16 +85,16 @@ def bare_loop(
 
 
 def trainer_epochs(
-    model: nn.Module, optimizer: torch.optim.Optimizer, *, experiment: Experiment, ranks: Ranks, device: torch.device
+    model: nn.Module, optimizer: torch.optim.Optimizer, *, setup: RunSetup, comm: Communicator, device: torch.device
 ) -> Train:
     """Return the epochs of our trainer, fed by its own data path."""
-    trainer = Trainer(model, optimizer, config=experiment.config, device=device, phases=Phases())
+    trainer = Trainer(model, optimizer, config=setup.config, device=device, phases=Phases())
 
     def train(epoch: int, steps: int) -> float:
-        some = with_steps(experiment, size=ranks.size, steps=steps)
+        some = with_steps(setup, size=comm.size, steps=steps)
         _, seconds, _ = trainer.train_epoch(
-            training_data(some, epoch=epoch, ranks=ranks, device=device),
-            learning_rates=np.full(steps, experiment.config.optimizer.learning_rate),
+            training_data(some, epoch=epoch, comm=comm, device=device),
+            learning_rates=np.full(steps, setup.config.optimizer.learning_rate),
             advance=lambda _: None,
         )
         return seconds
@@ -106,7 +102,7 @@ def trainer_epochs(
     return train
 
 
-def ddp_ranks() -> Ranks:
+def ddp_ranks() -> Communicator:
     """Join the other processes that torchrun started, over Gloo."""
     torch.distributed.init_process_group("gloo")
     size = torch.distributed.get_world_size()
@@ -116,7 +112,7 @@ def ddp_ranks() -> Ranks:
         torch.distributed.all_gather_object(values, value)
         return values
 
-    return Ranks(
+    return Communicator(
         rank=torch.distributed.get_rank(),
         size=size,
         local_rank=int(os.environ["LOCAL_RANK"]),
@@ -128,5 +124,5 @@ def ddp_ranks() -> Ranks:
 
 if __name__ == "__main__":
     code = main()
-    leave(code)
+    exit_rank(code)
     sys.exit(code)

@@ -8,27 +8,27 @@ from torch import Tensor
 
 from common.data.batches import evaluation_batches, prefetch, training_batches
 from common.data.loading import Split
-from common.distributed.ranks import Ranks
-from common.training.run_setup import Experiment
+from common.distributed.communicator import Communicator
+from common.training.run_setup import RunSetup
 
 
 def training_data(
-    experiment: Experiment, *, epoch: int, ranks: Ranks, device: torch.device, first_step: int = 0
+    setup: RunSetup, *, epoch: int, comm: Communicator, device: torch.device, first_step: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the batches of one epoch of this rank: images (batch, channels, height, width), labels (batch,) int64.
 
     Those of the steps before `first_step` are left out.
     """
     batches = training_batches(
-        experiment.dataset.train,
-        experiment.training_indices,
-        seed=experiment.config.training.seed,
+        setup.dataset.train,
+        setup.training_indices,
+        seed=setup.config.training.seed,
         epoch=epoch,
-        batch_size=experiment.config.training.batch_size,
-        rank=ranks.rank,
-        size=ranks.size,
-        table=experiment.table,
-        steps=experiment.steps_of_epoch(epoch),
+        batch_size=setup.config.training.batch_size,
+        rank=comm.rank,
+        size=comm.size,
+        table=setup.table,
+        steps=setup.steps_of_epoch(epoch),
         first_step=first_step,
     )
     # On a CPU all cores compute already: a thread that makes batches ahead would only take turns with them.
@@ -36,16 +36,16 @@ def training_data(
 
 
 def evaluation_data(
-    experiment: Experiment, split: Split, indices: np.ndarray, *, rank: int, size: int, device: torch.device
+    setup: RunSetup, split: Split, indices: np.ndarray, *, rank: int, size: int, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield this rank's part of some samples, each sample once over all ranks."""
     batches = evaluation_batches(
         split,
         indices,
-        batch_size=experiment.config.training.eval_batch_size,
+        batch_size=setup.config.training.eval_batch_size,
         rank=rank,
         size=size,
-        table=experiment.table,
+        table=setup.table,
     )
     return _on_device(batches, device)
 

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from common.config import DeviceConfig
+from common.distributed.communicator import Communicator, join, threads_per_rank
 from common.distributed.pinning import choose_gpu
-from common.distributed.ranks import Ranks, join, threads_per_rank
 from common.utils.cores import usable_cores
 
 
-def init(*, timeline: bool = False) -> Ranks:
+def init(*, timeline: bool = False) -> Communicator:
     """Join the other processes of this run; one process alone is a run of one rank.
 
     Args:
@@ -21,27 +21,27 @@ def init(*, timeline: bool = False) -> Ranks:
     return join(hvd, timeline=timeline)
 
 
-def pin_device(config: DeviceConfig, ranks: Ranks) -> tuple[torch.device, int]:
+def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[torch.device, int]:
     """Give this rank its own GPU, or its share of the cores; return the device and the number of threads.
 
     Raises:
         UserError: a GPU is asked for and there is none for every rank of a host; on all ranks.
     """
-    threads = threads_per_rank(config.threads, cores=usable_cores(), local_size=ranks.local_size)
-    with ranks.together("pinning the device"):
+    threads = threads_per_rank(config.threads, cores=usable_cores(), local_size=comm.local_size)
+    with comm.propagate_errors("pinning the device"):
         torch.set_num_threads(threads)
         gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-        gpu = choose_gpu(gpus, config=config, local_rank=ranks.local_rank, local_size=ranks.local_size)
+        gpu = choose_gpu(gpus, config=config, local_rank=comm.local_rank, local_size=comm.local_size)
         if gpu is not None:
             torch.cuda.set_device(torch.device(gpu))
     return torch.device(gpu or "cpu"), threads
 
 
 def wrap_optimizer(
-    optimizer: torch.optim.Optimizer, *, model: nn.Module, config: DeviceConfig, ranks: Ranks
+    optimizer: torch.optim.Optimizer, *, model: nn.Module, config: DeviceConfig, comm: Communicator
 ) -> torch.optim.Optimizer:
     """Return the optimizer with gradients averaged over ranks before each update; itself where there is one rank."""
-    if ranks.size == 1:
+    if comm.size == 1:
         return optimizer
     return hvd.DistributedOptimizer(
         optimizer,
@@ -67,13 +67,13 @@ def average_gradients(model: nn.Module, *, config: DeviceConfig) -> None:
         gradient.copy_(compression.decompress(average, context))
 
 
-def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, ranks: Ranks) -> None:
+def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, comm: Communicator) -> None:
     """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0.
 
     Not by `hvd.broadcast_optimizer_state`: where there is no state yet it makes some by a step with zero gradients,
     which counts as Adam's first and lets AdamW shrink the weights. No state means all zeros: nothing is to be sent.
     """
-    if ranks.size > 1:
+    if comm.size > 1:
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         state = [
             (f"{name}.{slot}", value)
@@ -84,10 +84,10 @@ def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, ranks
         hvd.broadcast_parameters(state, root_rank=0)
 
 
-def average_batch_norm(model: nn.Module, *, ranks: Ranks) -> None:
+def average_batch_norm(model: nn.Module, *, comm: Communicator) -> None:
     """Average the running means and variances over ranks, in one grouped allreduce."""
     statistics = [buffer for name, buffer in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
-    if ranks.size > 1 and statistics:
+    if comm.size > 1 and statistics:
         hvd.grouped_allreduce_(statistics, op=hvd.Average, name="batch_norm")
 
 

@@ -12,13 +12,13 @@ import torch
 from common.checks.parity_cases import LOSSES, Dtype, random_batch
 from common.checks.parity_worker import Arrays, do_jobs, read_worker_settings
 from common.config import DeviceConfig, ModelConfig
-from common.distributed.ranks import Ranks
+from common.distributed.communicator import Communicator
 from common.measurement.metrics import Sums
 from common.measurement.timing import Phases
 from common.model.specs import ModelSpec
 from common.model.weights import Weights
-from common.training.entry_point import leave
-from common.training.run_setup import Experiment
+from common.training.entry_point import exit_rank
+from common.training.run_setup import RunSetup
 from torch_impl import distributed
 from torch_impl.data import training_data
 from torch_impl.loop import Trainer
@@ -30,35 +30,35 @@ from torch_impl.weights import get_weights, load_weights
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     settings = read_worker_settings(arguments)
-    ranks = distributed.init()
-    distributed.pin_device(DeviceConfig(device="cpu", threads=1), ranks)
-    return do_jobs(settings, ranks=ranks, build_twin=Twin, outputs=outputs, leads=True)
+    comm = distributed.init()
+    distributed.pin_device(DeviceConfig(device="cpu", threads=1), comm)
+    return do_jobs(settings, comm=comm, build_twin=Twin, outputs=outputs, leads=True)
 
 
 class Twin:
     """PyTorch's training, update by update."""
 
-    def __init__(self, experiment: Experiment, learning_rates: np.ndarray, ranks: Ranks) -> None:
-        config = experiment.config
-        self.experiment, self.learning_rates, self.ranks = experiment, learning_rates, ranks
-        self.model = build_model(experiment.spec, config.model)
-        load_weights(self.model, experiment.first_weights, spec=experiment.spec)
+    def __init__(self, setup: RunSetup, learning_rates: np.ndarray, comm: Communicator) -> None:
+        config = setup.config
+        self.setup, self.learning_rates, self.comm = setup, learning_rates, comm
+        self.model = build_model(setup.spec, config.model)
+        load_weights(self.model, setup.first_weights, spec=setup.spec)
         optimizer = build_optimizer(self.model, config.optimizer, learning_rate=config.optimizer.learning_rate)
-        self.optimizer = distributed.wrap_optimizer(optimizer, model=self.model, config=config.device, ranks=ranks)
-        distributed.broadcast_state(self.model, self.optimizer, ranks=ranks)
+        self.optimizer = distributed.wrap_optimizer(optimizer, model=self.model, config=config.device, comm=comm)
+        distributed.broadcast_state(self.model, self.optimizer, comm=comm)
         self.trainer = Trainer(self.model, self.optimizer, config=config, device=torch.device("cpu"), phases=Phases())
 
     def update(self, number: int) -> Sums:
         """Make an update, counted from 1; return this rank's sums over its batch, as the weights were before."""
-        batches = training_data(self.experiment, epoch=number, ranks=self.ranks, device=self.trainer.device)
+        batches = training_data(self.setup, epoch=number, comm=self.comm, device=self.trainer.device)
         rate = self.learning_rates[number - 1 : number]
         sums, _, _ = self.trainer.train_epoch(batches, learning_rates=rate, advance=lambda _: None)
-        distributed.average_batch_norm(self.model, ranks=self.ranks)
+        distributed.average_batch_norm(self.model, comm=self.comm)
         return sums
 
     def weights(self) -> Weights:
         """Return weights and running statistics."""
-        return get_weights(self.model, spec=self.experiment.spec)
+        return get_weights(self.model, spec=self.setup.spec)
 
     def optimizer_state(self) -> Weights:
         """Return "<parameter>.<slot>" -> array and, where it counts updates, "step"."""
@@ -66,7 +66,7 @@ class Twin:
 
     def put(self, weights: Weights, optimizer_state: Weights) -> None:
         """Take weights and optimizer state; without any the optimizer stays as it is."""
-        load_weights(self.model, weights, spec=self.experiment.spec)
+        load_weights(self.model, weights, spec=self.setup.spec)
         if optimizer_state:
             import_state(self.model, self.optimizer, optimizer_state, scaler=self.trainer.scaler)
 
@@ -101,5 +101,5 @@ def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> 
 
 if __name__ == "__main__":
     code = main()
-    leave(code)
+    exit_rank(code)
     sys.exit(code)

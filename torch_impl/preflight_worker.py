@@ -13,7 +13,7 @@ import torch
 
 from common.checks.preflight_worker import check_exchange, run_worker
 from common.config import DeviceConfig
-from common.training.entry_point import leave, program_name
+from common.training.entry_point import exit_rank, program_name
 from torch_impl import distributed
 
 
@@ -41,5 +41,5 @@ def check(config: DeviceConfig) -> int:
 
 if __name__ == "__main__":
     code = main()
-    leave(code)
+    exit_rank(code)
     sys.exit(code)

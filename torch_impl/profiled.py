@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from common.config import Config
-from common.distributed.ranks import Ranks
+from common.distributed.communicator import Communicator
 from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases
 from torch_impl.distributed import average_gradients, wait_for_all_ranks
@@ -24,11 +24,11 @@ class ProfiledTrainer(Trainer):
         config: Config,
         device: torch.device,
         phases: Phases,
-        ranks: Ranks,
+        comm: Communicator,
     ) -> None:
         super().__init__(model, optimizer, config=config, device=device, phases=phases)
         self.profiler = Profiler(synchronize=self._synchronize)
-        self._exchanges = ranks.size > 1
+        self._exchanges = comm.size > 1
 
     def _step(self, images: Tensor, labels: Tensor, learning_rate: float) -> tuple[Tensor, Tensor]:
         lap = self.profiler.lap

@@ -23,7 +23,7 @@ from analysis.runs.reading import Selection
 from analysis.thesis import command as thesis
 from common.errors import UserError
 from common.run_folder.environment import describe_environment
-from common.run_folder.records import errors_for_people, now
+from common.run_folder.records import user_errors, now
 from common.utils.atomic import write_atomically
 
 Chapter = Callable[[Selection], Finding]
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
     flags = [str(row[0]) for row in (*page.left_out.rows, *page.flags.rows)]
     refuse_flags(flags, options)
     text = html_of(page)
-    with errors_for_people("writing the report"):
+    with user_errors("writing the report"):
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, text)
     plots = sum(len(chapter.plots) for chapter in page.chapters)

@@ -19,7 +19,7 @@ from analysis.thesis.runs import ThesisRun, read_thesis
 from common.distributed.console import counted
 from common.errors import UserError, expanded
 from common.run_folder.power_file import POWER_FILE, write_power
-from common.run_folder.records import check_new_folder, errors_for_people, write_epochs, write_record
+from common.run_folder.records import check_new_folder, user_errors, write_epochs, write_record
 
 TOLERATED_SECONDS = 0.1  # The thesis rounded the times of its epochs, to 1e-6 s and in means
 
@@ -79,7 +79,7 @@ def write_runs(runs: Sequence[ThesisRun], *, folder: Path) -> None:
     for one in runs:
         check_new_folder(folder / one.name, remedy="Name another folder with -o")
     existed, placed = folder.exists(), []
-    with errors_for_people("writing the imported runs"):
+    with user_errors("writing the imported runs"):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder, prefix=".import-") as name:

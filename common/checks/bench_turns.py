@@ -15,9 +15,9 @@ from typing import Any
 
 from common.checks.bench_record import Turn
 from common.config import Config, config_from_dict
-from common.distributed.ranks import Ranks
+from common.distributed.communicator import Communicator
 from common.run_folder.environment import describe_environment
-from common.training.run_setup import Experiment, prepare_experiment
+from common.training.run_setup import RunSetup, prepare_run
 
 # model -> data set and images a step of one rank. Data made from a seed: the same everywhere, and nothing to fetch.
 TASKS = {
@@ -34,7 +34,7 @@ POLL_SECONDS = 0.005
 
 # Trains an epoch (number, steps) on this rank and returns the seconds it took.
 Train = Callable[[int, int], float]
-BuildContestant = Callable[[str, Experiment, Ranks], Train]
+BuildContestant = Callable[[str, RunSetup, Communicator], Train]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,32 +81,32 @@ def task_config(model: str, *, threads: int) -> Config:
     )
 
 
-def with_steps(experiment: Experiment, *, size: int, steps: int) -> Experiment:
+def with_steps(setup: RunSetup, *, size: int, steps: int) -> RunSetup:
     """Return the experiment with epochs of so many steps on `size` ranks, without an end."""
-    return replace(experiment, size=size, steps_per_epoch=steps, total_steps=steps * 10**9)
+    return replace(setup, size=size, steps_per_epoch=steps, total_steps=steps * 10**9)
 
 
-def alone(ranks: Ranks) -> Ranks:
+def alone(comm: Communicator) -> Communicator:
     """Return this process as the only rank of a run."""
     # It stays on its own device: another process of the host may compute at the same time.
-    return replace(ranks, rank=0, size=1, controller="none", allgather=lambda value: [value])
+    return replace(comm, rank=0, size=1, controller="none", allgather=lambda value: [value])
 
 
-def measure(settings: BenchSettings, *, ranks: Ranks, build: BuildContestant) -> None:
+def measure(settings: BenchSettings, *, comm: Communicator, build: BuildContestant) -> None:
     """Measure all models; every rank calls this.
 
     Args:
         settings: of this start.
-        ranks: of this start.
-        build: called as build(contestant, experiment, ranks) on every rank; for a contestant of one rank, `ranks` is
+        comm: all ranks of this start.
+        build: called as build(contestant, setup, comm) on every rank; for a contestant of one rank, `comm` is
             this process alone.
     """
-    if ranks.rank == 0:
-        environment = asdict(describe_environment()) | {"controller": ranks.controller, "threads": settings.threads}
+    if comm.rank == 0:
+        environment = asdict(describe_environment()) | {"controller": comm.controller, "threads": settings.threads}
         _add_line(settings.results, {"environment": environment})
     for model in settings.models:
-        experiment = prepare_experiment(task_config(model, threads=settings.threads), size=ranks.size, progress=False)
-        stage = _Stage(settings, experiment=experiment, ranks=ranks)
+        setup = prepare_run(task_config(model, threads=settings.threads), size=comm.size, progress=False)
+        stage = _Stage(settings, setup=setup, comm=comm)
         players = [_Player(name, build, stage=stage) for name in settings.contestants]
         # The same steps for all, so that what an epoch costs once weighs alike.
         most = min(player.most_steps for player in players)
@@ -119,17 +119,17 @@ def measure(settings: BenchSettings, *, ranks: Ranks, build: BuildContestant) ->
 class _Stage:
     """Lets the contestants of one model take turns."""
 
-    def __init__(self, settings: BenchSettings, *, experiment: Experiment, ranks: Ranks) -> None:
+    def __init__(self, settings: BenchSettings, *, setup: RunSetup, comm: Communicator) -> None:
         self.settings = settings
-        self.experiment = experiment
-        self.ranks = ranks
+        self.setup = setup
+        self.comm = comm
         self._turns_of_one_rank = 0
-        self._marker = settings.results.with_name(f"{settings.results.name}.{experiment.spec.name}.turns")
+        self._marker = settings.results.with_name(f"{settings.results.name}.{setup.spec.name}.turns")
 
     def one_rank(self, act: Callable[[], Any]) -> Any:
         """Let rank 0 act and return its result; the others sleep: to wait in a collective takes a core under MPI."""
         self._turns_of_one_rank += 1
-        if self.ranks.rank == 0:
+        if self.comm.rank == 0:
             result = act()
             # As long as the number of turns done, so that no reader ever sees half a number.
             with self._marker.open("ab") as file:
@@ -141,8 +141,8 @@ class _Stage:
 
     def all_ranks(self, train: Callable[[], float]) -> float:
         """Start all ranks at once; return the seconds of the slowest."""
-        self.ranks.allgather(None)
-        return max(self.ranks.allgather(train()))
+        self.comm.allgather(None)
+        return max(self.comm.allgather(train()))
 
 
 class _Player:
@@ -151,18 +151,18 @@ class _Player:
     def __init__(self, name: str, build: BuildContestant, *, stage: _Stage) -> None:
         self.name = name
         self.stage = stage
-        self.size = stage.ranks.size if name.startswith("np2") else 1
+        self.size = stage.comm.size if name.startswith("np2") else 1
         self._epoch = 0
         # Every rank builds every contestant, though rank 0 alone trains those of one rank: Keras numbers what is built,
         # and Horovod's ranks find each other by these names.
         joined = self.size > 1 and name != APART
-        self._train = build(name, stage.experiment, stage.ranks if joined else alone(stage.ranks))
+        self._train = build(name, stage.setup, stage.comm if joined else alone(stage.comm))
 
     @property
     def most_steps(self) -> int:
         """Steps of an epoch that uses all samples."""
-        experiment = self.stage.experiment
-        return len(experiment.training_indices) // (experiment.config.training.batch_size * self.size)
+        setup = self.stage.setup
+        return len(setup.training_indices) // (setup.config.training.batch_size * self.size)
 
     def warm_up(self, most: int) -> int:
         """Compile and allocate, then return how many steps, at most `most`, fill a turn; nothing of it is counted."""
@@ -179,15 +179,15 @@ class _Player:
         cpu_before = time.process_time()
         seconds = self._turn(steps)
         cpu_seconds = time.process_time() - cpu_before
-        if self.stage.ranks.rank == 0:
-            experiment = self.stage.experiment
+        if self.stage.comm.rank == 0:
+            setup = self.stage.setup
             turn = Turn(
-                model=experiment.spec.name,
+                model=setup.spec.name,
                 contestant=self.name,
                 round=number,
                 ranks=self.size,
                 steps=steps,
-                images=steps * experiment.config.training.batch_size * self.size,
+                images=steps * setup.config.training.batch_size * self.size,
                 seconds=seconds,
                 cpu_seconds=cpu_seconds,
             )
@@ -203,7 +203,7 @@ class _Player:
 
         if self.size > 1:
             return self.stage.all_ranks(train)
-        return self.stage.ranks.from_first(self.stage.one_rank(train))
+        return self.stage.comm.broadcast(self.stage.one_rank(train))
 
 
 def _add_line(path: Path, record: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from common.config import ModelConfig, OptimizerConfig, config_from_dict
 from common.model.specs import BatchNorm, Dropout, ModelSpec, model_spec
 from common.model.weights import Weights
-from common.training.run_setup import Experiment, prepare_experiment
+from common.training.run_setup import RunSetup, prepare_run
 from common.training.schedule import learning_rates
 
 Dtype = Literal["float32", "float64"]
@@ -92,9 +92,7 @@ def random_batch(spec: ModelSpec) -> tuple[np.ndarray, np.ndarray]:
     return images, generator.integers(0, spec.outputs, OUTPUTS_BATCH)
 
 
-def make_experiment(
-    model: str, optimizer: str, *, dtype: Dtype, updates: int, size: int
-) -> tuple[Experiment, np.ndarray]:
+def make_setup(model: str, optimizer: str, *, dtype: Dtype, updates: int, size: int) -> tuple[RunSetup, np.ndarray]:
     """Return a training of `size` ranks and its learning rates.
 
     Every update is an epoch of its own, so that losses and weights can be asked for after each.
@@ -107,7 +105,7 @@ def make_experiment(
         size: number of ranks; divides GLOBAL_BATCH.
 
     Returns:
-        The experiment, and (updates,) float64 learning rates, which go up and then down.
+        The setup, and (updates,) float64 learning rates, which go up and then down.
     """
     height, width, channels, classes = IMAGES[model]
     small = has_batch_norm(model)
@@ -140,4 +138,4 @@ def make_experiment(
         steps_per_epoch=1,
         first=updates,
     )
-    return prepare_experiment(config, size=size, progress=False), rates
+    return prepare_run(config, size=size, progress=False), rates

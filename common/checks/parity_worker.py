@@ -17,13 +17,13 @@ from typing import Literal, Protocol
 import numpy as np
 
 from common.checks.differences import relative_difference, worst_difference
-from common.checks.parity_cases import Dtype, Mode, make_experiment, make_spec, random_weights
-from common.distributed.ranks import Ranks
-from common.errors import EXIT_CODE_USER_ERROR, UserError, for_people
+from common.checks.parity_cases import Dtype, Mode, make_setup, make_spec, random_weights
+from common.distributed.communicator import Communicator
+from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.measurement.metrics import Sums
 from common.model.specs import ModelSpec
 from common.model.weights import Weights, load_weights, save_weights
-from common.training.run_setup import Experiment
+from common.training.run_setup import RunSetup
 
 Arrays = dict[str, np.ndarray]
 STATES_AHEAD = 2  # states that wait for the follower; one of ResNet-34 in float64 has half a gigabyte
@@ -84,7 +84,7 @@ class WorkerSettings:
     states: Path
 
 
-BuildTwin = Callable[[Experiment, np.ndarray, Ranks], Twin]
+BuildTwin = Callable[[RunSetup, np.ndarray, Communicator], Twin]
 # (spec, weights, dtype, training) -> arrays by name
 Outputs = Callable[[ModelSpec, Weights, Dtype, bool], Arrays]
 
@@ -100,93 +100,95 @@ def read_worker_settings(arguments: Sequence[str] | None) -> WorkerSettings:
     return WorkerSettings(jobs, options.results, options.states)
 
 
-def do_jobs(settings: WorkerSettings, *, ranks: Ranks, build_twin: BuildTwin, outputs: Outputs, leads: bool) -> int:
+def do_jobs(
+    settings: WorkerSettings, *, comm: Communicator, build_twin: BuildTwin, outputs: Outputs, leads: bool
+) -> int:
     """Do all jobs and write their results; return the exit code: 0, or 2 for what a user can mend.
 
     Args:
         settings: the jobs.
-        ranks: all of this start.
-        build_twin: experiment, learning rates, ranks -> its training, at the first weights.
+        comm: all ranks of this start.
+        build_twin: setup, learning rates, ranks -> its training, at the first weights.
         outputs: outputs, losses and gradients of random weights.
         leads: whether the other framework follows this one in exchanges.
     """
     try:
-        _do(settings, ranks=ranks, build_twin=build_twin, outputs=outputs, leads=leads)
+        _do(settings, comm=comm, build_twin=build_twin, outputs=outputs, leads=leads)
     except (UserError, OSError, MemoryError) as error:
-        print(f"error: {for_people(error)}", file=sys.stderr)
+        print(f"error: {as_user_error(error)}", file=sys.stderr)
         return EXIT_CODE_USER_ERROR
     return 0
 
 
-def _do(settings: WorkerSettings, *, ranks: Ranks, build_twin: BuildTwin, outputs: Outputs, leads: bool) -> None:
+def _do(settings: WorkerSettings, *, comm: Communicator, build_twin: BuildTwin, outputs: Outputs, leads: bool) -> None:
     for job in settings.jobs:
         if job.kind == "outputs":
             spec = make_spec(job.model)
             weights = {name: value.astype(job.dtype) for name, value in random_weights(spec).items()}
             arrays = outputs(spec, weights, job.dtype, job.mode == "training")
         else:
-            arrays = _do_with_twin(job, ranks, build_twin, leads=leads, folder=settings.states)
-        if ranks.rank == 0:
+            arrays = _do_with_twin(job, comm, build_twin, leads=leads, folder=settings.states)
+        if comm.rank == 0:
             save_weights(settings.results / f"{job.name}.safetensors", arrays, durable=False)
         del arrays
         gc.collect()  # a model is a ring of references, and ResNet-34 with its optimizer has half a gigabyte
 
 
-def _do_with_twin(job: Job, ranks: Ranks, build_twin: BuildTwin, *, leads: bool, folder: Path) -> Arrays:
-    experiment, rates = make_experiment(job.model, job.optimizer, dtype=job.dtype, updates=job.updates, size=ranks.size)
-    twin = build_twin(experiment, rates, ranks)
+def _do_with_twin(job: Job, comm: Communicator, build_twin: BuildTwin, *, leads: bool, folder: Path) -> Arrays:
+    setup, rates = make_setup(job.model, job.optimizer, dtype=job.dtype, updates=job.updates, size=comm.size)
+    twin = build_twin(setup, rates, comm)
     if job.kind == "start":
         return twin.weights()
     if job.kind == "training":
-        return _train(twin, job, ranks)
-    return (_lead if leads else _follow)(twin, job, ranks, folder=folder)
+        return _train(twin, job, comm)
+    return (_lead if leads else _follow)(twin, job, comm, folder=folder)
 
 
-def _train(twin: Twin, job: Job, ranks: Ranks) -> Arrays:
+def _train(twin: Twin, job: Job, comm: Communicator) -> Arrays:
     losses, trace, first = [], [], twin.weights()
     for number in range(1, job.updates + 1):
-        losses.append(_loss_of_update(twin, number, ranks))
+        losses.append(_loss_of_update(twin, number, comm))
         if job.traced:
             trace.append(twin.weights())
     weights = twin.weights()
-    ranks.check_same_weights(weights, when=f"after {job.name}")
+    comm.check_same_weights(weights, when=f"after {job.name}")
     arrays = {"losses": np.array(losses), **_named("weights", weights), **_named("state", _state(twin, job.updates))}
     # What does not move proves nothing.
     arrays["moved"] = np.array([min(relative_difference(weights[name], first[name]) for name in weights)])
     return arrays | {f"trace/{name}": np.stack([one[name] for one in trace]) for name in weights if trace}
 
 
-def _lead(twin: Twin, job: Job, ranks: Ranks, *, folder: Path) -> Arrays:
+def _lead(twin: Twin, job: Job, comm: Communicator, *, folder: Path) -> Arrays:
     """Train, and show the other framework the state before each update and after the last."""
     losses = []
     for number in range(1, job.updates + 2):
-        if ranks.rank == 0:
+        if comm.rank == 0:
             _wait(lambda: len(list(folder.glob("*.safetensors"))) < STATES_AHEAD)
             state = _state(twin, number - 1) if number > 1 else {}  # PyTorch makes it at the first update
             shown = {**_named("weights", twin.weights()), **_named("state", state)}
             save_weights(_state_file(folder, job, number), shown, durable=False)
         if number <= job.updates:
-            losses.append(_loss_of_update(twin, number, ranks))
+            losses.append(_loss_of_update(twin, number, comm))
     return {"losses": np.array(losses)}
 
 
-def _follow(twin: Twin, job: Job, ranks: Ranks, *, folder: Path) -> Arrays:
+def _follow(twin: Twin, job: Job, comm: Communicator, *, folder: Path) -> Arrays:
     """Make each update from the state that the other framework had; compare with what it had then."""
     losses, weights_differ, state_differs, moved = [], [], [], []
     weights, state = _shown(folder, job, 1)
     for number in range(1, job.updates + 1):
         twin.put(weights, state)
-        losses.append(_loss_of_update(twin, number, ranks))
+        losses.append(_loss_of_update(twin, number, comm))
         before = weights
         weights, state = _shown(folder, job, number + 1)
-        ranks.allgather(None)  # all have read the state before
-        if ranks.rank == 0:
+        comm.allgather(None)  # all have read the state before
+        if comm.rank == 0:
             _state_file(folder, job, number).unlink()
             weights_differ.append(worst_difference(twin.weights(), weights)[0])
             state_differs.append(worst_difference(_state(twin, number), state)[0])
             moved.append(min(relative_difference(weights[name], before[name]) for name in weights))
-    ranks.check_same_weights(twin.weights(), when=f"after {job.name}")
-    if ranks.rank == 0:
+    comm.check_same_weights(twin.weights(), when=f"after {job.name}")
+    if comm.rank == 0:
         _state_file(folder, job, job.updates + 1).unlink()
     return {
         "losses": np.array(losses),
@@ -196,8 +198,8 @@ def _follow(twin: Twin, job: Job, ranks: Ranks, *, folder: Path) -> Arrays:
     }
 
 
-def _loss_of_update(twin: Twin, number: int, ranks: Ranks) -> float:
-    loss = Sums.from_array(ranks.sum(twin.update(number).as_array())).mean_loss
+def _loss_of_update(twin: Twin, number: int, comm: Communicator) -> float:
+    loss = Sums.from_array(comm.sum(twin.update(number).as_array())).mean_loss
     assert loss is not None, "an update has samples"
     return loss
 

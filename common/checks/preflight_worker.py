@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from common.config import DeviceConfig
-from common.distributed.ranks import Ranks
+from common.distributed.communicator import Communicator
 from common.utils.command_line import Parser, carry_out
 
 MARK = "preflight exchange: "
@@ -61,11 +61,11 @@ def run_worker(arguments: Sequence[str] | None, *, program: str, check: Callable
     return carry_out(lambda: check(DeviceConfig(device=options.device)), program=program)
 
 
-def check_exchange(ranks: Ranks, *, device: str, exchange: Exchange) -> int:
+def check_exchange(comm: Communicator, *, device: str, exchange: Exchange) -> int:
     """Sum, check and time; rank 0 prints the report.
 
     Args:
-        ranks: all that were started.
+        comm: all ranks that were started.
         device: of this rank.
         exchange: of the framework.
 
@@ -73,8 +73,8 @@ def check_exchange(ranks: Ranks, *, device: str, exchange: Exchange) -> int:
         The exit code.
     """
     # Small whole numbers, so that their sum is exact in any order and another one for each element.
-    values = (np.arange(NUMBERS) % 100 * (ranks.rank + 1)).astype(np.float32)
-    expected = (np.arange(NUMBERS) % 100 * (ranks.size * (ranks.size + 1) // 2)).astype(np.float32)
+    values = (np.arange(NUMBERS) % 100 * (comm.rank + 1)).astype(np.float32)
+    expected = (np.arange(NUMBERS) % 100 * (comm.size * (comm.size + 1) // 2)).astype(np.float32)
     right, seconds, clocks = True, [], []
     for number in range(WARM_UP_ROUNDS + ROUNDS):
         total, took = exchange(values)
@@ -83,18 +83,18 @@ def check_exchange(ranks: Ranks, *, device: str, exchange: Exchange) -> int:
         if number >= WARM_UP_ROUNDS:
             seconds.append(took)
             clocks.append(clock)
-    all_right = ranks.allgather(right)
-    all_clocks = np.array(ranks.allgather(clocks))
+    all_right = comm.allgather(right)
+    all_clocks = np.array(comm.allgather(clocks))
     report = ExchangeReport(
-        controller=ranks.controller,
+        controller=comm.controller,
         bytes=values.nbytes,
-        hosts=ranks.allgather(platform.node()),
-        devices=ranks.allgather(device),
-        seconds=ranks.maximum(np.array(seconds)).tolist(),
+        hosts=comm.allgather(platform.node()),
+        devices=comm.allgather(device),
+        seconds=comm.maximum(np.array(seconds)).tolist(),
         wrong_ranks=[rank for rank, fine in enumerate(all_right) if not fine],
         clock_offsets=np.median(all_clocks - all_clocks[0], axis=1).tolist(),
     )
-    if ranks.rank == 0:
+    if comm.rank == 0:
         sys.stdout.write(f"{MARK}{json.dumps(asdict(report))}\n")
         sys.stdout.flush()
     return 0

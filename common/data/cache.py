@@ -85,7 +85,7 @@ def load_or_build(entry: str, build: Callable[[Path], Content], *, name: str) ->
         UserError: the builder's, or the cache cannot be read or written, or the disk is full.
     """
     waiting_since = time.time()
-    with _errors_for_people():
+    with _user_errors():
         with contextlib.suppress(FileNotFoundError, DamagedEntryError):
             return load_entry(entry, name=name)
         with _build_lock(entry):
@@ -180,7 +180,7 @@ def _build_entry(entry: str, build: Callable[[Path], Content], waiting_since: fl
     for leftover in parent.glob(f".{entry}.partial-*"):  # of a process that was killed: nobody else builds now
         shutil.rmtree(leftover, ignore_errors=True)
     try:
-        with _errors_for_people(), temporary_folder_beside(parent / entry) as partial:
+        with _user_errors(), temporary_folder_beside(parent / entry) as partial:
             (partial / "work").mkdir()
             (partial / "entry").mkdir()
             _write_entry(partial / "entry", build(partial / "work"))
@@ -264,7 +264,7 @@ def _build_lock(entry: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _errors_for_people() -> Iterator[None]:
+def _user_errors() -> Iterator[None]:
     """Turn what the file system refuses into a UserError that says what to do."""
     try:
         yield

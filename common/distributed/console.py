@@ -7,14 +7,14 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from common.distributed.ranks import Ranks, under_launcher
+from common.distributed.communicator import Communicator, under_launcher
 
 
 class Console:
     """Rank 0 prints; the same calls do nothing on the other ranks."""
 
-    def __init__(self, ranks: Ranks, *, progress: str = "auto") -> None:
-        self._speaks = ranks.rank == 0
+    def __init__(self, comm: Communicator, *, progress: str = "auto") -> None:
+        self._speaks = comm.rank == 0
         # mpirun gives every rank a terminal, even where its own output is a file.
         self.bars = self._speaks and (progress == "bars" or (progress == "auto" and self.automatic_bars()))
 

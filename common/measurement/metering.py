@@ -1,6 +1,6 @@
 """The energy of a run: one reader on each host around its phases, all traces together on every rank at the end.
 
-    meter = Meter(config.energy, ranks=ranks, device="cuda:0", phases=phases)     # before the model is built
+    meter = Meter(config.energy, comm=comm, device="cuda:0", phases=phases)     # before the model is built
     ...                                                                            # training, validation, test
     measured = meter.finish()                                                      # traces and record
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.config import EnergyConfig
-from common.distributed.ranks import Ranks
+from common.distributed.communicator import Communicator
 from common.measurement.energy import EnergyRecord, energy_record
 from common.measurement.power import PowerReader
 from common.measurement.power_sources import Sources, find_sources
@@ -35,18 +35,18 @@ class Metered:
 class Meter:
     """Reads power from before the model is built until after the test."""
 
-    def __init__(self, config: EnergyConfig, *, ranks: Ranks, device: str, phases: Phases) -> None:
+    def __init__(self, config: EnergyConfig, *, comm: Communicator, device: str, phases: Phases) -> None:
         """Begin: measure power at rest, then mark every phase in the trace.
 
         Args:
             config: how often, and how long at rest.
-            ranks: all of the run.
+            comm: all ranks of the run.
             device: of this rank, as its framework names it: "cpu", or with the GPU's number behind a colon.
             phases: of this rank.
         """
-        self._config, self._ranks, self._device = config, ranks, device
+        self._config, self._comm, self._device = config, comm, device
         self._reader: PowerReader | None = None
-        if ranks.local_rank == 0:
+        if comm.local_rank == 0:
             self._sources = find_sources(powercap=Path(config.powercap_folder))
             self._reader = PowerReader(self._sources, host=platform.node(), interval_seconds=config.power_interval)
             self._reader.start()
@@ -63,7 +63,7 @@ class Meter:
         trace, names = None, {}
         if self._reader:
             trace, names = self._reader.stop(), _names_by_uuid(self._sources)
-        told = self._ranks.allgather((platform.node(), gpu, trace, names))
+        told = self._comm.allgather((platform.node(), gpu, trace, names))
         traces = [trace for _, _, trace, _ in told if trace is not None]
         names_on = {host: names for host, _, trace, names in told if trace is not None}
         used: dict[str, set[str]] = defaultdict(set)
@@ -74,13 +74,13 @@ class Meter:
 
     def _rest(self, phase: str) -> None:
         """All ranks sleep meanwhile: one that waited for the others in a collective would keep a core busy."""
-        self._ranks.allgather(None)  # nobody is still at work
+        self._comm.allgather(None)  # nobody is still at work
         if self._config.idle_seconds:
             if self._reader:
                 self._reader.measure_idle(phase, self._config.idle_seconds)
             else:
                 time.sleep(self._config.idle_seconds)
-        self._ranks.allgather(None)
+        self._comm.allgather(None)
 
 
 def visible_gpu(number: int, variables: Mapping[str, str]) -> str:

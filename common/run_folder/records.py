@@ -241,7 +241,7 @@ def seconds_since(moment: str) -> float:
 
 
 @contextmanager
-def errors_for_people(doing: str) -> Iterator[None]:
+def user_errors(doing: str) -> Iterator[None]:
     """Turn a full disk, a missing permission and the like into one line that says what to do."""
     try:
         yield
@@ -259,7 +259,7 @@ def check_new_folder(folder: Path, *, remedy: str = "Give another --name, or --r
     Raises:
         UserError: it exists already, or its parent is no folder or must not be written.
     """
-    with errors_for_people("making the run folder"):
+    with user_errors("making the run folder"):
         if folder.exists():
             raise _folder_exists(folder, remedy)
         parent = next(parent for parent in folder.absolute().parents if parent.exists())
@@ -282,7 +282,7 @@ class RunWriter:
         self._epochs = epochs
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        with errors_for_people("writing the run folder"):
+        with user_errors("writing the run folder"):
             self._write_run(record)
             self._write_epochs()
         threading.Thread(target=self._keep_heartbeat, name="heartbeat", daemon=True).start()
@@ -294,7 +294,7 @@ class RunWriter:
         Raises:
             UserError: it exists already, or cannot be made.
         """
-        with errors_for_people("making the run folder"):
+        with user_errors("making the run folder"):
             folder.parent.mkdir(parents=True, exist_ok=True)
             try:
                 folder.mkdir()
@@ -315,12 +315,12 @@ class RunWriter:
     def add_epoch(self, epoch: EpochRecord) -> None:
         """Append a line to `epochs.jsonl`."""
         self._epochs.append(epoch)
-        with errors_for_people("writing the epoch's record"):
+        with user_errors("writing the epoch's record"):
             self._write_epochs()
 
     def update(self, **changes: Any) -> None:
         """Replace fields of `run.json`."""
-        with self._lock, errors_for_people("writing the run folder"):
+        with self._lock, user_errors("writing the run folder"):
             self._write_run(replace(self._record, **changes))
 
     def end(self, state: State, *, message: str | None = None, **changes: Any) -> None:

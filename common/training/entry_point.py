@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from common.config import Config, parse_command_line, requested_resume
+from common.distributed.communicator import Communicator
 from common.distributed.console import Console
-from common.distributed.ranks import Ranks
-from common.errors import EXIT_CODE_USER_ERROR, UserError, for_people
+from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.training.journal import Journal
 from common.training.resume import AlreadyFinished, resumed_settings
 
@@ -29,29 +29,29 @@ def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | 
 
 
 def run_program(
-    train: Callable[[Config, Ranks, Journal], None],
+    train: Callable[[Config, Communicator, Journal], None],
     settings: Config | UserError,
     *,
-    ranks: Ranks,
+    comm: Communicator,
     framework: str,
     program: str,
 ) -> int:
     """Train, and return the exit code: 0, or 2 on every rank for an error that the user can mend."""
     progress = settings.record.progress if isinstance(settings, Config) else "lines"
-    console = Console(ranks, progress=progress)
-    journal = Journal(framework=framework, ranks=ranks, console=console)
+    console = Console(comm, progress=progress)
+    journal = Journal(framework=framework, comm=comm, console=console)
     _watch_signals(journal, console)
     try:
         if isinstance(settings, UserError):
             # Ranks without the error hear of it where they first ask each other, when they pin their device; asking
             # here would be too early for TensorFlow, which takes the number of threads only before it has done a thing.
-            with ranks.together("reading the settings"):
+            with comm.propagate_errors("reading the settings"):
                 raise settings
-        train(settings, ranks, journal)
+        train(settings, comm, journal)
     except AlreadyFinished as done:
         console.line(str(done))
     except (UserError, MemoryError) as caught:
-        error = for_people(caught)
+        error = as_user_error(caught)
         journal.end("failed", message=str(error))
         console.error(f"{program}: error: {error}")
         return EXIT_CODE_USER_ERROR
@@ -66,7 +66,7 @@ def wants_timeline(settings: Config | UserError) -> bool:
     return isinstance(settings, Config) and settings.record.horovod_timeline
 
 
-def leave(code: int) -> None:
+def exit_rank(code: int) -> None:
     """End this rank now: a launcher kills the ranks that are still leaving when the first has left with an error."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -14,8 +14,8 @@ import numpy as np
 import psutil
 
 from common.config import Config
+from common.distributed.communicator import Communicator, launcher_of
 from common.distributed.console import Console, counted, readable_seconds
-from common.distributed.ranks import Ranks, launcher_of
 from common.measurement.energy import describe_energy
 from common.measurement.interference import HostBefore, look_at_host, look_at_rank, spent_so_far, summarize, take_sample
 from common.measurement.metering import Meter
@@ -43,15 +43,15 @@ from common.run_folder.records import (
     Status,
     Totals,
     World,
-    errors_for_people,
     now,
     slurm_job,
+    user_errors,
 )
 from common.run_folder.start_times import launch_seconds, queue_seconds
 from common.run_folder.tensorboard_events import write_scalars
 from common.training.checkpoint_schedule import CheckpointSchedule
 from common.training.resume import AlreadyFinished, Standing, look_at_run, read_resumable_run, set_aside
-from common.training.run_setup import Experiment
+from common.training.run_setup import RunSetup
 from common.utils.cores import usable_cores
 
 
@@ -69,61 +69,61 @@ class EpochResult:
 class Journal:
     """Keeps the record of a run. Every rank calls every method; rank 0 prints and writes."""
 
-    def __init__(self, *, framework: str, ranks: Ranks, console: Console) -> None:
+    def __init__(self, *, framework: str, comm: Communicator, console: Console) -> None:
         self.framework = framework
-        self.ranks = ranks
+        self.comm = comm
         self.console = console
         self._writer: RunWriter | None = None
         self.phases = Phases()
-        self._sample = take_sample() if ranks.local_rank == 0 else None
+        self._sample = take_sample() if comm.local_rank == 0 else None
         self._host_before: HostBefore | None = None
         self._spent_before = spent_so_far()
         self._meter: Meter | None = None
         self._schedule: CheckpointSchedule | None = None
         self._inside_seconds = 0.0  # of the epoch that lasts: pauses for checkpoints inside it
 
-    def start(self, experiment: Experiment, *, device: str, threads: int) -> Checkpoint | None:
+    def start(self, setup: RunSetup, *, device: str, threads: int) -> Checkpoint | None:
         """Print table and settings, open the run folder; return the checkpoint to go on from, if the run is resumed.
 
         Raises:
             UserError: the run folder exists, cannot be written or cannot be resumed; on all ranks.
             AlreadyFinished: it was to be begun or resumed, and it is finished; on all ranks.
         """
-        self.experiment = experiment
-        config = experiment.config
+        self.setup = setup
+        config = setup.config
         standing = self._look_at_run(config) if config.record.resume_or_start else None
         # Every rank asks; only rank 0's answer is used.
-        hosts, devices = zip(*self.ranks.allgather((platform.node(), device)), strict=True)
+        hosts, devices = zip(*self.comm.allgather((platform.node(), device)), strict=True)
         cores = usable_cores()
         world = World(
-            size=self.ranks.size,
-            local_size=self.ranks.local_size,
+            size=self.comm.size,
+            local_size=self.comm.local_size,
             hosts=sorted(set(hosts)),
-            controller=self.ranks.controller,
+            controller=self.comm.controller,
             threads_per_rank=threads,
             cores=cores,
-            oversubscribed=threads * self.ranks.local_size > cores,
+            oversubscribed=threads * self.comm.local_size > cores,
             devices=list(devices),
             launcher=launcher_of(os.environ),
         )
         self._print_start(world)
         checkpoint = None
-        with self.ranks.together("opening the run folder"):
-            if self.ranks.rank == 0:
+        with self.comm.propagate_errors("opening the run folder"):
+            if self.comm.rank == 0:
                 checkpoint = self._open_folder(config, world, standing)
         if config.energy.energy:
-            self._meter = Meter(config.energy, ranks=self.ranks, device=device, phases=self.phases)
-        checkpoint = self.ranks.from_first(checkpoint)
+            self._meter = Meter(config.energy, comm=self.comm, device=device, phases=self.phases)
+        checkpoint = self.comm.broadcast(checkpoint)
         self._inside_seconds = checkpoint.checkpoint_seconds if checkpoint else 0.0
         return checkpoint
 
     def _look_at_run(self, config: Config) -> Standing:
         """Return how the run stands that is to be begun or resumed, before anything is printed or changed."""
         standing: Standing = "none"
-        with self.ranks.together("looking at the run folder"):
-            if self.ranks.rank == 0:
+        with self.comm.propagate_errors("looking at the run folder"):
+            if self.comm.rank == 0:
                 standing = look_at_run(config, framework=self.framework, tell=self.console.line)
-        standing = self.ranks.from_first(standing)
+        standing = self.comm.broadcast(standing)
         if standing == "finished":
             raise AlreadyFinished(config)
         return standing
@@ -131,22 +131,22 @@ class Journal:
     def training_starts(self) -> None:
         """End of start-up: what came before is not training time."""
         self.phases.startup_ends()
-        minutes = self.experiment.config.record.checkpoint_minutes
+        minutes = self.setup.config.record.checkpoint_minutes
         self._schedule = None if minutes is None else CheckpointSchedule(minutes)
 
     def timeline_file(self) -> Path | None:
         """Return where Horovod is to write its timeline, on all ranks; None if it was not asked for."""
-        wanted = self._writer and self.experiment.config.record.horovod_timeline
-        return self.ranks.from_first(self._writer.folder / TIMELINE_FILE if self._writer and wanted else None)
+        wanted = self._writer and self.setup.config.record.horovod_timeline
+        return self.comm.broadcast(self._writer.folder / TIMELINE_FILE if self._writer and wanted else None)
 
     def check_weights(self, weights: Weights, *, when: str) -> None:
         """Stop the run if the ranks do not hold the same weights."""
-        self.ranks.check_same_weights(weights, when=when)
+        self.comm.check_same_weights(weights, when=when)
 
     def evaluated_first(self, sums: Sums) -> None:
         """Take the sums of this rank over the test samples before training."""
-        sums = Sums.from_array(self.ranks.sum(sums.as_array()))
-        with self.ranks.together("writing the run folder"):
+        sums = Sums.from_array(self.comm.sum(sums.as_array()))
+        with self.comm.propagate_errors("writing the run folder"):
             if self._writer:
                 self._writer.update(initial_test=Evaluation(loss=sums.mean_loss, accuracy=sums.accuracy))
                 self.console.line(f"before training: test {_describe(sums)}")
@@ -164,8 +164,8 @@ class Journal:
                     "Times may be longer for it"
                 )
         self._spent_before = spent_so_far()
-        first = self._writer is not None and step < self.experiment.total_steps and not self._reason_to_stop()
-        return bool(self.ranks.from_first(first))
+        first = self._writer is not None and step < self.setup.total_steps and not self._reason_to_stop()
+        return bool(self.comm.broadcast(first))
 
     def parts(
         self,
@@ -191,12 +191,12 @@ class Journal:
         Raises:
             UserError: the weights differ between ranks, or the checkpoint cannot be written; on all ranks.
         """
-        done, steps = begun.steps, self.experiment.steps_of_epoch(epoch)
+        done, steps = begun.steps, self.setup.steps_of_epoch(epoch)
         if self._schedule is None:
             yield steps - done
             return
         with self._pause():
-            part = self.ranks.from_first(self._schedule.next_steps(steps - done))
+            part = self.comm.broadcast(self._schedule.next_steps(steps - done))
         while True:
             self._schedule.part_begins(part)
             yield part
@@ -205,11 +205,11 @@ class Journal:
                 is_due = self._schedule.part_ended()
                 if done == steps:
                     return
-                if self.ranks.from_first(is_due):
+                if self.comm.broadcast(is_due):
                     own = replace(progress(), steps=done)
                     self._save_inside(epoch, own, weights=weights(), optimizer_state=optimizer_state)
                     self._schedule.written()
-                part = self.ranks.from_first(self._schedule.next_steps(steps - done))
+                part = self.comm.broadcast(self._schedule.next_steps(steps - done))
 
     @contextmanager
     def _pause(self) -> Iterator[None]:
@@ -223,12 +223,12 @@ class Journal:
         self, epoch: int, own: EpochProgress, *, weights: Weights, optimizer_state: Callable[[], Weights]
     ) -> None:
         """Write a checkpoint inside an epoch, with what each rank has of its own."""
-        trained = {weight.name: weights[weight.name] for weight in self.experiment.spec.weights if weight.trainable}
-        self.ranks.check_same_weights(trained, when=f"after step {own.steps} of epoch {epoch}")
+        trained = {weight.name: weights[weight.name] for weight in self.setup.spec.weights if weight.trainable}
+        self.comm.check_same_weights(trained, when=f"after step {own.steps} of epoch {epoch}")
         statistics = {name: array for name, array in weights.items() if name not in trained}
-        everyone = self.ranks.allgather(replace(own, statistics=statistics))
-        step = (epoch - 1) * self.experiment.steps_per_epoch + own.steps
-        with self.ranks.together("writing the checkpoint"):
+        everyone = self.comm.allgather(replace(own, statistics=statistics))
+        step = (epoch - 1) * self.setup.steps_per_epoch + own.steps
+        with self.comm.propagate_errors("writing the checkpoint"):
             if self._writer:
                 checkpoint = Checkpoint(epoch - 1, step, weights, optimizer_state(), everyone, self._inside_seconds)
                 save_checkpoint(self._writer.folder, checkpoint)
@@ -248,21 +248,21 @@ class Journal:
             UserError: the weights differ between ranks, or the checkpoint cannot be written; on all ranks.
         """
         started = time.perf_counter()
-        self.ranks.check_same_weights(weights, when=f"after epoch {epoch}")
-        sums = self.ranks.sum(np.stack([result.training.as_array(), result.validation.as_array()]))
+        self.comm.check_same_weights(weights, when=f"after epoch {epoch}")
+        sums = self.comm.sum(np.stack([result.training.as_array(), result.validation.as_array()]))
         training, validation = Sums.from_array(sums[0]), Sums.from_array(sums[1])
         times = (result.training_seconds, result.data_wait_seconds, result.validation_seconds)
-        training_seconds, data_wait, validation_seconds = (float(t) for t in self.ranks.maximum(np.array(times)))
-        step = min(epoch * self.experiment.steps_per_epoch, self.experiment.total_steps)
-        goes_on = step < self.experiment.total_steps
-        with self.ranks.together("writing the checkpoint"):
+        training_seconds, data_wait, validation_seconds = (float(t) for t in self.comm.maximum(np.array(times)))
+        step = min(epoch * self.setup.steps_per_epoch, self.setup.total_steps)
+        goes_on = step < self.setup.total_steps
+        with self.comm.propagate_errors("writing the checkpoint"):
             if self._writer:
                 checkpoint = Checkpoint(epoch, step, weights, optimizer_state())
                 save_checkpoint(self._writer.folder, checkpoint)
                 record = EpochRecord(
                     epoch=epoch,
-                    steps=self.experiment.steps_of_epoch(epoch),
-                    learning_rate=float(self.experiment.learning_rates[step - 1]),
+                    steps=self.setup.steps_of_epoch(epoch),
+                    learning_rate=float(self.setup.learning_rates[step - 1]),
                     training_loss=training.mean_loss,
                     training_accuracy=training.accuracy,
                     validation_loss=validation.mean_loss,
@@ -276,7 +276,7 @@ class Journal:
                 )
                 self._writer.add_epoch(record)
                 # Not before: a run that is ended between checkpoint and record goes on from the checkpoint before.
-                remove_old_checkpoints(self._writer.folder, keep=self.experiment.config.record.keep)
+                remove_old_checkpoints(self._writer.folder, keep=self.setup.config.record.keep)
                 self._write_events(record)
                 self.console.line(self._epoch_line(record))
                 reason = self._reason_to_stop()
@@ -286,7 +286,7 @@ class Journal:
         self._inside_seconds = 0.0
         if self._schedule:
             self._schedule.written()
-        return self.ranks.from_first(goes_on)
+        return self.comm.broadcast(goes_on)
 
     def finish(
         self,
@@ -309,15 +309,15 @@ class Journal:
         Raises:
             UserError: the weights cannot be written; on all ranks.
         """
-        test = Sums.from_array(self.ranks.sum(test.as_array()))
-        slowest_test, slowest_startup = self.ranks.maximum(np.array([test_seconds, self.phases.startup_seconds]))
+        test = Sums.from_array(self.comm.sum(test.as_array()))
+        slowest_test, slowest_startup = self.comm.maximum(np.array([test_seconds, self.phases.startup_seconds]))
         seen = look_at_rank(
             self._host_before, since=self._spent_before, peak_device_memory_bytes=peak_device_memory_bytes
         )
-        isolation = summarize(self.ranks.allgather(seen))
+        isolation = summarize(self.comm.allgather(seen))
         metered = self._meter.finish() if self._meter else None
-        profile = average_over_ranks(self.ranks.allgather(profiler.measured())) if profiler else None
-        with self.ranks.together("writing the final weights"):
+        profile = average_over_ranks(self.comm.allgather(profiler.measured())) if profiler else None
+        with self.comm.propagate_errors("writing the final weights"):
             if self._writer:
                 save_weights(self._writer.folder / WEIGHTS_FILE, weights)
                 totals = self._totals(test, test_seconds=float(slowest_test), startup_seconds=float(slowest_startup))
@@ -343,21 +343,21 @@ class Journal:
                 self._writer.end(state, message=message)
 
     def _print_start(self, world: World) -> None:
-        experiment, config = self.experiment, self.experiment.config
+        setup, config = self.setup, self.setup.config
         assert isinstance(world.threads_per_rank, int), "a measured run knows its threads"
         line = self.console.line
-        line(layer_table(experiment.spec))
+        line(layer_table(setup.spec))
         for subject, values in config.as_dict().items():
             line(f"{subject}: " + ", ".join(f"{name} {value}" for name, value in values.items()))
-        samples = len(experiment.training_indices)
+        samples = len(setup.training_indices)
         line(
-            f"data: {experiment.dataset.name}, {samples:,} training, {len(experiment.validation_indices):,} "
-            f"validation, {len(experiment.dataset.test.labels):,} test samples"
+            f"data: {setup.dataset.name}, {samples:,} training, {len(setup.validation_indices):,} "
+            f"validation, {len(setup.dataset.test.labels):,} test samples"
         )
         line(
-            f"batch: {config.training.batch_size} x {counted(world.size, 'rank')} = {experiment.global_batch_size} "
-            f"images an update, {experiment.steps_per_epoch} updates an epoch, the last {experiment.dropped_samples} "
-            f"samples of each epoch's order left out; {experiment.total_steps} updates in all"
+            f"batch: {config.training.batch_size} x {counted(world.size, 'rank')} = {setup.global_batch_size} "
+            f"images an update, {setup.steps_per_epoch} updates an epoch, the last {setup.dropped_samples} "
+            f"samples of each epoch's order left out; {setup.total_steps} updates in all"
         )
         line(
             f"ranks: {world.size} on {', '.join(world.hosts)}, controller {world.controller}, "
@@ -387,7 +387,7 @@ class Journal:
             self._writer = RunWriter.create(self._new_folder(config), record)
             return None
         folder = Path(config.record.resume) if config.record.resume else self._new_folder(config)
-        run, checkpoint = read_resumable_run(folder, framework=self.framework, experiment=self.experiment)
+        run, checkpoint = read_resumable_run(folder, framework=self.framework, setup=self.setup)
         old = run.record
         assert isinstance(record.status, Status)
         assert isinstance(old.status, Status), "a run that is resumed was measured"
@@ -407,11 +407,11 @@ class Journal:
     def _new_folder(self, config: Config) -> Path:
         dataset = config.data.dataset.split(":")[0]
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        name = config.record.name or f"{self.framework}-{config.model.model}-{dataset}-np{self.ranks.size}-{stamp}"
+        name = config.record.name or f"{self.framework}-{config.model.model}-{dataset}-np{self.comm.size}-{stamp}"
         return config.record.folder(name)
 
     def _new_record(self, config: Config, world: World) -> RunRecord:
-        experiment = self.experiment
+        setup = self.setup
         environment = describe_environment()
         return RunRecord(
             schema_version=SCHEMA_VERSION,
@@ -422,27 +422,27 @@ class Journal:
             site=config.record.site,
             world=world,
             data=DataRecord(
-                name=experiment.dataset.name,
-                training_samples=len(experiment.training_indices),
-                validation_samples=len(experiment.validation_indices),
-                test_samples=len(experiment.dataset.test.labels),
-                dropped_samples_per_epoch=experiment.dropped_samples,
-                global_batch_size=experiment.global_batch_size,
-                steps_per_epoch=experiment.steps_per_epoch,
-                image_shape=experiment.dataset.image_shape,
-                class_names=list(experiment.dataset.class_names),
-                mean=list(experiment.dataset.mean),
-                standard_deviation=list(experiment.dataset.standard_deviation),
+                name=setup.dataset.name,
+                training_samples=len(setup.training_indices),
+                validation_samples=len(setup.validation_indices),
+                test_samples=len(setup.dataset.test.labels),
+                dropped_samples_per_epoch=setup.dropped_samples,
+                global_batch_size=setup.global_batch_size,
+                steps_per_epoch=setup.steps_per_epoch,
+                image_shape=setup.dataset.image_shape,
+                class_names=list(setup.dataset.class_names),
+                mean=list(setup.dataset.mean),
+                standard_deviation=list(setup.dataset.standard_deviation),
             ),
             model=ModelRecord(
-                name=experiment.spec.name,
-                outputs=experiment.spec.outputs,
-                parameters=experiment.spec.parameters,
-                multiply_adds_per_image=experiment.spec.multiply_adds,
+                name=setup.spec.name,
+                outputs=setup.spec.outputs,
+                parameters=setup.spec.parameters,
+                multiply_adds_per_image=setup.spec.multiply_adds,
             ),
             hashes=Hashes(
-                initial_weights=weights_hash(experiment.first_weights),
-                sample_order=experiment.sample_order_hash,
+                initial_weights=weights_hash(setup.first_weights),
+                sample_order=setup.sample_order_hash,
             ),
             status=Status(
                 state="running",
@@ -457,7 +457,7 @@ class Journal:
     def _reason_to_stop(self) -> str | None:
         """Return, in a line, why the run ends before its last epoch; None if it does not."""
         assert self._writer
-        training = self.experiment.config.training
+        training = self.setup.config.training
         reached = self._epochs_to_target()
         if reached is not None:
             accuracy = _number(self._writer.epochs[reached - 1].validation_accuracy)
@@ -475,7 +475,7 @@ class Journal:
     def _epochs_to_target(self) -> int | None:
         """Return the first epoch whose validation reached the target accuracy; None if there is none, or no target."""
         assert self._writer
-        target = self.experiment.config.training.target_accuracy
+        target = self.setup.config.training.target_accuracy
         for epoch in self._writer.epochs:
             accuracy = epoch.validation_accuracy
             if target is not None and isinstance(accuracy, float) and accuracy >= target:
@@ -510,17 +510,17 @@ class Journal:
         )
 
     def _throughput(self, epochs: Sequence[EpochRecord]) -> float | None:
-        images = sum(epoch.steps for epoch in epochs) * self.experiment.global_batch_size
+        images = sum(epoch.steps for epoch in epochs) * self.setup.global_batch_size
         return images_per_second(images, sum(_number(epoch.training_seconds) for epoch in epochs))
 
     def _epoch_line(self, record: EpochRecord) -> str:
         assert self._writer
         epochs = self._writer.epochs
         spent = sum(_number(e.training_seconds) + _number(e.validation_seconds) for e in epochs)
-        left = spent / len(epochs) * (self.experiment.epochs - record.epoch)
-        width = len(str(self.experiment.epochs))
+        left = spent / len(epochs) * (self.setup.epochs - record.epoch)
+        width = len(str(self.setup.epochs))
         parts = [
-            f"epoch {record.epoch:{width}}/{self.experiment.epochs}",
+            f"epoch {record.epoch:{width}}/{self.setup.epochs}",
             f"{_number(record.images_per_second):8,.0f} images/s",
             f"loss {_number(record.training_loss):.4f}",
             f"accuracy {100 * _number(record.training_accuracy):5.2f} %",
@@ -551,8 +551,8 @@ class Journal:
 
     def _write_events(self, record: EpochRecord) -> None:
         assert self._writer
-        if self.experiment.config.record.tensorboard:
-            with errors_for_people("writing TensorBoard events"):
+        if self.setup.config.record.tensorboard:
+            with user_errors("writing TensorBoard events"):
                 write_scalars(self._writer.folder, record)
 
 

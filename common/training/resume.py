@@ -19,13 +19,13 @@ from common.run_folder.records import (
     RunRecord,
     Status,
     World,
-    errors_for_people,
     read_epochs,
     read_record,
     read_run,
     state_of,
+    user_errors,
 )
-from common.training.run_setup import Experiment
+from common.training.run_setup import RunSetup
 
 # What may be given anew when a run is resumed: nothing that its weights depend on, but for how long it goes on.
 MAY_CHANGE = {
@@ -147,7 +147,7 @@ def set_aside(folder: Path) -> Path:
     number = 1
     while (place := folder.with_name(f"{folder.name}.set-aside-{number}")).exists():
         number += 1
-    with errors_for_people("setting the old run folder aside"):
+    with user_errors("setting the old run folder aside"):
         folder.rename(place)
     return place
 
@@ -190,7 +190,7 @@ def _check_framework(record: RunRecord, *, framework: str, folder: Path) -> None
         )
 
 
-def read_resumable_run(folder: Path, *, framework: str, experiment: Experiment) -> tuple[Run, Checkpoint]:
+def read_resumable_run(folder: Path, *, framework: str, setup: RunSetup) -> tuple[Run, Checkpoint]:
     """Return a run as it was left, and the checkpoint from which it goes on.
 
     Raises:
@@ -201,27 +201,27 @@ def read_resumable_run(folder: Path, *, framework: str, experiment: Experiment) 
     _check_framework(old, framework=framework, folder=folder)
     if run.state == "running":
         raise _still_runs(folder)
-    if not isinstance(old.world, World) or old.world.size != experiment.size:
+    if not isinstance(old.world, World) or old.world.size != setup.size:
         size = old.world.size if isinstance(old.world, World) else "unknown"
         raise UserError(
-            f"the run began with another number of ranks. Received: -np {experiment.size}. Start it with -np {size}"
+            f"the run began with another number of ranks. Received: -np {setup.size}. Start it with -np {size}"
         )
-    checkpoint = load_newest_checkpoint(folder, spec=experiment.spec, recorded_epochs=len(run.epochs))
-    if isinstance(old.hashes, Hashes) and old.hashes.sample_order != experiment.sample_order_hash:
+    checkpoint = load_newest_checkpoint(folder, spec=setup.spec, recorded_epochs=len(run.epochs))
+    if isinstance(old.hashes, Hashes) and old.hashes.sample_order != setup.sample_order_hash:
         raise UserError(
             f"the data set has other samples than when the run began. Received: --resume {folder}, "
-            f"{experiment.dataset.name}. Restore the data, or start a new run"
+            f"{setup.dataset.name}. Restore the data, or start a new run"
         )
     # A run that ended between its last checkpoint and the test is resumed for the test alone.
-    is_trained = checkpoint.step >= experiment.total_steps
+    is_trained = checkpoint.step >= setup.total_steps
     if checkpoint.ranks:
         if is_trained:
             raise UserError(
                 f"the checkpoint lies inside an epoch, after update {checkpoint.step}. Received: settings that end "
-                f"after update {experiment.total_steps}. Give more --epochs or --max-steps"
+                f"after update {setup.total_steps}. Give more --epochs or --max-steps"
             )
         return run, checkpoint
-    if checkpoint.step != checkpoint.epoch * experiment.steps_per_epoch and (not is_trained or run.state == "finished"):
+    if checkpoint.step != checkpoint.epoch * setup.steps_per_epoch and (not is_trained or run.state == "finished"):
         raise UserError(
             f"the last epoch was cut short by --max-steps and cannot be resumed. Received: --resume {folder}. "
             "Start a new run"

@@ -1,4 +1,4 @@
-"""One experiment, ready to be trained: what both frameworks are given, and every setting checked against the data."""
+"""One setup, ready to be trained: what both frameworks are given, and every setting checked against the data."""
 
 import hashlib
 import math
@@ -22,7 +22,7 @@ from common.training.schedule import learning_rates
 
 
 @dataclass(frozen=True)
-class Experiment:
+class RunSetup:
     """The samples, the model and the steps of a run of `size` ranks.
 
     Attributes:
@@ -102,7 +102,7 @@ class Experiment:
         return hashlib.blake2b(self.training_indices[order].astype("<i8").tobytes(), digest_size=16).hexdigest()
 
 
-def prepare_experiment(config: Config, *, size: int, progress: bool) -> Experiment:
+def prepare_run(config: Config, *, size: int, progress: bool) -> RunSetup:
     """Fetch the data if needed and check every setting against it.
 
     Args:
@@ -146,7 +146,7 @@ def prepare_experiment(config: Config, *, size: int, progress: bool) -> Experime
         normalization=config.data.normalization,
         dtype=np.dtype(config.model.dtype),
     )
-    return Experiment(config, size, dataset, spec, table, training, validation, steps, total)
+    return RunSetup(config, size, dataset, spec, table, training, validation, steps, total)
 
 
 def _split_training(config: Config, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:

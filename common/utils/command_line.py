@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError, for_people
+from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError, as_user_error
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,7 +26,7 @@ def carry_out(command: Callable[[], int | None], *, program: str) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (UserError, OSError, MemoryError) as caught:
-        print(f"{program}: error: {for_people(caught)}", file=sys.stderr)
+        print(f"{program}: error: {as_user_error(caught)}", file=sys.stderr)
         return EXIT_CODE_USER_ERROR
     except KeyboardInterrupt:
         return EXIT_CODE_INTERRUPTED

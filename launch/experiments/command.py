@@ -23,7 +23,7 @@ from tabulate import tabulate
 
 from common.distributed.console import counted
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
-from common.run_folder.records import errors_for_people
+from common.run_folder.records import user_errors
 from common.sites.table import SITES_FILE, Sites, read_sites
 from launch.experiments.plan import Plan, PlannedRun, Preparation, only_matching, read_plan, shipped_experiments
 from launch.experiments.report import estimate, outcome, print_commands, print_left, print_status, unfinished
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     survey(plan)  # what stands in the way is told before anything is made
     if plan.start:
         plan.start.check(np=plan.start.slots() or 1)
-    with errors_for_people("making the experiment's folder"):
+    with user_errors("making the experiment's folder"):
         plan.folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
     try:

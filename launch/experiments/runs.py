@@ -12,7 +12,7 @@ import psutil
 
 from common.config import Config
 from common.errors import UserError
-from common.run_folder.records import EPOCHS_FILE, Run, Status, World, errors_for_people, read_run
+from common.run_folder.records import EPOCHS_FILE, Run, Status, World, read_run, user_errors
 from common.sites.table import Site
 from common.utils.cores import usable_cores
 from launch.experiments.plan import Plan, PlannedRun
@@ -144,7 +144,7 @@ def carry_out(plan: Plan, planned: PlannedRun, *, tell: Callable[[float, str], N
     if found.standing == "finished":
         return found
     log = _log(plan, planned)
-    with errors_for_people("making the experiment's folder"):
+    with user_errors("making the experiment's folder"):
         _set_aside(plan, planned)
         log.parent.mkdir(parents=True, exist_ok=True)
     began, epochs = time.monotonic(), max(1, planned.cell.config.training.epochs)

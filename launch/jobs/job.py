@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from common.config import Config, parse_command_line
 from common.errors import UserError, one_line
-from common.run_folder.records import Moment, errors_for_people
+from common.run_folder.records import Moment, user_errors
 from common.utils.atomic import write_atomically
 from common.utils.paths import ROOT
 from launch.sites.site_files import LaunchSite, read_launch_site
@@ -171,7 +171,7 @@ def new_folder(name: str, *, parent: Path) -> Path:
         UserError: there is one of this name, or it cannot be made.
     """
     folder = parent / name
-    with errors_for_people("making the job's folder"):
+    with user_errors("making the job's folder"):
         parent.mkdir(parents=True, exist_ok=True)
         try:
             folder.mkdir()
@@ -182,7 +182,7 @@ def new_folder(name: str, *, parent: Path) -> Path:
 
 def write_files(folder: Path, files: dict[str, str]) -> None:
     """Write rendered files; scripts may be executed."""
-    with errors_for_people("writing the job"):
+    with user_errors("writing the job"):
         for name, text in files.items():
             path = folder / name
             write_atomically(path, text)
@@ -192,7 +192,7 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
 
 def write_record(folder: Path, record: JobRecord) -> None:
     """Write `job.json`."""
-    with errors_for_people("writing the job"):
+    with user_errors("writing the job"):
         write_atomically(folder / JOB_FILE, json.dumps(asdict(record), indent=2) + "\n")
 
 

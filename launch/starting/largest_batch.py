@@ -19,7 +19,7 @@ import psutil
 from common.errors import UserError
 from common.measurement.interference import Isolation
 from common.run_folder.records import read_run
-from common.training.run_setup import Experiment
+from common.training.run_setup import RunSetup
 from launch.starting.launchers import train_command
 from launch.starting.processes import PROGRAMS, last_lines, reason_in, started
 
@@ -36,7 +36,7 @@ _FULL = re.compile(
 
 
 def find_largest_batch(
-    experiment: Experiment, *, framework: str, controller: str | None, arguments: Sequence[str], memory_gb: float | None
+    experiment: RunSetup, *, framework: str, controller: str | None, arguments: Sequence[str], memory_gb: float | None
 ) -> int:
     """Try batches, print a line for each, and return the largest that fits; 0 if none does.
 

@@ -19,7 +19,7 @@ from common.errors import UserError
 from common.run_folder.records import check_new_folder
 from common.training.entry_point import read_settings
 from common.training.resume import AlreadyFinished, look_at_run, read_resumable_run
-from common.training.run_setup import Experiment, prepare_experiment
+from common.training.run_setup import RunSetup, prepare_run
 from launch.starting.largest_batch import find_largest_batch
 from launch.starting.launchers import launcher_at
 from launch.starting.processes import PROGRAMS, run_filtered, trainer_environment
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     return run_filtered(command, environment=trainer_environment())
 
 
-def _find_largest_batch(options: argparse.Namespace, settings: Config, experiment: Experiment) -> int:
+def _find_largest_batch(options: argparse.Namespace, settings: Config, experiment: RunSetup) -> int:
     if settings.record.resume:
         raise UserError(
             f"a resumed run keeps its batch. Received: --find-largest-batch and --resume {settings.record.resume}. "
@@ -88,7 +88,7 @@ def _find_largest_batch(options: argparse.Namespace, settings: Config, experimen
     return 0 if found else EXIT_CODE_NOTHING_FITS
 
 
-def check_settings(settings: Config, *, framework: str, size: int) -> Experiment:
+def check_settings(settings: Config, *, framework: str, size: int) -> RunSetup:
     """Fetch the data if needed and check all that can be checked before ranks are started.
 
     Returns:
@@ -98,7 +98,7 @@ def check_settings(settings: Config, *, framework: str, size: int) -> Experiment
         UserError: something does not fit together.
         AlreadyFinished: the run was to be begun or resumed, and it is finished.
     """
-    experiment = prepare_experiment(settings, size=size, progress=sys.stderr.isatty())
+    experiment = prepare_run(settings, size=size, progress=sys.stderr.isatty())
     record = settings.record
     folder = Path(record.resume) if record.resume else record.folder(record.name or "new")
     standing = None
@@ -107,7 +107,7 @@ def check_settings(settings: Config, *, framework: str, size: int) -> Experiment
         if standing == "finished":
             raise AlreadyFinished(settings)
     if record.resume or standing == "to be resumed":
-        read_resumable_run(folder, framework=framework, experiment=experiment)
+        read_resumable_run(folder, framework=framework, setup=experiment)
     elif standing != "to be set aside":
         check_new_folder(folder)
     if shutil.which("nvidia-smi") is None:  # where it is, the ranks look, as they see the devices

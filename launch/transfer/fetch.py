@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from common.distributed.console import counted, readable_seconds
 from common.errors import UserError, expanded
-from common.run_folder.records import errors_for_people, read_run
+from common.run_folder.records import user_errors, read_run
 from common.utils.atomic import temporary_folder_beside
 from common.utils.paths import ROOT
 from launch.jobs.job import JOBS_FOLDER, read_job
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves nothing half, as Ctrl-C does
     fetching = RunFetcher(place, roots, to=expanded(options.to))
     began = time.monotonic()
-    with errors_for_people("fetching runs"):
+    with user_errors("fetching runs"):
         fetching.run()
     print(f"{counted(len(fetching.settled) - len(fetching.refused), 'run')} here, "
           f"looked at in {readable_seconds(time.monotonic() - began)}")  # fmt: skip

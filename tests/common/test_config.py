@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from example_runs import make_config, make_experiment
+from example_runs import make_config, make_setup
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -268,9 +268,9 @@ def test_what_needs_validation_samples_says_so_once_the_data_are_known(
 ) -> None:
     ((name, value),) = setting.items()
     with pytest.raises(UserError) as error:
-        make_experiment(make_config(tmp_path, training=setting))
+        make_setup(make_config(tmp_path, training=setting))
     assert_one_line(error, f"--{name.replace('_', '-')} {value} --validation-share 0.0. Give --validation-share")
-    make_experiment(make_config(tmp_path, training=setting, data={"validation_share": 0.25}))
+    make_setup(make_config(tmp_path, training=setting, data={"validation_share": 0.25}))
 
 
 def test_every_setting_with_a_limit_is_in_the_table_above() -> None:

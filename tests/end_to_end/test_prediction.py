@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_runs import DATASET, make_config, make_experiment, make_record, random_weights
+from example_runs import DATASET, make_config, make_record, make_setup, random_weights
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -134,8 +134,8 @@ def test_a_run_of_images_that_no_file_holds_is_refused(tmp_path: Path) -> None:
 def run(tmp_path: Path) -> Path:
     """The folder of a finished run."""
     config = make_config(tmp_path)
-    experiment = make_experiment(config)
-    dataset = experiment.dataset
+    setup = make_setup(config)
+    dataset = setup.dataset
     data = DataRecord(
         name=dataset.name,
         training_samples=120,
@@ -151,19 +151,19 @@ def run(tmp_path: Path) -> Path:
     )
     model = ModelRecord(name="mlp", outputs=3, parameters=1, multiply_adds_per_image=1)
     writer = RunWriter.create(tmp_path / "run", make_record(config=config, data=data, model=model))
-    save_checkpoint(tmp_path / "run", Checkpoint(1, 4, random_weights(experiment, seed=1), {}), keep=1)
-    save_weights(tmp_path / "run" / "weights.safetensors", random_weights(experiment, seed=2))
+    save_checkpoint(tmp_path / "run", Checkpoint(1, 4, random_weights(setup, seed=1), {}), keep=1)
+    save_weights(tmp_path / "run" / "weights.safetensors", random_weights(setup, seed=2))
     writer.end("finished")
     return tmp_path / "run"
 
 
 def test_final_weights_are_used_and_without_them_the_newest_checkpoint(run: Path) -> None:
-    experiment = make_experiment(make_config(run.parent))
-    assert (read_trained_model(run).weights["fc1.bias"] == random_weights(experiment, seed=2)["fc1.bias"]).all()
+    setup = make_setup(make_config(run.parent))
+    assert (read_trained_model(run).weights["fc1.bias"] == random_weights(setup, seed=2)["fc1.bias"]).all()
     (run / "weights.safetensors").unlink()
     trained = read_trained_model(run)
-    assert (trained.weights["fc1.bias"] == random_weights(experiment, seed=1)["fc1.bias"]).all()
-    np.testing.assert_array_equal(trained.table(np.uint8), experiment.table)
+    assert (trained.weights["fc1.bias"] == random_weights(setup, seed=1)["fc1.bias"]).all()
+    np.testing.assert_array_equal(trained.table(np.uint8), setup.table)
 
 
 def test_an_imported_run_has_no_model(tmp_path: Path) -> None:

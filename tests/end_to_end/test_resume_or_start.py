@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from example_runs import DATASET, make_config, make_experiment, random_weights
+from example_runs import DATASET, make_config, make_setup, random_weights
 from fake_ranks import alone, run_ranks
 
 from common.config import Config, config_from_dict
+from common.distributed.communicator import Communicator
 from common.distributed.console import Console
-from common.distributed.ranks import Ranks
 from common.errors import UserError
 from common.measurement.metrics import Sums
 from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, checkpoint_folders
@@ -34,18 +34,18 @@ def config_of(folder: Path, **subjects: dict[str, Any]) -> Config:
     return config_from_dict(subjects, base=base)
 
 
-def start(config: Config, *, ranks: Ranks | None = None, framework: str = "torch") -> tuple[Journal, int]:
+def start(config: Config, *, comm: Communicator | None = None, framework: str = "torch") -> tuple[Journal, int]:
     """Start a run; return its journal and after which step it goes on."""
-    ranks = ranks or alone()
-    journal = Journal(framework=framework, ranks=ranks, console=Console(ranks, progress="lines"))
-    checkpoint = journal.start(make_experiment(config, size=ranks.size), device="cpu", threads=1)
+    comm = comm or alone()
+    journal = Journal(framework=framework, comm=comm, console=Console(comm, progress="lines"))
+    checkpoint = journal.start(make_setup(config, size=comm.size), device="cpu", threads=1)
     journal.training_starts()
     return journal, checkpoint.step if checkpoint else 0
 
 
 def end_epoch(journal: Journal, epoch: int) -> None:
     result = EpochResult(training=Sums(60.0, 30, 120), training_seconds=2.0, data_wait_seconds=0.5)
-    weights = random_weights(journal.experiment, seed=epoch)
+    weights = random_weights(journal.setup, seed=epoch)
     journal.epoch_ended(epoch, result, weights=weights, optimizer_state=dict)
 
 
@@ -55,7 +55,7 @@ def run_some(config: Config, epochs: int, *, end: str = "failed") -> None:
     for epoch in range(step // 4 + 1, epochs + 1):
         end_epoch(journal, epoch)
     if end == "finished":
-        journal.finish(Sums(8.0, 15, 20), test_seconds=0.5, weights=random_weights(journal.experiment))
+        journal.finish(Sums(8.0, 15, 20), test_seconds=0.5, weights=random_weights(journal.setup))
     else:
         journal.end(end, message="by the test")  # type: ignore[arg-type]
 
@@ -121,11 +121,11 @@ def test_a_finished_run_ends_every_rank_before_anything_is_printed(
 ) -> None:
     config = config_of(tmp_path, training={"batch_size": 15})
 
-    def work(ranks: Ranks) -> None:
-        journal, _ = start(config, ranks=ranks)
+    def work(comm: Communicator) -> None:
+        journal, _ = start(config, comm=comm)
         for epoch in (1, 2, 3):
             end_epoch(journal, epoch)
-        journal.finish(Sums(8.0, 15, 20), test_seconds=0.5, weights=random_weights(journal.experiment))
+        journal.finish(Sums(8.0, 15, 20), test_seconds=0.5, weights=random_weights(journal.setup))
 
     assert run_ranks(2, work) == [None, None]
     capsys.readouterr()
@@ -313,7 +313,7 @@ def test_another_framework_or_number_of_ranks_is_refused(tmp_path: Path) -> None
     run_some(config_of(tmp_path), 1)
     assert "Use torch_impl/train.py" in refused(config_of(tmp_path), framework="keras")
     config = config_of(tmp_path)
-    for error in run_ranks(2, lambda ranks: start(config, ranks=ranks)):
+    for error in run_ranks(2, lambda comm: start(config, comm=comm)):
         assert isinstance(error, UserError) and "Received: -np 2. Start it with -np 1" in str(error)
 
 
@@ -336,8 +336,8 @@ def test_a_damaged_checkpoint_is_refused_not_set_aside(tmp_path: Path) -> None:
 def test_all_ranks_begin_or_resume_together(tmp_path: Path) -> None:
     config = config_of(tmp_path, training={"batch_size": 15})
 
-    def work(ranks: Ranks) -> int:
-        journal, step = start(config, ranks=ranks)
+    def work(comm: Communicator) -> int:
+        journal, step = start(config, comm=comm)
         if not step:
             end_epoch(journal, 1)
         journal.end("interrupted", message="by the test")

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from common.config import DeviceConfig, OptimizerConfig, config_from_dict
-from common.training.run_setup import prepare_experiment
+from common.training.run_setup import prepare_run
 from keras_impl.data import evaluation_data, training_data
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl import update_rules
@@ -55,7 +55,7 @@ assert int(wrapped.steps) == 1
 
 # tf.data's tuning thread would hold up the end of every epoch until it wakes.
 data = {"dataset": "synthetic:60x8x8x1x3"}
-experiment = prepare_experiment(
+experiment = prepare_run(
     config_from_dict({"data": data, "model": {"model": "mlp"}, "training": {"batch_size": 5}}), size=1, progress=False
 )
 test = np.arange(len(experiment.dataset.test))

@@ -22,7 +22,7 @@ from common.run_folder.records import (
     World,
     now,
 )
-from common.training.run_setup import Experiment, prepare_experiment
+from common.training.run_setup import RunSetup, prepare_run
 
 DATASET = "synthetic:120x8x8x1x3"  # and 20 test images
 
@@ -41,9 +41,9 @@ def make_config(runs_folder: Path, **subjects: dict[str, Any]) -> Config:
     return config_from_dict(subjects, base=base)
 
 
-def make_experiment(config: Config, *, size: int = 1) -> Experiment:
+def make_setup(config: Config, *, size: int = 1) -> RunSetup:
     """Return an experiment on `size` ranks."""
-    return prepare_experiment(config, size=size, progress=False)
+    return prepare_run(config, size=size, progress=False)
 
 
 def make_status(**changes: Any) -> Status:
@@ -109,7 +109,7 @@ def make_epoch(epoch: int, **changes: Any) -> EpochRecord:
     return EpochRecord(**{**values, **changes})
 
 
-def random_weights(experiment: Experiment, *, seed: int = 0) -> Weights:
+def random_weights(experiment: RunSetup, *, seed: int = 0) -> Weights:
     """Return arrays of the model's shapes, all values random."""
     random = np.random.default_rng(seed)
     return {

@@ -6,15 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from common.distributed.ranks import Ranks
+from common.distributed.communicator import Communicator
 
 Result = TypeVar("Result")
 WAIT_SECONDS = 60.0  # before a test that hangs is ended
 
 
-def alone() -> Ranks:
+def alone() -> Communicator:
     """The only rank of a run."""
-    return Ranks(rank=0, size=1, local_rank=0, local_size=1, controller="none", allgather=lambda value: [value])
+    return Communicator(rank=0, size=1, local_rank=0, local_size=1, controller="none", allgather=lambda value: [value])
 
 
 class Meeting:
@@ -44,7 +44,7 @@ class Meeting:
             self.changed.notify_all()
 
 
-def run_ranks(size: int, work: Callable[[Ranks], Result]) -> list[Result | BaseException]:
+def run_ranks(size: int, work: Callable[[Communicator], Result]) -> list[Result | BaseException]:
     """Call `work` on every rank at the same time; return what each rank returned or raised."""
     meeting = Meeting(size)
     results: list[Any] = [None] * size
@@ -52,7 +52,7 @@ def run_ranks(size: int, work: Callable[[Ranks], Result]) -> list[Result | BaseE
     def run(rank: int) -> None:
         try:
             results[rank] = work(
-                Ranks(
+                Communicator(
                     rank=rank,
                     size=size,
                     local_rank=rank,

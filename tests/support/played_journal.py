@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from example_runs import make_experiment, random_weights
+from example_runs import make_setup, random_weights
 from fake_ranks import alone, run_ranks
 
 from common.config import Config
+from common.distributed.communicator import Communicator
 from common.distributed.console import Console
-from common.distributed.ranks import Ranks
 from common.measurement.metrics import Sums
 from common.training.journal import EpochResult, Journal
 
@@ -22,11 +22,11 @@ def result(**changes: Any) -> EpochResult:
 
 def play(config: Config, script: Script, *, size: int = 1) -> list[Any]:
     """Start a journal on every rank and run the script of a trainer with it; return what the ranks returned."""
-    experiment = make_experiment(config, size=size)
+    setup = make_setup(config, size=size)
 
-    def work(ranks: Ranks) -> Any:
-        journal = Journal(framework="torch", ranks=ranks, console=Console(ranks, progress="lines"))
-        checkpoint = journal.start(experiment, device=f"cpu {ranks.rank}", threads=1)
+    def work(comm: Communicator) -> Any:
+        journal = Journal(framework="torch", comm=comm, console=Console(comm, progress="lines"))
+        checkpoint = journal.start(setup, device=f"cpu {comm.rank}", threads=1)
         journal.training_starts()
         if checkpoint:
             journal.check_weights(checkpoint.weights, when="after the broadcast")
@@ -36,9 +36,9 @@ def play(config: Config, script: Script, *, size: int = 1) -> list[Any]:
 
 
 def end_epoch(journal: Journal, epoch: int, **changes: Any) -> bool:
-    weights = random_weights(journal.experiment, seed=epoch)
+    weights = random_weights(journal.setup, seed=epoch)
     return journal.epoch_ended(epoch, result(**changes), weights=weights, optimizer_state=dict)
 
 
 def finish(journal: Journal, test: Sums = Sums(8.0, 15, 20), seconds: float = 0.5) -> None:  # noqa: B008 - frozen
-    journal.finish(test, test_seconds=seconds, weights=random_weights(journal.experiment, seed=99))
+    journal.finish(test, test_seconds=seconds, weights=random_weights(journal.setup, seed=99))

@@ -27,8 +27,7 @@ from common.data.batches import normalize
 from common.data.loading import load_dataset
 from common.errors import UserError
 from common.model import specs as model_specs
-from common.training import journal, schedule
-from common.training import run_setup as experiment
+from common.training import journal, run_setup, schedule
 from common.training.prediction import read_trained_model
 
 FILLER = "filler"
@@ -97,7 +96,7 @@ def spoiled_average(framework: str) -> Iterator[None]:
 @contextlib.contextmanager
 def unlike_starts(framework: str, *, broadcast: bool) -> Iterator[None]:
     """Let rank 1 draw other first weights, with or without the broadcast that mends it."""
-    draw = experiment.draw_initial_weights
+    draw = run_setup.draw_initial_weights
 
     def drawn(spec: Any, *, seed: int, **options: Any) -> Any:
         return draw(spec, seed=seed + _rank(), **options)
@@ -105,7 +104,7 @@ def unlike_starts(framework: str, *, broadcast: bool) -> Iterator[None]:
     distributed = _module(framework, "distributed")
     broadcast_state = distributed.broadcast_state if broadcast else (lambda *_, **__: None)
     with (
-        mock.patch.object(experiment, "draw_initial_weights", drawn),
+        mock.patch.object(run_setup, "draw_initial_weights", drawn),
         mock.patch.object(distributed, "broadcast_state", broadcast_state),
     ):
         yield

@@ -24,7 +24,7 @@ from rule_workers import environment, relative_difference
 
 from common.checks.differences import relative_difference as their_difference
 from common.checks.differences import worst_difference
-from common.checks.parity_cases import DTYPES, IMAGES, LOSSES, MODES, make_experiment, make_spec, random_batch
+from common.checks.parity_cases import DTYPES, IMAGES, LOSSES, MODES, make_setup, make_spec, random_batch
 from common.checks.parity_record import Comparison, ParityRecord, read_parity
 from common.checks.parity_worker import Job
 from common.model.weights import load_weights, save_weights
@@ -203,7 +203,7 @@ def test_two_ordinary_runs_lie_beside_the_record(folders: Path, name: str) -> No
 
 
 def test_the_learning_rate_goes_up_and_down() -> None:
-    rates = make_experiment("mlp", "momentum", dtype="float64", updates=50, size=1)[1]
+    rates = make_setup("mlp", "momentum", dtype="float64", updates=50, size=1)[1]
     highest = int(rates.argmax())
     assert 0 < highest < len(rates) - 1 and rates[0] < rates[highest] / 2 and rates[-1] < rates[highest] / 5
 
@@ -406,7 +406,7 @@ BROKEN = {
     "batches": """
         import keras_impl.parity_worker as broken
         data = broken.training_data
-        broken.training_data = lambda experiment, epoch, ranks: data(experiment, epoch=3 - epoch, ranks=ranks)
+        broken.training_data = lambda setup, epoch, comm: data(setup, epoch=3 - epoch, comm=comm)
     """,
 }
 

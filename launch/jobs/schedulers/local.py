@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from common.errors import UserError
-from common.run_folder.records import errors_for_people
+from common.run_folder.records import user_errors
 from launch.jobs.job import Job, JobRecord, JobStatus
 from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, trainer_words
 from launch.starting.launchers import launcher_at
@@ -56,7 +56,7 @@ def _commands(job: Job, *, hosts: str | None) -> list[list[str]]:
 
 def submit(job: Job, folder: Path) -> str:
     """Start the script; its id is that of its process, and when that began."""
-    with errors_for_people("starting the job"), (folder / LOG).open("wb") as log:
+    with user_errors("starting the job"), (folder / LOG).open("wb") as log:
         process = subprocess.Popen(
             ["bash", str((folder / SCRIPT).resolve())],
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,

@@ -12,7 +12,7 @@ from made_power import make_zone
 from trainer_runs import finish, launcher_command, start_command, train_command
 
 from common.config import EnergyConfig, parse_command_line
-from common.distributed.ranks import Ranks
+from common.distributed.communicator import Communicator
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord, describe_energy
 from common.measurement.metering import Meter, Metered, visible_gpu
@@ -61,14 +61,14 @@ def machine(tmp_path: Path) -> Iterator[Path]:
 SPENT = [("training", 31.0, 4.0), ("validation", 50.0, 0.5), ("training", 12.0, 2.0), ("test", 7.0, 1.0)]
 
 
-def measure(config: EnergyConfig, ranks: Ranks, *, spend: Callable[[float, float], None]) -> Metered:
+def measure(config: EnergyConfig, comm: Communicator, *, spend: Callable[[float, float], None]) -> Metered:
     phases = Phases()
-    meter = Meter(config, ranks=ranks, device="cpu", phases=phases)
+    meter = Meter(config, comm=comm, device="cpu", phases=phases)
     phases.startup_ends()
     for name, package, memory in SPENT:
         with phases.phase(name, synchronize=lambda: None):  # type: ignore[arg-type]
             time.sleep(0.1)
-            if ranks.rank == 0:
+            if comm.rank == 0:
                 spend(package, memory)
     return meter.finish()
 
@@ -88,7 +88,7 @@ def test_joules_fall_into_the_phases_in_which_they_were_spent(tmp_path: Path) ->
             new.replace(file)
 
     config = EnergyConfig(energy=True, power_interval=0.05, idle_seconds=0.2, powercap_folder=str(tmp_path))
-    told = run_ranks(2, lambda ranks: measure(config, ranks, spend=spend))
+    told = run_ranks(2, lambda comm: measure(config, comm, spend=spend))
     for metered in told:
         assert isinstance(metered, Metered), metered
         assert len(metered.traces) == 1  # two ranks, one host, one reader
@@ -116,7 +116,7 @@ def test_joules_fall_into_the_phases_in_which_they_were_spent(tmp_path: Path) ->
 
 def test_what_cannot_be_read_is_not_measured_and_says_why(tmp_path: Path) -> None:
     config = EnergyConfig(energy=True, power_interval=0.1, idle_seconds=0.0, powercap_folder=str(tmp_path / "none"))
-    (metered,) = run_ranks(1, lambda ranks: measure(config, ranks, spend=lambda *_: None))
+    (metered,) = run_ranks(1, lambda comm: measure(config, comm, spend=lambda *_: None))
     assert isinstance(metered, Metered)
     assert {device.method for device in metered.record.devices} == {"absent"}
     assert all(device.reason and device.joules is None for device in metered.record.devices)

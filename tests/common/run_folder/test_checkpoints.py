@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from example_runs import make_config, make_experiment, random_weights
+from example_runs import make_config, make_setup, random_weights
 
 from common.errors import UserError
 from common.model.specs import model_spec
@@ -19,23 +19,23 @@ from common.run_folder.checkpoints import (
     remove_old_checkpoints,
     save_checkpoint,
 )
-from common.training.run_setup import Experiment
+from common.training.run_setup import RunSetup
 
 
 @pytest.fixture(scope="module")
-def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    return make_experiment(make_config(tmp_path_factory.mktemp("runs")))
+def setup(tmp_path_factory: pytest.TempPathFactory) -> RunSetup:
+    return make_setup(make_config(tmp_path_factory.mktemp("runs")))
 
 
-def make_checkpoint(experiment: Experiment, epoch: int) -> Checkpoint:
-    weights = random_weights(experiment, seed=epoch)
+def make_checkpoint(setup: RunSetup, epoch: int) -> Checkpoint:
+    weights = random_weights(setup, seed=epoch)
     state = {f"{name}.momentum_buffer": -array for name, array in weights.items()}
     return Checkpoint(epoch, 4 * epoch, weights, {**state, "fc1.weight.step": np.array(4.0 * epoch)})
 
 
-def make_inside(experiment: Experiment, epoch: int, step: int) -> Checkpoint:
+def make_inside(setup: RunSetup, epoch: int, step: int) -> Checkpoint:
     """Return a checkpoint of two ranks inside an epoch."""
-    whole = make_checkpoint(experiment, epoch - 1)
+    whole = make_checkpoint(setup, epoch - 1)
     ranks = [
         EpochProgress(
             steps=step,
@@ -73,10 +73,10 @@ def assert_same(one: Checkpoint, other: Checkpoint) -> None:
             assert all(ours[name].dtype == others[name].dtype for name in ours)
 
 
-def test_the_newest_is_given_back_bit_for_bit(experiment: Experiment, tmp_path: Path) -> None:
+def test_the_newest_is_given_back_bit_for_bit(setup: RunSetup, tmp_path: Path) -> None:
     for epoch in (1, 2):
-        save_checkpoint(tmp_path, make_checkpoint(experiment, epoch), keep=0)
-    assert_same(load_newest_checkpoint(tmp_path, spec=experiment.spec), make_checkpoint(experiment, 2))
+        save_checkpoint(tmp_path, make_checkpoint(setup, epoch), keep=0)
+    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_checkpoint(setup, 2))
     assert sorted(path.name for path in checkpoint_folders(tmp_path)[-1].iterdir()) == [
         "optimizer.safetensors",
         "state.json",
@@ -85,66 +85,66 @@ def test_the_newest_is_given_back_bit_for_bit(experiment: Experiment, tmp_path: 
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(0, [1, 2, 3, 4]), (1, [4]), (3, [2, 3, 4]), (9, [1, 2, 3, 4])])
-def test_keep(keep: int, kept: list[int], experiment: Experiment, tmp_path: Path) -> None:
+def test_keep(keep: int, kept: list[int], setup: RunSetup, tmp_path: Path) -> None:
     for epoch in (1, 2, 3, 4):
-        save_checkpoint(tmp_path, make_checkpoint(experiment, epoch), keep=keep)
+        save_checkpoint(tmp_path, make_checkpoint(setup, epoch), keep=keep)
     assert names(tmp_path) == [f"epoch-{epoch:04d}" for epoch in kept]
 
 
-def test_the_order_is_that_of_numbers(experiment: Experiment, tmp_path: Path) -> None:
+def test_the_order_is_that_of_numbers(setup: RunSetup, tmp_path: Path) -> None:
     for epoch in (9_999, 10_000):
-        save_checkpoint(tmp_path, make_checkpoint(experiment, epoch), keep=1)
+        save_checkpoint(tmp_path, make_checkpoint(setup, epoch), keep=1)
     assert names(tmp_path) == ["epoch-10000"]
     (tmp_path / "checkpoints" / "epoch-0001.bak").mkdir()
-    assert load_newest_checkpoint(tmp_path, spec=experiment.spec).epoch == 10_000
+    assert load_newest_checkpoint(tmp_path, spec=setup.spec).epoch == 10_000
 
 
-def test_an_epoch_that_was_done_before_is_replaced(experiment: Experiment, tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, make_checkpoint(experiment, 1), keep=1)
-    other = Checkpoint(1, 4, random_weights(experiment, seed=99), {})
+def test_an_epoch_that_was_done_before_is_replaced(setup: RunSetup, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
+    other = Checkpoint(1, 4, random_weights(setup, seed=99), {})
     save_checkpoint(tmp_path, other, keep=1)
-    assert_same(load_newest_checkpoint(tmp_path, spec=experiment.spec), other)
+    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), other)
 
 
 @pytest.mark.parametrize("interrupted_at", ["save_weights", "write_atomically", "_sync_folder"])
 def test_an_interrupted_write_leaves_the_old_one(
-    interrupted_at: str, experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interrupted_at: str, setup: RunSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_checkpoint(tmp_path, make_checkpoint(experiment, 1), keep=1)
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
 
     def interrupt(*args: object, **settings: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoints, interrupted_at, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        save_checkpoint(tmp_path, make_checkpoint(experiment, 2), keep=1)
+        save_checkpoint(tmp_path, make_checkpoint(setup, 2), keep=1)
     monkeypatch.undo()
     assert "epoch-0001" in names(tmp_path)
     assert not list((tmp_path / "checkpoints").glob(".*"))
-    newest = load_newest_checkpoint(tmp_path, spec=experiment.spec)
-    assert_same(newest, make_checkpoint(experiment, newest.epoch))
+    newest = load_newest_checkpoint(tmp_path, spec=setup.spec)
+    assert_same(newest, make_checkpoint(setup, newest.epoch))
 
 
-def test_a_killed_write_is_not_taken_for_a_checkpoint(experiment: Experiment, tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, make_checkpoint(experiment, 1), keep=1)
+def test_a_killed_write_is_not_taken_for_a_checkpoint(setup: RunSetup, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
     rest = tmp_path / "checkpoints" / ".epoch-0002"
     rest.mkdir()
     (rest / "weights.safetensors").write_bytes(b"half")
-    assert load_newest_checkpoint(tmp_path, spec=experiment.spec).epoch == 1
-    save_checkpoint(tmp_path, make_checkpoint(experiment, 2), keep=1)
+    assert load_newest_checkpoint(tmp_path, spec=setup.spec).epoch == 1
+    save_checkpoint(tmp_path, make_checkpoint(setup, 2), keep=1)
     assert names(tmp_path) == ["epoch-0002"] and not rest.exists()
-    assert_same(load_newest_checkpoint(tmp_path, spec=experiment.spec), make_checkpoint(experiment, 2))
+    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_checkpoint(setup, 2))
 
 
-def test_none_is_one_line(experiment: Experiment, tmp_path: Path) -> None:
+def test_none_is_one_line(setup: RunSetup, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"no checkpoint.*Received: {tmp_path}"):
-        load_newest_checkpoint(tmp_path, spec=experiment.spec)
+        load_newest_checkpoint(tmp_path, spec=setup.spec)
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "noise"])
-def test_damage_is_one_line(file: str, damage: str, experiment: Experiment, tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, make_checkpoint(experiment, 1), keep=1)
+def test_damage_is_one_line(file: str, damage: str, setup: RunSetup, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
     path = checkpoint_folders(tmp_path)[0] / file
     content = {"missing": None, "cut": path.read_bytes()[:-3], "noise": os.urandom(50)}[damage]
     if content is None:
@@ -152,75 +152,73 @@ def test_damage_is_one_line(file: str, damage: str, experiment: Experiment, tmp_
     else:
         path.write_bytes(content)
     with pytest.raises(UserError, match="Received") as error:
-        load_newest_checkpoint(tmp_path, spec=experiment.spec)
+        load_newest_checkpoint(tmp_path, spec=setup.spec)
     assert str(path.parent) in str(error.value) and "\n" not in str(error.value)
     # The advice works: without the damaged one the one before is found.
     shutil.rmtree(path.parent)
-    save_checkpoint(tmp_path, make_checkpoint(experiment, 1), keep=1)
-    load_newest_checkpoint(tmp_path, spec=experiment.spec)
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
+    load_newest_checkpoint(tmp_path, spec=setup.spec)
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.safetensors", "ranks.safetensors", "state.json"])
-def test_one_whose_files_have_not_all_arrived_is_left_out(file: str, experiment: Experiment, tmp_path: Path) -> None:
+def test_one_whose_files_have_not_all_arrived_is_left_out(file: str, setup: RunSetup, tmp_path: Path) -> None:
     """A bucket gets files one by one; the machines may be taken away in between."""
-    save_checkpoint(tmp_path, make_checkpoint(experiment, 1), keep=1)
-    save_checkpoint(tmp_path, make_inside(experiment, 2, 3))
-    assert load_newest_checkpoint(tmp_path, spec=experiment.spec, recorded_epochs=1).step == 7
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
+    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
+    assert load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=1).step == 7
     (checkpoint_folders(tmp_path)[-1] / file).unlink()
-    found = load_newest_checkpoint(tmp_path, spec=experiment.spec, recorded_epochs=1)
-    assert_same(found, make_checkpoint(experiment, 1))
+    found = load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=1)
+    assert_same(found, make_checkpoint(setup, 1))
 
 
-def test_another_model_is_refused(experiment: Experiment, tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, make_checkpoint(experiment, 1), keep=1)
-    other = model_spec("mlp", input_shape=experiment.spec.input_shape, outputs=7)
+def test_another_model_is_refused(setup: RunSetup, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
+    other = model_spec("mlp", input_shape=setup.spec.input_shape, outputs=7)
     with pytest.raises(UserError, match=r"another model than mlp.*fc2.weight should have shape \(7, 192\)"):
         load_newest_checkpoint(tmp_path, spec=other)
 
 
-def test_what_each_rank_has_inside_an_epoch_is_given_back_bit_for_bit(experiment: Experiment, tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, make_checkpoint(experiment, 1), keep=1)
-    save_checkpoint(tmp_path, make_inside(experiment, 2, 3))
+def test_what_each_rank_has_inside_an_epoch_is_given_back_bit_for_bit(setup: RunSetup, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
+    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
     assert names(tmp_path) == ["epoch-0001", "epoch-0002-step-000003"]
-    found = load_newest_checkpoint(tmp_path, spec=experiment.spec, recorded_epochs=1)
+    found = load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=1)
     assert (found.epoch, found.step) == (1, 7)
-    assert_same(found, make_inside(experiment, 2, 3))
+    assert_same(found, make_inside(setup, 2, 3))
 
 
-def test_the_end_of_an_epoch_comes_after_all_inside_it(experiment: Experiment, tmp_path: Path) -> None:
-    for checkpoint in (make_inside(experiment, 3, 2), make_checkpoint(experiment, 2), make_checkpoint(experiment, 3)):
+def test_the_end_of_an_epoch_comes_after_all_inside_it(setup: RunSetup, tmp_path: Path) -> None:
+    for checkpoint in (make_inside(setup, 3, 2), make_checkpoint(setup, 2), make_checkpoint(setup, 3)):
         save_checkpoint(tmp_path, checkpoint)
     assert names(tmp_path) == ["epoch-0002", "epoch-0003-step-000002", "epoch-0003"]
     for recorded, newest in [(2, "epoch-0003-step-000002"), (3, "epoch-0003")]:
-        found = load_newest_checkpoint(tmp_path, spec=experiment.spec, recorded_epochs=recorded)
+        found = load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=recorded)
         assert found.name == newest
 
 
-def test_one_inside_an_epoch_replaces_those_before_it_and_no_finished_epoch(
-    experiment: Experiment, tmp_path: Path
-) -> None:
+def test_one_inside_an_epoch_replaces_those_before_it_and_no_finished_epoch(setup: RunSetup, tmp_path: Path) -> None:
     for epoch in (1, 2):
-        save_checkpoint(tmp_path, make_checkpoint(experiment, epoch))
+        save_checkpoint(tmp_path, make_checkpoint(setup, epoch))
     for step in (1, 3, 10):
-        save_checkpoint(tmp_path, make_inside(experiment, 3, step))
+        save_checkpoint(tmp_path, make_inside(setup, 3, step))
     assert names(tmp_path) == ["epoch-0001", "epoch-0002", "epoch-0003-step-000010"]
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(0, [1, 2, 3]), (1, [3]), (2, [2, 3])])
 def test_a_finished_epoch_removes_what_lies_inside_it(
-    keep: int, kept: list[int], experiment: Experiment, tmp_path: Path
+    keep: int, kept: list[int], setup: RunSetup, tmp_path: Path
 ) -> None:
     for epoch in (1, 2, 3):
-        save_checkpoint(tmp_path, make_inside(experiment, epoch, 2))
-        save_checkpoint(tmp_path, make_checkpoint(experiment, epoch))
+        save_checkpoint(tmp_path, make_inside(setup, epoch, 2))
+        save_checkpoint(tmp_path, make_checkpoint(setup, epoch))
         assert f"epoch-{epoch:04d}-step-000002" in names(tmp_path), "its epoch is not on record yet"
         remove_old_checkpoints(tmp_path, keep=keep)
     assert names(tmp_path) == [f"epoch-{epoch:04d}" for epoch in kept]
 
 
-def test_what_lies_inside_the_epoch_that_goes_on_is_kept(experiment: Experiment, tmp_path: Path) -> None:
+def test_what_lies_inside_the_epoch_that_goes_on_is_kept(setup: RunSetup, tmp_path: Path) -> None:
     remove_old_checkpoints(tmp_path, keep=1)
-    save_checkpoint(tmp_path, make_inside(experiment, 1, 2))
+    save_checkpoint(tmp_path, make_inside(setup, 1, 2))
     remove_old_checkpoints(tmp_path, keep=1)
     assert names(tmp_path) == ["epoch-0001-step-000002"]
 
@@ -228,10 +226,10 @@ def test_what_lies_inside_the_epoch_that_goes_on_is_kept(experiment: Experiment,
 @pytest.mark.parametrize("file", ["ranks.safetensors", "weights.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "noise"])
 def test_damage_inside_an_epoch_is_one_line_and_the_one_before_is_there(
-    file: str, damage: str, experiment: Experiment, tmp_path: Path
+    file: str, damage: str, setup: RunSetup, tmp_path: Path
 ) -> None:
-    save_checkpoint(tmp_path, make_checkpoint(experiment, 1))
-    save_checkpoint(tmp_path, make_inside(experiment, 2, 3))
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
+    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
     path = checkpoint_folders(tmp_path)[-1] / file
     content = {"missing": None, "cut": path.read_bytes()[:-3], "noise": os.urandom(50)}[damage]
     if content is None:
@@ -239,16 +237,16 @@ def test_damage_inside_an_epoch_is_one_line_and_the_one_before_is_there(
     else:
         path.write_bytes(content)
     with pytest.raises(UserError, match="Received") as error:
-        load_newest_checkpoint(tmp_path, spec=experiment.spec)
+        load_newest_checkpoint(tmp_path, spec=setup.spec)
     assert str(path.parent) in str(error.value) and "\n" not in str(error.value)
     shutil.rmtree(path.parent)
-    assert load_newest_checkpoint(tmp_path, spec=experiment.spec).name == "epoch-0001"
+    assert load_newest_checkpoint(tmp_path, spec=setup.spec).name == "epoch-0001"
 
 
-def test_what_a_killed_write_left_is_removed_by_the_next(experiment: Experiment, tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, make_inside(experiment, 1, 1))
+def test_what_a_killed_write_left_is_removed_by_the_next(setup: RunSetup, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make_inside(setup, 1, 1))
     rest = tmp_path / "checkpoints" / ".epoch-0001-step-000002"
     rest.mkdir()
     (rest / "weights.safetensors").write_bytes(b"half")
-    save_checkpoint(tmp_path, make_inside(experiment, 1, 3))
+    save_checkpoint(tmp_path, make_inside(setup, 1, 3))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch-0001-step-000003"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rule_workers import environment
 
-from common.distributed.ranks import launcher_of
+from common.distributed.communicator import launcher_of
 from common.measurement.timing import process_age
 from common.run_folder.records import NotRecorded
 from common.run_folder.start_times import launch_seconds, queue_seconds
@@ -90,7 +90,7 @@ def test_launchers_are_told_by_what_they_set(variables: dict[str, str], launcher
 WORKER = """
 import json, os, sys, time
 from pathlib import Path
-from common.distributed.ranks import launcher_of
+from common.distributed.communicator import launcher_of
 from common.run_folder.start_times import launch_seconds
 from common.measurement.timing import process_age
 launch = launch_seconds(os.environ, process_began=time.time() - process_age())

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from example_runs import make_config, make_epoch, make_experiment
+from example_runs import make_config, make_epoch, make_setup
 from played_journal import end_epoch, finish, play
 
 from common.errors import UserError
@@ -72,6 +72,6 @@ def test_without_the_package_the_run_ends_before_it_starts(tmp_path: Path, monke
         monkeypatch.setitem(sys.modules, name, None)
     config = make_config(tmp_path, record={"tensorboard": True})
     with pytest.raises(UserError, match=r"need the tensorboard package.*Received: --tensorboard.*pip install") as error:
-        make_experiment(config)
+        make_setup(config)
     assert "\n" not in str(error.value) and list(tmp_path.iterdir()) == []
-    make_experiment(make_config(tmp_path))
+    make_setup(make_config(tmp_path))

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_runs import make_config, make_experiment, make_record, random_weights
+from example_runs import make_config, make_record, make_setup, random_weights
 from fake_ranks import alone, run_ranks
 
 from common.config import Config
-from common.distributed.ranks import Ranks
+from common.distributed.communicator import Communicator
 from common.errors import UserError
 from common.measurement.metrics import Sums
 from common.run_folder.records import NotRecorded, RunWriter, Status, read_run
 from common.training import entry_point as program_module
-from common.training.entry_point import leave, program_name, read_settings, run_program
+from common.training.entry_point import exit_rank, program_name, read_settings, run_program
 from common.training.journal import EpochResult, Journal
 from common.training.resume import MAY_CHANGE
 
@@ -34,14 +34,14 @@ def _no_signal_handlers(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
 
 
 def run_with(train: Any, settings: Config | UserError, *, size: int = 1) -> list[Any]:
-    def work(ranks: Ranks) -> int:
-        return run_program(train, settings, ranks=ranks, framework="torch", program=PROGRAM)
+    def work(comm: Communicator) -> int:
+        return run_program(train, settings, comm=comm, framework="torch", program=PROGRAM)
 
     return [work(alone())] if size == 1 else run_ranks(size, work)
 
 
-def start(config: Config, ranks: Ranks, journal: Journal) -> None:
-    journal.start(make_experiment(config, size=ranks.size), device="cpu", threads=1)
+def start(config: Config, comm: Communicator, journal: Journal) -> None:
+    journal.start(make_setup(config, size=comm.size), device="cpu", threads=1)
 
 
 def status_of(folder: Path) -> Status:
@@ -54,8 +54,8 @@ def test_success_is_exit_code_0(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     given: list[Any] = []
     assert run_with(lambda *arguments: given.append(arguments), config) == [0]
-    ((settings, ranks, journal),) = given
-    assert settings is config and ranks.size == 1 and journal.framework == "torch"
+    ((settings, comm, journal),) = given
+    assert settings is config and comm.size == 1 and journal.framework == "torch"
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -69,8 +69,8 @@ def test_wrong_settings_are_one_line_of_rank_0_and_exit_code_2(size: int, capfd:
 
 
 def test_too_little_memory_is_one_line_and_exit_code_2(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    def train(config: Config, ranks: Ranks, journal: Journal) -> None:
-        start(config, ranks, journal)
+    def train(config: Config, comm: Communicator, journal: Journal) -> None:
+        start(config, comm, journal)
         capfd.readouterr()
         raise MemoryError
 
@@ -83,11 +83,11 @@ def test_too_little_memory_is_one_line_and_exit_code_2(tmp_path: Path, capfd: py
 def test_an_error_of_one_rank_is_one_line_and_exit_code_2_of_all(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def train(config: Config, ranks: Ranks, journal: Journal) -> None:
-        start(config, ranks, journal)
+    def train(config: Config, comm: Communicator, journal: Journal) -> None:
+        start(config, comm, journal)
         capfd.readouterr()
-        with ranks.together("training"):
-            if ranks.rank == 1:
+        with comm.propagate_errors("training"):
+            if comm.rank == 1:
                 raise UserError("labels out of range. Received: 11. Correct the source")
 
     assert run_with(train, make_config(tmp_path, training={"batch_size": 15}), size=2) == [2, 2]
@@ -104,10 +104,10 @@ def test_a_full_disk_is_one_line_even_if_the_status_cannot_be_written(
     def full(*args: object, **settings: object) -> None:
         raise OSError(28, "No space left on device", str(tmp_path))
 
-    def train(config: Config, ranks: Ranks, journal: Journal) -> None:
-        start(config, ranks, journal)
+    def train(config: Config, comm: Communicator, journal: Journal) -> None:
+        start(config, comm, journal)
         monkeypatch.setattr(os, "fsync", full)
-        weights = random_weights(journal.experiment)
+        weights = random_weights(journal.setup)
         result = EpochResult(training=Sums(), training_seconds=1.0, data_wait_seconds=0.0)
         journal.epoch_ended(1, result, weights=weights, optimizer_state=dict)
 
@@ -118,8 +118,8 @@ def test_a_full_disk_is_one_line_even_if_the_status_cannot_be_written(
 
 @pytest.mark.parametrize("bug", [ZeroDivisionError("a bug\nof two lines"), SystemExit(7)])
 def test_a_bug_keeps_its_traceback_and_leaves_a_failed_status(bug: BaseException, tmp_path: Path) -> None:
-    def train(config: Config, ranks: Ranks, journal: Journal) -> None:
-        start(config, ranks, journal)
+    def train(config: Config, comm: Communicator, journal: Journal) -> None:
+        start(config, comm, journal)
         raise bug
 
     with pytest.raises(type(bug)) as error:
@@ -133,16 +133,16 @@ def test_a_bug_keeps_its_traceback_and_leaves_a_failed_status(bug: BaseException
 SIGNALLED = """
     import sys, time
     from pathlib import Path
-    from example_runs import make_config, make_experiment
+    from example_runs import make_config, make_setup
     from fake_ranks import alone
     from common.training.entry_point import run_program
 
-    def train(config, ranks, journal):
-        journal.start(make_experiment(config), device="cpu", threads=1)
+    def train(config, comm, journal):
+        journal.start(make_setup(config), device="cpu", threads=1)
         print("started", flush=True)
         time.sleep(60)
 
-    run_program(train, make_config(Path(sys.argv[1])), ranks=alone(), framework="torch", program="train.py")
+    run_program(train, make_config(Path(sys.argv[1])), comm=alone(), framework="torch", program="train.py")
 """
 
 
@@ -168,16 +168,16 @@ def test_a_signal_ends_the_run_at_once_with_its_status(number: signal.Signals, t
 def test_leave_ends_at_once_with_the_code() -> None:
     lines = (
         "import atexit",
-        "from common.training.entry_point import leave",
+        "from common.training.entry_point import exit_rank",
         "atexit.register(print, 'late')",
         "print('x')",
     )
-    code = "\n".join([*lines, "leave({})"])
+    code = "\n".join([*lines, "exit_rank({})"])
     for number, shown in [(2, "x\n"), (0, "x\nlate\n")]:
         done = subprocess.run([sys.executable, "-c", code.format(number)], capture_output=True, text=True,
                               cwd=Path(__file__).parents[3])  # fmt: skip
         assert (done.returncode, done.stdout) == (number, shown)
-    assert leave(0) is None
+    assert exit_rank(0) is None
 
 
 def test_program_names() -> None:

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from example_runs import make_config, make_experiment, random_weights
+from example_runs import make_config, make_setup, random_weights
 from played_journal import end_epoch, finish, play, result
 
 from common.config import Config, config_from_dict
@@ -52,8 +52,8 @@ def test_an_epoch_of_two_ranks_by_hand(tmp_path: Path, capsys: pytest.CaptureFix
     ]
 
     def script(journal: Journal, epoch: int) -> bool:
-        weights = random_weights(journal.experiment)
-        mine = results[journal.ranks.rank]
+        weights = random_weights(journal.setup)
+        mine = results[journal.comm.rank]
         return journal.epoch_ended(1, mine, weights=weights, optimizer_state=dict)
 
     assert play(config, script, size=2) == [True, True]
@@ -64,8 +64,8 @@ def test_an_epoch_of_two_ranks_by_hand(tmp_path: Path, capsys: pytest.CaptureFix
     assert (epoch.training_seconds, epoch.data_wait_seconds, epoch.validation_seconds) == (4.0, 0.5, 0.5)
     assert epoch.images_per_second == 90 / 4.0
     assert (epoch.epoch, epoch.steps, epoch.learning_rate) == (1, 3, 0.01)
-    experiment = make_experiment(config, size=2)
-    assert epoch.weights_hash == weights_hash(random_weights(experiment))
+    setup = make_setup(config, size=2)
+    assert epoch.weights_hash == weights_hash(random_weights(setup))
     assert isinstance(run.record.world, World) and run.record.world.devices == ["cpu 0", "cpu 1"]
     assert run.record.world.size == 2 and run.state == "running"
     shown = capsys.readouterr().out
@@ -88,9 +88,9 @@ def test_totals_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     def script(journal: Journal, _: int) -> list[bool]:
         journal.evaluated_first(Sums(23.0, 1, 10))
         goes_on = [end_epoch(journal, 1), end_epoch(journal, 2, training_seconds=3.0, validation_seconds=0.25)]
-        goes_on.append(end_epoch(journal, 3, training_seconds=5.0 + journal.ranks.rank))
-        journal.phases.startup_seconds = 7.0 + journal.ranks.rank
-        finish(journal, Sums(4.0, 7 + journal.ranks.rank, 10), seconds=0.5 + journal.ranks.rank)
+        goes_on.append(end_epoch(journal, 3, training_seconds=5.0 + journal.comm.rank))
+        journal.phases.startup_seconds = 7.0 + journal.comm.rank
+        finish(journal, Sums(4.0, 7 + journal.comm.rank, 10), seconds=0.5 + journal.comm.rank)
         return goes_on
 
     config = make_config(tmp_path, training={"batch_size": 15})
@@ -210,7 +210,7 @@ def test_the_target_accuracy_ends_a_run_and_its_time_is_recorded(
             if not end_epoch(journal, epoch, validation=Sums(10, correct, 10)):
                 ended = epoch
                 break
-        journal.finish(Sums(1, 1, 2), test_seconds=0.5, weights=random_weights(journal.experiment))
+        journal.finish(Sums(1, 1, 2), test_seconds=0.5, weights=random_weights(journal.setup))
         return ended
 
     assert play(config, script, size=2) == [ends_after] * 2
@@ -225,8 +225,8 @@ def test_the_target_accuracy_ends_a_run_and_its_time_is_recorded(
 
 def test_weights_that_differ_stop_all_ranks_before_anything_is_written(tmp_path: Path) -> None:
     def script(journal: Journal, _: int) -> None:
-        weights = random_weights(journal.experiment)
-        if journal.ranks.rank:
+        weights = random_weights(journal.setup)
+        if journal.comm.rank:
             weights["fc2.bias"] = np.nextafter(weights["fc2.bias"], 9)
         journal.epoch_ended(1, result(), weights=weights, optimizer_state=dict)
 
@@ -412,7 +412,7 @@ def test_a_run_ended_before_its_test_is_resumed_for_the_test_alone(tmp_path: Pat
     play(config, end)
 
     def go_on(journal: Journal, done: int) -> bool:
-        goes_on = journal.goes_on(step=done * journal.experiment.steps_per_epoch)
+        goes_on = journal.goes_on(step=done * journal.setup.steps_per_epoch)
         finish(journal, Sums(4.0, 7, 10), seconds=0.5)
         return goes_on
 

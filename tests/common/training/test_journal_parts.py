@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_runs import make_config, make_experiment, random_weights
+from example_runs import make_config, make_setup, random_weights
 from fake_ranks import alone, run_ranks
 
 from common.config import Config
+from common.distributed.communicator import Communicator
 from common.distributed.console import Console
-from common.distributed.ranks import Ranks
 from common.errors import UserError
 from common.measurement.metrics import Sums
 from common.model.weights import Weights
@@ -21,7 +21,7 @@ from common.run_folder.records import read_run
 from common.training import journal as journal_module
 from common.training.checkpoint_schedule import CheckpointSchedule
 from common.training.journal import EpochResult, Journal
-from common.training.run_setup import Experiment
+from common.training.run_setup import RunSetup
 
 OFTEN = {"checkpoint_minutes": 1e-9}
 
@@ -53,7 +53,7 @@ class Trainer:
     def progress(self) -> EpochProgress:
         """Return what this rank has; its time passes in the pause, which is none of the training's."""
         self.clock += 1000.0
-        state = {"sums": np.full(2, self.journal.ranks.rank + 0.5)}
+        state = {"sums": np.full(2, self.journal.comm.rank + 0.5)}
         return EpochProgress(training_seconds=self.training.seconds, state=state)
 
     def end_epoch(self, epoch: int) -> bool:
@@ -61,12 +61,12 @@ class Trainer:
         return self.journal.epoch_ended(epoch, self.result, weights=self.weights, optimizer_state=dict)
 
 
-def start(experiment: Experiment, ranks: Ranks, **changes: Weights) -> Trainer:
+def start(setup: RunSetup, comm: Communicator, **changes: Weights) -> Trainer:
     """Start a journal, and a trainer whose weights are those of the other ranks but for `changes`."""
-    journal = Journal(framework="torch", ranks=ranks, console=Console(ranks, progress="lines"))
-    journal.start(experiment, device="cpu", threads=1)
+    journal = Journal(framework="torch", comm=comm, console=Console(comm, progress="lines"))
+    journal.start(setup, device="cpu", threads=1)
     journal.training_starts()
-    return Trainer(journal, {**random_weights(experiment), **changes.get("weights", {})})
+    return Trainer(journal, {**random_weights(setup), **changes.get("weights", {})})
 
 
 def config_of(folder: Path, **record: Any) -> Config:
@@ -75,14 +75,14 @@ def config_of(folder: Path, **record: Any) -> Config:
 
 
 def test_without_the_setting_an_epoch_is_one_part_and_nobody_is_asked(tmp_path: Path) -> None:
-    experiment = make_experiment(config_of(tmp_path), size=1)
+    setup = make_setup(config_of(tmp_path), size=1)
     asked = []
 
     def allgather(value: Any) -> list[Any]:
         asked.append(value)
         return [value]
 
-    trainer = start(experiment, replace(alone(), allgather=allgather))
+    trainer = start(setup, replace(alone(), allgather=allgather))
     asked.clear()
     assert trainer.train_epoch(1) == [8]
     assert trainer.train_epoch(1, EpochProgress(steps=3)) == [5]
@@ -90,17 +90,17 @@ def test_without_the_setting_an_epoch_is_one_part_and_nobody_is_asked(tmp_path: 
 
 
 def test_all_ranks_train_the_same_parts_and_a_checkpoint_holds_what_each_has(tmp_path: Path) -> None:
-    experiment = make_experiment(config_of(tmp_path, **OFTEN), size=2)
+    setup = make_setup(config_of(tmp_path, **OFTEN), size=2)
 
-    def work(ranks: Ranks) -> tuple[list[int], float]:
-        trainer = start(experiment, ranks)
+    def work(comm: Communicator) -> tuple[list[int], float]:
+        trainer = start(setup, comm)
         return trainer.train_epoch(1), trainer.result.training_seconds
 
     # Each rank has a clock of its own, of which the first decides; seconds in a pause are none of the training.
     assert run_ranks(2, work) == [([1, 1, 1, 1], 4.0)] * 2
     (folder,) = checkpoint_folders(tmp_path / "run")
     assert folder.name == "epoch-0001-step-000003"
-    found = load_newest_checkpoint(tmp_path / "run", spec=experiment.spec, recorded_epochs=0)
+    found = load_newest_checkpoint(tmp_path / "run", spec=setup.spec, recorded_epochs=0)
     assert (found.epoch, found.step) == (0, 3)
     assert [rank.steps for rank in found.ranks] == [3, 3]
     assert [rank.training_seconds for rank in found.ranks] == [3.0, 3.0]
@@ -108,12 +108,12 @@ def test_all_ranks_train_the_same_parts_and_a_checkpoint_holds_what_each_has(tmp
 
 
 def test_the_first_rank_decides_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = make_experiment(config_of(tmp_path, **OFTEN), size=2)
+    setup = make_setup(config_of(tmp_path, **OFTEN), size=2)
     hurried = iter([2, 2, 1, 1, 1, 1])
 
-    def work(ranks: Ranks) -> list[int]:
-        trainer = start(experiment, ranks)
-        if ranks.rank:
+    def work(comm: Communicator) -> list[int]:
+        trainer = start(setup, comm)
+        if comm.rank:
             trainer.journal._schedule = _Other(hurried)  # type: ignore[assignment]
         return trainer.train_epoch(1)
 
@@ -135,7 +135,7 @@ class _Other(CheckpointSchedule):
 
 
 def test_pauses_count_as_time_of_checkpoints_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = make_experiment(config_of(tmp_path, **OFTEN), size=1)
+    setup = make_setup(config_of(tmp_path, **OFTEN), size=1)
     now = [0.0]
     monkeypatch.setattr(journal_module.time, "perf_counter", lambda: now[0])
     save = journal_module.save_checkpoint
@@ -145,7 +145,7 @@ def test_pauses_count_as_time_of_checkpoints_once(tmp_path: Path, monkeypatch: p
         save(*arguments, **options)
 
     monkeypatch.setattr(journal_module, "save_checkpoint", save_slowly)
-    trainer = start(experiment, alone())
+    trainer = start(setup, alone())
     for epoch in (1, 2):
         assert trainer.train_epoch(epoch) == [1] * 8
         trainer.end_epoch(epoch)
@@ -153,23 +153,23 @@ def test_pauses_count_as_time_of_checkpoints_once(tmp_path: Path, monkeypatch: p
     assert [epoch.checkpoint_seconds for epoch in run.epochs] == [80.0, 80.0]  # 7 inside, and the last
     assert [epoch.training_seconds for epoch in run.epochs] == [8.0, 8.0]
     assert [folder.name for folder in checkpoint_folders(run.folder)] == ["epoch-0002"]
-    newest = trainer.train_epoch(3) and load_newest_checkpoint(run.folder, spec=experiment.spec)
+    newest = trainer.train_epoch(3) and load_newest_checkpoint(run.folder, spec=setup.spec)
     assert isinstance(newest, journal_module.Checkpoint)
     assert newest.checkpoint_seconds == 60.0, "before its own"
 
 
 def test_seconds_before_a_resumption_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = make_experiment(config_of(tmp_path, **OFTEN), size=1)
+    setup = make_setup(config_of(tmp_path, **OFTEN), size=1)
     now = [0.0]
     monkeypatch.setattr(journal_module.time, "perf_counter", lambda: now[0])
-    trainer = start(experiment, alone())
+    trainer = start(setup, alone())
     trainer.train_epoch(1)
     trainer.journal.end("interrupted", message="by the test")
     state = checkpoint_folders(tmp_path / "run")[-1] / "state.json"
     state.write_text(state.read_text().replace('"checkpoint_seconds": 0.0', '"checkpoint_seconds": 50.0'))
 
-    resumed = make_experiment(config_of(tmp_path, resume=str(tmp_path / "run")), size=1)
-    journal = Journal(framework="torch", ranks=alone(), console=Console(alone(), progress="lines"))
+    resumed = make_setup(config_of(tmp_path, resume=str(tmp_path / "run")), size=1)
+    journal = Journal(framework="torch", comm=alone(), console=Console(alone(), progress="lines"))
     checkpoint = journal.start(resumed, device="cpu", threads=1)
     journal.training_starts()
     assert checkpoint is not None and (checkpoint.epoch, checkpoint.step) == (0, 7)
@@ -184,11 +184,11 @@ def test_seconds_before_a_resumption_count(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_weights_that_differ_stop_all_ranks_before_a_checkpoint(tmp_path: Path) -> None:
-    experiment = make_experiment(config_of(tmp_path, **OFTEN), size=2)
+    setup = make_setup(config_of(tmp_path, **OFTEN), size=2)
 
-    def work(ranks: Ranks) -> None:
-        bias = random_weights(experiment)["fc2.bias"]
-        start(experiment, ranks, weights={"fc2.bias": bias + ranks.rank}).train_epoch(1)
+    def work(comm: Communicator) -> None:
+        bias = random_weights(setup)["fc2.bias"]
+        start(setup, comm, weights={"fc2.bias": bias + comm.rank}).train_epoch(1)
 
     for error in run_ranks(2, work):
         assert isinstance(error, UserError) and "after step 1 of epoch 1: 1 of 4 tensors differ" in str(error)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_runs import make_config, make_experiment, make_finished_run, make_record, make_status
+from example_runs import make_config, make_setup, make_finished_run, make_record, make_status
 from trainer_runs import Finished, launcher_command, run_command, train_command
 
 from common.config import Config, config_from_dict, parse_command_line
@@ -98,7 +98,7 @@ def written(folder: Path, **changes: Any) -> Path:
 
 
 def right_hashes(folder: Path) -> Hashes:
-    experiment = make_experiment(make_config(folder.parent), size=2)
+    experiment = make_setup(make_config(folder.parent), size=2)
     return Hashes(initial_weights=weights_hash(experiment.first_weights), sample_order=experiment.sample_order_hash,
                   final_weights="final")  # fmt: skip
 

@@ -9,7 +9,7 @@ from trainer_runs import finish, start_command
 
 from common.config import parse_command_line
 from common.errors import UserError
-from common.training.run_setup import Experiment, prepare_experiment
+from common.training.run_setup import RunSetup, prepare_run
 from launch import __main__ as launch
 from launch.starting import largest_batch
 from launch.starting.largest_batch import find_largest_batch
@@ -17,8 +17,8 @@ from launch.starting.largest_batch import find_largest_batch
 DATA = ["--dataset", "synthetic:1000x8x8x1x3", "--model", "mlp", "--device", "cpu", "--threads", "1"]
 
 
-def experiment_of(size: int) -> Experiment:
-    return prepare_experiment(parse_command_line(DATA, program="train.py"), size=size, progress=False)
+def experiment_of(size: int) -> RunSetup:
+    return prepare_run(parse_command_line(DATA, program="train.py"), size=size, progress=False)
 
 
 @pytest.mark.parametrize(("limit", "size"), [(0, 1), (1, 1), (31, 1), (32, 1), (33, 1), (700, 1), (1000, 1), (333, 3)])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from example_runs import DATASET, make_config, make_epoch, make_experiment, make_record, random_weights
+from example_runs import DATASET, make_config, make_epoch, make_record, make_setup, random_weights
 
 from common.__main__ import main as common_main
 from common.errors import UserError
@@ -90,7 +90,7 @@ def old_run(tmp_path: Path) -> Path:
     writer = RunWriter.create(tmp_path / "old", make_record(config=config, world=world))
     for epoch in (1, 2, 3):
         writer.add_epoch(make_epoch(epoch))
-    save_checkpoint(tmp_path / "old", Checkpoint(3, 12, random_weights(make_experiment(config)), {}), keep=1)
+    save_checkpoint(tmp_path / "old", Checkpoint(3, 12, random_weights(make_setup(config)), {}), keep=1)
     writer.end("finished")
     return tmp_path / "old"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_runs import make_config, make_experiment
+from example_runs import make_config, make_setup
 from PIL import Image
 from rule_workers import environment
 from safetensors.numpy import load_file
@@ -300,32 +300,30 @@ def test_large_files_are_checked_by_their_length_only(folder: Path, monkeypatch:
 def test_the_data_set_brings_its_validation_rows(folder: Path, tmp_path: Path) -> None:
     data = {"dataset": f"prepared:{make(folder)}"}
     training = {"batch_size": 30, "target_accuracy": 0.9, "early_stop": 2}
-    experiment = make_experiment(make_config(tmp_path, data=data, training=training))
-    np.testing.assert_array_equal(experiment.training_indices, np.arange(119))
-    np.testing.assert_array_equal(experiment.validation_indices, [119, 120, 121])
-    assert experiment.validates_after(1)
+    setup = make_setup(make_config(tmp_path, data=data, training=training))
+    np.testing.assert_array_equal(setup.training_indices, np.arange(119))
+    np.testing.assert_array_equal(setup.validation_indices, [119, 120, 121])
+    assert setup.validates_after(1)
     share = make_config(tmp_path, data={**data, "validation_share": 0.1}, training={"batch_size": 30})
     with pytest.raises(UserError, match=r"validation split of its own \(3 samples\). Received: --validation-share 0.1"):
-        make_experiment(share)
+        make_setup(share)
 
 
 def test_without_validation_rows_a_share_is_cut_or_missed(folder: Path, tmp_path: Path) -> None:
     data = {"dataset": f"prepared:{make(folder, shares=parse_shares('87/0/13'))}"}
     training = {"batch_size": 30, "target_accuracy": 0.9}
     with pytest.raises(UserError, match=r"--target-accuracy needs validation samples. Received: --target-accuracy 0.9"):
-        make_experiment(make_config(tmp_path, data=data, training=training))
-    cut = make_experiment(make_config(tmp_path, data={**data, "validation_share": 0.25}, training=training))
+        make_setup(make_config(tmp_path, data=data, training=training))
+    cut = make_setup(make_config(tmp_path, data={**data, "validation_share": 0.25}, training=training))
     assert len(cut.validation_indices) == 31  # a quarter of 122, rounded up
 
 
 @pytest.mark.parametrize("pixels", ["uint8", "float16"])
 def test_batches_are_normalised(folder: Path, tmp_path: Path, pixels: str) -> None:
     data = {"dataset": f"prepared:{make(folder, pixels=pixels)}"}
-    experiment = make_experiment(make_config(tmp_path, data=data, model={"dtype": "float64"}))
-    dataset, rows = experiment.dataset, experiment.training_indices
-    batches = training_batches(
-        dataset.train, rows, seed=1, epoch=1, batch_size=119, rank=0, size=1, table=experiment.table
-    )
+    setup = make_setup(make_config(tmp_path, data=data, model={"dtype": "float64"}))
+    dataset, rows = setup.dataset, setup.training_indices
+    batches = training_batches(dataset.train, rows, seed=1, epoch=1, batch_size=119, rank=0, size=1, table=setup.table)
     ((images, labels),) = batches
     assert images.dtype == np.float64 and images.shape == (119, 4, 6, 1)
     assert images.mean() == pytest.approx(0, abs=1e-3) and images.std() == pytest.approx(1, abs=1e-3)

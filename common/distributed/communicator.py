@@ -14,7 +14,7 @@ from common.model.weights import Weights, tensor_hashes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranks:
+class Communicator:
     """This process among all processes of the run.
 
     `allgather` returns the objects of all ranks in the order of ranks; every rank must call it.
@@ -35,12 +35,12 @@ class Ranks:
         """Return the maximum over ranks (of times: the slowest rank's)."""
         return np.max(self.allgather(values), axis=0)
 
-    def from_first(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """Return rank 0's value on every rank."""
         return self.allgather(value if self.rank == 0 else None)[0]
 
     @contextmanager
-    def together(self, doing: str) -> Iterator[None]:
+    def propagate_errors(self, doing: str) -> Iterator[None]:
         """What one rank cannot do, none does: an error of one becomes the same UserError on all, and none hangs.
 
         Args:
@@ -136,7 +136,7 @@ def controller_variables(variables: Mapping[str, str], *, nccl: bool) -> dict[st
     return {name: value for name, value in chosen.items() if name not in variables}
 
 
-def join(hvd: Any, *, timeline: bool) -> Ranks:
+def join(hvd: Any, *, timeline: bool) -> Communicator:
     """Start Horovod and return this process among all of the run.
 
     Args:
@@ -154,7 +154,7 @@ def join(hvd: Any, *, timeline: bool) -> Ranks:
         # Named, for Horovod's own name holds the type of the value, which may differ between ranks.
         return hvd.allgather_object(value, name="objects") if hvd.size() > 1 else [value]
 
-    return Ranks(
+    return Communicator(
         rank=hvd.rank(),
         size=hvd.size(),
         local_rank=hvd.local_rank(),

@@ -9,14 +9,14 @@ from fake_ranks import alone, run_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.distributed.ranks import Ranks, controller_variables, threads_per_rank, under_launcher
+from common.distributed.communicator import Communicator, controller_variables, threads_per_rank, under_launcher
 from common.errors import UserError
 
 
 def test_sum_maximum_and_first() -> None:
-    def work(ranks: Ranks) -> tuple[list[float], list[float], str]:
-        mine = np.array([ranks.rank, -ranks.rank], dtype=np.float64)
-        return ranks.sum(mine).tolist(), ranks.maximum(mine).tolist(), ranks.from_first(f"rank {ranks.rank}")
+    def work(comm: Communicator) -> tuple[list[float], list[float], str]:
+        mine = np.array([comm.rank, -comm.rank], dtype=np.float64)
+        return comm.sum(mine).tolist(), comm.maximum(mine).tolist(), comm.broadcast(f"rank {comm.rank}")
 
     assert run_ranks(3, work) == [([3.0, -3.0], [2.0, 0.0], "rank 0")] * 3
     assert work(alone()) == ([0.0, 0.0], [0.0, 0.0], "rank 0")
@@ -24,36 +24,36 @@ def test_sum_maximum_and_first() -> None:
 
 def test_sums_are_added_in_the_order_of_ranks() -> None:
     values = [1e16, 1.0, -1e16, 1.0]
-    found = run_ranks(4, lambda ranks: float(ranks.sum(np.array(values[ranks.rank]))))
+    found = run_ranks(4, lambda comm: float(comm.sum(np.array(values[comm.rank]))))
     assert found == [((1e16 + 1.0) - 1e16) + 1.0] * 4
 
 
-def fail(ranks: Ranks, errors: dict[int, Exception]) -> str:
-    with ranks.together("writing the file"):
-        if ranks.rank in errors:
-            raise errors[ranks.rank]
+def fail(comm: Communicator, errors: dict[int, Exception]) -> str:
+    with comm.propagate_errors("writing the file"):
+        if comm.rank in errors:
+            raise errors[comm.rank]
     return "went on"
 
 
 def test_without_an_error_all_go_on() -> None:
-    assert run_ranks(3, lambda ranks: fail(ranks, {})) == ["went on"] * 3
+    assert run_ranks(3, lambda comm: fail(comm, {})) == ["went on"] * 3
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_the_error_of_one_rank_reaches_all(rank: int) -> None:
-    results = run_ranks(3, lambda ranks: fail(ranks, {rank: UserError("no. Received: x. Do y")}))
+    results = run_ranks(3, lambda comm: fail(comm, {rank: UserError("no. Received: x. Do y")}))
     assert all(isinstance(result, UserError) for result in results)
     expected = "no. Received: x. Do y" + (f" (rank {rank})" if rank else "")
     assert {str(result) for result in results} == {expected}
 
 
 def test_what_all_ranks_meet_is_said_without_a_rank() -> None:
-    results = run_ranks(2, lambda ranks: fail(ranks, {0: UserError("same"), 1: UserError("same")}))
+    results = run_ranks(2, lambda comm: fail(comm, {0: UserError("same"), 1: UserError("same")}))
     assert [str(result) for result in results] == ["same", "same"]
 
 
 def test_of_several_errors_all_tell_the_first() -> None:
-    results = run_ranks(3, lambda ranks: fail(ranks, {1: UserError("one"), 2: UserError("two")}))
+    results = run_ranks(3, lambda comm: fail(comm, {1: UserError("one"), 2: UserError("two")}))
     assert [str(result) for result in results] == ["one (rank 1)"] * 3
 
 
@@ -66,7 +66,7 @@ def test_of_several_errors_all_tell_the_first() -> None:
     ],
 )
 def test_an_os_error_becomes_one_line(error: OSError, parts: list[str]) -> None:
-    results = run_ranks(2, lambda ranks: fail(ranks, {0: error}))
+    results = run_ranks(2, lambda comm: fail(comm, {0: error}))
     for result in results:
         assert isinstance(result, UserError)
         assert str(result).startswith("writing the file failed: ") and "\n" not in str(result)
@@ -74,7 +74,7 @@ def test_an_os_error_becomes_one_line(error: OSError, parts: list[str]) -> None:
 
 
 def test_a_bug_is_not_turned_into_an_error_for_people() -> None:
-    results = run_ranks(2, lambda ranks: fail(ranks, {0: ZeroDivisionError("a bug")}))
+    results = run_ranks(2, lambda comm: fail(comm, {0: ZeroDivisionError("a bug")}))
     assert isinstance(results[0], ZeroDivisionError)
     assert isinstance(results[1], RuntimeError), "the other rank waits for it, until its launcher ends it"
 
@@ -87,7 +87,7 @@ def weights_of(rank: int, different: dict[int, list[str]]) -> dict[str, np.ndarr
 
 
 def test_same_weights_pass() -> None:
-    assert run_ranks(3, lambda ranks: ranks.check_same_weights(weights_of(ranks.rank, {}), when="now")) == [None] * 3
+    assert run_ranks(3, lambda comm: comm.check_same_weights(weights_of(comm.rank, {}), when="now")) == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,7 @@ def test_same_weights_pass() -> None:
 def test_a_difference_of_the_last_bit_stops_all_ranks_and_is_named(
     different: dict[int, list[str]], parts: list[str]
 ) -> None:
-    results = run_ranks(
-        3, lambda ranks: ranks.check_same_weights(weights_of(ranks.rank, different), when="after epoch 2")
-    )
+    results = run_ranks(3, lambda comm: comm.check_same_weights(weights_of(comm.rank, different), when="after epoch 2"))
     assert len({str(result) for result in results}) == 1
     for result in results:
         assert isinstance(result, UserError) and "\n" not in str(result)
