@@ -23,7 +23,7 @@ from analysis.runs.reading import Selection
 from analysis.thesis import command as thesis
 from common.errors import UserError
 from common.run_folder.environment import describe_environment
-from common.run_folder.records import user_errors, now
+from common.run_folder.records import now, user_errors
 from common.utils.atomic import write_atomically
 
 Chapter = Callable[[Selection], Finding]
