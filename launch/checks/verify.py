@@ -25,7 +25,7 @@ from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
 from common.model.weights import weights_hash
 from common.run_folder.environment import TUNING_VARIABLES, Environment
 from common.run_folder.records import Hashes, Run, World, read_run
-from common.training.run_setup import Experiment
+from common.training.run_setup import RunSetup
 from launch.experiments.runs import this_host
 from launch.starting.analysis import run_analysis
 from launch.starting.launchers import train_command
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     return run_analysis("verify", rerun.folder)
 
 
-def _changed_start(then: Hashes, now: Experiment) -> list[str]:
+def _changed_start(then: Hashes, now: RunSetup) -> list[str]:
     """Return a line for each difference that would make the rerun another experiment."""
     hashes = (
         ("first weights", then.initial_weights, weights_hash(now.first_weights)),
