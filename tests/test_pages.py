@@ -1,0 +1,302 @@
+"""The pages: links lead to files and headings, and every command shown is one that works.
+
+A command in a block of code is read as its program reads it, without running it: `make` lines are expanded by
+`make -n`, `python -m launch`, `analysis` and `common` parse theirs, and settings of the trainers are parsed wherever
+they stand. Of programs that are not ours only those of `ELSEWHERE` may be shown.
+"""
+
+import itertools
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from analysis import __main__ as analysis
+from common import __main__ as common
+from common.config import parse_command_line
+from common.training import prediction
+from launch import __main__ as launch
+from launch import setup
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON = re.compile(r"(\S*/)?python[\d.]*")
+SHELL_LANGUAGES = ("sh", "bash", "shell", "console")
+# Program -> the test that runs what is shown of it, or why none does.
+ELSEWHERE = {
+    "apptainer": "tests/launch/test_containers.py",
+    "cd": "the shell's own",
+    "docker": "tests/launch/test_containers.py",
+    "export": "the shell's own",
+    "git": "clones from an address that the reader knows",
+    "kubectl": "tests/launch/jobs/test_kubernetes.py",
+    "pcluster": "makes a cluster on AWS; its file is parsed by tests/launch/jobs/test_parallelcluster.py",
+    "pip": "tests/launch/installation/test_setup.py",
+    "sky": "tests/launch/jobs/test_skypilot.py",
+    "source": "the shell's own",
+    "tar": "tests/launch/offline/test_stage.py",
+    "uv": "gives a machine its Python, where it has none",
+}
+STARTERS = ("horovodrun", "mpirun", "srun", "docker", "apptainer")  # of a Python program, which is looked at
+# A Python program of ours -> the test that runs it.
+SCRIPTS = {
+    "launch/unstage.py": "tests/launch/offline/test_stage.py",
+    "bundle/unstage.py": "tests/launch/offline/test_stage.py",
+    "tests/run.py": "tests/test_run.py",
+}
+MODULES = {"launch.installation.lock": "tests/launch/installation/test_setup.py"}
+TOOLS = ("pytest", "mypy", "ruff", "pip", "venv")  # of others, started by make
+
+
+def pages() -> list[Path]:
+    """Return the tracked pages, and those that are about to be."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("the list of pages is git's, and this is no clone")
+    return [ROOT / name for name in sorted(set(done.stdout.splitlines())) if (ROOT / name).exists()]
+
+
+# Links
+
+
+LINK = re.compile(r"\]\(<?([^)\s>]+)>?(?: +\"[^\"]*\")?\)")
+BLOCK = re.compile(r"^```.*?^```", flags=re.DOTALL | re.MULTILINE)
+
+
+def without_code(text: str) -> str:
+    """Return a page without blocks and spans of code."""
+    return re.sub(r"`[^`\n]*`", "", BLOCK.sub("", text))
+
+
+def anchors(text: str) -> set[str]:
+    """Return the names by which GitHub links to the headings of a page."""
+    found: set[str] = set(re.findall(r'<a (?:name|id)="([^"]+)"', text))
+    for heading in re.findall(r"^#+ +(.+?) *#*$", BLOCK.sub("", text), flags=re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        name = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        number = next(number for number in itertools.count() if numbered(name, number) not in found)
+        found.add(numbered(name, number))
+    return found
+
+
+def numbered(name: str, number: int) -> str:
+    """Return the name of a heading of which `number` were there before."""
+    return f"{name}-{number}" if number else name
+
+
+def broken_links(page: Path) -> list[str]:
+    """Return the links of a page that lead to no file or no heading; those to the web are not followed."""
+    broken = []
+    for target in LINK.findall(without_code(page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z][a-z+.-]*:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        if (
+            not file.is_relative_to(ROOT)
+            or not file.exists()
+            or (anchor and file.suffix == ".md" and anchor not in anchors(file.read_text(encoding="utf-8")))
+        ):
+            broken.append(target)
+    return broken
+
+
+def test_links_lead_to_files_and_headings() -> None:
+    broken = {str(page.relative_to(ROOT)): broken_links(page) for page in pages()}
+    assert {page: links for page, links in broken.items() if links} == {}
+
+
+def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("# One `two`, 3.5\n[a](#one-two-35) [b](#one) [c](page.md) [d](none.md) [e](https://none.md)\n")
+    assert broken_links(page) == ["#one", "none.md"]
+
+
+# Commands
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command on a page."""
+
+    page: str
+    line: int
+    text: str
+
+
+def shown_commands(page: Path) -> Iterator[Shown]:
+    """Yield the commands of a page's blocks of code: all lines of shell, and in blocks of no language those of ours."""
+    language, text = None, page.read_text(encoding="utf-8")
+    pending = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.lstrip().startswith("```"):
+            language = line.strip("` ").split(" ")[0] if language is None else None
+            continue
+        if language is None or language not in ("", *SHELL_LANGUAGES):
+            continue
+        pending += line.strip().removesuffix("\\")
+        if line.endswith("\\"):
+            continue
+        command, pending = pending.removeprefix("$ "), ""
+        is_shell = language in ("sh", "bash", "shell") or (language == "console" and line.startswith("$ "))
+        first = re.sub(r"^([A-Z_]+=\S* +)+", "", command).split(" ")[0]
+        if command and not command.startswith("#") and (is_shell or (language == "" and is_program(first))):
+            yield Shown(str(page.relative_to(ROOT)), number, command)
+
+
+def is_program(word: str) -> bool:
+    """Return whether a line that begins so is a command."""
+    return word in ("make", *STARTERS, *ELSEWHERE) or bool(PYTHON.fullmatch(word))
+
+
+def programs_of(line: str) -> Iterator[list[str]]:
+    """Yield the words of each program that a line of shell starts, without variables before it and redirections."""
+    lexer = shlex.shlex(re.sub(r"\$\([^()]*\)", "VALUE", line), posix=True, punctuation_chars="&|;<>")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    to_file = False
+    for word in [*lexer, ";"]:
+        if word in ("&&", "||", "|", ";", "&"):
+            if words:
+                yield words
+            words = []
+        elif (word and not word.strip("<>&")) or to_file:
+            to_file = not to_file
+        elif words or not re.fullmatch(r"[A-Za-z_]+=.*", word, flags=re.DOTALL):
+            words.append(word)
+
+
+def check(command: str) -> str | None:
+    """Return what is wrong with a command, or None."""
+    try:
+        return next(filter(None, map(check_words, programs_of(command))), None)
+    except ValueError as error:  # quotes that are not closed
+        return str(error)
+
+
+def check_words(words: list[str]) -> str | None:
+    """Return what is wrong with the words of one program."""
+    if words[0] == "make":
+        return check_make(words)
+    if PYTHON.fullmatch(words[0]) or words[0] in STARTERS:
+        python = next((number for number, word in enumerate(words) if PYTHON.fullmatch(word)), None)
+        if python is not None:
+            return check_python(words[python + 1 :])
+    return None if words[0] in ELSEWHERE else f"{words[0]} is not in ELSEWHERE and starts no Python program"
+
+
+def check_make(words: list[str]) -> str | None:
+    """Expand by `make -n` and look at the programs of ours in what would be run."""
+    done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return done.stderr.strip()
+    known = set(re.findall(r"^(\w+) \?=", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    unknown = {word.partition("=")[0] for word in words[1:] if "=" in word} - known
+    if unknown:
+        return f"the Makefile has no variable {', '.join(sorted(unknown))}"
+    for line in done.stdout.replace("\\\n", " ").splitlines():
+        for started in programs_of(line):
+            python = next((number for number, word in enumerate(started) if PYTHON.fullmatch(word)), None)
+            wrong = check_python(started[python + 1 :]) if python is not None else None
+            if wrong:
+                return wrong
+    return None
+
+
+def check_python(words: list[str]) -> str | None:
+    """Parse the command line of one of our programs."""
+    words = [word for word in words if word != "-I"]
+    if not words:
+        return None
+    if words[0] == "-m":
+        module, arguments = words[1], words[2:]
+        if module in PROGRAMS:
+            return parsed(PROGRAMS[module], arguments)
+        return None if module.split(".")[0] in TOOLS or module in MODULES else f"{module} is no module of ours"
+    program, arguments = words[0].removeprefix("/opt/horovod-twins/"), words[1:]
+    if program.endswith("_impl/train.py"):
+        return parsed(lambda given: parse_command_line(given, program=program), arguments)
+    if program.endswith("_impl/predict.py"):
+        return parsed(lambda given: prediction._parse(given, program=program), arguments)
+    if program == "launch/setup.py":
+        return parsed(setup.parse, arguments)
+    return None if program in SCRIPTS else f"{program} is not in SCRIPTS"
+
+
+def parse_launch(arguments: list[str]) -> None:
+    """Parse a command of `python -m launch` and what it hands to a trainer."""
+    launch.main(arguments)
+    if "--" not in arguments:
+        return
+    handed = arguments[arguments.index("--") + 1 :]
+    if arguments[0] == "submit":
+        if handed[0] == "experiment":
+            return
+        handed = handed[1:]
+    parse_command_line(handed, program="train.py")
+
+
+PROGRAMS: dict[str, Callable[[list[str]], object]] = {
+    "launch": parse_launch,
+    "analysis": analysis.main,
+    "common": common.main,
+}
+
+
+def parsed(parse: Callable[[list[str]], object], arguments: list[str]) -> str | None:
+    """Return the error of a parser, or None; `--help` ends one well."""
+    try:
+        parse(arguments)
+    except SystemExit as end:
+        return None if end.code in (0, None) else f"cannot be parsed: {shlex.join(arguments)}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+@pytest.fixture
+def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands are parsed and not carried out."""
+    monkeypatch.chdir(ROOT)
+    for program in (launch, analysis, common):
+        monkeypatch.setattr(program, "carry_out", lambda run, program: 0)
+
+
+@pytest.mark.usefixtures("parse_only")
+def test_every_command_shown_can_be_read_by_its_program() -> None:
+    commands = [command for page in pages() for command in shown_commands(page)]
+    assert len(commands) > 20
+    wrong = [f"{one.page}:{one.line}: {one.text}: {reason}" for one in commands if (reason := check(one.text))]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.usefixtures("parse_only")
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("make tset", "No rule to make target"),
+        ("make train NPS=2", "no variable NPS"),
+        ('make train ARGS="--epoch 3"', "Unrecognized options: --epoch"),
+        ("make bench ARGS=--nosuch", "cannot be parsed"),
+        ("python -m launch trian", "cannot be parsed"),
+        ("cd here && python -m launch train --np 2 -- --learning_rat 1", "Unrecognized options"),
+        ("python -m launch submit -- torch_impl/train.py --epoch 3", "Unrecognized options"),
+        ("horovodrun -np 2 python torch_impl/train.py --modle cnn", "Unrecognized options"),
+        ("horovodrun -np 2", "starts no Python program"),
+        ("python nosuch.py", "not in SCRIPTS"),
+        ("python -m nosuch", "no module of ours"),
+        ("rm -rf runs", "not in ELSEWHERE"),
+    ],
+)
+def test_a_wrong_command_is_found(command: str, words: str) -> None:
+    assert words in str(check(command))
+
+
+def test_programs_that_are_not_read_here_are_run_by_a_test() -> None:
+    for program, reason in (ELSEWHERE | SCRIPTS | MODULES).items():
+        assert not reason.endswith(".py") or program.rpartition("/")[2] in (ROOT / reason).read_text(), program
