@@ -5,7 +5,6 @@ import csv
 import io
 import math
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
@@ -24,7 +23,9 @@ from analysis.output.tables import Table
 from analysis.questions import frameworks
 from analysis.report import chapters as report_chapters
 from analysis.report import command as report
-from analysis.report.page import MOST_FILE_ROWS, MOST_POINTS, MOST_ROWS, Page, html_of
+from analysis.report.page import Page, html_of
+from analysis.report.pictures import MOST_POINTS
+from analysis.report.tables import MOST_FILE_ROWS, MOST_ROWS
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import Selection, StudiedRun, read_runs
 from common.config import Config
@@ -165,12 +166,6 @@ def test_links_within_the_page_arrive(tmp_path: Path) -> None:
     assert len(anchors) == len(set(anchors))
     targets = {str(link["href"])[1:] for link in page.all("a") if str(link["href"]).startswith("#")}
     assert targets <= set(anchors) and {"flags", "frameworks", "commands"} <= targets
-
-
-def test_what_the_page_is_made_of_is_installed_with_the_package() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    files = {file.name for file in (ROOT / "analysis").iterdir() if file.suffix in (".css", ".js", ".toml")}
-    assert files == set(settings["package-data"]["analysis"]) and len(files) == 3
 
 
 def test_whatever_a_run_holds_stays_text(tmp_path: Path) -> None:
@@ -347,14 +342,14 @@ def test_a_plot_of_many_points_becomes_pixels_and_says_so() -> None:
     few, many = (page_with(found(plots=[figure_of(points)])) for points in (10, MOST_POINTS + 1))
     assert str(few.all("img")[0]["src"]).startswith("data:image/svg+xml;base64,")
     assert str(many.all("img")[0]["src"]).startswith("data:image/png;base64,")
-    assert "Every point is drawn, as pixels, for they are many." in many.text and "pixels" not in few.text
+    assert "All points are drawn, as pixels because there are many." in many.text and "pixels" not in few.text
 
 
 def test_a_very_long_plot_is_left_out_and_its_data_stays() -> None:
     plot = figure_of(10)
     plot.figure.set_size_inches(2, 500)
     page = page_with(found(plots=[plot]))
-    assert "The picture would be 13 m long and is not drawn; its data has all figures." in page.text
+    assert "The picture would be 13 m long and is not drawn; its data is complete." in page.text
     assert page.all("img") == [] and page.files()["cloud.csv"] == [["x"], ["1"]]
 
 
@@ -414,7 +409,7 @@ def test_flags_are_shown_once_and_refused_with_strict(tmp_path: Path, capsys: py
     flags = [row for row in page.rows if "one timed run alone proves nothing" in row[0]]
     assert {"frameworks", "check"} <= set(flags[0][1].split(", "))
     assert len({row[0] for row in flags}) == len(flags)
-    assert re.search(r"[0-9]+ flags? : read them before you rely on a figure\.", page.text)
+    assert re.search(r"[0-9]+ flags? : read them before you rely on a number\.", page.text)
     capsys.readouterr()
     strict = tmp_path / "strict.html"
     assert main(["report", str(runs), "-o", str(strict), "--strict"]) == 2

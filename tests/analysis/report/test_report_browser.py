@@ -12,7 +12,8 @@ from report_runs import EVIL, found, make_run_record, write_both, write_run
 from analysis.__main__ import main
 from analysis.output.finding import Plot
 from analysis.output.tables import Table
-from analysis.report.page import MOST_POINTS, Page, html_of
+from analysis.report.page import Page, html_of
+from analysis.report.pictures import MOST_POINTS
 
 pytestmark = pytest.mark.browser
 

@@ -1,0 +1,75 @@
+"""Figures as pictures inside the page: SVG, or PNG where they have many points."""
+
+import base64
+import io
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from analysis.output.plots import SETTINGS
+
+MOST_POINTS = 2_000  # drawn as shapes; more become pixels
+MOST_SVG_BYTES = 250_000
+PIXELS_PER_INCH = 160
+MOST_INCHES = 100  # longer pictures are unreadable
+METERS_PER_INCH = 0.0254
+CSS_PIXELS_PER_INCH = 96
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """An image as a data URI, with its size in CSS pixels."""
+
+    source: str
+    width: int
+    height: int
+
+    @property
+    def tall(self) -> bool:
+        """Whether it is higher than wide."""
+        return self.height > self.width
+
+
+def data_uri(kind: str, content: bytes) -> str:
+    """Return an address that contains the content itself."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def picture_of(figure: Figure) -> tuple[Picture | None, str]:
+    """Return the picture of a figure, None if it is too long to be read, and a remark for its caption."""
+    width, height = figure.get_size_inches()
+    if height > MOST_INCHES:
+        length = height * METERS_PER_INCH
+        return None, f"The picture would be {length:.0f} m long and is not drawn; its data is complete."
+    many = _points(figure) > MOST_POINTS
+    picture = Picture(
+        source=_png(figure) if many else _svg(figure) or _png(figure),
+        width=round(CSS_PIXELS_PER_INCH * width),
+        height=round(CSS_PIXELS_PER_INCH * height),
+    )
+    return picture, "All points are drawn, as pixels because there are many." if many else ""
+
+
+def _svg(figure: Figure) -> str | None:
+    """Return the figure as SVG; None if it is too large."""
+    text = io.BytesIO()
+    # Letters as outlines: the reader's device may lack this machine's fonts.
+    with matplotlib.rc_context(SETTINGS | {"svg.fonttype": "path"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return data_uri("image/svg+xml", text.getvalue()) if len(text.getvalue()) <= MOST_SVG_BYTES else None
+
+
+def _png(figure: Figure) -> str:
+    pixels = io.BytesIO()
+    with matplotlib.rc_context(SETTINGS):
+        figure.savefig(pixels, format="png", dpi=PIXELS_PER_INCH)
+    return data_uri("image/png", pixels.getvalue())
+
+
+def _points(figure: Figure) -> int:
+    """Return how many points the figure's lines and point clouds have."""
+    lines = [np.asarray(line.get_xydata()) for axes in figure.axes for line in axes.lines]
+    clouds = [np.asarray(cloud.get_offsets()) for axes in figure.axes for cloud in axes.collections]
+    return sum(len(points) for points in (*lines, *clouds))
