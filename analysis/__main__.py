@@ -33,7 +33,7 @@ from analysis.questions.scaling import command as scaling
 from analysis.report import command as report
 from analysis.thesis import command as thesis
 from analysis.thesis import import_command as import_thesis
-from common.utils.command_line import Parser, carry_out
+from common.utils.command_line import Parser, run_command
 
 COMMANDS = (
     frameworks,
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for module in COMMANDS:
         module.add_command(commands)
     options = parser.parse_args(arguments)
-    return carry_out(lambda: options.run(options), program=f"{parser.prog} {options.command}")
+    return run_command(lambda: options.run(options), program=f"{parser.prog} {options.command}")
 
 
 if __name__ == "__main__":

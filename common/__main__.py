@@ -15,7 +15,7 @@ from common.data import command as datasets_command
 from common.data.images import command as images_command
 from common.run_folder.records import run_folder_schema
 from common.sites import command as sites_command
-from common.utils.command_line import Parser, carry_out
+from common.utils.command_line import Parser, run_command
 
 
 def all_schemas() -> dict[str, object]:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     schema = commands.add_parser("schema", help="print the JSON Schema of run folders and of parity.json")
     schema.set_defaults(run=lambda options: print(json.dumps(all_schemas(), indent=1)))
     options = parser.parse_args(arguments)
-    return carry_out(lambda: options.run(options), program=parser.prog)
+    return run_command(lambda: options.run(options), program=parser.prog)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import tyro
 from pydantic import TypeAdapter, ValidationError
 
-from common.errors import EXIT_CODE_USER_ERROR, UserError, expanded, one_line
+from common.errors import EXIT_CODE_USER_ERROR, UserError, expanded, first_problem
 from common.model.specs import MODEL_NAMES
 
 
@@ -428,7 +428,7 @@ def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, so
         # By way of JSON, where a list passes for a tuple; strict, so that "3" does not pass for 3.
         return TypeAdapter(Config).validate_json(json.dumps(merged, default=str), strict=True)
     except ValidationError as error:
-        raise UserError(f"{one_line(error)} (in {source})") from None
+        raise UserError(f"{first_problem(error)} (in {source})") from None
 
 
 def read_recipe(path: Path) -> dict[str, Any]:

@@ -1,18 +1,20 @@
-"""The one error that is meant for people: it becomes one line on the terminal and exit code 2."""
+"""Errors that users can fix: one line on the terminal and exit code 2. Standard library only: set-up uses it."""
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 EXIT_CODE_USER_ERROR = 2
-EXIT_CODE_INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+EXIT_CODE_INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 
 
 class UserError(ValueError):
-    """Something the user can mend.
+    """An error that the user can fix.
 
     The message is one line: what was wrong, what was received ("Received: ..."), what to do.
-    Anything else that is raised is a bug and keeps its traceback.
+    Any other exception is a bug and keeps its traceback.
     """
 
 
@@ -27,13 +29,26 @@ _REMEDIES = {
 
 
 def from_os_error(error: OSError, *, doing: str) -> UserError:
-    """Return the error for people that says what could not be done, on which path, and how to mend it."""
-    remedy = _REMEDIES.get(error.errno or 0, "Look at the path, its disk and its permissions")
+    """Return a UserError with the operation that failed, the path and the remedy."""
+    remedy = _REMEDIES.get(error.errno or 0, "Check the path, its disk and its permissions")
     return UserError(f"{doing} failed: {error.strerror or error}. Received: {error.filename or 'no path'}. {remedy}")
 
 
+@contextmanager
+def user_errors(doing: str) -> Iterator[None]:
+    """Turn an OSError, such as a full disk or a missing permission, into a UserError.
+
+    Args:
+        doing: the operation, for the message: "writing the run folder".
+    """
+    try:
+        yield
+    except OSError as error:
+        raise from_os_error(error, doing=doing) from error
+
+
 def out_of_memory() -> UserError:
-    """Return the error for people where an array does not fit."""
+    """Return the UserError for an array that does not fit into memory."""
     return UserError(
         "there is not enough memory. Received: a data set, model or batch of this size. Make it smaller, or use "
         "another machine"
@@ -59,8 +74,8 @@ def expanded(path: str | Path) -> Path:
         raise UserError(f"there is no such user. Received: {path}. Name the folder without '~'") from None
 
 
-def one_line(error: Any) -> str:
-    """Return the first finding of a pydantic ValidationError: where, what was wrong, what was received."""
+def first_problem(error: Any) -> str:
+    """Return the first problem of a pydantic ValidationError: field, reason, value received."""
     first = error.errors(include_url=False)[0]
     if isinstance(first.get("ctx", {}).get("error"), UserError):
         return str(first["ctx"]["error"])

@@ -16,7 +16,7 @@ python -m launch unstage bundle.tar                               set up from it
 import sys
 from collections.abc import Sequence
 
-from common.utils.command_line import Parser, carry_out
+from common.utils.command_line import Parser, run_command
 from launch.checks import bench, parity, verify
 from launch.experiments import command as experiment
 from launch.jobs import commands as job_commands
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.add_command(commands)
     options = parser.parse_args(arguments[:cut])
     options.launch_arguments, options.trainer_arguments = arguments[:cut], arguments[cut + 1 :]
-    return carry_out(lambda: options.run(options), program=f"{parser.prog} {options.command}")
+    return run_command(lambda: options.run(options), program=f"{parser.prog} {options.command}")
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ from analysis.report.page import Page, html_of, says_nothing
 from analysis.runs.published import published_notes
 from analysis.runs.reading import Selection
 from analysis.thesis import command as thesis
-from common.errors import UserError
+from common.errors import UserError, user_errors
 from common.run_folder.environment import describe_environment
-from common.run_folder.records import now, user_errors
+from common.run_folder.records import now
 from common.utils.atomic import write_atomically
 
 Chapter = Callable[[Selection], Finding]

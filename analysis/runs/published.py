@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from analysis.runs.reading import FIGURES, PUBLISHED_FOLDER, StudiedRun
-from common.errors import UserError, one_line
+from common.errors import UserError, first_problem
 from common.measurement.energy import DeviceEnergy, EnergyRecord, EnergyTotals, energy_delay, energy_delay_squared
 from common.measurement.power_trace import kind_of
 from common.model.specs import model_spec
@@ -162,7 +162,7 @@ def read_published(path: Path = PUBLISHED_FILE) -> Published:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"published results are not TOML. Received: {path} ({error}). Fix the file") from None
     except ValidationError as error:
-        raise UserError(f"{path} holds no published results: {one_line(error)}. Fix the file") from None
+        raise UserError(f"{path} holds no published results: {first_problem(error)}. Fix the file") from None
     stated: list[Result | Claim] = [*found.results.values(), *found.claims]
     for one in stated:
         if one.source not in found.sources:

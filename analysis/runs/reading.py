@@ -32,6 +32,7 @@ from common.run_folder.records import (
     read_record,
     state_of,
 )
+from common.run_folder.set_aside import SET_ASIDE
 
 FIGURES = [name for name in EpochRecord.__annotations__ if name not in ("epoch", "weights_hash")]
 _ROW = attrgetter(*FIGURES)
@@ -294,7 +295,7 @@ def _run_folders(path: Path, depth: int = 0) -> Sequence[Path]:
 def _is_aside(folder: Path) -> bool:
     """Return whether a folder stands for no run of a study: what a failed one left, or the rerun of `launch verify`."""
     rerun = re.fullmatch(r"(.+)-verify(-[0-9]+)?", folder.name)
-    return folder.name == "set-aside" or (rerun is not None and folder.with_name(rerun[1]).exists())
+    return folder.name == SET_ASIDE or (rerun is not None and folder.with_name(rerun[1]).exists())
 
 
 def _natural(name: str) -> list[int | str]:

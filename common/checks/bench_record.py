@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from common.errors import UserError, one_line
+from common.errors import UserError, first_problem
 from common.run_folder.environment import Environment
 
 SCHEMA_VERSION = 1
@@ -118,7 +118,7 @@ def read_bench(file: Path) -> BenchRecord:
             f"cannot read the benchmark: {error.strerror}. Received: {file}. Give a file of `python -m launch bench`"
         ) from None
     except ValueError as error:  # not UTF-8, or pydantic's ValidationError
-        reason = one_line(error) if isinstance(error, ValidationError) else str(error)
+        reason = first_problem(error) if isinstance(error, ValidationError) else str(error)
         raise UserError(f"{file} is not a benchmark: {reason}. Give a file of `python -m launch bench`") from None
     if record.schema_version != SCHEMA_VERSION:
         raise UserError(

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from common.checks.parity_cases import Dtype
-from common.errors import UserError, one_line
+from common.errors import UserError, first_problem
 from common.run_folder.environment import Environment
 from common.run_folder.records import Moment
 from common.utils.atomic import write_atomically
@@ -138,11 +138,11 @@ def read_parity(folder: Path) -> ParityRecord:
             f"no proofs to show: {error.strerror}. Received: {file}. Name a folder that `python -m launch parity` made"
         ) from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{file} is no record of proofs. Received: {error}. Restore it, or run the proofs") from None
+        raise UserError(f"{file} is not a valid parity.json. Received: {error}. Restore it") from None
     try:
         record = _PARITY.validate_json(text, strict=True)
     except ValidationError as error:
-        raise UserError(f"{file} is no record of proofs: {one_line(error)}. Restore it, or run the proofs") from None
+        raise UserError(f"{file} is not a valid parity.json: {first_problem(error)}. Restore it") from None
     if record.schema_version != SCHEMA_VERSION:
         raise UserError(
             f"unknown schema version. Received: {record.schema_version} in {file}. This program reads {SCHEMA_VERSION}"

@@ -15,7 +15,7 @@ import numpy as np
 
 from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
-from common.utils.command_line import Parser, carry_out
+from common.utils.command_line import Parser, run_command
 
 MARK = "preflight exchange: "
 NUMBERS = 250_000  # float32, so 10^6 bytes
@@ -58,7 +58,7 @@ def run_worker(arguments: Sequence[str] | None, *, program: str, check: Callable
     parser = Parser(prog=program)
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto")
     options = parser.parse_args(arguments)
-    return carry_out(lambda: check(DeviceConfig(device=options.device)), program=program)
+    return run_command(lambda: check(DeviceConfig(device=options.device)), program=program)
 
 
 def check_exchange(comm: Communicator, *, device: str, exchange: Exchange) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from common.config import Config
-from common.errors import UserError, one_line
+from common.errors import UserError, first_problem
 from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, Hashes, Run, Totals, World
 from common.utils.atomic import write_atomically
@@ -81,5 +81,5 @@ def read_verify(folder: Path) -> VerifyRecord:
             f"this is not a rerun: {error.strerror}. Received: {file}. Give a folder of `python -m launch verify`"
         ) from None
     except ValueError as error:  # not UTF-8, or pydantic's ValidationError
-        reason = one_line(error) if isinstance(error, ValidationError) else str(error)
+        reason = first_problem(error) if isinstance(error, ValidationError) else str(error)
         raise UserError(f"{file} cannot be read: {reason}. Run `python -m launch verify` again") from None

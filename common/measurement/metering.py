@@ -11,12 +11,13 @@ import os
 import platform
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from common.config import EnergyConfig
 from common.distributed.communicator import Communicator
+from common.distributed.pinning import visible_gpus
 from common.measurement.energy import EnergyRecord, energy_record
 from common.measurement.power import PowerReader
 from common.measurement.power_sources import Sources, find_sources
@@ -57,19 +58,18 @@ class Meter:
     def finish(self) -> Metered:
         """Measure power at rest once more and end; return what all hosts measured."""
         self._rest(IDLE_AFTER)
-        gpu = None
-        if self._device != "cpu":
-            gpu = visible_gpu(int(self._device.rpartition(":")[2]), os.environ)
-        trace, names = None, {}
+        number = None if self._device == "cpu" else int(self._device.rpartition(":")[2])
+        trace: PowerTrace | None = None
+        gpus: list[tuple[str, str, str]] = []
         if self._reader:
-            trace, names = self._reader.stop(), _names_by_uuid(self._sources)
-        told = self._comm.allgather((platform.node(), gpu, trace, names))
-        traces = [trace for _, _, trace, _ in told if trace is not None]
-        names_on = {host: names for host, _, trace, names in told if trace is not None}
+            trace, gpus = self._reader.stop(), _gpus_of_host(self._sources)
+        of_ranks = self._comm.allgather((platform.node(), number, os.environ.get("CUDA_VISIBLE_DEVICES"), trace, gpus))
+        traces = [trace for _, _, _, trace, _ in of_ranks if trace is not None]
+        gpus_of = {host: gpus for host, _, _, trace, gpus in of_ranks if trace is not None}
         used: dict[str, set[str]] = defaultdict(set)
-        for host, gpu, _, _ in told:
-            if gpu is not None:
-                used[host].add(names_on[host].get(gpu, gpu))
+        for host, number, variable, _, _ in of_ranks:
+            if number is not None:
+                used[host].add(used_gpu(number, variable, gpus_of[host]))
         return Metered(traces, energy_record(traces, used_gpus=used, interval_seconds=self._config.power_interval))
 
     def _rest(self, phase: str) -> None:
@@ -83,21 +83,23 @@ class Meter:
         self._comm.allgather(None)
 
 
-def visible_gpu(number: int, variables: Mapping[str, str]) -> str:
-    """Return the name, or the UUID, of the GPU that a process sees under a number.
+def _gpus_of_host(sources: Sources) -> list[tuple[str, str, str]]:
+    """Return index, UUID and name of the host's GPUs; those that cannot be read have no UUID."""
+    uuids = {device.name: device.uuid or "" for device in sources.devices} | dict.fromkeys(sources.not_measured, "")
+    return [
+        (name.removeprefix("gpu"), uuid, name)
+        for name, uuid in uuids.items()
+        if name.startswith("gpu") and name != "gpu"  # "gpu": none could be listed
+    ]
+
+
+def used_gpu(number: int, variable: str | None, gpus: Sequence[tuple[str, str, str]]) -> str:
+    """Return the name, numbered over the host as NVML does, of the GPU that a process sees under a number.
 
     Args:
         number: among the GPUs that the process sees.
-        variables: its environment, where CUDA_VISIBLE_DEVICES may name a part of the host's GPUs, in any order.
-
-    Returns:
-        "gpu3", numbered over the host as NVML does; "GPU-..." where the variable holds UUIDs.
+        variable: value of CUDA_VISIBLE_DEVICES in its environment; None: not set.
+        gpus: index, UUID and name of the host's GPUs; empty where they could not be listed.
     """
-    visible = [entry.strip() for entry in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if entry.strip()]
-    if number >= len(visible):
-        return f"gpu{number}"
-    return f"gpu{visible[number]}" if visible[number].isdigit() else visible[number]
-
-
-def _names_by_uuid(sources: Sources) -> dict[str, str]:
-    return {device.uuid: device.name for device in sources.devices if device.uuid}
+    visible = visible_gpus(gpus, variable)
+    return visible[number] if number < len(visible) else f"gpu{number}"

@@ -19,8 +19,8 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 
 from common.config import Config
-from common.errors import UserError, from_os_error, one_line
+from common.errors import UserError, first_problem, user_errors
 from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Isolation
 from common.measurement.step_profile import StepProfile
@@ -240,15 +240,6 @@ def seconds_since(moment: str) -> float:
     return (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()
 
 
-@contextmanager
-def user_errors(doing: str) -> Iterator[None]:
-    """Turn a full disk, a missing permission and the like into one line that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise from_os_error(error, doing=doing) from error
-
-
 def check_new_folder(folder: Path, *, remedy: str = "Give another --name, or --resume it") -> None:
     """See whether a run folder could be made, without making it: before ranks are started.
 
@@ -419,7 +410,7 @@ def read_epochs(folder: Path) -> list[EpochRecord]:
     try:
         epochs = [_EPOCH.validate_json(line, strict=True) for line in _read(folder / EPOCHS_FILE).splitlines()]
     except ValidationError as error:
-        raise UserError(f"{folder} is no valid run folder: {one_line(error)}. Restore the file") from None
+        raise UserError(f"{folder} is no valid run folder: {first_problem(error)}. Restore the file") from None
     if [epoch.epoch for epoch in epochs] != list(range(1, len(epochs) + 1)):
         raise UserError(
             f"{folder} is no valid run folder: epochs are missing or doubled. "
@@ -449,7 +440,7 @@ def _invalid(folder: Path, text: str, error: ValidationError) -> UserError:
         return UserError(
             f"unknown schema version. Received: {version} in {folder}. This program reads {SCHEMA_VERSION}"
         )
-    return UserError(f"{folder} is no valid run folder: {one_line(error)}. Restore the file")
+    return UserError(f"{folder} is no valid run folder: {first_problem(error)}. Restore the file")
 
 
 def state_of(record: RunRecord) -> State:

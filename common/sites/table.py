@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from common.errors import UserError, one_line
+from common.errors import UserError, first_problem
 
 SITES_FILE = Path(__file__).with_name("sites.toml")
 SECONDS_PER_HOUR = 3600.0
@@ -168,7 +168,7 @@ def read_sites(path: Path = SITES_FILE) -> Sites:
         # Through JSON: in its strict mode pydantic takes tables for dataclasses and days written out, and nothing else.
         table = _SITES.validate_json(json.dumps(own, default=str), strict=True)
     except ValidationError as error:
-        raise UserError(f"{path} is no table of sites: {one_line(error)}. Mend the file") from None
+        raise UserError(f"{path} is no table of sites: {first_problem(error)}. Mend the file") from None
     _check(table, path=path)
     return table
 

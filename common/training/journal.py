@@ -16,6 +16,7 @@ import psutil
 from common.config import Config
 from common.distributed.communicator import Communicator, launcher_of
 from common.distributed.console import Console, counted, readable_seconds
+from common.errors import user_errors
 from common.measurement.energy import describe_energy
 from common.measurement.interference import HostBefore, look_at_host, look_at_rank, spent_so_far, summarize, take_sample
 from common.measurement.metering import Meter
@@ -45,12 +46,12 @@ from common.run_folder.records import (
     World,
     now,
     slurm_job,
-    user_errors,
 )
+from common.run_folder.set_aside import set_aside
 from common.run_folder.start_times import launch_seconds, queue_seconds
 from common.run_folder.tensorboard_events import write_scalars
 from common.training.checkpoint_schedule import CheckpointSchedule
-from common.training.resume import AlreadyFinished, Standing, look_at_run, read_resumable_run, set_aside
+from common.training.resume import AlreadyFinished, Standing, look_at_run, read_resumable_run
 from common.training.run_setup import RunSetup
 from common.utils.cores import usable_cores
 

@@ -19,7 +19,7 @@ from common.model.specs import ModelSpec, model_spec
 from common.model.weights import Weights, load_weights
 from common.run_folder.checkpoints import load_newest_checkpoint
 from common.run_folder.records import WEIGHTS_FILE, DataRecord, ModelRecord, read_run
-from common.utils.command_line import Parser, carry_out
+from common.utils.command_line import Parser, run_command
 
 # (batch, height, width, channels) floats -> (batch, outputs) linear outputs, in inference mode
 Classifier = Callable[[np.ndarray], np.ndarray]
@@ -56,7 +56,7 @@ def run_prediction(
         else:
             _evaluate(classifier, model, data_folder=options.data_folder)
 
-    return carry_out(predict, program=program)
+    return run_command(predict, program=program)
 
 
 def _parse(arguments: Sequence[str] | None, *, program: str) -> argparse.Namespace:

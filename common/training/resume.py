@@ -23,7 +23,6 @@ from common.run_folder.records import (
     read_record,
     read_run,
     state_of,
-    user_errors,
 )
 from common.training.run_setup import RunSetup
 
@@ -136,20 +135,6 @@ def look_at_run(config: Config, *, framework: str, tell: Callable[[str], None]) 
     recorded = len(read_epochs(folder)) if (folder / EPOCHS_FILE).exists() else 0
     can_go_on = not old.energy.energy and usable_checkpoints(folder, recorded_epochs=recorded)
     return "to be resumed" if can_go_on else "to be set aside"
-
-
-def set_aside(folder: Path) -> Path:
-    """Move a run folder out of the way, to the first of NAME.set-aside-1, -2, ... that is free; return that.
-
-    Raises:
-        UserError: it cannot be moved.
-    """
-    number = 1
-    while (place := folder.with_name(f"{folder.name}.set-aside-{number}")).exists():
-        number += 1
-    with user_errors("setting the old run folder aside"):
-        folder.rename(place)
-    return place
 
 
 def _named_folder(config: Config) -> Path:

@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_CODE_USER_ERROR, f"{self.prog}: error: {message}. See `{self.prog} --help`\n")
 
 
-def carry_out(command: Callable[[], int | None], *, program: str) -> int:
+def run_command(command: Callable[[], int | None], *, program: str) -> int:
     """Run a command; return its exit code: its own, 2 after one line for what the user can mend, 130 after Ctrl-C."""
     try:
         code = command()

@@ -22,8 +22,7 @@ from filelock import FileLock, Timeout
 from tabulate import tabulate
 
 from common.distributed.console import counted
-from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
-from common.run_folder.records import user_errors
+from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded, user_errors
 from common.sites.table import SITES_FILE, Sites, read_sites
 from launch.experiments.plan import Plan, PlannedRun, Preparation, only_matching, read_plan, shipped_experiments
 from launch.experiments.report import estimate, outcome, print_commands, print_left, print_status, unfinished

@@ -26,7 +26,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from common.config import Config, parse_command_line, read_recipe
-from common.errors import UserError, one_line
+from common.errors import UserError, first_problem
 from launch.starting.launchers import Launcher, launcher_at
 from launch.starting.processes import PROGRAMS, settings_flags
 
@@ -291,7 +291,7 @@ def _validated(kind: Any, content: Any, *, file: Path, where: str) -> Any:
         # By way of JSON, where a table passes for a dataclass; strict, so that "3" does not pass for 3.
         return TypeAdapter(kind).validate_json(json.dumps(content, default=str), strict=True)
     except ValidationError as error:
-        raise UserError(f"{file.name} is no experiment: {where} {one_line(error)}. Mend the file") from None
+        raise UserError(f"{file.name} is no experiment: {where} {first_problem(error)}. Mend the file") from None
 
 
 def _check_protocol(protocol: Protocol, *, file: Path) -> None:

@@ -11,8 +11,15 @@ from typing import Literal
 import psutil
 
 from common.config import Config
-from common.errors import UserError
-from common.run_folder.records import EPOCHS_FILE, Run, Status, World, read_run, user_errors
+from common.errors import UserError, user_errors
+from common.run_folder.records import (
+    EPOCHS_FILE,
+    Run,
+    Status,
+    World,
+    read_run,
+)
+from common.run_folder.set_aside import set_aside
 from common.sites.table import Site
 from common.utils.cores import usable_cores
 from launch.experiments.plan import Plan, PlannedRun
@@ -20,7 +27,6 @@ from launch.installation.run import ask_nvidia
 from launch.starting.processes import end_processes, reason_in, started
 
 LOGS = "logs"
-SET_ASIDE = "set-aside"
 POLL_SECONDS = 0.5
 
 Standing = Literal["finished", "failed", "running", "to do", "left out"]
@@ -145,7 +151,9 @@ def carry_out(plan: Plan, planned: PlannedRun, *, tell: Callable[[float, str], N
         return found
     log = _log(plan, planned)
     with user_errors("making the experiment's folder"):
-        _set_aside(plan, planned)
+        folder = plan.folder / planned.name
+        if folder.exists() or log.exists():
+            set_aside(folder, log=log)
         log.parent.mkdir(parents=True, exist_ok=True)
     began, epochs = time.monotonic(), max(1, planned.cell.config.training.epochs)
     overdue = False
@@ -214,22 +222,6 @@ def _processes(is_meant: Callable[[list[str], str], bool]) -> list[psutil.Proces
         if command and cwd and process.info["status"] != psutil.STATUS_ZOMBIE and is_meant(command, cwd):
             found.append(process)
     return found
-
-
-def _set_aside(plan: Plan, planned: PlannedRun) -> None:
-    """Move what is left of an earlier try out of the way; nothing is deleted."""
-    folder, log = plan.folder / planned.name, _log(plan, planned)
-    if not folder.exists() and not log.exists():
-        return
-    number = 1
-    while (place := plan.folder / SET_ASIDE / f"{planned.name}-{number}").exists():
-        number += 1
-    if folder.exists():
-        place.parent.mkdir(exist_ok=True)
-        folder.rename(place)
-    if log.exists():
-        place.mkdir(parents=True, exist_ok=True)
-        log.rename(place / "output.log")
 
 
 def _log(plan: Plan, planned: PlannedRun) -> Path:

@@ -16,8 +16,8 @@ from typing import Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from common.config import Config, parse_command_line
-from common.errors import UserError, one_line
-from common.run_folder.records import Moment, user_errors
+from common.errors import UserError, first_problem, user_errors
+from common.run_folder.records import Moment
 from common.utils.atomic import write_atomically
 from common.utils.paths import ROOT
 from launch.sites.site_files import LaunchSite, read_launch_site
@@ -209,7 +209,7 @@ def read_job(name: str, *, parent: Path) -> tuple[JobRecord, Path]:
         known = ", ".join(job_names(parent)) or "none yet"
         raise UserError(f"no such job. Received: {name}. There are: {known}") from None
     except ValidationError as error:
-        raise UserError(f"the job's record is damaged: {one_line(error)}. Received: {folder / JOB_FILE}") from None
+        raise UserError(f"the job's record is damaged: {first_problem(error)}. Received: {folder / JOB_FILE}") from None
 
 
 def job_names(parent: Path) -> list[str]:

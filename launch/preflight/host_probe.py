@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from common.distributed.pinning import visible_gpus
 from common.utils.paths import ROOT
 
 SOURCE_FOLDERS = ("common", "torch_impl", "keras_impl", "launch")
@@ -271,23 +272,7 @@ def gpus() -> list[str]:
         return []
     lines = run_program("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader").splitlines()
     rows = [[word.strip() for word in line.split(",", 2)] for line in lines if line.count(",") >= 2]
-    return visible([(index, uuid, name) for index, uuid, name in rows], os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def visible(devices: list[tuple[str, str, str]], chosen: str | None) -> list[str]:
-    """Return the names of devices (index, UUID, name) that CUDA_VISIBLE_DEVICES leaves; None: all.
-
-    CUDA takes indices or beginnings of UUIDs, and stops at the first that is not there.
-    """
-    if chosen is None:
-        return [name for _, _, name in devices]
-    names: list[str] = []
-    for wanted in filter(None, (word.strip() for word in chosen.split(","))):
-        found = [name for index, uuid, name in devices if wanted == index or uuid.startswith(wanted)]
-        if not found:
-            break
-        names.append(found[0])
-    return names
+    return visible_gpus([(index, uuid, name) for index, uuid, name in rows], os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def folders(paths: dict[str, str]) -> dict[str, Folder]:

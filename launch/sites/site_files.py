@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from common.errors import UserError, one_line
+from common.errors import UserError, first_problem
 from common.run_folder.environment import SECRETS
 from common.sites.table import LAUNCH_TABLE, Site, Sites, read_sites
 
@@ -304,7 +304,7 @@ def _read(path: Path) -> LaunchSite:
             json.dumps({**table, "name": path.stem, "file": str(path)}, default=str), strict=True
         )
     except ValidationError as error:
-        raise UserError(f"{path} is no site: {one_line(error)}. Mend the file") from None
+        raise UserError(f"{path} is no site: {first_problem(error)}. Mend the file") from None
     _check(site, tables=_OPTIONS & set(table))
     return site
 

@@ -21,8 +21,8 @@ from typing import Any
 from tqdm import tqdm
 
 from common.distributed.console import counted, readable_seconds
-from common.errors import UserError, expanded
-from common.run_folder.records import read_run, user_errors
+from common.errors import UserError, expanded, user_errors
+from common.run_folder.records import read_run
 from common.utils.atomic import temporary_folder_beside
 from common.utils.paths import ROOT
 from launch.jobs.job import JOBS_FOLDER, read_job

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from common.distributed.console import counted
 from common.errors import UserError
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE, WEIGHTS_FILE, Hashes, Run, Status, read_run
-from launch.experiments.runs import SET_ASIDE
+from common.run_folder.set_aside import SET_ASIDE
 from launch.transfer.remote_files import Entry, checksum, shown
 
 # What a run itself removes when it goes on; anything else that is here only was put here by somebody.

@@ -242,11 +242,11 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     ("text", "words"),
     [
         (None, "no proofs to show: No such file or directory"),
-        ("{", "is no record of proofs"),
-        ("[]", "is no record of proofs"),
-        ("unknown field", "is no record of proofs: more"),
+        ("{", "is not a valid parity.json"),
+        ("[]", "is not a valid parity.json"),
+        ("unknown field", "is not a valid parity.json: more"),
         ("other version", "unknown schema version. Received: 99"),
-        (b"\xff\xfe", "is no record of proofs"),
+        (b"\xff\xfe", "is not a valid parity.json"),
     ],
 )
 def test_what_is_no_record_is_one_line(

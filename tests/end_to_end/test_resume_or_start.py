@@ -157,11 +157,11 @@ def test_a_run_without_checkpoint_is_set_aside_and_begun_anew(
         (tmp_path / "run" / "mine").write_text(str(number))
     _, step = start(config)
     assert step == 0
-    assert f"what is there is now in {tmp_path / 'run.set-aside-2'}\n" in capsys.readouterr().out
+    assert f"what is there is now in {tmp_path / 'set-aside/run-2'}\n" in capsys.readouterr().out
     for number in (1, 2):
-        aside = tmp_path / f"run.set-aside-{number}"
+        aside = tmp_path / f"set-aside/run-{number}"
         assert (aside / "mine").read_text() == str(number) and read_run(aside).state == state
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.set-aside-1", "run.set-aside-2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "set-aside"]
 
 
 @pytest.mark.parametrize("rest", [[], [".run.json.abcdef"]])
@@ -170,7 +170,7 @@ def test_a_folder_of_a_run_that_was_killed_at_once_is_set_aside(rest: list[str],
     for name in rest:
         (tmp_path / "run" / name).touch()
     assert start(config_of(tmp_path))[1] == 0
-    assert [path.name for path in (tmp_path / "run.set-aside-1").iterdir()] == rest
+    assert [path.name for path in (tmp_path / "set-aside/run-1").iterdir()] == rest
 
 
 def test_a_run_killed_before_its_first_line_of_epochs_is_set_aside(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_checkpoint_whose_epoch_is_not_on_record_is_none(tmp_path: Path) -> No
     run_some(config, 1)
     (tmp_path / "run/epochs.jsonl").write_text("")
     assert start(config)[1] == 0
-    assert checkpoint_folders(tmp_path / "run.set-aside-1")
+    assert checkpoint_folders(tmp_path / "set-aside/run-1")
 
 
 def test_somebody_elses_folder_is_not_touched(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_other_settings_are_refused(changes: dict[str, Any], message: str, tmp_p
         run_some(config_of(tmp_path), epochs)
         with pytest.raises(UserError, match=message):
             start(config_of(tmp_path, **changes))
-    assert [path.name for path in tmp_path.iterdir() if "aside" in path.name] == ["run.set-aside-1"]
+    assert [path.name for path in (tmp_path / "set-aside").iterdir()] == ["run-1"]
 
 
 def test_the_same_folder_may_be_named_from_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

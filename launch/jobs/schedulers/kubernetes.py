@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from common.errors import UserError, one_line
+from common.errors import UserError, first_problem
 from common.utils.timestamps import MOMENTS
 from launch.jobs.cloud import for_remote, host_label, parse_json, require, run_program, site_lines
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus
@@ -68,7 +68,7 @@ def render(job: Job) -> dict[str, str]:
             FILES_FILE: to_yaml(_files_pod(job, name=name).table()),
         }
     except ValidationError as error:
-        raise UserError(f"Kubernetes would not take this: {one_line(error)}. Mend {job.site.file}") from None
+        raise UserError(f"Kubernetes would not take this: {first_problem(error)}. Mend {job.site.file}") from None
 
 
 def _check(job: Job) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from common.errors import UserError
-from common.run_folder.records import user_errors
+from common.errors import UserError, user_errors
 from launch.jobs.job import Job, JobRecord, JobStatus
 from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, trainer_words
 from launch.starting.launchers import launcher_at

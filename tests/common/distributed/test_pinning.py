@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.config import DeviceConfig
-from common.distributed.pinning import choose_gpu
+from common.distributed.pinning import choose_gpu, visible_gpus
 from common.errors import UserError
 
 GPUS = ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
@@ -39,7 +39,7 @@ def test_a_gpu_that_is_not_there_is_one_line() -> None:
 @pytest.mark.parametrize("config", [DeviceConfig(), DeviceConfig(device="gpu")], ids=["auto", "gpu"])
 @pytest.mark.parametrize("local_rank", [0, 4])
 def test_more_ranks_than_gpus_is_refused_on_every_rank(config: DeviceConfig, local_rank: int) -> None:
-    with pytest.raises(UserError, match=r"Received: 5 ranks, 4 GPUs. Start 4 ranks a host"):
+    with pytest.raises(UserError, match=r"Received: 5 ranks, 4 GPUs. Start 4 ranks per host"):
         choose_gpu(GPUS, config=config, local_rank=local_rank, local_size=5)
 
 
@@ -49,3 +49,20 @@ def test_mixed_precision_takes_a_gpu(device: Literal["auto", "gpu"]) -> None:
     with pytest.raises(UserError, match=r"mixed precision needs a GPU. Received: --mixed-precision"):
         choose_gpu([], config=config, local_rank=0, local_size=1)
     assert choose_gpu(GPUS, config=config, local_rank=1, local_size=2) == "GPU:1"
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        (None, ["V100", "P100", "T4"]),
+        ("", []),
+        ("2", ["T4"]),
+        ("2, 0", ["T4", "V100"]),
+        ("GPU-b", ["P100"]),
+        ("0,7,1", ["V100"]),  # CUDA stops at the first that is not there
+        ("-1", []),
+    ],
+)
+def test_gpus_that_cuda_shows_to_a_process(variable: str | None, expected: list[str]) -> None:
+    gpus = [("0", "GPU-aa", "V100"), ("1", "GPU-bb", "P100"), ("2", "GPU-cc", "T4")]
+    assert visible_gpus(gpus, variable) == expected

@@ -15,7 +15,7 @@ from common.config import EnergyConfig, parse_command_line
 from common.distributed.communicator import Communicator
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord, describe_energy
-from common.measurement.metering import Meter, Metered, visible_gpu
+from common.measurement.metering import Meter, Metered, used_gpu
 from common.measurement.timing import Phases
 from common.run_folder.power_file import read_power
 from common.run_folder.records import read_run
@@ -131,15 +131,16 @@ def test_what_cannot_be_read_is_not_measured_and_says_why(tmp_path: Path) -> Non
     [
         (0, None, "gpu0"),
         (1, None, "gpu1"),
-        (1, "", "gpu1"),
         (0, "3", "gpu3"),
         (1, "2, 0", "gpu0"),
-        (0, "GPU-5a,GPU-7", "GPU-5a"),
+        (0, "GPU-5a,GPU-7", "gpu2"),
     ],
 )
-def test_the_gpu_behind_a_number(number: int, visible: str | None, expected: str) -> None:
-    variables = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert visible_gpu(number, variables) == expected
+def test_the_gpu_that_a_process_uses(number: int, visible: str | None, expected: str) -> None:
+    names = {"gpu0": "GPU-00", "gpu1": "GPU-7a", "gpu2": "GPU-5a", "gpu3": ""}
+    gpus = [(name[-1], uuid, name) for name, uuid in names.items()]
+    assert used_gpu(number, visible, gpus) == expected
+    assert used_gpu(number, visible, []) == f"gpu{number}"  # none could be listed
 
 
 @pytest.mark.ranks

@@ -41,7 +41,6 @@ from launch.preflight.host_probe import (
     built_with,
     gpus,
     probe,
-    visible,
 )
 from launch.preflight.hosts import skew_bounds
 from launch.preflight.plan import Plan, make_plan, slurm_slots, tasks_per_node
@@ -325,13 +324,6 @@ def test_the_bounds_hold_the_skew(skew: float, way: float, back: float, inside: 
     low, high = skew_bounds(window, first=5e4 + way + skew, last=5e4 + way + inside + skew)
     assert low - 1e-6 <= skew <= high + 1e-6
     assert high - low == pytest.approx(way + back, abs=1e-6)
-
-
-def test_gpus_that_are_left_to_a_process() -> None:
-    devices = [("0", "GPU-aa", "V100"), ("1", "GPU-bb", "V100"), ("2", "GPU-cc", "T4")]
-    for chosen, count in ((None, 3), ("", 0), ("2,0", 2), ("GPU-b", 1), ("0,7,1", 1), ("-1", 0), ("0, 1", 2)):
-        assert len(visible(devices, chosen)) == count, chosen
-    assert visible(devices, "2") == ["T4"]
 
 
 def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

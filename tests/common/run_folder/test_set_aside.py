@@ -1,0 +1,28 @@
+"""Run folders that are out of the way."""
+
+from pathlib import Path
+
+from common.run_folder.set_aside import set_aside
+
+
+def test_a_run_and_its_log_are_kept_under_the_first_free_number(tmp_path: Path) -> None:
+    run, log = tmp_path / "run", tmp_path / "run.log"
+    for number in (1, 2):
+        run.mkdir()
+        (run / "run.json").write_text(str(number))
+        log.write_text(f"log {number}")
+        assert set_aside(run, log=log) == tmp_path / f"set-aside/run-{number}"
+        assert not run.exists() and not log.exists()
+    assert (tmp_path / "set-aside/run-2/run.json").read_text() == "2"
+    assert (tmp_path / "set-aside/run-2/output.log").read_text() == "log 2"
+
+
+def test_a_log_without_a_run_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("failed")
+    assert (set_aside(tmp_path / "run", log=log) / "output.log").read_text() == "failed"
+
+
+def test_a_run_without_log(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    assert list(set_aside(tmp_path / "run").iterdir()) == []
