@@ -2,7 +2,6 @@
 
 python -m common datasets list | fetch NAME... | verify [NAME...]
 python -m common images prepare FOLDER --size WxH --out FILE | draw FOLDER     one file for training; silhouettes
-python -m common sites list | show NAME                               machines and dated prices
 python -m common schema                                               of run folders and parity.json, as JSON Schema
 """
 
@@ -14,7 +13,6 @@ from common.checks.parity_record import PARITY_FILE, parity_schema
 from common.data import command as datasets_command
 from common.data.images import command as images_command
 from common.run_folder.records import run_folder_schema
-from common.sites import command as sites_command
 from common.utils.command_line import Parser, run_command
 
 
@@ -29,7 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     datasets_command.add_parser(commands)
     images_command.add_parser(commands)
-    sites_command.add_parser(commands)
     schema = commands.add_parser("schema", help="print the JSON Schema of run folders and of parity.json")
     schema.set_defaults(run=lambda options: print(json.dumps(all_schemas(), indent=1)))
     options = parser.parse_args(arguments)

@@ -312,7 +312,7 @@ class RecordConfig:
     progress: Literal["auto", "bars", "lines"] = "auto"
     """bars or one line an epoch (auto: bars in a terminal without launcher)"""
     site: str = "local"
-    """where it runs, for the record: a name that `python -m common sites list` shows, or one of your own"""
+    """where it runs, for the record: a name that `python -m launch sites` shows, or one of your own"""
 
     def __post_init__(self) -> None:
         _require_at_least(0, keep=self.keep)

@@ -1,6 +1,6 @@
 """Places to run: machines and dated prices, as data with sources (`sites.toml`, or a table of the user's own).
 
-    python -m common sites list | show NAME
+    python -m launch sites        # all of them; `python -m launch show NAME` prints one
 
 `launch` estimates with this table and `analysis` prices with it, so both speak of the same money.
 """
@@ -138,7 +138,7 @@ class Sites:
             return self.sites[name]
         close = difflib.get_close_matches(name, self.sites, n=1)
         hint = f"Did you mean {close[0]}? " if close else ""
-        raise UserError(f"unknown site. Received: {name}. {hint}`python -m common sites list` shows all")
+        raise UserError(f"unknown site. Received: {name}. {hint}`python -m launch sites` shows all")
 
     def gpu_of(self, site: Site) -> Gpu | None:
         """Return the GPU of a site's nodes; None without."""

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
@@ -9,8 +10,7 @@ from tabulate import tabulate
 from common.distributed.console import readable_seconds
 from common.errors import UserError, expanded
 from common.run_folder.records import seconds_since
-from common.sites.command import describe_machine
-from common.sites.table import Site
+from common.sites.table import SITES_FILE, Sites, read_sites
 from launch.jobs.job import JOBS_FOLDER, JobStatus, job_names, read_job
 from launch.jobs.schedulers import scheduler
 from launch.sites.site_files import LaunchSite, read_launch_site, shipped_sites
@@ -21,7 +21,8 @@ EXIT_CODE_FAILED = 1
 
 def add_command(commands: Any) -> None:
     """Add the commands to argparse's subcommands."""
-    listing = commands.add_parser("sites", help="list the places where jobs can be started")
+    listing = commands.add_parser("sites", help="list sites: how jobs start there, machines, prices")
+    listing.add_argument("--table", type=Path, default=SITES_FILE, metavar="FILE", help="machines of your own (TOML)")
     listing.set_defaults(run=list_sites)
     showing = commands.add_parser("show", help="show all that is known of a site: scheduler, machines, prices")
     showing.add_argument("site", metavar="SITE", help="a name that `sites` shows, or a file")
@@ -40,30 +41,26 @@ def add_command(commands: Any) -> None:
 
 
 def list_sites(options: argparse.Namespace) -> None:
-    """Print a line for each site."""
-    rows = []
+    """Print a line for each kind of node of each site, then the machines where no jobs are started."""
+    machines, rows, seen = read_sites(options.table), [], set()
     for name in shipped_sites():
         site = read_launch_site(name)
-        nodes = [site.machines[node] for node in site.nodes]
-        rows.append([name, site.title, site.scheduler, site.launcher, _gpus(site, nodes), _prices(nodes), _end(nodes)])
-    headings = ["site", "what", "scheduler", "launcher", "GPUs of a node", "$ a node and hour", ""]
+        seen.update(site.nodes)
+        rows += [[name, node, site.scheduler, site.launcher, *_machine(node, machines)] for node in site.nodes]
+    rows += [["", node, "", "", *_machine(node, machines)] for node in machines.sites if node not in seen]
+    headings = ["site", "node", "scheduler", "launcher", "cores", "GPUs", "$ per node-hour", ""]
     print(tabulate(rows, headers=headings, disable_numparse=True))
 
 
-def _gpus(site: LaunchSite, nodes: list[Site]) -> str:
-    counts = ", ".join(str(node.gpus) for node in nodes if node.gpus)
-    gpu = site.machines.gpu_of(nodes[0])
-    return f"{counts} x {gpu.name.removeprefix('NVIDIA ')}" if gpu else ""
-
-
-def _prices(nodes: list[Site]) -> str:
-    prices = [node.price() for node in nodes]
-    return ", ".join(f"{price.usd_per_hour:.3f}" for price in prices if price)
-
-
-def _end(nodes: list[Site]) -> str:
-    retired = [node for node in nodes if node.retired]
-    return f"retired {retired[0].retired}, now {retired[0].successor}" if retired else ""
+def _machine(name: str, machines: Sites) -> list[object]:
+    node = machines[name]
+    gpu, price = machines.gpu_of(node), node.price()
+    return [
+        node.cores,
+        f"{node.gpus} x {gpu.name.removeprefix('NVIDIA ')}" if gpu else "",
+        f"{price.usd_per_hour:.3f}" if price else "",
+        f"retired {node.retired}, now {node.successor}" if node.retired else "",
+    ]
 
 
 def show_site(options: argparse.Namespace) -> None:
@@ -72,7 +69,7 @@ def show_site(options: argparse.Namespace) -> None:
     print(tabulate(_described(site), tablefmt="plain", disable_numparse=True))
     for node in site.nodes:
         print(f"\n{node}")
-        print(tabulate(describe_machine(node, site.machines), tablefmt="plain", disable_numparse=True))
+        print(tabulate(_described_machine(node, site.machines), tablefmt="plain", disable_numparse=True))
 
 
 def _described(site: LaunchSite) -> list[tuple[str, object]]:
@@ -86,6 +83,16 @@ def _described(site: LaunchSite) -> list[tuple[str, object]]:
         elif name != "known" and _is_set(value):
             rows.append((name, value))
     return [(name, ", ".join(map(str, value)) if isinstance(value, list) else value) for name, value in rows]
+
+
+def _described_machine(name: str, table: Sites) -> list[tuple[str, object]]:
+    """Return name and value of all that is known of a node, its GPU and its prices, with their sources."""
+    node = table[name]
+    gpu = table.gpu_of(node)
+    rows = [(title, value) for title, value in vars(node).items() if value not in (None, []) and title != "prices"]
+    rows += [(f"gpu {title}", value) for title, value in vars(gpu).items() if value is not None] if gpu else []
+    prices = sorted(node.prices, key=lambda price: price.date)
+    return rows + [("price", f"${one.usd_per_hour} an hour ({one.terms}; {one.date}; {one.source})") for one in prices]
 
 
 def _is_set(value: object) -> bool:

@@ -1,12 +1,12 @@
-"""The table of places to run: figures of the documents, prices by date, errors of people's own tables."""
+"""The table of sites: published figures, prices by date, errors in users' own tables."""
 
 from datetime import date
 from pathlib import Path
 
 import pytest
 
-from common.__main__ import main
-from common.sites.table import SITES_FILE, Price, Site, read_sites
+from common.errors import UserError
+from common.sites.table import Price, Site, read_sites
 
 AWS = {  # GPUs and dollars an hour
     "aws-g3-4xlarge": (1, "m60", 1.14), "aws-g3-8xlarge": (2, "m60", 2.28), "aws-g3-16xlarge": (4, "m60", 4.56),
@@ -98,32 +98,22 @@ SITE = '[sites.mine]\ntitle = "mine"\nkind = "owned"\nsource = "me"\n'
         ),
     ],
 )
-def test_a_wrong_table_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, words: str
-) -> None:
+def test_a_wrong_table_is_refused_in_one_line(tmp_path: Path, text: str | None, words: str) -> None:
     if text is not None:
         (tmp_path / "mine.toml").write_text(text)
-    assert main(["sites", "list", "--table", str(tmp_path / "mine.toml")]) == 2
-    error = capsys.readouterr().err.splitlines()
-    assert len(error) == 1 and words in error[0] and str(tmp_path) in error[0]
+    with pytest.raises(UserError) as refused:
+        read_sites(tmp_path / "mine.toml")
+    error = str(refused.value)
+    assert "\n" not in error and words in error and str(tmp_path) in error
 
 
-def test_a_table_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(GPU + SITE + 'gpu = "x"\ngpus = 2\n')
-    assert main(["sites", "list", "--table", str(tmp_path / "mine.toml")]) == 0
-    assert "2 x x" in capsys.readouterr().out
+    own = read_sites(tmp_path / "mine.toml")
+    gpu = own.gpu_of(own["mine"])
+    assert gpu is not None and gpu.name == "x" and "cte-power" in own.sites
 
 
-def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sites", "list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 + len(read_sites(SITES_FILE).sites)
-    assert any("aws-p3-8xlarge" in line and "12.240" in line and "retired 2025-12-31" in line for line in lines)
-    assert main(["sites", "show", "aws-g3-4xlarge"]) == 0
-    shown = capsys.readouterr().out
-    assert "$1.14 an hour (on demand, Linux, us-east-1; 2025-10-31" in shown and "4.8" in shown
-
-
-def test_an_unknown_site_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sites", "show", "cte-powr"]) == 2
-    assert "Did you mean cte-power?" in capsys.readouterr().err
+def test_an_unknown_site_names_one_that_is_close() -> None:
+    with pytest.raises(UserError, match=r"Did you mean cte-power\?"):
+        read_sites()["cte-powr"]

@@ -300,7 +300,7 @@ def test_what_needs_more_slots_than_hosts_have_is_left_out(
 
 
 def test_preparations_that_no_run_needs_are_left_out(tmp_path: Path) -> None:
-    prepare = '[[prepare]]\ncommand = ["sites", "show", "mars"]\nmakes = "{folder}/drawn"\n'
+    prepare = '[[prepare]]\ncommand = ["datasets", "verify", "mars"]\nmakes = "{folder}/drawn"\n'
     assert Experiment(tmp_path, f"{prepare}{SHORT}[[cells]]\n").run().code == 0
 
 
@@ -320,10 +320,13 @@ def energy_of(joules: float | None) -> EnergyRecord:
 
 
 def test_a_failed_preparation_ends_it(tmp_path: Path) -> None:
-    prepare = '[[prepare]]\ncommand = ["sites", "show", "mars"]\nmakes = "{folder}/drawn"\n'
+    prepare = '[[prepare]]\ncommand = ["datasets", "verify", "mars"]\nmakes = "{folder}/drawn"\n'
     ended = Experiment(tmp_path, f'{prepare}{SHORT}data_folder = "{{folder}}/drawn"\n[[cells]]\n').run()
     assert ended.code == 2
-    assert "preparing the experiment failed. Received: exit code 2 of python -m common sites show mars" in ended.stderr
+    assert (
+        "preparing the experiment failed. Received: exit code 2 of python -m common datasets verify mars"
+        in ended.stderr
+    )
 
 
 def test_processes_of_other_runs_are_not_taken_for_left_over_ones(

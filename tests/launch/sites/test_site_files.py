@@ -148,11 +148,34 @@ def test_an_unknown_site_names_one_that_is_close(capsys: pytest.CaptureFixture[s
     assert "Received: cte-powr. Did you mean cte-power?" in capsys.readouterr().err
 
 
-def test_every_shipped_site_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_shipped_site_and_every_machine_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert launch.main(["sites"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:]] == [path.stem for path in sorted(SITE_FILES.glob("*.toml"))]
-    assert any("aws-p3" in line and "retired 2025-12-31, now aws-g5-12xlarge" in line for line in lines)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert {row[0] for row in rows} - {"thesis-machine"} == {path.stem for path in SITE_FILES.glob("*.toml")}
+    assert {row[0] for row in rows} | {row[1] for row in rows} >= set(read_sites().sites)
+    (node,) = (" ".join(row) for row in rows if "aws-p3-8xlarge" in row)
+    assert node == (
+        "aws-p3 aws-p3-8xlarge skypilot horovodrun 32 4 x Tesla V100 SXM2 16 GB 12.240 "
+        "retired 2025-12-31, now aws-g5-12xlarge"
+    )
+
+
+def test_a_site_is_shown_with_its_machines_and_prices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(["show", "aws-g3"]) == 0
+    shown = capsys.readouterr().out
+    assert "$1.14 an hour (on demand, Linux, us-east-1; 2025-10-31" in shown and "4.8" in shown
+
+
+def test_a_table_of_ones_own_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        '[gpus.x]\nname = "x"\nfp32_tflops = 1.0\nmemory_gb = 1.0\nmemory_bandwidth_gb_s = 1.0\npower_watts = 1.0\n'
+        'energy_counter = true\nsource = "s"\n[sites.mine]\ntitle = "m"\n'
+        'kind = "owned"\nsource = "s"\ngpu = "x"\ngpus = 2\n'
+    )
+    assert launch.main(["sites", "--table", str(file)]) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "mine" in line)
+    assert row.split() == ["mine", "2", "x", "x"]
 
 
 @pytest.mark.parametrize(
