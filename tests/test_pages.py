@@ -47,7 +47,7 @@ SCRIPTS = {
     "bundle/unstage.py": "tests/launch/offline/test_stage.py",
     "tests/run.py": "tests/test_run.py",
 }
-MODULES = {"launch.installation.lock": "tests/launch/installation/test_setup.py"}
+MODULES = {"launch.installation.lock": "writes what is installed; tests/launch/installation/test_setup.py reads it"}
 TOOLS = ("pytest", "mypy", "ruff", "pip", "venv")  # of others, started by make
 
 

@@ -151,7 +151,7 @@ def test_the_table_has_the_worst_of_each_row() -> None:
 def test_what_differs_is_said_and_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], difference: float
 ) -> None:
-    write_parity(tmp_path, proofs(comparisons=[compared(difference=difference), compared(optimizer="adam")]))
+    write_parity(tmp_path, proofs(comparisons=[compared(difference=difference), compared(optimizer="adam")], curves=[]))
     assert main(["parity", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "DIFFERS" in shown and "flag: differs: mlp, 50 updates, momentum, float64, keras np 1 against torch" in shown
@@ -219,7 +219,7 @@ def test_plots_show_the_numbers() -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_flags_are_heard_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
-    write_parity(tmp_path, proofs(ended_at=None))
+    write_parity(tmp_path, proofs(ended_at=None, curves=[curve()]))
     assert main(["parity", str(tmp_path), "--format", form, "--plots", str(tmp_path / "elsewhere")]) == 0
     shown = capsys.readouterr()
     assert "flag: the proofs were not finished" in (shown.out if form == "text" else shown.err)

@@ -78,6 +78,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_what_is_missing_is_run_and_a_failed_cell_does_not_end_it(tmp_path: Path) -> None:
     bad = '[[cells]]\nname = "bad"\nbatch_size = 100000\n'
     experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 2\n{SHORT}{bad}[[cells]]\n")
@@ -118,6 +120,8 @@ def test_what_is_missing_is_run_and_a_failed_cell_does_not_end_it(tmp_path: Path
     )
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_a_killed_command_is_gone_on_with(tmp_path: Path) -> None:
     """Its trainer lives on: the next start waits for it, where it can, and starts nothing beside it."""
     experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 2\n{SETTINGS}epochs = 60\n[[cells]]\n")
@@ -136,6 +140,8 @@ def test_a_killed_command_is_gone_on_with(tmp_path: Path) -> None:
     assert not (experiment.runs / "set-aside").exists()
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_a_killed_rank_fails_its_run_and_the_next_start_runs_it_anew(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, f'{LONG}[[cells]]\n[[cells]]\nname = "last"\nmax_steps = 2\n')
     process = experiment.start()
@@ -169,6 +175,7 @@ def test_a_killed_rank_fails_its_run_and_the_next_start_runs_it_anew(tmp_path: P
     assert {name: kept[name] for name in broken} == broken
 
 
+@pytest.mark.ranks
 def test_budget_limit_and_needs(tmp_path: Path) -> None:
     protocol = "[experiment]\nrepeats = 2\nbudget_minutes = 0.3\nlimit_minutes = 0.15\ncool_down_seconds = 8.0\n"
     rich = '[[cells]]\nname = "rich"\ncores = 100000\n'
@@ -181,6 +188,8 @@ def test_budget_limit_and_needs(tmp_path: Path) -> None:
     assert not experiment.trainers()
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_two_at_once_do_not_run_the_same_experiment(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, f"{LONG}[[cells]]\n")
     process = experiment.start()
@@ -299,6 +308,8 @@ def test_what_needs_more_slots_than_hosts_have_is_left_out(
     assert "left out: torch-mlp-np3, needs 3 slots, there are 2" in shown
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_preparations_that_no_run_needs_are_left_out(tmp_path: Path) -> None:
     prepare = '[[prepare]]\ncommand = ["datasets", "verify", "mars"]\nmakes = "{folder}/drawn"\n'
     assert Experiment(tmp_path, f"{prepare}{SHORT}[[cells]]\n").run().code == 0
