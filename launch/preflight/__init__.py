@@ -1,1 +1,5 @@
-"""Checks of hosts, software and data before a job waits or runs."""
+"""Checks before a job waits or runs: hosts, software, network, data, clocks, one all-reduce.
+
+`target.py` says what to inspect, `survey.py` asks every host (`host_probe.py` runs there) and starts the ranks,
+`checks.py` judges the answers, `command.py` prints the table.
+"""

@@ -38,7 +38,7 @@ class Outcome:
     def last_line(self) -> str:
         """What it said last, mostly the reason of its end."""
         lines = [line.strip() for line in (self.stderr or self.stdout).splitlines() if line.strip()]
-        return lines[-1] if lines else "it ended without a word"
+        return lines[-1] if lines else "no output"
 
 
 def run_for_hosts(

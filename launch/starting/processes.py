@@ -188,7 +188,7 @@ def reason_in(log: Path) -> str:
     errors = [line for line in lines if "error: " in line]
     raised = [line for line in lines if "Error: " in line]
     words = [line for line in lines if any(letter.isalpha() for letter in line)]
-    return (errors[-1:] or raised[:1] or words[-1:] or ["it ended without a word"])[0]
+    return (errors[-1:] or raised[:1] or words[-1:] or ["no output"])[0]
 
 
 def end_processes(processes: Sequence[psutil.Process]) -> None:
