@@ -1,8 +1,9 @@
 """How Horovod becomes a wheel that any clone on this machine can use.
 
-Horovod 0.28.1, the newest release (2023), comes as source only and does not compile against today's frameworks as it
-is. Two edits are enough (`EDITS`). As built, its libraries hold the absolute path of the environment that built
-them, so that a second clone would load the first one's MPI: `relocate` makes these paths relative.
+Horovod 0.28.1, the newest release (2023), is published as source only and does not compile against today's frameworks.
+`EDITS` are what it takes, and what makes it start alone and quietly. As built, its libraries contain the absolute path
+of the environment that built them, so that a second clone would load the first one's MPI: `relocate` makes the paths
+relative.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ COMPILER_PART = "cxx"
 NO_COMPILER = "none"
 SDIST = f"horovod-{VERSION}.tar.gz"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-RECIPE = 1  # raise it when EDITS, the build's settings or `relocate` change: it is part of the cache's key
+RECIPE = 2  # raise it when EDITS, ADDED, the build's settings or `relocate` change: it is part of the cache's key
 GIGABYTES_PER_COMPILER = 2.0  # a source file of Horovod that includes TensorFlow takes 1 to 2 GB to compile
 
 
@@ -59,7 +60,36 @@ EDITS = (
         "# xla_mpi_ops.cc is left out",
         "the optional XLA operations include TensorFlow-internal headers that have moved",
     ),
+    Edit(
+        "horovod/common/basics.py",
+        """\
+            initialization_ok = self.MPI_LIB_CTYPES.horovod_init(
+                (ctypes.c_int * comm_size)(*comm), ctypes.c_int(comm_size),
+                *process_set_args_via_ranks)
+""",
+        """\
+            from horovod.common.open_mpi_prefix import open_mpi_prefix
+            with open_mpi_prefix():
+                initialization_ok = self.MPI_LIB_CTYPES.horovod_init(
+                    (ctypes.c_int * comm_size)(*comm), ctypes.c_int(comm_size),
+                    *process_set_args_via_ranks)
+""",
+        "a script without a launcher would end in MPI_Init (see open_mpi_prefix.py)",
+    ),
+    Edit(
+        "horovod/common/util.py",
+        """\
+            sys.stderr = open(os.devnull, 'w')
+""",
+        """\
+            sys.stderr = open(os.devnull, 'w')
+            os.dup2(sys.stderr.fileno(), 2)
+""",
+        "horovodrun asks a process that imports TensorFlow what was built; its C++ start-up lines bypass sys.stderr",
+    ),
 )
+# Files of this folder -> where they are added to the source distribution.
+ADDED = {"open_mpi_prefix.py": "horovod/common/open_mpi_prefix.py"}
 
 
 def cache_key(
@@ -218,8 +248,10 @@ def apply_edits(source: Path, edits: tuple[Edit, ...] = EDITS) -> None:
         path = source / edit.file
         text = path.read_text(encoding="utf-8")
         if text.count(edit.old) != 1:
-            raise RuntimeError(f"{edit.file}: {edit.old!r} stands there {text.count(edit.old)} times, expected once")
+            raise RuntimeError(f"{edit.file}: {edit.old!r} occurs {text.count(edit.old)} times, expected once")
         path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+    for name, target in ADDED.items():
+        shutil.copyfile(Path(__file__).parent / name, source / target)
 
 
 def relative_runpath(runpath: str, *, library: Path, venv: Path) -> str:
