@@ -4,15 +4,13 @@
 """
 
 import itertools
-import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines, read when it is imported
-
+import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
 import keras
 import numpy as np
 import tensorflow as tf

@@ -9,6 +9,7 @@ Of this project it needs `distributed_optimizer.py` only. For the trainer with a
 import argparse
 from pathlib import Path
 
+import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - TensorFlow without its start-up lines
 import horovod.tensorflow as hvd
 import keras
 import numpy as np
@@ -50,7 +51,6 @@ model.compile(optimizer, loss="sparse_categorical_crossentropy", metrics=["accur
 optimizer.build(model.trainable_variables)
 # 5. Broadcast: all ranks start from rank 0's state.
 hvd.broadcast_variables([variable.value for variable in model.variables + optimizer.variables], root_rank=0)
-
 model.fit(inputs[shard], labels[shard], args.batch_size, args.epochs, shuffle=False, verbose=0)  # drawn in random order
 
 if hvd.rank() == 0:  # 6. Rank 0 only: the weights are the same everywhere.

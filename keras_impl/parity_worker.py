@@ -6,6 +6,7 @@
 import sys
 from collections.abc import Sequence
 
+import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
 import keras
 import numpy as np
 import tensorflow as tf

@@ -4,12 +4,10 @@ python keras_impl/predict.py runs/NAME                      test loss, accuracy,
 python keras_impl/predict.py runs/NAME a.png b.png          classes and probabilities of images
 """
 
-import os
 import sys
 from collections.abc import Sequence
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines, read when it is imported
-
+import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
 import keras
 import numpy as np
 

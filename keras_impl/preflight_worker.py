@@ -3,13 +3,11 @@
 `torch_impl/preflight_worker.py` is its twin.
 """
 
-import os
 import sys
 import time
 from collections.abc import Sequence
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines, read when it is imported
-
+import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf

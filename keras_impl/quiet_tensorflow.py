@@ -1,6 +1,6 @@
 """Imports TensorFlow without the start-up lines that it prints whatever TF_CPP_MIN_LOG_LEVEL says.
 
-    import keras_impl.quiet_tensorflow  # isort: skip
+    import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401
 
 goes before whatever else imports TensorFlow or Keras. Only the lines of `KNOWN` are dropped. All others appear as they
 are written, also if the import raises or the process aborts: a process of its own filters them.

@@ -7,13 +7,11 @@
 `torch_impl/train.py` is its twin: the same settings, weights, samples and record.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Literal
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up lines, read when it is imported
-
+import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
 import keras
 
 from common.config import Config

@@ -24,8 +24,6 @@ from common.errors import UserError
 from common.utils.atomic import write_atomically
 from launch.installation.plan import FRAMEWORKS, Request
 
-SOURCES = ("plan.py", "run.py", "state.py", "horovod_wheel.py")
-
 
 def choose_frameworks(text: str, *, need: str = "", remembered: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the frameworks to install: those named, else those of last time, else both; and the one that is needed."""
@@ -148,7 +146,7 @@ def fingerprint(request: Request) -> str:
     installed_parts["setuptools"] = project.get("tool", {}).get("setuptools")
     digest = hashlib.sha256(json.dumps(installed_parts, sort_keys=True).encode())
     here = Path(__file__).resolve().parent
-    for path in [*sorted(request.lock_files.glob("*.txt")), *(here / name for name in SOURCES)]:
+    for path in [*sorted(request.lock_files.glob("*.txt")), *sorted(here.glob("*.py"))]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

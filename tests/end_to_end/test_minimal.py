@@ -36,11 +36,12 @@ def weights(file: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
+@pytest.mark.ranks
 @pytest.mark.parametrize("framework", SCRIPTS)
 def test_two_ranks_train_as_one_process_with_twice_the_batch(framework: str, tmp_path: Path) -> None:
     suffix = {"torch": ".pt", "keras": ".keras"}[framework]
     one, two = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"
-    alone = run(framework, *ALONE, "--dtype", "float64", "--output", str(one), folder=tmp_path, launcher="mpi1")
+    alone = run(framework, *ALONE, "--dtype", "float64", "--output", str(one), folder=tmp_path)
     ranks = run(framework, "--dtype", "float64", "--output", str(two), folder=tmp_path, launcher="mpi2")
     expected, received = weights(one), weights(two)
     assert sum(array.size for array in expected.values()) == 500 * 256 + 256 + 256 * 10 + 10
