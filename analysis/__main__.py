@@ -58,6 +58,7 @@ COMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code."""
     parser = Parser(prog="python -m analysis", description="Tables and plots of what was measured.")
+    parser.add_version()
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:
         module.add_command(commands)

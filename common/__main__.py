@@ -24,6 +24,7 @@ def all_schemas() -> dict[str, object]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, or 2 for an error that the user can mend."""
     parser = Parser(prog="python -m common", description="Commands that need no framework.")
+    parser.add_version()
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     datasets_command.add_parser(commands)
     images_command.add_parser(commands)

@@ -24,6 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from common.errors import EXIT_CODE_USER_ERROR, UserError, expanded, first_problem
 from common.model.specs import MODEL_NAMES
+from common.utils.command_line import project_version
 
 
 def _require(condition: bool, *, problem: str, received: str, remedy: str) -> None:
@@ -451,7 +452,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def parse_command_line(arguments: Sequence[str], *, program: str, base: Config | None = None) -> Config:
-    """Return the settings that a command line asks for; `--help` prints them all and ends the program.
+    """Return the settings that a command line asks for; `--help` and `--version` print and end the program.
 
     Args:
         arguments: the flags, program name left out.
@@ -461,6 +462,9 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
     Raises:
         UserError: an unknown flag or an impossible value, in one line.
     """
+    if "--version" in arguments:
+        print(project_version())
+        raise SystemExit(0)
     recipe, flags = _split_option(arguments, "--recipe")
     if recipe is not None:
         base = config_from_dict(read_recipe(Path(recipe)), base=base, source=f"--recipe {recipe}")

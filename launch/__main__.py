@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What follows "--" belongs to the trainer: argparse would take its flags for ours.
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     parser = Parser(prog="python -m launch", description="Start trainers and measure them.")
+    parser.add_version()
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:
         module.add_command(commands)

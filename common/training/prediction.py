@@ -64,6 +64,7 @@ def _parse(arguments: Sequence[str] | None, *, program: str) -> argparse.Namespa
         prog=program,
         description="Evaluate a run, of either framework, on its test samples, or classify images with it.",
     )
+    parser.add_version()
     parser.add_argument("run", type=Path, help="run folder; its final weights, or else its newest checkpoint, are used")
     parser.add_argument(
         "images", nargs="*", type=Path, help="image files (none: the test samples of the run's data set)"

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from typing import NoReturn
 
 from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError, as_user_error
@@ -12,9 +13,18 @@ from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError
 class Parser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that leaves the usage to --help."""
 
+    def add_version(self) -> None:
+        """Add the option `--version`."""
+        self.add_argument("--version", action="version", version=project_version())
+
     def error(self, message: str) -> NoReturn:
         """Print one line and end the program with exit code 2."""
         self.exit(EXIT_CODE_USER_ERROR, f"{self.prog}: error: {message}. See `{self.prog} --help`\n")
+
+
+def project_version() -> str:
+    """Return what `--version` of every program prints, e.g. "horovod-twins 0.1.0"."""
+    return f"horovod-twins {metadata.version('horovod-twins')}"
 
 
 def run_command(command: Callable[[], int | None], *, program: str) -> int:

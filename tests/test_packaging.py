@@ -1,0 +1,113 @@
+"""What a clone and a wheel contain: no file that the project needs is missing, ignored or forgotten."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("common", "torch_impl", "keras_impl", "launch", "analysis")
+PROGRAMS = (
+    ["-m", "common"],
+    ["-m", "launch"],
+    ["-m", "analysis"],
+    *([f"{framework}_impl/{name}.py"] for framework in ("torch", "keras") for name in ("train", "predict")),
+)
+
+
+def git(*arguments: str) -> list[str]:
+    """Return the paths that a git command lists; skip the test where the project is no checkout."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("the project is no checkout of git")
+    command = ["git", "-C", str(ROOT), *arguments, "-z"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [path for path in output.split("\0") if path]
+
+
+def project_files() -> set[str]:
+    """Return the files that the next commit would have: tracked or new, not ignored, and in the working tree."""
+    listed = git("ls-files", "--cached", "--others", "--exclude-standard")
+    return {path for path in listed if (ROOT / path).is_file()}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the project's files, built in a copy: setuptools would pack what an earlier build left here."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for path in project_files():
+        (folder / "project" / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, folder / "project" / path)
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder), "./project"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *build], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stdout + done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_no_other(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    expected = {path for path in project_files() if path.split("/")[0] in FOLDERS}
+    assert {"launch/sites/slurm.toml", "launch/installation/requirements/base.txt"} <= expected
+    assert packed == expected
+
+
+@pytest.mark.long
+def test_an_installed_wheel_needs_no_clone(wheel: Path, tmp_path: Path) -> None:
+    """In an empty environment that sees this one's packages but not its editable project."""
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    packages = environment / "lib" / "python3.11" / "site-packages"
+    there = Path(sys.prefix, "lib", "python3.11", "site-packages")
+    for path in there.iterdir():
+        if not re.match(r"__editable__|horovod_twins|_virtualenv|distutils-precedence", path.name):
+            (packages / path.name).symlink_to(path)
+    python = str(environment / "bin" / "python")
+    install = ["--python", python, "install", "--no-deps", "--no-index", "--quiet", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", *install], check=True)
+
+    def printed(*arguments: str) -> str:
+        done = subprocess.run([python, "-I", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert str(packages) in printed("-c", "import launch; print(launch.__file__)")
+    sites = printed("-m", "launch", "sites")
+    assert all(site in sites for site in ("cte-power", "kubernetes", "slurm"))
+    job = printed("-m", "launch", "submit", "--dry-run", "--site", "slurm", "--", "experiment", "smoke")
+    assert "#SBATCH" in job
+    assert "smoke" in printed("-m", "launch", "experiment", "run", "smoke", "--dry-run")
+
+
+def test_nothing_that_is_imported_or_packaged_is_ignored() -> None:
+    """Any file in a package's folder but what Python and tools leave there: an ignored one is in no clone."""
+    ignored = git("ls-files", "--others", "--ignored", "--exclude-standard", "--", *FOLDERS, "tests")
+    left_by_tools = re.compile(r"(^|/)__pycache__/|\.egg-info/")
+    assert [path for path in ignored if not left_by_tools.search(path)] == []
+
+
+def test_every_pattern_of_gitignore_that_names_an_output_is_anchored() -> None:
+    patterns = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    assert [p for p in patterns if not p.startswith("/")] == ["*.egg-info/", "__pycache__/"]
+
+
+def test_nothing_needed_is_untracked() -> None:
+    """A file that is imported and was never added works here and nowhere else."""
+    untracked = git("ls-files", "--others", "--exclude-standard", "--", *FOLDERS, "tests")
+    assert untracked == [], "git add them"
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program[-1])
+def test_every_program_prints_its_version(program: list[str]) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    command = [sys.executable, *program, "--version"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"horovod-twins {version}\n", "")
