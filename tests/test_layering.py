@@ -17,6 +17,7 @@ FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "horovod"}
 PACKAGES = {
     "PIL": "pillow",
     "yaml": "pyyaml",
+    "markupsafe": "jinja2",
     "pynvml": "nvidia-ml-py",
     "keras": "tensorflow-cpu",
     "tensorflow": "tensorflow-cpu",

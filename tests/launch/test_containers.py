@@ -85,7 +85,7 @@ def test_both_images_hold_what_the_project_is_made_of() -> None:
     assert {source for source, _ in files} == let_in
     assert all(target == f"{PROJECT}/{source}" for source, target in files)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    packages = {name.split(".")[0] for name in project["tool"]["setuptools"]["packages"]}
+    packages = {name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]}
     needed = {*packages, "pyproject.toml", project["project"]["readme"], "LICENSE"}
     assert let_in == needed
     assert all((ROOT / name).exists() for name in let_in)
