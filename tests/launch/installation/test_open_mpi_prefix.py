@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.distributed import ranks
+from common.distributed import communicator
 from launch.installation import open_mpi_prefix
 from launch.installation.horovod_wheel import site_packages
 
@@ -132,4 +132,4 @@ def test_it_is_not_set_for_an_mpi_of_the_cluster(bare: pytest.MonkeyPatch, tmp_p
 
 
 def test_launchers_are_known_by_the_same_variables_everywhere() -> None:
-    assert open_mpi_prefix.LAUNCHER_VARIABLES == ranks.LAUNCHER_VARIABLES
+    assert open_mpi_prefix.LAUNCHER_VARIABLES == communicator.LAUNCHER_VARIABLES
