@@ -540,7 +540,7 @@ def test_a_full_disk_of_a_worker_is_one_line(
 def test_ranks_that_stand_still_are_ended(
     tmp_path: Path, broken_root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_worker(broken_root, "torch", "import time; time.sleep(600)")
+    write_worker(broken_root, "torch", "import signal; signal.pause()")
     monkeypatch.setattr(parity_proofs, "STUCK_SECONDS", -9.0)
     assert main(["parity", *QUICK, "--folder", str(tmp_path / "proofs")]) == 2
     assert "they stand still" in capfd.readouterr().err

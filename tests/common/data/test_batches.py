@@ -172,8 +172,8 @@ def test_prefetch_raises_the_error_at_its_place_and_ends_the_thread() -> None:
     assert not prefetch_threads()
 
 
-def test_closing_prefetch_ends_the_thread() -> None:
-    made = []
+def test_prefetch_makes_as_many_ahead_as_asked_for_and_its_thread_ends() -> None:
+    made: list[int] = []
 
     def endless() -> Iterator[int]:
         while True:
@@ -181,12 +181,14 @@ def test_closing_prefetch_ends_the_thread() -> None:
             yield made[-1]
 
     batches = prefetch(endless(), depth=3)
-    assert next(batches) == 0
-    deadline = time.monotonic() + 5
-    while len(made) < 4 and time.monotonic() < deadline:
-        time.sleep(0.001)
-    time.sleep(0.02)
-    assert len(made) == 4  # the one taken, and three ahead; no more
+    ahead = set()
+    for taken in range(1, 51):
+        assert next(batches) == taken - 1
+        deadline = time.monotonic() + 30
+        while len(made) < taken + 3 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        ahead.add(len(made) - taken)
+    assert ahead == {3}
     batches.close()
     assert not prefetch_threads()
 

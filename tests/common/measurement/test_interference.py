@@ -49,20 +49,31 @@ def test_ranks_of_one_command_line_are_our_own(tmp_path: Path) -> None:
     """A launcher may give each rank a session of its own."""
     script = tmp_path / "rank.py"
     script.write_text(
-        "import sys, time\n"
-        "from common import isolation\n"
-        "time.sleep(1.5)\n"
-        "print(isolation._own_processes())\n"
-        "time.sleep(2)\n"
+        "import sys\n"
+        "from common.measurement import interference\n"
+        "print('started', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "print(interference._own_processes(), flush=True)\n"
+        "sys.stdin.readline()\n"
     )
     command = [sys.executable, str(script)]
     ranks = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
                          env={"PYTHONPATH": str(Path(__file__).parents[3])})
         for _ in range(2)
     ]  # fmt: skip
-    shown = [rank.communicate(timeout=60)[0] for rank in ranks]
-    assert all(str(rank.pid) in text for rank in ranks for text in shown)
+    shown = []
+    for line in ("started", "processes"):  # each rank looks while both are alive
+        for rank in ranks:
+            assert rank.stdin and rank.stdout
+            if line == "processes":
+                rank.stdin.write("\n")
+                rank.stdin.flush()
+            shown.append(rank.stdout.readline())
+    for rank in ranks:
+        rank.communicate("\n", timeout=60)
+    assert shown[:2] == ["started\n"] * 2
+    assert all(str(rank.pid) in text for rank in ranks for text in shown[2:])
 
 
 def throttled(folder: Path, *counts: str) -> Path:

@@ -124,19 +124,24 @@ def test_a_late_sample_shifts_no_other(last: int, elapsed: float, expected: int)
 
 
 def test_the_thread_samples_and_ends() -> None:
-    def slow() -> float:
-        time.sleep(0.03)
-        return time.monotonic()
+    read = []
 
-    device = Device(name="gpu0", method="counter", read=slow)
-    reader = PowerReader(Sources(devices=[device], not_measured={}, close=lambda: None), host="", interval_seconds=0.1)
+    def counted() -> float:
+        read.append(time.monotonic())
+        return read[-1]
+
+    device = Device(name="gpu0", method="counter", read=counted)
+    reader = PowerReader(Sources(devices=[device], not_measured={}, close=lambda: None), host="", interval_seconds=0.01)
     before = threading.active_count()
     reader.start()
     assert threading.active_count() == before + 1
-    time.sleep(0.75)
+    deadline = time.monotonic() + 30
+    while len(read) < 5:
+        assert time.monotonic() < deadline, "it does not sample"
+        time.sleep(0.01)
     trace = reader.stop()
     assert threading.active_count() == before
-    assert 1 <= len(trace.seconds[1:-1]) <= 8
+    assert 3 <= len(trace.seconds[1:-1]) <= len(read)
     np.testing.assert_allclose(trace.series["gpu0"].joules.sum(), trace.seconds[-1], atol=0.5)
 
 

@@ -131,7 +131,7 @@ def test_a_bug_keeps_its_traceback_and_leaves_a_failed_status(bug: BaseException
 
 
 SIGNALLED = """
-    import sys, time
+    import signal, sys
     from pathlib import Path
     from example_runs import make_config, make_setup
     from fake_ranks import alone
@@ -140,7 +140,7 @@ SIGNALLED = """
     def train(config, comm, journal):
         journal.start(make_setup(config), device="cpu", threads=1)
         print("started", flush=True)
-        time.sleep(60)
+        signal.pause()
 
     run_program(train, make_config(Path(sys.argv[1])), comm=alone(), framework="torch", program="train.py")
 """

@@ -191,12 +191,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def save_checkpoint(stage: Stage, *, run: str = "trial") -> None:
-    """Leave a checkpoint as the ranks would, in the second after the start."""
-    time.sleep(1.1)
-    folder = stage.folder / "runs" / run / "checkpoints/epoch-0001"
+def save_checkpoint(stage: Stage, *, run: str = "trial", runs_folder: str = "runs") -> None:
+    """Write a checkpoint as the ranks would, some seconds after the start: the script compares whole seconds."""
+    folder = stage.folder / runs_folder / run / "checkpoints/epoch-0001"
     folder.mkdir(parents=True)
-    (folder / "state.json").write_text("{}")
+    file = folder / "state.json"
+    file.write_text("{}")
+    os.utime(file, (time.time() + 2, time.time() + 2))
 
 
 def notified(stage: Stage, job: Job, *, saves: bool) -> tuple[int, str]:
@@ -319,10 +320,7 @@ def test_no_word_is_read_by_the_shell(tmp_path: Path, launcher: str, request: py
     before = set(tmp_path.rglob("hit"))
     process = stage.start(job)
     stage.wait_for_ranks()
-    time.sleep(1.1)
-    saved = stage.folder / f"runs {HOSTILE}" / "trial/checkpoints/epoch-0001/state.json"
-    saved.parent.mkdir(parents=True)
-    saved.touch()
+    save_checkpoint(stage, runs_folder=f"runs {HOSTILE}")
     process.send_signal(signal.SIGUSR1)
     output = process.communicate(timeout=WAIT_SECONDS)[0]
     assert process.returncode == 0 and "requeueing" in output
