@@ -1,9 +1,8 @@
-"""Every setting of a run: validated dataclasses nested by subject, which are also the command line of both trainers.
+"""All settings of a run: validated dataclasses, one for each subject, which are also the trainers' command line.
 
     config = parse_command_line(["--model", "mlp", "--epochs", "3"], program="torch_impl/train.py")
 
-Settings come from the defaults below, then from `--recipe FILE` (TOML, one table a subject, the names of the fields),
-then from the flags; the later one wins.
+Defaults are overridden by `--recipe FILE` (TOML, one table per subject with the names of the fields), and both by flags.
 """
 
 import contextlib
@@ -56,33 +55,33 @@ def _require_at_most(most: float, **values: float | None) -> None:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """which samples, and how a pixel becomes a number"""
+    """the samples, and how pixels become numbers"""
 
     dataset: str = "mnist"
     """mnist, fashion_mnist, cifar10, synthetic, synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES, images:PATH (a folder
-    of class folders) or prepared:FILE (made by `python -m common images prepare`)"""
+    with one subfolder per class) or prepared:FILE (written by `python -m common images prepare`)"""
     data_folder: str | None = None
-    """folder that already holds the files of the data set; searched after the cache and before the network"""
+    """folder with the files of the data set, searched after the cache and before a download"""
     image_size: tuple[int, int] | None = None
-    """resize images:PATH to this height and width, in pixels (None: all images have one size already)"""
+    """height and width in pixels to which images:PATH is resized (None: the images already have one size)"""
     gray: bool = False
-    """convert images:PATH to one grey channel"""
+    """convert images:PATH to one gray channel"""
     normalization: Literal["standard", "unit"] = "standard"
     """standard: (pixel / 255 - mean) / standard deviation of the data set; unit: pixel / 255"""
     validation_share: float = 0.0
-    """share of the training samples kept for validation, 0 to below 1; cut by the seed before sharding (prepared:FILE
-    has validation samples of its own)"""
+    """fraction of the training samples kept for validation, from 0 to below 1, chosen by the seed before sharding
+    (prepared:FILE has its own validation samples)"""
 
     def __post_init__(self) -> None:
         _require(
             0 <= self.validation_share < 1,
-            problem="--validation-share is no share",
+            problem="--validation-share is out of range",
             received=f"--validation-share {self.validation_share}",
             remedy="Give a number from 0 to below 1, such as 0.1",
         )
         _require(
             self.image_size is None or min(self.image_size) >= 1,
-            problem="--image-size is impossible",
+            problem="--image-size is out of range",
             received=f"--image-size {self.image_size}",
             remedy="Give height and width in pixels, 1 or more each, such as --image-size 148 197",
         )
@@ -90,21 +89,21 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """what is trained"""
+    """the model"""
 
     model: str = "cnn"
     """mlp, cnn, simplecnn, resnet34 or dense500"""
     outputs: int | None = None
-    """outputs of the last layer (None: the number of classes of the data set)"""
+    """units of the last layer (None: the number of classes of the data set)"""
     output_activation: Literal["linear", "sigmoid", "softmax"] = "linear"
-    """what the mse loss sees of the last layer; cross_entropy takes the linear outputs"""
+    """activation of the last layer before the mse loss; cross_entropy needs linear outputs"""
     dropout: bool = True
-    """train with the dropout layers of the model"""
+    """use the dropout layers of the model in training"""
     batch_norm: Literal["trained", "frozen_after_validation"] = "trained"
-    """frozen_after_validation: after the first validation BatchNorm keeps its running statistics and normalises with
-    them in training, too (a mistake in the thesis, kept to reproduce it)"""
+    """frozen_after_validation: from the first validation on, BatchNorm also trains with its running statistics, which
+    no longer change (a mistake in the thesis, for its reproduction)"""
     dtype: Literal["float32", "float64"] = "float32"
-    """type of weights and computation; float64 is for proofs"""
+    """type of weights and computation; float64 is meant for comparisons of the two frameworks"""
 
     def __post_init__(self) -> None:
         _require(
@@ -119,28 +118,28 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """the update rule, with PyTorch's formulas in both frameworks"""
+    """the update rule: PyTorch's formulas in both frameworks"""
 
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd"
     """update rule"""
     learning_rate: float = 0.01
-    """base learning rate, of one rank"""
+    """learning rate of one rank, see --lr-scaling"""
     momentum: float = 0.9
     """momentum of sgd"""
     nesterov: bool = False
     """Nesterov momentum of sgd"""
     weight_decay: float = 0.0
-    """L2 term in the gradient (sgd, adam, rmsprop) or decoupled (adamw), on all weights"""
+    """weight decay of all weights: an L2 term in the gradient (sgd, adam, rmsprop) or decoupled (adamw)"""
     beta1: float = 0.9
     """decay of the first moment of adam and adamw"""
     beta2: float = 0.999
     """decay of the second moment of adam and adamw"""
     alpha: float = 0.99
-    """decay of the squared gradient of rmsprop"""
+    """decay of the mean squared gradient of rmsprop"""
     epsilon: float = 1e-8
-    """added to the root in adam, adamw and rmsprop"""
+    """term added to the square root in adam, adamw and rmsprop"""
     loss: Literal["cross_entropy", "mse"] = "cross_entropy"
-    """mse: mean over samples and outputs of (output - one-hot label) squared"""
+    """loss function; mse is the mean over samples and outputs of (output - one-hot label) squared"""
 
     def __post_init__(self) -> None:
         _require_at_least(0, learning_rate=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
@@ -170,15 +169,15 @@ class ScheduleConfig:
     """the learning rate over the run"""
 
     lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
-    """multiply the learning rate by the number of ranks, by its square root, or not at all"""
+    """factor of the learning rate: the number of ranks, its square root, or 1"""
     warmup_epochs: float = 1.0
-    """epochs over which the learning rate grows from that of one rank to the scaled one"""
+    """epochs over which the learning rate rises linearly from that of one rank to the scaled one"""
     decay: Literal["none", "cosine", "step"] = "none"
-    """after the warm-up: constant, half a cosine down to 0 at the last step, or a factor every few epochs"""
+    """after the warm-up: constant, half a cosine down to 0 at the last step, or --decay-factor every --decay-epochs"""
     decay_epochs: float = 10.0
-    """epochs between two reductions of --decay step"""
+    """epochs between reductions of --decay step"""
     decay_factor: float = 0.1
-    """factor of one reduction of --decay step"""
+    """factor of each reduction of --decay step"""
 
     def __post_init__(self) -> None:
         _require_at_least(0, warmup_epochs=self.warmup_epochs, decay_factor=self.decay_factor)
@@ -190,30 +189,30 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """how long, how often, from which seed"""
+    """length of the training, batches, evaluation, seed"""
 
     epochs: int = 12
-    """times through the training samples; 0 only evaluates"""
+    """passes over the training samples; 0 evaluates only"""
     batch_size: int = 64
-    """images a step of one rank; the global batch is this times the number of ranks"""
+    """images per step and rank; the global batch is this times the number of ranks"""
     eval_batch_size: int = 500
-    """images a step of one rank in validation and test"""
+    """images per step and rank in validation and test"""
     seed: int = 1
-    """of the first weights, the validation split, the sample order and dropout"""
+    """seed of the initial weights, the validation split, the sample order and dropout"""
     steps_per_epoch: int | None = None
-    """steps of an epoch (None: as many whole global batches as there are)"""
+    """steps per epoch (None: all whole global batches)"""
     max_steps: int | None = None
-    """stop the run after this many steps in all, for a quick look"""
+    """stop after this many steps in total"""
     validate_every: int = 1
-    """epochs between two validations, where there are validation samples"""
+    """epochs between validations, if there are validation samples"""
     validation: Literal["sharded", "replicated"] = "sharded"
-    """sharded: each rank validates its part; replicated: every rank validates all samples"""
+    """sharded: each rank evaluates its part of the validation samples; replicated: each rank evaluates all of them"""
     early_stop: int | None = None
-    """stop when the validation loss has not improved for this many validations"""
+    """stop after this many validations in a row without a lower validation loss"""
     target_accuracy: float | None = None
-    """stop when the validation accuracy reaches this fraction, and record the time it took"""
+    """stop when the validation accuracy reaches this fraction, and record the time to reach it"""
     evaluate_first: bool = False
-    """evaluate on the test samples before training, too"""
+    """also evaluate the test samples before training"""
 
     def __post_init__(self) -> None:
         _require_at_least(0, epochs=self.epochs, seed=self.seed)
@@ -229,32 +228,32 @@ class TrainingConfig:
         )
         _require(
             self.target_accuracy is None or 0 < self.target_accuracy <= 1,
-            problem="an accuracy is a fraction",
+            problem="--target-accuracy is out of range",
             received=f"--target-accuracy {self.target_accuracy}",
             remedy="Give a number above 0 and up to 1, such as 0.97",
         )
 
 
-# Of mixed precision, where the two frameworks start apart: the loss is multiplied by this, by half after each overflow,
-# and by twice as much again after so many updates without one.
+# Loss scaling of mixed precision, for which the frameworks have different defaults: the initial factor, which is halved
+# after each overflow, and the number of updates without overflow after which it is doubled.
 INITIAL_LOSS_SCALE = 2.0**15
 LOSS_SCALE_GROWTH_STEPS = 2000
 
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """what computes, and how gradients travel"""
+    """the device, and how gradients are exchanged"""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """auto: one GPU per local rank where there are GPUs, else the CPU"""
+    """auto: one GPU per rank if there are GPUs, otherwise the CPU"""
     mixed_precision: bool = False
-    """compute in float16 with float32 weights and loss scaling; GPU only"""
+    """compute in float16 with float32 weights and loss scaling; needs a GPU"""
     threads: int | None = None
-    """compute threads of one rank (None: cores of the host / ranks on the host)"""
+    """compute threads per rank (None: cores of the host / ranks on the host)"""
     compression: Literal["none", "fp16"] = "none"
-    """send gradients as they are, or as float16"""
+    """type in which gradients are sent: their own, or float16"""
     gradient_groups: Literal["one", "each"] = "one"
-    """average all gradients in one grouped allreduce, or one tensor at a time"""
+    """average all gradients in one grouped all-reduce, or each tensor in its own"""
 
     def __post_init__(self) -> None:
         _require_at_least(1, threads=self.threads)
@@ -269,16 +268,16 @@ class DeviceConfig:
 
 @dataclass(frozen=True)
 class EnergyConfig:
-    """what is metered, in runs of their own"""
+    """the measurement of energy, in separate runs"""
 
     energy: bool = False
-    """measure the power of GPUs, processors and memory; such a run never counts for time"""
+    """measure the energy of GPUs, processors and memory; the times of such a run are not compared"""
     power_interval: float = 0.5
-    """seconds between two readings"""
+    """seconds between samples of power"""
     idle_seconds: float = 10.0
-    """seconds of power at rest, measured before the model is built and again after the test"""
+    """seconds for which idle power is measured, before the model is built and again after the test"""
     powercap_folder: str = "/sys/class/powercap"
-    """where the counters of processors and memory are (RAPL); in a container perhaps elsewhere"""
+    """folder of the energy counters of processors and memory (RAPL); containers may mount it elsewhere"""
 
     def __post_init__(self) -> None:
         _require_at_least(0.01, power_interval=self.power_interval)
@@ -288,50 +287,50 @@ class EnergyConfig:
 
 @dataclass(frozen=True)
 class RecordConfig:
-    """where the run is written, and what is kept"""
+    """the run folder"""
 
     runs_folder: str = "runs"
-    """folder of the run folders, from where the command is given"""
+    """folder of the run folders, relative to the current one"""
     name: str | None = None
     """name of the run folder (None: framework, model, data set, ranks, date and time)"""
     resume: str | None = None
-    """run folder to go on with; it keeps its settings, only --epochs, --max-steps, --keep, --checkpoint-minutes,
-    --tensorboard, --progress and --data-folder may be given anew"""
+    """run folder of the run to resume; its settings are kept, except that --epochs, --max-steps, --keep,
+    --checkpoint-minutes, --tensorboard, --progress and --data-folder can be changed"""
     resume_or_start: bool = False
-    """go on with the run of this --name if there is one and it is not finished, else begin it: a command that a batch
-    system may run again and again"""
+    """resume the run of this --name if it exists and is not finished, otherwise start it: for commands that a batch
+    system runs again"""
     keep: int = 1
-    """newest checkpoints of finished epochs kept, 0 keeps all"""
+    """number of checkpoints of finished epochs to keep, the newest ones; 0 keeps all"""
     checkpoint_minutes: float | None = None
-    """minutes between checkpoints inside an epoch (None: after each epoch only)"""
+    """minutes between checkpoints inside an epoch (None: only after each epoch)"""
     tensorboard: bool = False
-    """write TensorBoard event files into the run folder, too"""
+    """also write TensorBoard event files"""
     profile: bool = False
-    """take the time of every part of a step, which slows it: a run to look into, its times are not to be compared"""
+    """time each part of a step, which slows it down: the times of such a run are not compared"""
     horovod_timeline: bool = False
-    """keep Horovod's timeline of the training as timeline.json in the run folder; for 2 ranks or more"""
+    """record Horovod's timeline of the training as timeline.json; needs 2 ranks or more"""
     progress: Literal["auto", "bars", "lines"] = "auto"
-    """bars or one line an epoch (auto: bars in a terminal without launcher)"""
+    """progress bars, or one line per epoch (auto: bars in a terminal without a launcher)"""
     site: str = "local"
-    """where it runs, for the record: a name that `python -m launch sites` shows, or one of your own"""
+    """recorded name of the place of the run: a node that `python -m launch sites` lists, or a name of your own"""
 
     def __post_init__(self) -> None:
         _require_at_least(0, keep=self.keep)
         _require(
             self.name is None or re.fullmatch(r"(?!\.)[\w.+-]{1,200}", self.name) is not None,
-            problem="--name is no folder name",
+            problem="--name is not a valid folder name",
             received=f"--name {self.name!r}",
             remedy="Use at most 200 letters, digits, '.', '_', '+' and '-' only",
         )
         _require(
             re.fullmatch(r"[\w.+-]{1,100}", self.site) is not None,
-            problem="--site is no name",
+            problem="--site is not a valid name",
             received=f"--site {self.site!r}",
             remedy="Use at most 100 letters, digits, '.', '_', '+' and '-' only",
         )
         _require(
             self.name is not None or not self.resume_or_start,
-            problem="a run that is begun or resumed is known by its name",
+            problem="--resume-or-start finds the run by its name",
             received="--resume-or-start without --name",
             remedy="Give --name",
         )
@@ -363,37 +362,37 @@ class Config:
     def __post_init__(self) -> None:
         _require(
             not (self.optimizer.loss == "cross_entropy" and self.model.output_activation != "linear"),
-            problem="cross_entropy takes linear outputs, it holds its own softmax",
+            problem="cross_entropy contains its own softmax and needs linear outputs",
             received=f"--loss cross_entropy --output-activation {self.model.output_activation}",
             remedy="Use --output-activation linear, or --loss mse",
         )
         _require(
             not (self.device.mixed_precision and self.model.dtype == "float64"),
-            problem="mixed precision computes in float16 with float32 weights",
+            problem="mixed precision computes in float16 with float32 weights, not in float64",
             received="--mixed-precision --dtype float64",
             remedy="Leave one of the two out",
         )
         _require(
             not (self.record.profile and self.device.gradient_groups == "each"),
-            problem="a profile takes the time of one exchange, after the last gradient",
+            problem="--profile times a single exchange, after the last gradient",
             received="--profile --gradient-groups each",
             remedy="Use --gradient-groups one",
         )
         _require(
             not (self.record.profile and self.device.mixed_precision),
-            problem="the steps of mixed precision cannot be profiled",
+            problem="--profile does not support mixed precision",
             received="--profile --mixed-precision",
             remedy="Leave one of the two out",
         )
         _require(
             not (self.record.profile and self.model.batch_norm != "trained"),
-            problem="a profile shows steps of one kind",
+            problem="--profile needs steps of one kind",
             received=f"--profile --batch-norm {self.model.batch_norm}",
             remedy="Leave one of the two out",
         )
         _require(
             not (self.record.profile and self.energy.energy),
-            problem="a profile takes apart what a metered run leaves alone",
+            problem="--profile changes the steps whose energy would be measured",
             received="--profile --energy",
             remedy="Leave one of the two out",
         )
@@ -408,7 +407,7 @@ def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, so
 
     Args:
         settings: subject -> field -> value, as in a recipe or in `run.json`.
-        base: what is not named keeps this value; the defaults if None.
+        base: the other settings; None: the defaults.
         source: name of the origin for error messages.
 
     Raises:
@@ -426,17 +425,17 @@ def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, so
             )
         merged[subject] |= values
     try:
-        # By way of JSON, where a list passes for a tuple; strict, so that "3" does not pass for 3.
+        # Through JSON, in which a list is a valid tuple; strict, so that "3" is not a valid int.
         return TypeAdapter(Config).validate_json(json.dumps(merged, default=str), strict=True)
     except ValidationError as error:
         raise UserError(f"{first_problem(error)} (in {source})") from None
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """Return the settings of a recipe, a TOML file; its table [about] (title, source, deviations) is for people.
+    """Return the settings of a recipe, a TOML file, without its table [about] (title, source, deviations).
 
     Raises:
-        UserError: the file is missing, is not TOML, or asks for what only a flag can.
+        UserError: the file is missing, is not TOML, or sets what only a flag can.
     """
     try:
         with path.open("rb") as file:
@@ -444,7 +443,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"cannot read the recipe. Received: --recipe {path} ({error.strerror}). Name a file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"the recipe is not TOML. Received: --recipe {path} ({error}). Mend the file") from None
+        raise UserError(f"the recipe is not TOML. Received: --recipe {path} ({error}). Fix the file") from None
     recipe.pop("about", None)
     if isinstance(recipe.get("record"), dict) and "resume" in recipe["record"]:
         raise UserError(f"a recipe cannot resume a run. Received: resume in {path}. Give --resume RUN as a flag")
@@ -452,15 +451,15 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def parse_command_line(arguments: Sequence[str], *, program: str, base: Config | None = None) -> Config:
-    """Return the settings that a command line asks for; `--help` and `--version` print and end the program.
+    """Return the settings of a command line; `--help` and `--version` print and exit.
 
     Args:
         arguments: the flags, program name left out.
         program: its name, for help and errors.
-        base: what holds where nothing is said; the defaults if None.
+        base: the settings that are overridden; None: the defaults.
 
     Raises:
-        UserError: an unknown flag or an impossible value, in one line.
+        UserError: an unknown flag or an invalid value.
     """
     if "--version" in arguments:
         print(project_version())
@@ -470,7 +469,7 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
         base = config_from_dict(read_recipe(Path(recipe)), base=base, source=f"--recipe {recipe}")
     messages = io.StringIO()
     try:
-        # tyro explains a bad flag in a box of several lines; what is promised is one line.
+        # tyro explains a bad flag in a box of several lines; users get one line.
         with contextlib.redirect_stderr(messages):
             return tyro.cli(
                 Config,
@@ -478,8 +477,8 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
                 default=base or Config(),
                 prog=program,
                 description=(
-                    "Train one model on Horovod. --recipe FILE (TOML) sets any of the following, "
-                    "flags win over the recipe. Lengths are pixels, times seconds, unless said otherwise."
+                    "Train a model on Horovod. --recipe FILE (TOML) sets any of the following; "
+                    "flags override the recipe."
                 ),
                 config=(tyro.conf.OmitArgPrefixes,),
                 console_outputs=os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("HOROVOD_RANK", "0")) == "0",
@@ -513,7 +512,7 @@ def _split_option(arguments: Sequence[str], option: str) -> tuple[str | None, li
 def _first_sentence(box: str) -> str:
     """Return the text of tyro's error box below its title and above its next rule, as one line.
 
-    Where the terminal does not take UTF-8 the box has no sides, and a rule of hyphens below its title.
+    On a terminal without UTF-8 the box has no sides, and hyphens below its title.
     """
     lines: list[str] = []
     for line in box.splitlines()[1:]:
@@ -527,5 +526,5 @@ def _first_sentence(box: str) -> str:
 
 
 def requested_resume(arguments: Sequence[str]) -> str | None:
-    """Return the value of --resume on a command line, if it is there."""
+    """Return the value of --resume on a command line; None without it."""
     return _split_option(arguments, "--resume")[0]

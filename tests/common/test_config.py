@@ -1,4 +1,4 @@
-"""Settings: defaults, flags, recipes, and one line for each that is impossible."""
+"""Settings: defaults, flags, recipes, and one line for each invalid value."""
 
 import dataclasses
 import json
@@ -71,7 +71,7 @@ def assert_one_line(error: pytest.ExceptionInfo[UserError], *parts: str) -> None
         assert part in message, message
 
 
-def test_defaults_are_the_run_that_readme_promises() -> None:
+def test_defaults() -> None:
     config = parse()
     assert config == Config()
     assert (config.model.model, config.data.dataset) == ("cnn", "mnist")
@@ -80,7 +80,7 @@ def test_defaults_are_the_run_that_readme_promises() -> None:
     assert config.schedule.lr_scaling == "linear" and config.schedule.warmup_epochs > 0
 
 
-def test_no_subject_has_more_than_a_dozen_fields_and_no_name_stands_twice() -> None:
+def test_no_subject_has_more_than_a_dozen_fields_and_names_are_unique() -> None:
     for part in SUBJECTS.values():
         assert len(dataclasses.fields(part)) <= 12
     names = [name for _, name in FIELDS]
@@ -107,7 +107,7 @@ def test_every_flag_reaches_its_field_and_no_other(subject: str) -> None:
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_every_setting_can_stand_in_a_recipe(subject: str, tmp_path: Path) -> None:
+def test_a_recipe_can_set_every_setting(subject: str, tmp_path: Path) -> None:
     values, needed = changed(subject)
     values.pop("resume", None)
     settings = {subject: values, **needed}
@@ -119,7 +119,7 @@ def test_every_setting_can_stand_in_a_recipe(subject: str, tmp_path: Path) -> No
     assert parse("--recipe", write_recipe(tmp_path, "\n".join(lines))) == Config(**expected)
 
 
-def test_flags_win_over_the_recipe_and_the_recipe_over_the_base(tmp_path: Path) -> None:
+def test_flags_override_the_recipe_and_the_recipe_the_base(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, '[about]\ntitle = "x"\n[training]\nepochs = 5\nseed = 8\n[model]\nmodel = "mlp"\n')
     base = config_from_dict({"training": {"epochs": 3, "batch_size": 7}})
     config = parse(f"--recipe={recipe}", "--epochs", "9", base=base)
@@ -133,7 +133,7 @@ def test_the_last_of_a_flag_wins(tmp_path: Path) -> None:
     assert parse("--recipe", "missing.toml", "--recipe", recipe).training.epochs == 5
 
 
-def test_a_whole_number_passes_for_a_float_in_a_recipe(tmp_path: Path) -> None:
+def test_a_whole_number_is_a_valid_float_in_a_recipe(tmp_path: Path) -> None:
     config = parse("--recipe", write_recipe(tmp_path, "[optimizer]\nlearning_rate = 1\n"))
     assert config.optimizer.learning_rate == 1.0 and isinstance(config.optimizer.learning_rate, float)
 
@@ -156,14 +156,14 @@ def test_a_whole_number_passes_for_a_float_in_a_recipe(tmp_path: Path) -> None:
         ('[record]\nresume = "runs/a"\n', ["resume", "flag"]),
     ],
 )
-def test_a_wrong_recipe_is_one_line(text: str, parts: list[str], tmp_path: Path) -> None:
+def test_an_invalid_recipe_is_reported_in_one_line(text: str, parts: list[str], tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, text)
     with pytest.raises(UserError) as error:
         parse("--recipe", recipe)
     assert_one_line(error, "recipe.toml", *parts)
 
 
-def test_a_recipe_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+def test_an_unreadable_recipe_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     for arguments, part in [
         (["--recipe", str(tmp_path / "none.toml")], "No such file"),
@@ -244,7 +244,7 @@ IMPOSSIBLE = [
     ("--profile --energy", ["--profile --energy"]),
     ("--profile --mixed-precision", ["--profile --mixed-precision"]),
     ("--progress dots", ["dots", "lines"]),
-    ("--site my/cluster", ["--site is no name", "my/cluster"]),
+    ("--site my/cluster", ["--site is not a valid name", "my/cluster"]),
     ("--loss cross_entropy --output-activation softmax", ["--output-activation softmax"]),
     ("--modle cnn", ["--modle"]),
     ("stray", ["stray"]),
@@ -253,7 +253,7 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("line", "parts"), IMPOSSIBLE, ids=[line for line, _ in IMPOSSIBLE])
-def test_an_impossible_value_is_one_line_that_names_it(
+def test_an_invalid_value_is_reported_in_one_line(
     line: str, parts: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UserError) as error:
@@ -263,7 +263,7 @@ def test_an_impossible_value_is_one_line_that_names_it(
 
 
 @pytest.mark.parametrize("setting", [{"early_stop": 3}, {"target_accuracy": 0.9}])
-def test_what_needs_validation_samples_says_so_once_the_data_are_known(
+def test_settings_that_need_validation_samples_are_checked_against_the_data(
     setting: dict[str, float], tmp_path: Path
 ) -> None:
     ((name, value),) = setting.items()
@@ -299,7 +299,7 @@ def test_the_message_does_not_depend_on_the_width_of_the_terminal(
     monkeypatch.setenv("COLUMNS", columns)
     with pytest.raises(UserError) as error:
         parse("--validation-share", "1.5")
-    assert_one_line(error, "--validation-share is no share. Received: --validation-share 1.5. Give a number from 0")
+    assert_one_line(error, "--validation-share is out of range. Received: --validation-share 1.5. Give a number from 0")
 
 
 def test_help_shows_groups_defaults_and_units(capsys: pytest.CaptureFixture[str]) -> None:
@@ -315,7 +315,7 @@ def test_help_shows_groups_defaults_and_units(capsys: pytest.CaptureFixture[str]
     text = " ".join(shown.replace("│", " ").split())
     for default in ("default: 64", "default: 0.01", "default: mnist", "default: linear", "default: None"):
         assert default in text
-    assert "images a step of one rank" in text and "in pixels" in text
+    assert "images per step and rank" in text and "in pixels" in text
 
 
 def test_help_of_a_recipe_shows_its_values_as_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
