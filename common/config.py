@@ -2,7 +2,7 @@
 
     config = parse_command_line(["--model", "mlp", "--epochs", "3"], program="torch_impl/train.py")
 
-Defaults are overridden by `--recipe FILE` (TOML, one table per subject with the names of the fields), and both by flags.
+Defaults are overridden by `--recipe FILE` (TOML, a table per subject with the names of the fields), both by flags.
 """
 
 import contextlib
