@@ -261,10 +261,10 @@ def parsed(parse: Callable[[list[str]], object], arguments: list[str]) -> str | 
 
 @pytest.fixture
 def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands are parsed and not carried out."""
+    """Commands are parsed and not run."""
     monkeypatch.chdir(ROOT)
     for program in (launch, analysis, common):
-        monkeypatch.setattr(program, "carry_out", lambda run, program: 0)
+        monkeypatch.setattr(program, "run_command", lambda run, program: 0)
 
 
 @pytest.mark.usefixtures("parse_only")
