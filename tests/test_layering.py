@@ -1,11 +1,12 @@
-"""The direction of the arrows: who may import whom, and that every package in use is declared."""
+"""The direction of the imports: between folders, subpackages and files; and that every package in use is declared."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,27 @@ def files(folder: str) -> list[Path]:
     return found
 
 
+def modules() -> dict[str, Path]:
+    """Return the dotted name -> file of all modules of the project; packages have the name of their folder."""
+    paths = [path for folder in OURS for path in files(folder)]
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+
+def imported_modules(path: Path, known: Collection[str]) -> set[str]:
+    """Return the modules of the project that a file imports, anywhere in it, also for the type checker alone."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & set(known) or {node.module}
+    return found & set(known)
+
+
 FORBIDDEN = {
     "common": FRAMEWORKS | {"torch_impl", "keras_impl", "launch", "analysis"},
-    "launch": FRAMEWORKS | {"torch_impl", "keras_impl"},
+    "launch": FRAMEWORKS | {"torch_impl", "keras_impl", "analysis", "pandas", "scipy"},
     "analysis": FRAMEWORKS | {"torch_impl", "keras_impl", "launch"},
     "torch_impl": {"tensorflow", "keras", "keras_impl", "launch", "analysis"},
     "keras_impl": {"torch", "torchvision", "torch_impl", "launch", "analysis"},
@@ -51,7 +70,7 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("folder", OURS)
-def test_no_arrow_goes_the_wrong_way(folder: str) -> None:
+def test_imports_between_folders_go_one_way(folder: str) -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in files(folder)
@@ -59,6 +78,89 @@ def test_no_arrow_goes_the_wrong_way(folder: str) -> None:
         if name in FORBIDDEN[folder]
     ]
     assert wrong == []
+
+
+# The subpackages and single files of a folder, from the bottom up: each may import those of the lines before its own.
+ORDER = {
+    "common": [
+        {"errors"},
+        {"utils", "sites"},
+        {"model"},
+        {"config"},
+        {"distributed"},
+        {"measurement"},
+        {"data", "run_folder"},
+        {"training"},
+        {"checks"},
+    ],
+    "launch": [
+        {"installation", "sites"},
+        {"starting", "setup"},
+        {"experiments", "preflight", "offline"},
+        {"jobs", "checks"},
+        {"transfer"},
+    ],
+    "analysis": [{"runs", "stats"}, {"output"}, {"questions"}, {"thesis"}, {"report"}],
+}
+FILES_AT_MOST = 15
+
+
+@pytest.mark.parametrize("folder", ORDER)
+def test_imports_between_subpackages_go_down(folder: str) -> None:
+    level = {name: number for number, line in enumerate(ORDER[folder]) for name in line}
+    known = modules()
+    inside = {name.split(".")[1]: path for name, path in known.items() if name.startswith(f"{folder}.")}
+    assert inside.keys() - {"__main__"} == level.keys()
+    wrong = []
+    for path in files(folder):
+        here = path.relative_to(ROOT / folder).parts[0].removesuffix(".py")
+        for module in imported_modules(path, known):
+            there = module.split(".")[1] if module.startswith(f"{folder}.") else here
+            if here not in (there, "__main__") and level[there] >= level[here]:
+                wrong.append(f"{path.relative_to(ROOT)} imports {module}")
+    assert wrong == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    known = modules()
+    graph = {name: imported_modules(path, known) - {name} for name, path in known.items()}
+    assert sum(map(len, graph.values())) > 300
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def subpackages() -> list[Path]:
+    """Return the subpackages of the folders that have some."""
+    found = sorted(path.parent for folder in ORDER for path in (ROOT / folder).glob("*/__init__.py"))
+    assert len(found) > 20
+    return found
+
+
+@pytest.mark.parametrize("folder", subpackages(), ids=lambda folder: folder.relative_to(ROOT).as_posix())
+def test_a_subpackage_is_small_and_says_what_it_holds(folder: Path) -> None:
+    assert len(list(folder.glob("*.py"))) <= FILES_AT_MOST + 1  # and __init__.py
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    assert text
+    assert "Not here: " in text.replace("\n", " ")
+
+
+def test_every_folder_of_modules_is_a_package() -> None:
+    folders = {path.parent for folder in OURS for path in files(folder)}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("start", "unwanted"),
+    [
+        ("import launch.preflight.command, common.checks.preflight_worker", "pandas scipy matplotlib"),
+        ("import common.training.entry_point, common.training.prediction", "pandas scipy matplotlib"),
+        ("import launch.__main__", "pandas scipy matplotlib"),
+    ],
+    ids=["preflight", "trainers", "launch"],
+)
+def test_programs_that_start_often_load_no_statistics(start: str, unwanted: str) -> None:
+    code = f"{start}, sys; print(*sorted(set({unwanted.split()}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
 BLOCKED = """

@@ -1,1 +1,4 @@
-"""One HTML page of all findings."""
+"""One HTML page of all findings.
+
+Not here: the findings (`analysis/questions`).
+"""

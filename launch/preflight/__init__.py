@@ -2,4 +2,6 @@
 
 `target.py` says what to inspect, `survey.py` asks every host (`host_probe.py` runs there) and starts the ranks,
 `checks.py` judges the answers, `command.py` prints the table.
+
+Not here: checks of the project's own results (`launch/checks`).
 """
