@@ -1,6 +1,7 @@
 """The models as numbers: exact parameter counts, operations, layer tables, and any size that the layers allow."""
 
 import math
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from common.errors import UserError
 from common.model.specs import MODEL_NAMES, BatchNorm, Convolution, Dense, ModelSpec, layer_table, model_spec
+from common.utils.paths import ROOT
 
 # Name, (channels, height, width), outputs, parameters.
 PUBLISHED = [
@@ -35,6 +37,16 @@ def test_parameter_counts_are_the_published_ones(
 
 def test_every_model_has_its_count_checked() -> None:
     assert {name for name, *_ in PUBLISHED} == set(MODEL_NAMES)
+
+
+def test_the_table_of_models_in_the_readme_has_the_computed_counts() -> None:
+    page = (ROOT / "common/README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([\d,]+) \|$", page, re.M)
+    stated = {name: int(count.replace(",", "")) for name, count in rows}
+    computed: dict[str, int] = {}
+    for name, shape, outputs, _ in PUBLISHED:
+        computed.setdefault(name, spec_of(name, shape, outputs).parameters)
+    assert stated == computed
 
 
 def test_dense500_has_128256_parameters_up_to_its_hidden_layer() -> None:
