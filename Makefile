@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 FRAMEWORK ?= torch
-NP ?= 4
+NP ?= 2
 ARGS ?=
 # Which frameworks are installed: "torch", "keras" or both. Empty: as in the last set-up, at first both.
 FRAMEWORKS ?=
@@ -28,7 +28,7 @@ help: ## list the targets
 	@echo "Targets:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables, with their defaults:"
-	@echo "  FRAMEWORK=torch|keras  NP=4  ARGS=\"...\"      for train; ARGS for test, bench, parity too (make train ARGS=--help)"
+	@echo "  FRAMEWORK=torch|keras  NP=2  ARGS=\"...\"      for train; ARGS for test, bench, parity too (make train ARGS=--help)"
 	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report"
 	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  PYTHON=python3      for set-up"
 

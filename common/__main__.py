@@ -1,7 +1,7 @@
 """What is common to both trainers, as commands.
 
 python -m common datasets list | fetch NAME... | verify [NAME...]
-python -m common images prepare FOLDER --size WxH --out FILE | draw FOLDER     one file for training; silhouettes
+python -m common images prepare FOLDER --size WxH --output FILE | draw FOLDER     one file for training; silhouettes
 python -m common schema                                               of run folders and parity.json, as JSON Schema
 """
 

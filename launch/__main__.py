@@ -1,18 +1,20 @@
-"""Start trainers and measure them.
+"""Start trainers, check machines, submit jobs, run experiments.
 
-python -m launch train --framework keras --np 4 -- --epochs 3     check the settings, then horovodrun
+python -m launch train --framework keras --np 2 -- --epochs 3     check the settings, then horovodrun
 python -m launch experiment run smoke                             many runs from one settings file
-python -m launch preflight --hosts a:2,b:2                        look over all hosts before a job waits or runs
-python -m launch sites                                            where jobs can be started; `show SITE` tells all
+python -m launch preflight --hosts a:2,b:2                        check all hosts before a job waits or runs
+python -m launch sites                                            where jobs can run; `show SITE` prints everything
 python -m launch submit --site slurm -- experiment smoke          a job there; then `status`, `logs`, `cancel`
-python -m launch fetch JOB                                        its run folders back, checked by checksums
+python -m launch fetch JOB                                        bring its run folders here, verified by checksums
 python -m launch verify RUN                                       does a run reproduce?
 python -m launch bench                                            how fast, against bare loops and DDP
 python -m launch parity                                           prove that both frameworks train alike
-python -m launch stage -o bundle.tar --dataset mnist              pack all that nodes without internet need
+python -m launch stage -o bundle.tar --dataset mnist              pack what nodes without internet need
 python -m launch unstage bundle.tar                               set up from it without any network
 """
 
+import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -24,21 +26,10 @@ from launch.jobs import submit
 from launch.offline import stage, unstage
 from launch.preflight import command as preflight
 from launch.starting import train
+from launch.starting.processes import PROGRAMS
 from launch.transfer import fetch
 
-COMMANDS = (
-    train,
-    experiment,
-    submit,
-    job_commands,
-    fetch,
-    preflight,
-    stage,
-    unstage,
-    verify,
-    bench,
-    parity,
-)
+COMMANDS = (train, experiment, submit, job_commands, fetch, preflight, stage, unstage, verify, bench, parity)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,14 +37,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     # What follows "--" belongs to the trainer: argparse would take its flags for ours.
     cut = arguments.index("--") if "--" in arguments else len(arguments)
-    parser = Parser(prog="python -m launch", description="Start trainers and measure them.")
+    parser = Parser(prog="python -m launch", description="Start trainers, check machines, submit jobs.")
     parser.add_version()
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:
         module.add_command(commands)
-    options = parser.parse_args(arguments[:cut])
+    options, unknown = parser.parse_known_args(arguments[:cut])
+    if unknown:
+        commands.choices[options.command].error(unknown_arguments(unknown, options=options))
     options.launch_arguments, options.trainer_arguments = arguments[:cut], arguments[cut + 1 :]
     return run_command(lambda: options.run(options), program=f"{parser.prog} {options.command}")
+
+
+def unknown_arguments(words: Sequence[str], *, options: argparse.Namespace) -> str:
+    """Return what is wrong with arguments that a command does not know: mostly a trainer's settings without "--"."""
+    line = f"unrecognized arguments: {shlex.join(words)}"
+    if options.command not in ("train", "submit"):
+        return line
+    named = [word for word in words if word in PROGRAMS.values()]
+    program = (named or [PROGRAMS[getattr(options, "framework", "torch")]])[0]
+    settings = shlex.join([*named, *(word for word in words if word not in named)])
+    return f"{line}. Settings of the trainer follow after --, as in `-- {settings}`: see `python {program} --help`"
 
 
 if __name__ == "__main__":

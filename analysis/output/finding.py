@@ -65,7 +65,7 @@ class Finding:
 def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the plots there, as PNG and SVG") -> None:
     """Add the options that tell how a finding is shown; `plots` is the help of that option."""
     parser.add_argument("--format", default="text", help=f"one of {', '.join(FORMATS)} (default: %(default)s)")
-    parser.add_argument("--plots", metavar="DIR", help=plots)
+    parser.add_argument("--plots", metavar="FOLDER", help=plots)
     parser.add_argument("--strict", action="store_true", help="exit code 2 if anything is flagged")
 
 

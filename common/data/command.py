@@ -24,7 +24,9 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
 
     fetch = actions.add_parser("fetch", help="put data sets into the cache, e.g. for nodes without network")
     fetch.add_argument("names", nargs="+", metavar="NAME", help=dataset_help())
-    fetch.add_argument("--data-folder", type=Path, metavar="PATH", help="where the original files are looked for first")
+    fetch.add_argument(
+        "--data-folder", type=Path, metavar="FOLDER", help="where the original files are looked for first"
+    )
     fetch.add_argument("--image-size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="pixels, for images:PATH")
     fetch.add_argument("--gray", action="store_true", help="convert to one channel, for images:PATH")
     fetch.set_defaults(run=fetch_datasets)

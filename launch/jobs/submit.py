@@ -55,7 +55,9 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--repeats", type=int, default=1, help="runs of a trainer, each with the next seed")
     parser.add_argument("--spot", action="store_true", help="on machines that may be taken away, for less")
     parser.add_argument("--no-preflight", action="store_true", help="leave out the look over all hosts")
-    parser.add_argument("--runs-folder", metavar="DIR", help="of its run folders there (default: the site's, or runs)")
+    parser.add_argument(
+        "--runs-folder", metavar="FOLDER", help="of its run folders there (default: the site's, or runs)"
+    )
     parser.add_argument("--jobs-folder", default=JOBS_FOLDER, help="where jobs are kept (default: %(default)s)")
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     parser.set_defaults(run=run)

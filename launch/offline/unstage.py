@@ -75,9 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tar file or folder" + (" (default: the one that this script lies in)" if default else ""),
     )
     parser.add_argument(
-        "--folder", type=Path, default=Path(DEFAULT_FOLDER), metavar="DIR", help="made anew (default: %(default)s)"
+        "--folder", type=Path, default=Path(DEFAULT_FOLDER), metavar="FOLDER", help="made anew (default: %(default)s)"
     )
-    parser.add_argument("--cache", type=Path, metavar="DIR", help="for data sets (default: the cache of this user)")
+    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="for data sets (default: the cache of this user)")
     parser.add_argument("--check", action="store_true", help="check the bundle only")
 
 

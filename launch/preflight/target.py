@@ -15,11 +15,10 @@ from common.errors import UserError, expanded
 from common.utils.paths import ROOT
 from launch.sites.site_files import LaunchSite
 from launch.starting.launchers import Launcher, Slots, assign_ranks, launcher_at
-from launch.starting.processes import PROGRAMS
+from launch.starting.processes import DEFAULT_RANKS, PROGRAMS
 
 Location = Literal["job", "login node", "outside"]
 Channel = Literal["local", "ssh", "srun"]
-DEFAULT_RANKS = 2
 SCONTROL_SECONDS = 10
 # What jobs are submitted with, and the variable that the scheduler sets inside a job.
 SUBMIT_PROGRAMS = {"slurm": "sbatch", "skypilot": "sky", "kubernetes": "kubectl"}

@@ -17,6 +17,7 @@ import psutil
 from common.errors import UserError
 from common.utils.timestamps import STARTED_AT, moment
 
+DEFAULT_RANKS = 2
 PROGRAMS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}
 PATIENCE_SECONDS = 10.0  # between SIGTERM and SIGKILL
 

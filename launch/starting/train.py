@@ -22,7 +22,7 @@ from common.training.resume import AlreadyFinished, look_at_run, read_resumable_
 from common.training.run_setup import RunSetup, prepare_run
 from launch.starting.largest_batch import find_largest_batch
 from launch.starting.launchers import launcher_at
-from launch.starting.processes import PROGRAMS, run_filtered, trainer_environment
+from launch.starting.processes import DEFAULT_RANKS, PROGRAMS, run_filtered, trainer_environment
 
 EXIT_CODE_NOTHING_FITS = 1
 
@@ -35,7 +35,7 @@ def add_command(commands: Any) -> None:
         description="Check the settings, print the command, start the ranks. Settings of the trainer follow after --.",
     )
     parser.add_argument("--framework", choices=sorted(PROGRAMS), default="torch", help="default: %(default)s")
-    parser.add_argument("--np", type=int, default=4, help="number of ranks (default: %(default)s)")
+    parser.add_argument("--np", type=int, default=DEFAULT_RANKS, help="number of ranks (default: %(default)s)")
     parser.add_argument("--controller", choices=["mpi", "gloo"], help="how ranks talk (default: Horovod's choice, mpi)")
     parser.add_argument("--site", metavar="SITE", help="where this is, if ranks are started otherwise there")
     parser.add_argument("--hosts", metavar="a:2,b:2", help="hosts and their slots, or a host file")

@@ -43,7 +43,7 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("job", metavar="JOB", nargs="?", help="a job that `status` shows")
     parser.add_argument("--from", dest="source", metavar="HOST:FOLDER", help="instead: a run, or a folder with runs")
-    parser.add_argument("--to", default="runs", metavar="FOLDER", help="where they are put (default: %(default)s)")
+    parser.add_argument("--folder", default="runs", metavar="FOLDER", help="where they are put (default: %(default)s)")
     parser.add_argument("--jobs-folder", default=JOBS_FOLDER, help="where jobs are kept (default: %(default)s)")
     parser.set_defaults(run=run)
 
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
         )
     place, roots = _of_job(options) if options.job else _of_words(options.source)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves nothing half, as Ctrl-C does
-    fetching = RunFetcher(place, roots, to=expanded(options.to))
+    fetching = RunFetcher(place, roots, to=expanded(options.folder))
     began = time.monotonic()
     with user_errors("fetching runs"):
         fetching.run()
@@ -232,7 +232,7 @@ class RunFetcher:
             self._refuse(
                 run,
                 f"the run here is no earlier state of the one there: {reason}. Received: {shown(run.to)} and "
-                f"{shown(run.path)}. Move the one here away, or fetch --to another folder",
+                f"{shown(run.path)}. Move the one here away, or fetch into another --folder folder",
             )
             return
         before = new.with_name("before")

@@ -34,7 +34,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--ranks", type=int, required=True, help="ranks in the ring")
     parser.add_argument("--elements", type=int, help="numbers in the vector of each rank (default: one a chunk)")
     parser.add_argument("--format", default="text", help=f"one of {', '.join(FORMATS)} (default: %(default)s)")
-    parser.add_argument("--plots", metavar="DIR", help="folder for the picture (default: none is drawn)")
+    parser.add_argument("--plots", metavar="FOLDER", help="folder for the picture (default: none is drawn)")
     parser.set_defaults(run=run)
 
 

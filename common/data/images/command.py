@@ -38,7 +38,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
         "prepare", help="make one file of a folder with a subfolder of images for each class"
     )
     preparing.add_argument("folder", type=Path, metavar="FOLDER", help="with class folders of PNG or JPEG files")
-    preparing.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to make")
+    preparing.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to make")
     preparing.add_argument("--size", required=True, metavar="WxH", help="width x height in pixels, such as 197x148")
     preparing.add_argument("--gray", action="store_true", help="one channel (without it: three)")
     preparing.add_argument(
@@ -77,7 +77,7 @@ def prepare_images(options: argparse.Namespace) -> None:
         seed=_checked_seed(options.seed),
         skip_broken=options.skip_broken,
     )
-    file = expanded(options.out)
+    file = expanded(options.output)
     before, after, skipped = (file.with_name(file.stem + end) for end in ("-before.png", "-after.png", "-skipped.txt"))
     for other in (before, after, skipped):
         if other.exists():

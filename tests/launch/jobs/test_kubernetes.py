@@ -461,6 +461,6 @@ def test_run_folders_are_fetched_through_that_pod(tmp_path: Path, monkeypatch: p
     job = replace(record(own_site(tmp_path, lines)), runs=[str(tmp_path / "volume" / "runs" / "demo")])
     (tmp_path / "jobs" / "demo").mkdir(parents=True)
     write_record(tmp_path / "jobs" / "demo", job)
-    words = ["fetch", "demo", "--jobs-folder", str(tmp_path / "jobs"), "--to", str(tmp_path / "here")]
+    words = ["fetch", "demo", "--jobs-folder", str(tmp_path / "jobs"), "--folder", str(tmp_path / "here")]
     assert launch.main(words) == 0
     assert read_run(tmp_path / "here" / "demo").state == "finished"

@@ -481,7 +481,7 @@ def test_run_folders_are_fetched_from_the_first_machine(tmp_path: Path, sky: Mad
     make_run(home / "sky_workdir" / "runs" / "demo")
     (tmp_path / "jobs" / "demo").mkdir(parents=True)
     write_record(tmp_path / "jobs" / "demo", replace(record(), runs=["runs/demo"]))
-    words = ["fetch", "demo", "--jobs-folder", str(tmp_path / "jobs"), "--to", str(tmp_path / "here")]
+    words = ["fetch", "demo", "--jobs-folder", str(tmp_path / "jobs"), "--folder", str(tmp_path / "here")]
     assert launch.main(words) == 0
     assert read_run(tmp_path / "here" / "demo").state == "finished"
 

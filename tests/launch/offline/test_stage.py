@@ -229,7 +229,7 @@ def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path: Path, kind: 
 def test_prepared_images_come_along(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drawn, prepared = str(tmp_path / "fish"), str(tmp_path / "fish.safetensors")
     assert common_main(["images", "draw", drawn, "--images", "90", "--size", "32x32"]) == 0
-    prepare = ["images", "prepare", drawn, "--size", "20x20", "--gray", "--split", "60/20/20", "--out", prepared]
+    prepare = ["images", "prepare", drawn, "--size", "20x20", "--gray", "--split", "60/20/20", "--output", prepared]
     assert common_main(prepare) == 0
     run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--dataset", f"prepared:{prepared}")
     run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache", tmp_path / "cache")

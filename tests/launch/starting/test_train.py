@@ -308,3 +308,29 @@ def test_a_wrong_command_line_is_one_line(
     assert ended.value.code == 2
     output = capsys.readouterr()
     assert output.out == "" and output.err.count("\n") == 1 and output.err.startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["train", "--framework", "keras", "--np", "2", "--epochs", "1"],
+         "`-- --epochs 1`: see `python keras_impl/train.py --help`"),
+        (["submit", "--site", "slurm", "torch_impl/train.py", "--epochs", "1"],
+         "`-- torch_impl/train.py --epochs 1`: see `python torch_impl/train.py --help`"),
+        (["submit", "--seed", "3"], "`-- --seed 3`"),
+    ],
+)  # fmt: skip
+def test_settings_of_the_trainer_without_dashes_before_them(
+    words: Sequence[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert line.startswith(f"python -m launch {words[0]}: error: unrecognized arguments: ") and hint in line
+
+
+def test_other_commands_do_not_speak_of_a_trainer(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["preflight", "--epochs", "1"])
+    assert "trainer" not in capsys.readouterr().err

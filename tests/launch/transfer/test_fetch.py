@@ -59,7 +59,7 @@ def test_a_folder_of_runs_arrives_as_it_is(tmp_path: Path, capsys: pytest.Captur
     (there / "smoke" / "logs" / "b-r1.log").write_text("no run")
     (there / "a" / ".run.json.abc").write_text("half wri")
     (there / "a" / "empty").write_text("")
-    shown = fetched(capsys, "--from", str(there), "--to", str(to))
+    shown = fetched(capsys, "--from", str(there), "--folder", str(to))
     expected = content(there / "a")
     del expected[".run.json.abc"]
     assert content(to / "a") == expected
@@ -69,14 +69,14 @@ def test_a_folder_of_runs_arrives_as_it_is(tmp_path: Path, capsys: pytest.Captur
     assert read_run(to / "a").epochs == read_run(there / "a").epochs
     # Once more: all is left alone, to the last date.
     before = {path: path.stat().st_mtime_ns for path in to.rglob("*")}
-    shown = fetched(capsys, "--from", str(there), "--to", str(to))
+    shown = fetched(capsys, "--from", str(there), "--folder", str(to))
     assert shown.count("is here already") == 2 and "to copy" not in shown
     assert {path: path.stat().st_mtime_ns for path in to.rglob("*")} == before
 
 
 def test_one_run_keeps_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "there" / "a b")
-    fetched(capsys, "--from", f"{tmp_path}/there/a b/", "--to", str(tmp_path / "to"))
+    fetched(capsys, "--from", f"{tmp_path}/there/a b/", "--folder", str(tmp_path / "to"))
     assert content(tmp_path / "to" / "a b") == content(tmp_path / "there" / "a b")
 
 
@@ -87,10 +87,10 @@ def test_names_with_any_character(tmp_path: Path, capsys: pytest.CaptureFixture[
         (there / name / name).write_text(name, errors="surrogateescape")
         (there / name / "in" / name).mkdir(parents=True)
         (there / name / "in" / name / "c").write_text("c")
-    fetched(capsys, "--from", str(there), "--to", str(to))
+    fetched(capsys, "--from", str(there), "--folder", str(to))
     assert content(to) == content(there) and len(content(to)) == 5 * len(STRANGE)
     assert not Path("owned").exists()
-    assert fetched(capsys, "--from", str(there), "--to", str(to)).count("is here already") == len(STRANGE)
+    assert fetched(capsys, "--from", str(there), "--folder", str(to)).count("is here already") == len(STRANGE)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("folder", ["work/runs", "~/work/runs", "./work/../work/runs/", "{home}/work/runs"])
 def test_by_ssh(ssh: Path, folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(ssh / "work" / "runs" / "a")
-    shown = fetched(capsys, "--from", f"node1:{folder.format(home=ssh)}", "--to", str(tmp_path / "to"))
+    shown = fetched(capsys, "--from", f"node1:{folder.format(home=ssh)}", "--folder", str(tmp_path / "to"))
     assert content(tmp_path / "to" / "a") == content(ssh / "work/runs/a") and "fetched" in shown
     calls = (tmp_path / "calls").read_text()
     assert all("BatchMode=yes" in call and "ConnectTimeout=" in call for call in calls.splitlines())
@@ -125,7 +125,7 @@ def test_by_ssh(ssh: Path, folder: str, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_host_that_is_not_there_is_one_line(ssh: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = fetched(capsys, "--from", "node2:runs", "--to", str(tmp_path / "to"), code=2)
+    shown = fetched(capsys, "--from", "node2:runs", "--folder", str(tmp_path / "to"), code=2)
     assert "Could not resolve hostname node2" in shown and "exit code 255" in shown
     assert not (tmp_path / "to").exists()
 
@@ -168,7 +168,7 @@ def test_sigterm_leaves_nothing_half(tmp_path: Path) -> None:
     slow.write_text(f"#!/bin/sh\ncat > {tmp_path}/s\ngrep -q 'tar -cf' {tmp_path}/s || exec sh {tmp_path}/s\n"
                     f"sh {tmp_path}/s | head -c 1500\ntouch {tmp_path}/half\nsleep 600\n")  # fmt: skip
     slow.chmod(0o755)
-    words = ["fetch", "--from", f"node1:{tmp_path}/there", "--to", str(tmp_path / "to")]
+    words = ["fetch", "--from", f"node1:{tmp_path}/there", "--folder", str(tmp_path / "to")]
     process = subprocess.Popen(
         [sys.executable, "-m", "launch", *words],
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, stdout=subprocess.DEVNULL,
@@ -245,7 +245,7 @@ def test_links_and_pipes_are_refused_and_the_other_runs_come(
     else:
         target = {"link": "/etc/passwd", "broken link": "nowhere", "link to a folder": "/etc"}[kind]
         odd.symlink_to(target)
-    shown = fetched(capsys, "--from", str(there), "--to", str(to), code=2)
+    shown = fetched(capsys, "--from", str(there), "--folder", str(to), code=2)
     assert f"no plain file. Received: {odd}" in shown and "fetched: " in shown
     only_whole(to, "b")
 
@@ -253,7 +253,7 @@ def test_links_and_pipes_are_refused_and_the_other_runs_come(
 def test_a_file_of_two_names_is_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "there" / "a")
     os.link(tmp_path / "there/a/run.json", tmp_path / "there/a/twin.json")
-    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--to", str(tmp_path / "to"))
+    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to"))
     assert content(tmp_path / "to") == content(tmp_path / "there") and shown.count("to copy") == 1
     assert (tmp_path / "to/a/twin.json").stat().st_nlink == 1
 
@@ -285,7 +285,7 @@ def test_an_earlier_state_is_replaced(
 ) -> None:
     there, here = grown(tmp_path, first=first, second=second)
     (here / "weights.safetensors").write_text("of a run that was resumed since")
-    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--to", str(tmp_path / "to"))
+    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to"))
     assert f"replaced an earlier state: {here}" in shown
     assert content(here) == content(there), "nothing of the old state is left"
     only_whole(tmp_path / "to", "a")
@@ -304,7 +304,7 @@ def test_an_earlier_state_stays_where_its_place_cannot_be_taken(
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", refuse)
-    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--to", str(tmp_path / "to"), code=2)
+    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to"), code=2)
     assert "fetching runs failed: No space left on device" in shown
     assert content(here) == before
     only_whole(tmp_path / "to", "a")
@@ -314,7 +314,7 @@ def test_what_is_the_same_need_not_come_again(tmp_path: Path, capsys: pytest.Cap
     there, here = grown(tmp_path, first={"epochs": 1, "state": "running"}, second={"epochs": 2})
     for folder in (there, here):
         (folder / "timeline.json").write_bytes(b"t" * 5_000_000)
-    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--to", str(tmp_path / "to"))
+    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to"))
     assert "3 files to copy, 0.0 MB" in shown
     assert content(here) == content(there)
 
@@ -363,7 +363,7 @@ def test_nothing_else_is_overwritten(
     if change:
         change(here)
     before = content(here)
-    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--to", str(tmp_path / "to"), code=2)
+    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to"), code=2)
     error = shown.splitlines()[-1]
     assert f"no earlier state of the one there: {reason}" in error and f"{here} and {there}" in error
     assert content(here) == before
@@ -374,7 +374,7 @@ def test_a_file_in_the_place_of_a_run_is_kept(tmp_path: Path, capsys: pytest.Cap
     make_run(tmp_path / "there" / "a")
     (tmp_path / "to").mkdir()
     (tmp_path / "to" / "a").write_text("mine")
-    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--to", str(tmp_path / "to"), code=2)
+    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to"), code=2)
     assert "it is no folder of plain files" in shown and (tmp_path / "to/a").read_text() == "mine"
 
 
@@ -387,13 +387,13 @@ def test_a_running_run_comes_whole_and_is_said_to_be_running(
     (there / "timeline.json").write_bytes(os.urandom(3_000_000))
     try:
         writer.add_epoch(make_epoch(1))
-        shown = fetched(capsys, "--from", str(tmp_path / "there"), "--to", str(tmp_path / "to"))
+        shown = fetched(capsys, "--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to"))
         assert "running, 1 epoch so far: fetch it again later" in shown
         writer.add_epoch(make_epoch(2))
     finally:
         writer.end("finished")
     assert len(read_run(tmp_path / "to" / "a").epochs) == 1
-    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--to", str(tmp_path / "to"))
+    shown = fetched(capsys, "--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to"))
     assert "replaced an earlier state" in shown and "finished, 2 epochs" in shown
     assert content(tmp_path / "to" / "a") == content(there)
 
@@ -428,7 +428,7 @@ def test_runs_on_a_file_system_that_both_see_are_left_alone(tmp_path: Path, caps
     run = make_run(tmp_path / "runs" / "a", **RUNNING)
     (tmp_path / "same").symlink_to(tmp_path / "runs")
     before = (run / "run.json").stat()
-    shown = fetched(capsys, "--from", str(tmp_path / "same"), "--to", str(tmp_path / "runs"))
+    shown = fetched(capsys, "--from", str(tmp_path / "same"), "--folder", str(tmp_path / "runs"))
     assert "lies here, where both machines see it" in shown
     assert (run / "run.json").stat() == before
     only_whole(tmp_path / "runs", "a")
@@ -443,7 +443,7 @@ def make_job(tmp_path: Path, *runs: str, site: str = "local") -> list[str]:
         repeats=len(runs), runs=list(runs),
     )  # fmt: skip
     write_job(folder, record)
-    return ["job1", "--jobs-folder", str(tmp_path / "jobs"), "--to", str(tmp_path / "to")]
+    return ["job1", "--jobs-folder", str(tmp_path / "jobs"), "--folder", str(tmp_path / "to")]
 
 
 def test_the_runs_of_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -511,7 +511,7 @@ def test_programs_that_are_not_there_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(tmp_path / "there" / "a")
-    words = ["--from", str(tmp_path / "there"), "--to", str(tmp_path / "to")]
+    words = ["--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to")]
     few = tmp_path / "few"
     few.mkdir()
     for name in ("sh", "find", "xargs", "base64"):

@@ -332,7 +332,7 @@ def test_batches_are_normalised(folder: Path, tmp_path: Path, pixels: str) -> No
 
 
 def command(folder: Path, *arguments: str) -> list[str]:
-    return ["images", "prepare", str(folder), "--size", "6x4", "--out", str(folder.parent / "made"), *arguments]
+    return ["images", "prepare", str(folder), "--size", "6x4", "--output", str(folder.parent / "made"), *arguments]
 
 
 def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -367,7 +367,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--seed", "-2"], "Received: --seed -2"),
         (["--split", "9/9/9"], "Received: --split 9/9/9"),
         (["--dtype", "float32"], "invalid choice: 'float32'"),
-        (["--out", "no/such/folder"], "No such file or directory. Received:"),
+        (["--output", "no/such/folder"], "No such file or directory. Received:"),
     ],
 )
 def test_an_impossible_flag_is_one_line(
