@@ -1,4 +1,4 @@
-"""How findings are shown: tables, plots, the terminal, JSON.
+"""Findings and how they are shown: tables, plots, the terminal, JSON.
 
 Not here: the report page (`analysis/report`).
 """

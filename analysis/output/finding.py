@@ -1,6 +1,6 @@
-"""What a command has found: question, answer, tables, plots and what is to be said against them; and how it is shown.
+"""A finding: the question and answer of a command, its tables, plots, flags and notes; and how it is shown.
 
-Every command makes a `Finding` of run folders. On the terminal it becomes tables and lines, in `report` a chapter.
+Every command returns a `Finding`. On the terminal it becomes tables and lines, in `report` a chapter.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from common.errors import UserError
 
 @dataclass(frozen=True)
 class Plot:
-    """A picture and the numbers in it; `name` becomes that of its files."""
+    """A figure and its numbers; files are named after `name`."""
 
     name: str
     figure: Figure
@@ -31,7 +31,7 @@ class Plot:
 
 
 def numbered(plots: Sequence[Plot]) -> list[Plot]:
-    """Return the plots with a number after every name that has been there before."""
+    """Return the plots with unique names: a number is appended to repeated ones."""
     seen: Counter[str] = Counter()
     renamed = []
     for plot in plots:
@@ -42,15 +42,15 @@ def numbered(plots: Sequence[Plot]) -> list[Plot]:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a command has found.
+    """The answer of a command.
 
     Attributes:
         name: of the command.
         question: that it answers.
-        answer: in a sentence or a few.
-        tables, plots: what shows it.
-        flags: why something is not comparable, or a run is not valid; with --strict they are an error.
-        notes: what was not measured, what could not be drawn and why, how a figure was had.
+        answer: one sentence or a few.
+        tables, plots: the evidence.
+        flags: why something is not comparable, or a run is invalid; an error with --strict.
+        notes: methods, what was not measured, and what could not be drawn and why.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Finding:
 
 
 def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the plots there, as PNG and SVG") -> None:
-    """Add the options that tell how a finding is shown; `plots` is the help of that option."""
+    """Add the options for output; `plots` is the help text of --plots."""
     parser.add_argument("--format", default="text", help=f"one of {', '.join(FORMATS)} (default: %(default)s)")
     parser.add_argument("--plots", metavar="FOLDER", help=plots)
     parser.add_argument("--strict", action="store_true", help="exit code 2 if anything is flagged")
@@ -76,21 +76,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_runs_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that tell which runs to look at."""
-    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
+    """Add the options that select runs."""
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that contain some")
     parser.add_argument(
         "--published",
         nargs="*",
-        metavar="DOCUMENT",
+        metavar="SOURCE",
         help="after RUNS: add the results published in article, notebook, thesis or pydtnn (default: all)",
     )
 
 
 def selected(options: argparse.Namespace) -> Selection:
-    """Return the runs that a command was given.
+    """Return the runs that a command was given; its format is checked before they are read.
 
     Raises:
-        UserError: there are none, or the format or a document is unknown: before the work, not after it.
+        UserError: there are no runs, or the format or a source is unknown.
     """
     check_format(options)
     return named_runs(options)
@@ -100,7 +100,7 @@ def named_runs(options: argparse.Namespace) -> Selection:
     """Return the runs of `add_runs_options`, published results last.
 
     Raises:
-        UserError: there are none, or an unknown document.
+        UserError: there are no runs, or a source is unknown.
     """
     sources = checked_sources(options.published)
     selection = read_runs(options.runs)
@@ -110,17 +110,18 @@ def named_runs(options: argparse.Namespace) -> Selection:
 def check_format(options: argparse.Namespace) -> None:
     """Raise UserError for a format that does not exist."""
     if options.format not in FORMATS:
-        raise UserError(f"there is no such format. Received: --format {options.format}. Use {', '.join(FORMATS)}")
+        raise UserError(f"unknown format. Received: --format {options.format}. Use {', '.join(FORMATS)}")
 
 
 def show(finding: Finding, options: argparse.Namespace) -> None:
-    """Print a finding, and write its plots where asked.
+    """Print a finding, and write its plots if --plots is given.
 
-    In JSON all of it is one object; in the other formats tables go to standard output, several of them each after its
-    title. With all formats but text the words go to standard error too: what programs read stays clean.
+    JSON output is one object. In the other formats tables are printed on standard output, each under its title if
+    there are several. The answer, notes and flags are printed on standard output with text, and on standard error
+    with all other formats, so that programs read tables only.
 
     Raises:
-        UserError: with --strict, if something is flagged; or the plots cannot be written.
+        UserError: something is flagged and --strict is given, or the plots cannot be written.
     """
     notes = [*finding.notes, *published_notes(checked_sources(getattr(options, "published", None)))]
     finding = replace(finding, notes=notes)
@@ -130,7 +131,7 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
     if options.format == "json":
         print(_as_json(finding))
     else:
-        several = len(finding.tables) > 1  # one alone is a plain file of its format
+        several = len(finding.tables) > 1  # a single table is a plain file of its format
         for table in finding.tables:
             title = _TITLES[options.format].format(table.title) if several else ""
             print(title + render(table, options.format) + ("\n" if several or options.format == "text" else ""))
@@ -138,7 +139,7 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
     lines += [f"flag: {flag}" for flag in finding.flags] + [f"plot: {file}" for file in files]
     if options.format == "text":
         print("\n".join(lines))
-    elif not (options.strict and finding.flags):  # what is refused is told in one line
+    elif not (options.strict and finding.flags):  # a refusal is a single line
         print("\n".join(lines), file=sys.stderr)
     refuse_flags(finding.flags, options)
 
@@ -152,9 +153,7 @@ def _as_json(finding: Finding) -> str:
 
 
 def refuse_flags(flags: Sequence[str], options: Any) -> None:
-    """Raise UserError with --strict if something is flagged."""
+    """Raise UserError if something is flagged and --strict is given."""
     if flags and options.strict:
         more = f" ({len(flags)} flags in all)" if len(flags) > 1 else ""
-        raise UserError(
-            f"this is not comparable. Received: {flags[0]}{more}. Leave out --strict to see it all the same"
-        )
+        raise UserError(f"not comparable. Received: {flags[0]}{more}. Leave out --strict to see the tables anyway")

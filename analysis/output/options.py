@@ -1,4 +1,4 @@
-"""Options that several commands share: accuracies on the command line, in percent."""
+"""Options of several commands: accuracies, given in percent."""
 
 import argparse
 import math
@@ -7,36 +7,36 @@ MARGIN = 0.005  # of accuracy, as a fraction: half a percentage point
 
 
 def percent(text: str) -> float:
-    """Return a number above 0 and up to 100, for argparse.
+    """Parse a number in (0, 100], for argparse.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: the text is not such a number.
     """
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"a number above 0 and up to 100 is needed. Received: {text}")
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and at most 100. Received: {text}")
     return value
 
 
 def add_margin_option(parser: argparse.ArgumentParser) -> None:
-    """Add the margin within which accuracies are called the same."""
+    """Add --margin: the difference up to which accuracies count as the same."""
     parser.add_argument(
         "--margin",
         type=percent,
         default=MARGIN * 100,
         metavar="POINTS",
-        help="percentage points within which accuracies are called the same (default: %(default)s)",
+        help="percentage points within which accuracies count as the same (default: %(default)s)",
     )
 
 
 def add_target_option(parser: argparse.ArgumentParser, *, shown: str) -> None:
-    """Add a validation accuracy; `shown` is what is shown until it is reached."""
+    """Add --target, a validation accuracy; `shown` names the quantity reported up to it."""
     parser.add_argument(
         "--target",
         type=percent,
         metavar="PERCENT",
-        help=f"show the {shown} to this validation accuracy (default: the target that runs recorded)",
+        help=f"show the {shown} to this validation accuracy (default: the target recorded in the runs)",
     )

@@ -1,4 +1,4 @@
-"""How plots look, what several of them draw, and how they are written: as PNG for a page, as SVG for a paper."""
+"""The style of plots, what several of them draw, and writing them: PNG for pages, SVG for papers."""
 
 import math
 import textwrap
@@ -17,17 +17,17 @@ from analysis.runs.labels import FRAMEWORK_LABELS
 from analysis.stats.inference import median_interval
 from common.errors import from_os_error
 
-matplotlib.use("Agg")  # no window, also where there is a screen
-# Told apart by readers who do not see all colours (Okabe and Ito 2008), and by their dashes in print.
+matplotlib.use("Agg")  # no window
+# Colors for readers with color blindness (Okabe and Ito 2008); dashes and markers for print.
 STYLES: dict[str, dict[str, Any]] = {
     "torch": {"color": "#D55E00", "linestyle": "-", "marker": "o", "label": FRAMEWORK_LABELS["torch"]},
     "keras": {"color": "#0072B2", "linestyle": "--", "marker": "s", "label": FRAMEWORK_LABELS["keras"]},
 }
-# For what is no framework, such as sites or devices; in the order of their lightness too, for print.
+# For anything but frameworks, such as sites or devices; ordered by lightness, for print.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 MARKERS = "osD^vP*"
 IDEAL: dict[str, Any] = {"color": "#555555", "linestyle": (0, (1, 2)), "linewidth": 1.2}
-LOG_FROM = 20.0  # largest / smallest value: from here on a scale is logarithmic
+LOG_FROM = 20.0  # largest / smallest value above which a scale is logarithmic
 ROW_INCHES = 0.42
 SETTINGS: Any = {
     "font.size": 9,
@@ -40,7 +40,7 @@ SETTINGS: Any = {
     "legend.frameon": False,
     "savefig.dpi": 130,
     "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "horovod-twins",  # the same figure gives the same file
+    "svg.hashsalt": "horovod-twins",  # equal figures give equal files
 }
 
 
@@ -48,7 +48,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write `<name>.png` and `<name>.svg`; return their paths.
 
     Raises:
-        UserError: the folder cannot be made or written.
+        UserError: the folder cannot be created or written.
     """
     files = [folder / f"{name}.png", folder / f"{name}.svg"]
     try:
@@ -63,7 +63,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Values in a row of a plot: what stands beside it, how it is drawn, and whether they are published figures."""
+    """A row of values in a plot, with its label and style; published values are hollow."""
 
     label: str
     values: Sequence[float]
@@ -72,18 +72,18 @@ class Row:
 
 
 def wrapped(label: str, *, width: int = 48) -> str:
-    """Return a label in lines of so many characters, that the axes beside it keep their place."""
+    """Return a label broken into lines of at most `width` characters."""
     return "\n".join(line for part in label.split("\n") for line in textwrap.wrap(part, width, break_on_hyphens=False))
 
 
 def n_words(counts: Iterable[int]) -> str:
-    """Return how many runs rows have, such as "n = 5 to 10"."""
+    """Return the range of the numbers of runs, such as "n = 5 to 10"."""
     different = sorted(set(counts))
     return f"n = {different[0]}" if len(different) == 1 else f"n = {different[0]} to {different[-1]}"
 
 
 def spread_words(counts: Sequence[int]) -> str:
-    """Return how many runs rows have, at least one each, and what `draw_rows` draws of them; few have no interval."""
+    """Return the numbers of runs (at least 1) and what `draw_rows` draws for them; few runs have no interval."""
     most = max(counts)
     drawn = ["all points"]
     if most > 1:
@@ -94,19 +94,19 @@ def spread_words(counts: Sequence[int]) -> str:
 
 
 def framework_style(framework: str) -> dict[str, Any]:
-    """Return how a framework is drawn, the same everywhere; grey for one that is not ours."""
+    """Return the style of a framework, the same in all plots; gray for frameworks of published results."""
     other = {"color": "#555555", "linestyle": ":", "marker": "^", "label": framework}
     return STYLES.get(framework, other)
 
 
 def draw_rows(ax: Axes, groups: Sequence[tuple[str, Sequence[Row]]], *, unit: str, scale: float = 1.0) -> None:
-    """Draw every value as a point, with median and 95 % interval; groups below each other, one row for each of theirs.
+    """Draw every value as a point, with median and 95 % interval; one line per row, groups below each other.
 
     Args:
         ax: empty axes.
-        groups: label -> rows. Values that are not finite are not drawn.
-        unit: of the values times scale, beneath the axis.
-        scale: what values are multiplied by.
+        groups: label and rows. Values that are not finite are not drawn.
+        unit: of the values times scale, below the axis.
+        scale: factor for the values.
     """
     top, ticks, labels, everything = 0.0, [], [], []
     for label, rows in groups:
@@ -130,7 +130,7 @@ def draw_rows(ax: Axes, groups: Sequence[tuple[str, Sequence[Row]]], *, unit: st
 
 
 def scale_axis(ax: Axes, values: Sequence[float], *, axis: str = "x") -> None:
-    """Make an axis logarithmic, and say so, where its values lie far apart; else leave it."""
+    """Make an axis logarithmic, and label it so, if its values span more than a factor of LOG_FROM."""
     if values and min(values) > 0 and max(values) / min(values) > LOG_FROM:
         getattr(ax, f"set_{axis}scale")("log")
         of_axis, decades = getattr(ax, f"{axis}axis"), math.log10(max(values) / min(values))
@@ -142,7 +142,7 @@ def scale_axis(ax: Axes, values: Sequence[float], *, axis: str = "x") -> None:
 
 def _draw_row(ax: Axes, values: np.ndarray, y: float, row: Row) -> None:
     style: dict[str, Any] = {"color": row.style["color"], "marker": row.style["marker"]}
-    # Points beside each other where there are many; always the same places.
+    # Spread points that would overlap; the offsets are always the same.
     offsets = 0.22 * np.sin(np.arange(len(values)) * 2.4) if len(values) > 1 else np.zeros(1)
     fill = "white" if row.published else row.style["color"]
     alpha = 0.45 if len(values) > 1 else 1.0

@@ -1,4 +1,4 @@
-"""Tables for the terminal, for papers and for programs."""
+"""Tables, and how they are rendered for the terminal, papers and programs."""
 
 import csv
 import io
@@ -20,10 +20,10 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under headings. Numbers stay numbers: how they are shown is told by the `formats` of their columns.
+    """Rows under headings; numbers are rounded only when they are shown.
 
     Attributes:
-        formats: heading -> format of its numbers for readers, such as ".1e"; csv and json get them in full.
+        formats: heading -> format of its numbers for readers, such as ".1e"; CSV and JSON contain them in full.
     """
 
     title: str
@@ -33,9 +33,9 @@ class Table:
 
 
 def render(table: Table, form: Format) -> str:
-    """Return the table as text; None is an empty cell, and null in JSON."""
+    """Return the table as text; None becomes an empty cell, or null in JSON."""
     if form == "json":
-        # JSON knows no infinity and no NaN: they become words.
+        # JSON has no infinity and no NaN: they become strings.
         rows = [{name: _for_json(cell) for name, cell in zip(table.headings, row, strict=True)} for row in table.rows]
         return json.dumps({"title": table.title, "rows": rows}, indent=1, allow_nan=False)
     if form == "csv":
@@ -44,12 +44,12 @@ def render(table: Table, form: Format) -> str:
         writer.writerow(table.headings)
         writer.writerows(table.rows)
         return text.getvalue().rstrip("\n")
-    rows_for_people = [
+    shown = [
         [shown_cell(cell, table.formats.get(name, "")) for name, cell in zip(table.headings, row, strict=True)]
         for row in table.rows
     ]
     body = tabulate(
-        rows_for_people or [[""] * len(table.headings)],
+        shown or [[""] * len(table.headings)],
         headers=list(table.headings),
         tablefmt=_TABULATE[form],
         disable_numparse=True,
@@ -59,7 +59,7 @@ def render(table: Table, form: Format) -> str:
 
 
 def shown_cell(cell: Cell, form: str) -> str:
-    """Return a cell as readers see it; None is nothing."""
+    """Return a cell as readers see it; None is empty."""
     if cell is None:
         return ""
     return format(cell, form) if isinstance(cell, int | float) and form else str(cell)
@@ -70,5 +70,5 @@ def _for_json(cell: Cell) -> Cell:
 
 
 def shown_interval(interval: Interval | None, form: str, *, scale: float = 1.0) -> str | None:
-    """Return an interval for a cell, such as "1.05 to 1.12"; None where there is none."""
+    """Return an interval as a cell, such as "1.05 to 1.12"; None without an interval."""
     return f"{interval.low * scale:{form}} to {interval.high * scale:{form}}" if interval else None

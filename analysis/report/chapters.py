@@ -1,4 +1,4 @@
-"""The chapters of a report that no other command has: machines, settings, parity, commands, what was not measured."""
+"""Chapters that only the report has: machines, settings, parity, commands, what was not measured."""
 
 import math
 import shlex
@@ -22,13 +22,13 @@ from common.run_folder.environment import Environment
 from common.run_folder.records import EpochRecord, Hashes, NotRecorded, Status, World
 
 _SHOWN_DIGITS = 10  # of a hash
-# Flags of a trainer that only name a run: its seed stands in a column of its own.
+# Options of a trainer that identify a run; the seed has its own column.
 _NAMING = ("--seed", "--name", "--runs-folder")
-_MANY = 12  # seeds that are listed one by one
+_MOST_SEEDS = 12  # listed one by one
 
 
 def machines(selection: Selection) -> Finding:
-    """Say on what the runs ran: machines, and the versions of what they used."""
+    """Return the machines of the runs and the versions of their packages."""
     runs = selection.runs
     known = [(run, run.record.environment) for run in runs if isinstance(run.record.environment, Environment)]
     groups: dict[tuple[Any, ...], list[StudiedRun]] = defaultdict(list)
@@ -67,11 +67,11 @@ def machines(selection: Selection) -> Finding:
 
 def _machines_answer(groups: dict[Any, list[StudiedRun]], *, unknown: int, total: int) -> str:
     if not groups:
-        return "The records of these runs do not tell."
+        return "Not recorded in these runs."
     kinds = list(dict.fromkeys((key[3], key[5], key[0]) for key in groups))
     words = "; ".join(f"{processor}, {cores} cores, site {site}" for processor, cores, site in kinds[:3])
     more = f" and {len(kinds) - 3} more kinds" if len(kinds) > 3 else ""
-    missing = f" Of {unknown} of {total} runs the machine is not recorded." if unknown else ""
+    missing = f" The machine of {unknown} of {total} runs is not recorded." if unknown else ""
     return f"{'One kind' if len(kinds) == 1 else f'{len(kinds)} kinds'} of machine: {words}{more}.{missing}"
 
 
@@ -80,7 +80,7 @@ def _day(run: StudiedRun) -> str:
 
 
 def settings(selection: Selection) -> Finding:
-    """Say what was run: the settings that all runs share, and those in which they differ."""
+    """Return the settings that all runs share, and those in which they differ."""
     cells = cells_of(selection.runs)
     names = list(dict.fromkeys(name for cell in cells for name in cell.settings))
     values = {name: {cell.settings.get(name, _NOT_RECORDED) for cell in cells} for name in names}
@@ -110,7 +110,7 @@ _NOT_RECORDED = "not recorded"
 
 
 def _setting(value: Any) -> str | int | float:
-    """Return a setting for a cell of a table; tables of words and numbers sort as such."""
+    """Return a setting as a table cell; numbers stay numbers, so that tables sort by them."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return value if isinstance(value, int | float) else "none" if value is None else str(value)
@@ -126,12 +126,12 @@ def _seeds(runs: Iterable[StudiedRun]) -> str:
         return _NOT_RECORDED
     if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
         return f"{seeds[0]} to {seeds[-1]}"
-    shown = ", ".join(str(seed) for seed in seeds[:_MANY])
-    return shown + (f" and {len(seeds) - _MANY} more" if len(seeds) > _MANY else "")
+    shown = ", ".join(str(seed) for seed in seeds[:_MOST_SEEDS])
+    return shown + (f" and {len(seeds) - _MOST_SEEDS} more" if len(seeds) > _MOST_SEEDS else "")
 
 
 def parity(selection: Selection) -> Finding:
-    """Say whether both frameworks ran the same experiment: first weights and order of the samples, seed by seed."""
+    """Return whether both frameworks ran the same experiment: first weights and sample order, seed by seed."""
     pairs, _ = pairs_of(cells_of(selection.runs))
     headings = ["model, data set, np", "seeds in common", *(f"same {title}" for title in HASHES.values()),
                 "settings that differ", "verdict"]  # fmt: skip
@@ -156,7 +156,7 @@ def parity(selection: Selection) -> Finding:
         question="Did both frameworks run the same experiment?",
         answer=_parity_answer([row[-1] for row in rows], seeds=len(by_seed)),
         tables=[
-            Table("Same first weights, same order of the samples", headings, rows, {}),
+            Table("Same first weights, same sample order", headings, rows, {}),
             Table(
                 "Seed by seed: hashes",
                 ["model, data set, np", "seed", *(f"{title}, {side}" for title in HASHES.values() for side in sides),
@@ -171,7 +171,7 @@ Hashed = dict[str, tuple[set[str], set[str]]]
 
 
 def _hashes_by_seed(base: Cell, other: Cell) -> Iterator[tuple[int, Hashed]]:
-    """Yield each seed that both cells have, and name of a hash -> the hashes of its runs on either side."""
+    """Yield each seed of both cells with its hashes: name of a hash -> those of the runs on either side."""
     sides = []
     for cell in (base, other):
         of_seed: dict[int, list[StudiedRun]] = defaultdict(list)
@@ -189,7 +189,7 @@ def _hashes(runs: Iterable[StudiedRun], name: str) -> set[str]:
 
 
 def _same(sides: tuple[set[str], set[str]]) -> bool | None:
-    """Return whether both sides have one and the same hash; None where a side has none."""
+    """Return whether both sides have the same single hash; None if a side has none."""
     return None if not all(sides) else len(sides[0] | sides[1]) == 1
 
 
@@ -209,7 +209,7 @@ def _parity_answer(verdicts: Sequence[Any], *, seeds: int) -> str:
         return "No experiment was run in both frameworks."
     counts = Counter(verdicts)
     words = (
-        f"In {counts['same']} of {counted(len(verdicts), 'comparison')} both frameworks began with the same weights "
+        f"In {counts['same']} of {counted(len(verdicts), 'comparison')} both frameworks started from the same weights "
         f"and saw the same samples in the same order, under the same settings ({counted(seeds, 'seed')} compared)"
     )
     if counts["not the same"]:
@@ -220,7 +220,7 @@ def _parity_answer(verdicts: Sequence[Any], *, seeds: int) -> str:
 
 
 def commands(selection: Selection) -> Finding:
-    """Say how the runs were made: their commands, those that differ in seed and name only put together."""
+    """Return the commands of the runs, grouped by all but seed and name."""
     groups: dict[str, list[StudiedRun]] = defaultdict(list)
     for run in selection.runs:
         if isinstance(run.record.environment, Environment):
@@ -234,18 +234,18 @@ def commands(selection: Selection) -> Finding:
         name="commands",
         question="How were these runs made?",
         answer=f"By {counted(len(groups), 'command')}, with the seeds beside each ({known:,} of "
-        f"{counted(len(selection.runs), 'run')}); start them in the project's folder."
+        f"{counted(len(selection.runs), 'run')}); run them in the project's folder."
         if groups
-        else "The records of these runs hold no commands.",
+        else "The records of these runs contain no commands.",
         tables=[Table("Commands", ["framework", "command", "seeds", "runs"], rows, {})],
         notes=_reasons(selection.runs, lambda run: run.record.environment, "command"),
     )
 
 
 def command_of(run: StudiedRun) -> str:
-    """Return the command that started a run and its ranks, with SEED for the seed and without its name.
+    """Return the command that started a run and its ranks, with SEED for the seed and without the name.
 
-    Over several hosts it is that of `horovodrun`.
+    For several hosts it is the command of `horovodrun`.
     """
     environment, world = run.record.environment, run.record.world
     assert isinstance(environment, Environment), "only such runs have a command"
@@ -277,7 +277,7 @@ def _without_names(arguments: Sequence[str]) -> list[str]:
 
 
 def not_measured(selection: Selection) -> Finding:
-    """Say what the records leave out, and why."""
+    """Return what the records do not contain, and why."""
     counts: dict[tuple[str, str], int] = Counter(missing for run in selection.runs for missing in set(_missing(run)))
     total = len(selection.runs)
     rows: list[list[Any]] = [
@@ -286,39 +286,39 @@ def not_measured(selection: Selection) -> Finding:
     return Finding(
         name="not-measured",
         question="What was not measured?",
-        answer=f"{counted(len({what for what, _ in counts}), 'figure')} of some or all of {counted(total, 'run')}."
+        answer=f"{counted(len({what for what, _ in counts}), 'value')} of some or all of {counted(total, 'run')}."
         if rows
-        else "Every figure that a record has a place for was measured in every run.",
-        tables=[Table("Not measured", ["figure", "why", "runs", "of"], rows, {})],
+        else "Every value that a record can contain was measured in every run.",
+        tables=[Table("Not measured", ["value", "why", "runs", "of"], rows, {})],
     )
 
 
 def _missing(run: StudiedRun) -> Iterator[tuple[str, str]]:
-    """Yield what a run's record leaves out, and why."""
+    """Yield what a run's record does not contain, and why."""
     record = run.record
     for part in fields(record):
         yield from _not_recorded(part.name, getattr(record, part.name))
     if record.energy is None:
-        yield "energy", "not asked for (--energy)"
+        yield "energy", "not requested (--energy)"
     elif isinstance(record.energy, EnergyRecord):
         for device in record.energy.devices:
             if device.method == "absent":
                 yield f"energy: {device.kind}", device.reason or "no reason recorded"
     if record.isolation is None:
-        yield "isolation", "the run did not look at its machine"
+        yield "isolation", "the run did not check its machine"
     elif getattr(record.isolation, "throttled_cores", 0) is None:
-        yield "isolation: throttled cores", "the machine does not count them"
+        yield "isolation: throttled cores", "not counted by the machine"
     if run.state != "finished":
         return
     for one in fields(EpochRecord):
         if one.name not in ("epoch", "weights_hash") and bool(np.all(np.isnan(run.series(one.name)))):
-            yield f"each epoch's {_words(one.name)}", "not in epochs.jsonl, or no number there"
+            yield f"each epoch's {_words(one.name)}", "missing or not a number in epochs.jsonl"
     if math.isnan(run.total("seconds_to_target")):
-        yield "totals: seconds to target", "no target was asked for (--target-accuracy), or it was not reached"
+        yield "totals: seconds to target", "no --target-accuracy, or not reached"
 
 
 def _not_recorded(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield what stands as not recorded in a part of a record, one level deep, as the records are."""
+    """Yield what a part of a record marks as not recorded, one level deep, which is the depth of records."""
     if isinstance(value, NotRecorded):
         yield _words(name), value.not_recorded
     elif is_dataclass(value):
@@ -333,7 +333,7 @@ def _words(name: str) -> str:
 
 
 def _reasons(runs: Iterable[StudiedRun], part_of: Callable[[StudiedRun], Any], what: str) -> list[str]:
-    """Return a note for each reason why a part of a record is missing."""
+    """Return a note per reason for a missing part of a record."""
     parts = (part_of(run) for run in runs)
     reasons = Counter(part.not_recorded for part in parts if isinstance(part, NotRecorded))
     return [f"{what} not recorded in {counted(count, 'run')}: {reason}" for reason, count in reasons.items()]

@@ -1,4 +1,4 @@
-"""`python -m analysis report`: all that runs tell, in one HTML file that needs nothing beside it."""
+"""`python -m analysis report`: every answer about the runs, in one self-contained HTML file."""
 
 import argparse
 import shlex
@@ -27,7 +27,7 @@ from common.run_folder.records import now
 from common.utils.atomic import write_atomically
 
 Chapter = Callable[[Selection], Finding]
-# What the runs answer, then what they were: a new command is a chapter once it stands here.
+# Answers first, then what the runs were.
 CHAPTERS: tuple[Chapter, ...] = (
     frameworks.find,
     clouds.find,
@@ -44,7 +44,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     report_chapters.commands,
     report_chapters.not_measured,
 )
-MOST_NAMED = 5  # of the folders that the report was made of
+MOST_NAMED = 5  # folders in the command shown at the top
 
 
 def add_command(commands: Any) -> None:
@@ -52,7 +52,7 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "report",
         help="everything in one HTML file, for a browser, a phone and paper",
-        description="Write everything that runs tell into one HTML file that loads nothing.",
+        description="Write every answer about the runs into one HTML file that loads nothing.",
     )
     add_runs_options(parser)
     parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="default: %(default)s")
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _check_output(output: Path, *, replaced: bool) -> None:
-    """Raise UserError for a file that must not or cannot be written: before the work, not after it."""
+    """Raise UserError, before the work, for a file that must not or cannot be written."""
     if output.is_dir():
         raise UserError(f"the report is a file. Received: -o {output}, a folder. Name a file in it")
     if output.exists() and not replaced:
@@ -103,7 +103,7 @@ def page_of(selection: Selection, *, folders: Sequence[str], title: str | None =
     Args:
         selection: the runs.
         folders: their paths, as the user gave them.
-        title: None: one that names what was run.
+        title: None: one that names the models.
     """
     chapters = [*CHAPTERS]
     if any(run.origin == "imported" for run in selection.runs):
@@ -122,11 +122,11 @@ def page_of(selection: Selection, *, folders: Sequence[str], title: str | None =
 
 
 def _published(selection: Selection) -> Finding:
-    """Return what readers of the published results among the runs have to know."""
+    """Return the published results among the runs, with their places and remarks."""
     notes = [[note.removeprefix("published ")] for note in published_notes(selection.published)]
     return Finding(
         name="published",
-        question="Which published results stand among these runs?",
+        question="Which published results are among these runs?",
         answer=f"From the sources {' and '.join(selection.published)}; they cannot be checked.",
         tables=[Table("Published results and claims", ["name, place, number of runs, remark"], notes, {})],
     )
@@ -143,21 +143,21 @@ def _facts(selection: Selection, folders: Sequence[str]) -> dict[str, str]:
     more = [f"and {len(folders) - MOST_NAMED} more"] if len(folders) > MOST_NAMED else []
     published = ["--published", *selection.published] if selection.published else []
     return {
-        "Made": now()[:16].replace("T", " ") + " UTC",
-        "From": f"{len(selection.runs):,} run{'' if len(selection.runs) == 1 else 's'}",
-        "By": " ".join(["python -m analysis report", *named, *more, *published]),
+        "Created": now()[:16].replace("T", " ") + " UTC",
+        "Runs": f"{len(selection.runs):,} run{'' if len(selection.runs) == 1 else 's'}",
+        "Command": " ".join(["python -m analysis report", *named, *more, *published]),
         "Revision": describe_environment().source_revision,
     }
 
 
 def _without(finding: Finding, left_out: Sequence[str]) -> Finding:
-    """Return the finding without the flags for folders left out, which the page has once for all chapters."""
+    """Return the finding without flags for folders left out, which the page shows once."""
     said = set(left_out)
     return replace(finding, flags=[flag for flag in dict.fromkeys(finding.flags) if flag not in said])
 
 
 def _flags_table(findings: Sequence[Finding]) -> Table:
-    """Return each flag once, with the chapters that it is of."""
+    """Return each flag once, with its chapters."""
     chapters: dict[str, list[str]] = defaultdict(list)
     for finding in findings:
         for flag in finding.flags:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
-from markupsafe import Markup, escape
 
 from analysis.output.finding import Finding, Plot
 from analysis.output.tables import Table
@@ -94,7 +93,7 @@ class Chapter:
 def html_of(page: Page) -> str:
     """Return the page as HTML."""
     template = _environment().get_template("page.html.jinja")
-    style, script = (Markup((_TEMPLATES / f"report.{kind}").read_text(encoding="utf-8")) for kind in ("css", "js"))
+    style, script = ((_TEMPLATES / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     return template.render(
         page=page,
         style=style,
@@ -134,6 +133,6 @@ def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _with_unit(heading: str) -> Markup:
-    """Return a heading whose unit stays on the line of what it measures, as in "time,&nbsp;s"."""
-    return escape(heading).replace(", ", Markup(",&nbsp;"))
+def _with_unit(heading: str) -> str:
+    """Return a heading whose unit stays on the line of what it measures: a no-break space follows the comma."""
+    return heading.replace(", ", ",\N{NO-BREAK SPACE}")

@@ -1,8 +1,8 @@
-"""Names of the frameworks as people read them."""
+"""Display names of the frameworks."""
 
 FRAMEWORK_LABELS = {"torch": "PyTorch", "keras": "Keras"}
 
 
 def framework_label(framework: str) -> str:
-    """Return a framework's name for people; one that is not ours keeps its own."""
+    """Return the display name; frameworks of published results keep their own."""
     return FRAMEWORK_LABELS.get(framework, framework)

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
         UserError: an impossible number of ranks or elements, an unknown format, a folder that cannot be written.
     """
     if options.format not in FORMATS:
-        raise UserError(f"there is no such format. Received: --format {options.format}. Use {', '.join(FORMATS)}")
+        raise UserError(f"unknown format. Received: --format {options.format}. Use {', '.join(FORMATS)}")
     elements = options.ranks if options.elements is None else options.elements
     _check(options.ranks, elements)
     if options.ranks == 1:

@@ -147,7 +147,7 @@ def test_one_rank_has_nothing_to_send(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--ranks", "1000000000000"], "more ranks than can be shown. Received: --ranks 1000000000000"),
         (["--ranks", "4", "--elements", "3"], "Received: --elements 3 --ranks 4. Give 4 elements or more"),
         (["--ranks", "4", "--elements", "100000000000"], "Give 714285 elements or less"),
-        (["--ranks", "2", "--format", "pdf"], "there is no such format"),
+        (["--ranks", "2", "--format", "pdf"], "unknown format"),
         (["--ranks", "2", "--plots", "FILE/plots"], "writing a plot failed"),
     ],
 )

@@ -118,11 +118,11 @@ def test_the_page_answers_and_shows_what_the_runs_were(tmp_path: Path, capsys: p
     for words in (
         "Keras and PyTorch on Horovod: cnn",
         "Which framework is faster, and are the accuracies the same?",
-        "In 1 of 1 comparison both frameworks began with the same weights",
+        "In 1 of 1 comparison both frameworks started from the same weights",
         "One kind of machine: example, 2 cores, site local.",
         "6 runs of 2 combinations of settings; 6 measured.",
         "What was not measured?",
-        "not asked for (--energy)",
+        "not requested (--energy)",
         "the masks of dropout differ",
     ):
         assert words in page.text, words
@@ -261,7 +261,7 @@ def test_what_was_not_measured_has_a_reason_and_a_count() -> None:
         energy=NotRecorded("no meter"),
     )
     rows = report_chapters.not_measured(Selection([studied(known), studied(unknown)], [])).tables[0].rows
-    assert ["energy", "not asked for (--energy)", 1, 2] in rows
+    assert ["energy", "not requested (--energy)", 1, 2] in rows
     assert ["energy", "no meter", 1, 2] in rows
     assert ["hashes: sample order", "not kept", 1, 2] in rows
     assert ["totals: startup seconds", "no clock", 1, 2] in rows
@@ -414,7 +414,7 @@ def test_flags_are_shown_once_and_refused_with_strict(tmp_path: Path, capsys: py
     strict = tmp_path / "strict.html"
     assert main(["report", str(runs), "-o", str(strict), "--strict"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("python -m analysis report: error: this is not comparable. Received: ")
+    assert error.startswith("python -m analysis report: error: not comparable. Received: ")
     assert error.count("\n") == 1 and "one timed run alone proves nothing" in error and not strict.exists()
 
 

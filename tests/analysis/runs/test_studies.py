@@ -353,7 +353,7 @@ def test_a_margin_that_is_none_is_one_line(
         main([command, str(tmp_path), f"--margin={margin}"])
     error = capsys.readouterr().err.splitlines()
     assert ended.value.code == 2 and len(error) == 1
-    assert f"a number above 0 and up to 100 is needed. Received: {margin}" in error[0]
+    assert f"expected a number above 0 and at most 100. Received: {margin}" in error[0]
 
 
 def test_many_comparisons_are_said_to_find_some_by_chance(tmp_path: Path) -> None:
