@@ -14,6 +14,7 @@ python -m analysis parity FOLDER                      what the proofs of `python
 python -m analysis parity RUN RUN                     whether two runs were the same experiment
 python -m analysis bench FILE                         the speed that `python -m launch bench` measured
 python -m analysis verify RERUN                       whether a rerun of `python -m launch verify` reproduces its run
+python -m analysis experiment FOLDER                  medians of each cell of an experiment
 python -m analysis import-thesis FOLDER -o RUNS       the raw files of the thesis as run folders
 python -m analysis thesis RUNS...                     its tables and figures, with the published values
 python -m analysis ring --ranks 4                     the ring all-reduce, pass by pass
@@ -23,7 +24,7 @@ import sys
 from collections.abc import Sequence
 
 from analysis.questions import aa_test as a_against_a
-from analysis.questions import bench, check, compare, frameworks, times, verify
+from analysis.questions import bench, check, compare, experiment, frameworks, times, verify
 from analysis.questions.clouds import command as clouds
 from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
@@ -49,6 +50,7 @@ COMMANDS = (
     parity,
     bench,
     verify,
+    experiment,
     import_thesis,
     thesis,
     ring,

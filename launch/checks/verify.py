@@ -26,7 +26,7 @@ from common.model.weights import weights_hash
 from common.run_folder.environment import TUNING_VARIABLES, Environment
 from common.run_folder.records import Hashes, Run, World, read_run
 from common.training.run_setup import RunSetup
-from launch.experiments.runs import this_host
+from launch.experiments.survey import this_host
 from launch.starting.analysis import run_analysis
 from launch.starting.launchers import train_command
 from launch.starting.processes import PROGRAMS, require_program, run_filtered, settings_flags, trainer_environment

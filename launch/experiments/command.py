@@ -1,50 +1,51 @@
-"""`python -m launch experiment`: many runs from one settings file, in order, and on again after an interruption.
+"""`python -m launch experiment`: make the runs of one settings file, in order, and resume after an interruption.
 
     python -m launch experiment list                       the experiments that come with the project
-    python -m launch experiment run smoke --dry-run        commands, and an estimate of time, energy and money
-    python -m launch experiment run FILE                   run what is missing
-    python -m launch experiment status FILE                what is done, what failed, what is left
+    python -m launch experiment run smoke --dry-run        commands, and an estimate of time, energy and cost
+    python -m launch experiment run FILE                   make the missing runs
+    python -m launch experiment status FILE                medians so far, failed and missing runs
 
-Each run is a run folder in `runs/<name of the file>/`; `launch/experiments/plan.py` tells what a file may say.
+Each run has a run folder in `runs/<name of the file>/`; `launch/experiments/experiment_file.py` defines the file.
 """
 
 import argparse
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from tabulate import tabulate
 
 from common.distributed.console import counted
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded, user_errors
+from common.run_folder.experiment_status import status_as_json
 from common.sites.table import SITES_FILE, Sites, read_sites
-from launch.experiments.plan import Plan, PlannedRun, Preparation, only_matching, read_plan, shipped_experiments
-from launch.experiments.report import estimate, outcome, print_commands, print_left, print_status, unfinished
-from launch.experiments.runs import POLL_SECONDS, carry_out, host_of, left_over_preparation, survey, this_host
+from launch.experiments.experiment_file import shipped_experiments
+from launch.experiments.plan import only_matching, read_plan
+from launch.experiments.report import Estimator, outcome, print_commands
+from launch.experiments.runs import make_run, prepare
+from launch.experiments.survey import missing_runs, resources_of, status_of, survey, this_host
+from launch.starting.analysis import run_analysis
 from launch.starting.launchers import launcher_at
 from launch.starting.progress import Progress
 
 EXIT_CODE_INCOMPLETE = 1
-UNKNOWN_SECONDS = 60.0  # stands for a time that cannot be estimated, in the bar only
+UNKNOWN_SECONDS = 60.0  # used in the bar for a run whose time cannot be estimated
 
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser("experiment", help="many runs from one settings file, repeated and in order")
+    parser = commands.add_parser("experiment", help="make many runs from one settings file")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="show the experiments that come with the project")
     listing.set_defaults(run=lambda options: list_experiments())
-    running = actions.add_parser("run", help="run what is missing")
+    running = actions.add_parser("run", help="make the missing runs")
     running.add_argument("--dry-run", action="store_true", help="print commands and estimate, run nothing")
     running.set_defaults(run=run)
-    status = actions.add_parser("status", help="show what is done, what failed and what is left")
-    status.add_argument("--base", metavar="CELL", help="by whose EDP all are divided (default: the first metered)")
+    status = actions.add_parser("status", help="show medians so far, failed and missing runs")
+    status.add_argument("--base", metavar="CELL", help="divide energy and EDP by this cell's (default: first metered)")
     status.set_defaults(run=show_status)
     for action in (running, status):
         action.add_argument("file", metavar="FILE", help="a TOML file, or a name that `list` shows")
@@ -53,145 +54,106 @@ def add_command(commands: Any) -> None:
         )
         action.add_argument("--runs-folder", default="runs", help="where its folder is (default: %(default)s)")
         action.add_argument(
-            "--site", help="where this is: who starts the ranks, what records name, for which estimates are made"
+            "--site", help="where this is: determines the launcher, the site in the records, and the estimates"
         )
         action.add_argument("--hosts", metavar="a:2,b:2", help="hosts and their slots, or a host file")
-        action.add_argument("--table", type=Path, default=SITES_FILE, metavar="FILE", help="sites of your own")
+        action.add_argument("--table", type=Path, default=SITES_FILE, metavar="FILE", help="your own table of sites")
 
 
 def list_experiments() -> None:
     """Print a line for each shipped experiment."""
-    rows = []
-    for name in shipped_experiments():
-        plan = read_plan(name, runs_folder=Path("runs"))
-        rows.append([name, len(plan.cells), len(plan.runs), plan.about.get("title", "")])
-    print(tabulate(rows, headers=["experiment", "cells", "runs", "what"], disable_numparse=True))
+    plans = {name: read_plan(name, runs_folder=Path("runs")) for name in shipped_experiments()}
+    width = max(map(len, plans))
+    for name, plan in plans.items():
+        print(f"{name:{width}}  {len(plan.cells):3} cells  {len(plan.runs):3} runs  {plan.file.about.get('title', '')}")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run what is missing; return 0, or 1 where something is missing still."""
-    plan, sites, site = _plan(options)
+    """Make the missing runs; return 0, or 1 where some are still missing."""
+    estimator = _estimator(options)
+    plan = estimator.plan
     if options.dry_run:
-        elsewhere = host_of(sites[site]) if options.site else None
-        found = survey(replace(plan, start=None) if options.site else plan, host=elsewhere)
-        print_commands(plan, found)
-        print_left(plan, found, sites=sites, site=site)
+        elsewhere = resources_of(estimator.sites[estimator.site]) if options.site else None
+        surveyed = survey(replace(plan, launcher=None) if options.site else plan, host=elsewhere)
+        print_commands(plan, surveyed)
+        estimator.print_remaining(surveyed)
         return 0
-    survey(plan)  # what stands in the way is told before anything is made
-    if plan.start:
-        plan.start.check(np=plan.start.slots() or 1)
+    survey(plan)  # reports what prevents the experiment before anything is created
+    if plan.launcher:
+        plan.launcher.check(np=plan.launcher.slots() or 1)
     with user_errors("making the experiment's folder"):
         plan.folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
     try:
         with FileLock(plan.folder / ".lock", timeout=0):
-            complete = _run_missing(plan, sites, site=site)
+            complete = _make_missing(estimator)
     except Timeout:
         raise UserError(
-            f"this experiment is being run already. Received: {plan.folder}. Wait for it, or look at its status"
+            f"this experiment is already being run. Received: {plan.folder}. Wait for it, or show its status"
         ) from None
     except KeyboardInterrupt:
-        print(f"interrupted; go on with: python -m launch {shlex.join(options.launch_arguments)}")
+        print(f"interrupted; resume with: python -m launch {shlex.join(options.launch_arguments)}")
         return EXIT_CODE_INTERRUPTED
     return 0 if complete else EXIT_CODE_INCOMPLETE
 
 
 def show_status(options: argparse.Namespace) -> int:
-    """Print how the experiment stands; return 0, or 1 where something is missing."""
-    plan, sites, site = _plan(options)
-    found = survey(plan if options.site or options.hosts else replace(plan, start=None))
-    print_status(plan, found, base=options.base)
-    print_left(plan, found, sites=sites, site=site)
-    return EXIT_CODE_INCOMPLETE if unfinished(found) else 0
+    """Show the status of the experiment; return 0, or 1 where runs are missing."""
+    estimator = _estimator(options)
+    plan = estimator.plan
+    surveyed = survey(plan if options.site or options.hosts else replace(plan, launcher=None))
+    base = ["--base", options.base] if options.base else []
+    code = run_analysis("experiment", plan.folder, "--status", "-", *base, text=status_as_json(status_of(surveyed)))
+    if code:
+        return code
+    estimator.print_remaining(surveyed)
+    return EXIT_CODE_INCOMPLETE if missing_runs(surveyed) else 0
 
 
-def _plan(options: argparse.Namespace) -> tuple[Plan, Sites, str]:
-    """Return the experiment with its way of starting ranks, the table of machines, and the kind of node it runs on."""
+def _estimator(options: argparse.Namespace) -> Estimator:
+    """Return the experiment with its launcher, the table of sites, and the kind of node it runs on."""
     plan = read_plan(options.file, runs_folder=expanded(options.runs_folder))
     if options.only:
         plan = only_matching(plan, options.only)
     sites = read_sites(options.table)
-    start = launcher_at(options.site, hosts=options.hosts, gpus_per_node=this_host().gpus, machines=sites)
+    launcher = launcher_at(options.site, hosts=options.hosts, gpus_per_node=this_host().gpus, machines=sites)
     if options.site:
-        sites = Sites(
-            gpus={**start.site.machines.gpus, **sites.gpus}, sites={**start.site.machines.sites, **sites.sites}
-        )
-    site = start.node if options.site or options.hosts else plan.protocol.site
-    sites[site]  # is there such a site?
-    return replace(plan, start=start), sites, site
+        own = launcher.site.machines
+        sites = Sites(gpus={**own.gpus, **sites.gpus}, sites={**own.sites, **sites.sites})
+    site = launcher.node if options.site or options.hosts else plan.protocol.site
+    sites[site]  # raises UserError for an unknown site
+    return Estimator(replace(plan, launcher=launcher), sites, site)
 
 
-def _run_missing(plan: Plan, sites: Sites, *, site: str) -> bool:
-    """Run what is missing, and what failed before once more; return whether all is done."""
-    missing = unfinished(survey(plan))
-    for preparation in _needed(plan.preparations, missing, plan=plan):
-        _prepare(preparation)
-    found = survey(plan)
-    print_left(plan, found, sites=sites, site=site)
-    estimates = [estimate(plan, planned, found, sites=sites, site=site) for planned in missing]
-    planned_seconds = [UNKNOWN_SECONDS if one.seconds is None else one.seconds for one in estimates]
-    began, failed = time.monotonic(), []
-    pause = plan.protocol.cool_down_seconds
+def _make_missing(estimator: Estimator) -> bool:
+    """Make the missing runs, and the failed ones once more; return whether all are finished."""
+    plan = estimator.plan
+    missing = missing_runs(survey(plan))
+    prepare(plan.file.preparations, missing, folder=plan.folder)
+    surveyed = survey(plan)
+    estimator.print_remaining(surveyed)
+    estimates = [estimator.estimate(planned, surveyed).seconds for planned in missing]
+    planned_seconds = [UNKNOWN_SECONDS if seconds is None else seconds for seconds in estimates]
+    pause, budget = plan.protocol.cool_down_seconds, plan.protocol.budget_minutes
+    began, failed = time.monotonic(), 0
     with Progress(sum(planned_seconds) + pause * max(0, len(missing) - 1)) as progress:
         for number, (planned, seconds) in enumerate(zip(missing, planned_seconds, strict=True), 1):
-            expected = estimate(plan, planned, survey(plan), sites=sites, site=site).seconds or 0.0
-            if _is_over_budget(plan, time.monotonic() - began + (pause if number > 1 else 0.0), expected):
-                print(f"the budget of {plan.protocol.budget_minutes:g} minutes is spent: "
-                      f"{counted(len(missing) - number + 1, 'run')} not begun")  # fmt: skip
+            pause_before = pause if number > 1 else 0.0
+            expected = estimator.estimate(planned, survey(plan)).seconds or 0.0
+            if budget is not None and time.monotonic() - began + pause_before + expected > budget * 60:
+                not_started = counted(len(missing) - number + 1, "run")
+                print(f"the budget of {budget:g} minutes is spent: {not_started} not started")
                 return False
-            if number > 1 and pause:
-                time.sleep(pause)
-                progress.advance(pause, "cooling down")
-            steps = _Steps(progress, seconds)
-            ended = carry_out(plan, planned, tell=steps)
-            if ended.standing != "finished":
-                failed.append(ended)
-            steps.end(f"{number}/{len(missing)} {planned.name}: {outcome(ended)}")
+            if pause_before:
+                time.sleep(pause_before)
+                progress.advance(pause_before, "cooling down")
+
+            def advance(share: float, title: str, seconds: float = seconds) -> None:
+                progress.advance(seconds * share, title)
+
+            ended = make_run(plan, planned, advance=advance)
+            failed += ended.state != "finished"
+            progress.advance(0.0, f"{number}/{len(missing)} {planned.name}: {outcome(ended)}", line=True)
     if failed:
-        print(f"{counted(len(failed), 'run')} failed; the same command runs what is missing once more")
+        print(f"{counted(failed, 'run')} failed; the same command runs what is missing once more")
     return not failed
-
-
-class _Steps:
-    """Moves the bar within one run."""
-
-    def __init__(self, progress: Progress, seconds: float) -> None:
-        self._progress, self._seconds, self._share = progress, seconds, 0.0
-
-    def __call__(self, share: float, title: str) -> None:
-        self._progress.advance(self._seconds * max(0.0, share - self._share), title)
-        self._share = max(self._share, share)
-
-    def end(self, title: str) -> None:
-        self._progress.advance(self._seconds * (1.0 - self._share), title, line=True)
-
-
-def _needed(preparations: list[Preparation], missing: list[PlannedRun], *, plan: Plan) -> list[Preparation]:
-    """Return the preparations whose products runs that are missing name, or other needed preparations."""
-    needed: list[Preparation] = []
-    texts = [word for run in missing for word in run.arguments(plan.folder)]
-    for preparation in reversed(preparations):
-        if any(preparation.makes in text for text in texts):
-            needed.insert(0, preparation)
-            texts += preparation.command
-    return needed
-
-
-def _prepare(preparation: Preparation) -> None:
-    while left_over_preparation(preparation.command):  # of a command that was killed; it may be done yet
-        time.sleep(POLL_SECONDS)
-    if preparation.done:
-        return
-    command = ["python", "-m", "common", *preparation.command]
-    print(shlex.join(command), flush=True)
-    code = subprocess.run([sys.executable, *command[1:]], check=False).returncode
-    if code:
-        raise UserError(
-            f"preparing the experiment failed. Received: exit code {code} of {shlex.join(command)}. "
-            "Mend what it says above, then start again"
-        )
-
-
-def _is_over_budget(plan: Plan, spent: float, next_seconds: float) -> bool:
-    budget = plan.protocol.budget_minutes
-    return budget is not None and spent + next_seconds > budget * 60

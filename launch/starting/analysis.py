@@ -4,8 +4,14 @@ import subprocess
 import sys
 
 
-def run_analysis(*arguments: object) -> int:
-    """Run `python -m analysis ARGUMENTS` with this interpreter and this terminal; return its exit code."""
+def run_analysis(*arguments: object, text: str | None = None) -> int:
+    """Run `python -m analysis ARGUMENTS` with this interpreter and this terminal; return its exit code.
+
+    Args:
+        arguments: of the command line.
+        text: its standard input; None: that of this program.
+    """
     sys.stdout.flush()  # what was printed so far comes first, also in a pipe
-    code = subprocess.run([sys.executable, "-m", "analysis", *map(str, arguments)], check=False).returncode
+    command = [sys.executable, "-m", "analysis", *map(str, arguments)]
+    code = subprocess.run(command, input=text, text=True, check=False).returncode
     return code if code >= 0 else 128 - code

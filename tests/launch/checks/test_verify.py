@@ -18,12 +18,12 @@ from common.run_folder.records import Hashes, NotRecorded, RunWriter, now, read_
 from launch.__main__ import main
 from launch.checks import verify
 from launch.checks.verify import changed_flags, plan_rerun
-from launch.experiments.runs import Host
+from launch.experiments.survey import HostResources
 
 
 @pytest.fixture(autouse=True)
 def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "this_host", lambda: Host(gpus=0, cores=8))
+    monkeypatch.setattr(verify, "this_host", lambda: HostResources(gpus=0, cores=8))
 
 
 def test_the_command_gives_the_recorded_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_one_process_is_started_as_it_was(variables: Mapping[str, str], first: s
 
 
 def test_threads_are_no_more_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "this_host", lambda: Host(gpus=0, cores=2))
+    monkeypatch.setattr(verify, "this_host", lambda: HostResources(gpus=0, cores=2))
     assert plan_rerun(make_finished_run(world={"threads_per_rank": 16})).config.device.threads == 1
     oversubscribed = {"threads_per_rank": 16, "oversubscribed": True}
     assert plan_rerun(make_finished_run(world=oversubscribed)).config.device.threads == 16

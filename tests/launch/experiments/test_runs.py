@@ -1,4 +1,4 @@
-"""Experiments that are really run: what is missing is run, nothing is lost, whatever was killed."""
+"""Real experiments: missing runs are made, and nothing is lost, whatever was killed."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from example_runs import make_record, make_status
 from trainer_runs import ROOT, Finished, finish, start_command, wait_until
 
 from common.errors import UserError
-from common.measurement.energy import EnergyRecord, EnergyTotals
 from common.run_folder.records import RunWriter, World, read_run
 from launch import __main__ as launch
+from launch.experiments.left_over import left_over
 from launch.experiments.plan import read_plan
-from launch.experiments.runs import left_over, survey
+from launch.experiments.survey import survey
 
 SETTINGS = """
 [settings]
@@ -37,7 +37,7 @@ LONG = SETTINGS + "epochs = 4000\n"  # ended by the test
 
 
 class Experiment:
-    """An experiment in a folder of its own, run by the command as people start it."""
+    """An experiment in its own folder, run by the command line."""
 
     def __init__(self, folder: Path, text: str) -> None:
         self.folder, self.file = folder, folder / "made.toml"
@@ -80,7 +80,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_what_is_missing_is_run_and_a_failed_cell_does_not_end_it(tmp_path: Path) -> None:
+def test_missing_runs_are_made_and_a_failed_cell_does_not_end_it(tmp_path: Path) -> None:
     bad = '[[cells]]\nname = "bad"\nbatch_size = 100000\n'
     experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 2\n{SHORT}{bad}[[cells]]\n")
     first = experiment.run()
@@ -109,7 +109,7 @@ def test_what_is_missing_is_run_and_a_failed_cell_does_not_end_it(tmp_path: Path
     assert (experiment.runs / "set-aside/bad-torch-mlp-np1-r1-1/output.log").exists()  # nothing is lost
     third = experiment.run()
     assert third.code == 0
-    assert third.stdout.splitlines() == ["nothing is left to do of 4 runs"]
+    assert third.stdout.splitlines() == ["nothing is left to do: 4 runs"]
 
     experiment.file.write_text(experiment.file.read_text().replace("max_steps = 2", "max_steps = 3"))
     changed = experiment.run()
@@ -122,7 +122,7 @@ def test_what_is_missing_is_run_and_a_failed_cell_does_not_end_it(tmp_path: Path
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_killed_command_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_killed_command_is_resumed(tmp_path: Path) -> None:
     """Its trainer lives on: the next start waits for it, where it can, and starts nothing beside it."""
     experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 2\n{SETTINGS}epochs = 60\n[[cells]]\n")
     process = experiment.start()
@@ -142,7 +142,7 @@ def test_a_killed_command_is_gone_on_with(tmp_path: Path) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_killed_rank_fails_its_run_and_the_next_start_runs_it_anew(tmp_path: Path) -> None:
+def test_a_killed_rank_fails_its_run_which_the_next_start_repeats(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path, f'{LONG}[[cells]]\n[[cells]]\nname = "last"\nmax_steps = 2\n')
     process = experiment.start()
     first = experiment.runs / "torch-mlp-np1-r1"
@@ -168,7 +168,7 @@ def test_a_killed_rank_fails_its_run_and_the_next_start_runs_it_anew(tmp_path: P
     process.send_signal(signal.SIGTERM)
     stopped = finish(process, within_seconds=60)
     assert stopped.code == 130, stopped
-    assert "interrupted; go on with: python -m launch experiment run made.toml" in stopped.stdout
+    assert "interrupted; resume with: python -m launch experiment run made.toml" in stopped.stdout
     assert not experiment.trainers()
     assert read_run(first).state == "interrupted"
     kept = files_of(experiment.runs / "set-aside/torch-mlp-np1-r1-1")
@@ -183,8 +183,8 @@ def test_budget_limit_and_needs(tmp_path: Path) -> None:
     ended = experiment.run()
     assert ended.code == 1, ended
     assert "left out: rich-torch-mlp-np1, needs 100000 cores, there are" in ended.stdout
-    assert "torch-mlp-np1-r1: FAILED: not ended within 0.15 minutes (limit_minutes)" in ended.stdout
-    assert "the budget of 0.3 minutes is spent: 1 run not begun" in ended.stdout
+    assert "torch-mlp-np1-r1: FAILED: not finished within 0.15 minutes (limit_minutes)" in ended.stdout
+    assert "the budget of 0.3 minutes is spent: 1 run not started" in ended.stdout
     assert not experiment.trainers()
 
 
@@ -197,7 +197,7 @@ def test_two_at_once_do_not_run_the_same_experiment(tmp_path: Path) -> None:
         wait_until(lambda: epochs_of(experiment.runs / "torch-mlp-np1-r1") > 0, process=process)
         second = experiment.run()
         assert second.code == 2
-        assert "this experiment is being run already. Received: runs/made" in second.stderr
+        assert "this experiment is already being run. Received: runs/made" in second.stderr
         assert re.search(r"^torch-mlp-np1 +0/1 +1 running", experiment.status().stdout, re.M)
     finally:
         process.send_signal(signal.SIGTERM)
@@ -229,39 +229,6 @@ def test_a_dry_run_shows_commands_and_estimate_and_does_nothing(
     assert "unknown site. Received: mars" in capsys.readouterr().err
 
 
-def test_energy_of_metered_runs_is_shown_as_a_ratio_to_a_base(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Joules, and so products, given to each run by hand: medians 30 and 60 J, 10 s each; one cell not measured."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "made.toml").write_text(
-        f"[experiment]\nrepeats = 3\nmetered = [1, 2, 3]\n{SHORT}"
-        + "".join(f'[[cells]]\nname = "{name}"\n' for name in ("a", "b", "none"))
-    )
-    plan = read_plan("made.toml", runs_folder=Path("runs"))
-    joules = {"a": [10.0, 30.0, 900.0], "b": [60.0, 60.0, 30.0], "none": [None] * 3}
-    for planned in plan.runs:
-        energy = energy_of(joules[planned.cell.name.partition("-")[0]][planned.repeat - 1])
-        record = make_record(config=planned.config, status=make_status(), energy=energy)
-        RunWriter.create(plan.folder / planned.name, record).end("finished")
-    assert launch.main(["experiment", "status", "made.toml"]) == 0
-    shown = capsys.readouterr().out
-    two = r"^{} +3 +{} +{} +{} +{} +{} +{} +{} +{}$"
-    assert re.search(two.format("a-torch-mlp-np1", 30, 300, 3000, 60, 600, 6000, "1.0000", "1.0000"), shown, re.M), (
-        shown
-    )
-    assert re.search(
-        two.format("b-torch-mlp-np1", 60, 600, 6000, 120, 1200, r"1.2e\+04", "2.0000", "2.0000"), shown, re.M
-    )
-    assert "metered, and nothing could be measured: none-torch-mlp-np1" in shown
-    assert launch.main(["experiment", "status", "made.toml", "--base", "b-torch-mlp-np1"]) == 0
-    assert re.search(r"^a-torch.* 0\.5000$", capsys.readouterr().out, re.M)
-    assert launch.main(["experiment", "status", "made.toml", "--base", "none-torch-mlp-np1"]) == 0
-    assert "no energy of none-torch-mlp-np1 was measured: nothing is divided by it" in capsys.readouterr().out
-    assert launch.main(["experiment", "status", "made.toml", "--base", "c"]) == 2
-    assert "no cell has such a name. Received: --base c. There are: a-torch-mlp-np1" in capsys.readouterr().err
-
-
 def test_another_controller_is_another_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made.toml").write_text(
@@ -276,8 +243,8 @@ def test_another_controller_is_another_setting(tmp_path: Path, monkeypatch: pyte
         survey(plan)
 
 
-def test_a_run_of_another_site_does_not_pass_for_one_of_this(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_run_of_another_site_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made.toml").write_text(f"{SHORT}[[cells]]\n")
@@ -286,15 +253,15 @@ def test_a_run_of_another_site_does_not_pass_for_one_of_this(
     RunWriter.create(plan.folder / plan.runs[0].name, record).end("finished")
     command = ["experiment", "run", "made.toml"]
     assert launch.main(command) == 2
-    assert "was run at another site, cte-power. Received: local. Give the runs" in capsys.readouterr().err
+    assert "was run at another site, cte-power. Received: local. Give the runs" in capfd.readouterr().err
     assert launch.main([*command, "--site", "cte-power", "--dry-run"]) == 0
-    assert "nothing is left to do of 1 run" in capsys.readouterr().out
+    assert "nothing is left to do: 1 run" in capfd.readouterr().out
     assert launch.main(["experiment", "status", "made.toml"]) == 0
     assert launch.main([*command, "--hosts", "a:1", "--dry-run"]) == 2
-    assert "was run at another site, cte-power. Received: hosts" in capsys.readouterr().err
+    assert "was run at another site, cte-power. Received: hosts" in capfd.readouterr().err
     named = [*command, "--runs-folder", "elsewhere", "--hosts", "a:1", "--dry-run"]
     assert launch.main(named) == 0
-    assert "1 run of 1 to do on hosts" in capsys.readouterr().out
+    assert "1 run of 1 to do on hosts" in capfd.readouterr().out
 
 
 def test_what_needs_more_slots_than_hosts_have_is_left_out(
@@ -315,21 +282,6 @@ def test_preparations_that_no_run_needs_are_left_out(tmp_path: Path) -> None:
     assert Experiment(tmp_path, f"{prepare}{SHORT}[[cells]]\n").run().code == 0
 
 
-def energy_of(joules: float | None) -> EnergyRecord:
-    def totals(factor: float) -> EnergyTotals:
-        measured = None if joules is None else joules * factor
-        return EnergyTotals(
-            complete=joules is not None, joules=measured, joules_by_phase={}, joules_above_idle=None,
-            edp_joule_seconds=None if measured is None else measured * 10,
-            ed2p_joule_square_seconds=None if measured is None else measured * 100,
-        )  # fmt: skip
-
-    return EnergyRecord(
-        interval_seconds=0.5, counted_phases=["training"], seconds=10.0, seconds_by_phase={"training": 10.0},
-        devices=[], used_devices=totals(1), all_devices=totals(2),
-    )  # fmt: skip
-
-
 def test_a_failed_preparation_ends_it(tmp_path: Path) -> None:
     prepare = '[[prepare]]\ncommand = ["datasets", "verify", "mars"]\nmakes = "{folder}/drawn"\n'
     ended = Experiment(tmp_path, f'{prepare}{SHORT}data_folder = "{{folder}}/drawn"\n[[cells]]\n').run()
@@ -340,9 +292,7 @@ def test_a_failed_preparation_ends_it(tmp_path: Path) -> None:
     )
 
 
-def test_processes_of_other_runs_are_not_taken_for_left_over_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_of_other_runs_do_not_count_as_left_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "made.toml").write_text(f"[experiment]\nrepeats = 12\n{SHORT}[[cells]]\n")
     plan = read_plan("made.toml", runs_folder=Path("runs"))
@@ -352,12 +302,12 @@ def test_processes_of_other_runs_are_not_taken_for_left_over_ones(
     try:
         _soon(lambda: bool(left_over(plan, eleventh)))
         assert [found.pid for found in left_over(plan, eleventh)] == [process.pid]
-        assert left_over(plan, plan.runs[0]) == []  # -r1 is the beginning of -r11
+        assert left_over(plan, plan.runs[0]) == []  # -r1 is a prefix of -r11
     finally:
         process.kill()
         process.wait()
     assert left_over(plan, eleventh) == []
-    monkeypatch.chdir(tmp_path.parent)  # the same folder, said from elsewhere
+    monkeypatch.chdir(tmp_path.parent)  # the same folder, seen from another one
     plan = read_plan(str(tmp_path / "made.toml"), runs_folder=tmp_path / "runs")
     process = psutil.Popen(sleeper, cwd=tmp_path)
     try:
@@ -365,7 +315,7 @@ def test_processes_of_other_runs_are_not_taken_for_left_over_ones(
     finally:
         process.kill()
         process.wait()
-    assert {found.standing for found in survey(plan)} == {"to do"}
+    assert {found.state for found in survey(plan)} == {"to do"}
 
 
 def _soon(condition: Callable[[], bool]) -> None:

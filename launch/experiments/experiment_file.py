@@ -1,0 +1,230 @@
+"""An experiment file, read and validated.
+
+    [about]       for readers: title, question, source, published, deviations
+    [experiment]  repeats, order, cool-down, which repeats are metered, budget (`Protocol`)
+    [settings]    settings of the trainers that all cells share, under the names of the flags
+    [[cells]]     settings of a part of the grid; a list is an axis: the part is the product of its axes
+    [[prepare]]   commands of `python -m common` to run once, and what each creates
+    based_on      name of another experiment, whose tables this file overrides key by key
+
+Beside the settings of the trainers, a cell takes those of `CellKeys`. `{folder}` is the experiment's own folder.
+"""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from common.config import Config
+from common.errors import UserError, first_problem
+
+EXPERIMENTS = Path(__file__).with_name("shipped")
+SETTINGS = {one.name for subject in fields(Config) for one in fields(subject.default_factory)}  # type: ignore[arg-type]
+_RESERVED = {"runs_folder", "name", "resume", "resume_or_start", "energy", "site"}  # set by the experiment itself
+_STRICT = ConfigDict(extra="forbid")
+_Positive = Annotated[int, Field(ge=1)]
+_NotNegative = Annotated[int, Field(ge=0)]
+_Duration = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How the runs of an experiment follow each other.
+
+    Attributes:
+        repeats: runs per cell.
+        metered: repeats, from 1, that measure energy; their times are not used.
+        order: interleaved: all cells once, then all again; grouped: all repeats of a cell, then the next cell; random.
+        order_seed: of the random order.
+        seeds: repeat: run r of every cell takes seed + r - 1, so that runs pair across cells; same: all take the seed.
+        cool_down_seconds: between two runs.
+        budget_minutes: no run is started that is expected to end later than this after the start; None: no limit.
+        limit_minutes: a run that takes longer is stopped and counts as failed; None: no limit.
+        site: where it runs, for estimates: a name of common/sites/sites.toml.
+    """
+
+    __pydantic_config__ = _STRICT
+    repeats: _Positive = 1
+    metered: list[_Positive] = field(default_factory=list)
+    order: Literal["interleaved", "grouped", "random"] = "interleaved"
+    order_seed: int = 1
+    seeds: Literal["repeat", "same"] = "repeat"
+    cool_down_seconds: _Duration = 0.0
+    budget_minutes: _Duration | None = None
+    limit_minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    site: str = "local"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """A command of `python -m common`; it is skipped where `makes` or `unless` exists."""
+
+    __pydantic_config__ = _STRICT
+    command: list[str]
+    makes: str
+    unless: str | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to prepare."""
+        return any(Path(path).exists() for path in (self.makes, self.unless) if path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellKeys:
+    """What a cell sets beside the settings of the trainers: how its ranks are started, and what it needs.
+
+    Attributes:
+        name: first part of the names of its runs.
+        np: ranks.
+        launcher: horovodrun, or python for one process without launcher.
+        controller: None: Horovod's choice.
+        recipe: a file of launch/recipes, by its name.
+        global_batch_size: instead of batch_size: divided among the ranks.
+        repeats, metered: instead of the experiment's.
+        gpus, cores: that the host must have; otherwise the cell is left out.
+    """
+
+    __pydantic_config__ = _STRICT
+    name: str = ""
+    framework: Literal["torch", "keras"]
+    np: _Positive = 1
+    launcher: Literal["horovodrun", "python"] = "horovodrun"
+    controller: Literal["mpi", "gloo"] | None = None
+    recipe: str | None = None
+    global_batch_size: _Positive | None = None
+    repeats: _Positive | None = None
+    metered: list[_Positive] | None = None
+    gpus: _NotNegative = 0
+    cores: _NotNegative = 0
+
+
+CELL_KEYS = tuple(one.name for one in fields(CellKeys))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentFile:
+    """The content of an experiment file; `cells`: the tables [[cells]], each with the shared settings filled in."""
+
+    path: Path
+    folder: Path
+    about: dict[str, Any]
+    protocol: Protocol
+    preparations: list[Preparation]
+    cells: list[dict[str, Any]]
+
+    def error(self, problem: str, received: object, remedy: str) -> UserError:
+        """Return the error about a problem in this file."""
+        return _error(self.path, problem, received, remedy)
+
+    def check_metered(self, repeats: int, metered: Sequence[int]) -> None:
+        """Raise UserError if a repeat is metered that does not exist."""
+        if max(metered, default=0) > repeats:
+            raise self.error(f"metered repeats beyond its {repeats}", metered, f"Give numbers from 1 to {repeats}")
+
+
+def shipped_experiments() -> list[str]:
+    """Return the names of the experiments that come with the project."""
+    return sorted(path.stem for path in EXPERIMENTS.glob("*.toml"))
+
+
+def read_experiment_file(name: str, *, runs_folder: Path) -> ExperimentFile:
+    """Read an experiment file.
+
+    Args:
+        name: a TOML file, or the name of a shipped experiment.
+        runs_folder: in which the experiment has its folder, named as the file.
+
+    Raises:
+        UserError: no such file, not TOML, unknown keys or values.
+    """
+    path = _path(name)
+    folder = runs_folder / path.stem
+    content = _read_toml(path, folder=folder)
+    if "based_on" in content:
+        base = content.pop("based_on")
+        if not isinstance(base, str):
+            raise _error(path, "a based_on that is not a name", base, "Give the name of an experiment, or a file")
+        content = _override(_read_toml(_path(base), folder=folder), content, path=path)
+    unknown = set(content) - {"about", "experiment", "settings", "cells", "prepare"}
+    if unknown:
+        raise _error(path, "an unknown table", min(unknown), "Use about, experiment, settings, cells and prepare")
+    shared, cells = content.get("settings", {}), content.get("cells", [])
+    if not isinstance(cells, list) or not cells:
+        raise _error(path, "no cells", "no table [[cells]]", "Add one, with at least a framework and a model")
+    _check_keys(shared, where="[settings]", path=path)
+    for number, cell in enumerate(cells, 1):
+        _check_keys(cell, where=f"[[cells]] number {number}", path=path)
+    file = ExperimentFile(
+        path=path,
+        folder=folder,
+        about=content.get("about", {}),
+        protocol=validated(Protocol, content.get("experiment", {}), path=path, where="[experiment]"),
+        preparations=validated(list[Preparation], content.get("prepare", []), path=path, where="[[prepare]]"),
+        cells=[{**shared, **cell} for cell in cells],
+    )
+    file.check_metered(file.protocol.repeats, file.protocol.metered)
+    return file
+
+
+def validated(kind: Any, content: Any, *, path: Path, where: str) -> Any:
+    """Return a table of a file as a dataclass.
+
+    Raises:
+        UserError: it does not follow the schema.
+    """
+    try:
+        # Through JSON, where a table is accepted for a dataclass; strict, so that "3" is not accepted for 3.
+        return TypeAdapter(kind).validate_json(json.dumps(content, default=str), strict=True)
+    except ValidationError as error:
+        raise UserError(
+            f"{path.name} is not a valid experiment: {where} {first_problem(error)}. Fix the file"
+        ) from None
+
+
+def _error(path: Path, problem: str, received: object, remedy: str) -> UserError:
+    return UserError(f"{path.name} has {problem}. Received: {received}. {remedy}")
+
+
+def _path(name: str) -> Path:
+    return EXPERIMENTS / f"{name}.toml" if name in shipped_experiments() else Path(name)
+
+
+def _read_toml(path: Path, *, folder: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text.replace("{folder}", json.dumps(str(folder), ensure_ascii=False)[1:-1]))
+    except OSError as error:
+        raise UserError(
+            f"cannot read the experiment: {error.strerror}. Received: {path}. Give a TOML file, or one of "
+            f"{', '.join(shipped_experiments())}"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"the experiment is not TOML. Received: {path} ({error}). Fix the file") from None
+
+
+def _override(base: dict[str, Any], content: dict[str, Any], *, path: Path) -> dict[str, Any]:
+    """Return the content of a file over that of its base: tables key by key, lists of tables as a whole."""
+    merged = {}
+    for name in ("about", "settings", "experiment"):
+        tables = base.get(name, {}), content.get(name, {})
+        for table in tables:
+            if not isinstance(table, dict):
+                raise _error(path, f"a [{name}] that is not a table", table, "Fix the file")
+        merged[name] = {**tables[0], **tables[1]}
+    return {**base, **content, **merged}
+
+
+def _check_keys(table: Any, *, where: str, path: Path) -> None:
+    if not isinstance(table, dict):
+        raise _error(path, f"a {where} that is not a table", table, "Fix the file")
+    for key in table:
+        if key in CELL_KEYS or (key in SETTINGS and key not in _RESERVED):
+            continue
+        why = "which the experiment sets itself" if key in _RESERVED else "which is not a setting"
+        remedy = f"Use the trainers' flags, with _ for -, and {', '.join(CELL_KEYS)}"
+        raise _error(path, f"`{key}` in {where}, {why}", key, remedy)

@@ -1,0 +1,107 @@
+"""`python -m analysis experiment`: medians, failed runs, and energy as a ratio to a base, of made run folders."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from example_runs import make_record, make_status
+
+from analysis.__main__ import main
+from common.config import Config, config_from_dict
+from common.measurement.energy import EnergyRecord, EnergyTotals
+from common.measurement.interference import Isolation
+from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus, status_as_json
+from common.run_folder.records import RunWriter, Totals
+
+
+def add_run(folder: Path, *, energy: EnergyRecord | None = None, seconds: float = 2.0, state: str = "finished") -> None:
+    """Write a run with 100 MB and 250 MB on its two ranks."""
+    isolation = Isolation(load_average_before=[0.1], other_processes_before=[], throttled_cores=None,
+                          peak_memory_bytes=[100_000_000, 250_000_000], peak_device_memory_bytes=[None, None],
+                          busy_cores=[0.5, 1.5])  # fmt: skip
+    totals = Totals(epochs=1, steps=2, startup_seconds=1.0, training_seconds=seconds, validation_seconds=0.0,
+                    test_seconds=0.1, images_per_second=1000 / seconds, test_loss=0.3, test_accuracy=0.9)  # fmt: skip
+    config = config_from_dict({"energy": {"energy": energy is not None}}, base=Config())
+    record = make_record(config=config, status=make_status(), isolation=isolation, totals=totals, energy=energy)
+    RunWriter.create(folder, record).end(state)  # type: ignore[arg-type]
+
+
+def energy_of(joules: float | None) -> EnergyRecord:
+    """Return the energy of the used devices; all devices take twice that; 10 s."""
+
+    def totals(factor: float) -> EnergyTotals:
+        measured = None if joules is None else joules * factor
+        return EnergyTotals(
+            complete=joules is not None, joules=measured, joules_by_phase={}, joules_above_idle=None,
+            edp_joule_seconds=None if measured is None else measured * 10,
+            ed2p_joule_square_seconds=None if measured is None else measured * 100,
+        )  # fmt: skip
+
+    return EnergyRecord(
+        interval_seconds=0.5, counted_phases=["training"], seconds=10.0, seconds_by_phase={"training": 10.0},
+        devices=[], used_devices=totals(1), all_devices=totals(2),
+    )  # fmt: skip
+
+
+def columns(shown: str, cell: str) -> list[list[str]]:
+    """Return the columns of each row of a cell."""
+    return [re.split(r" {2,}", line.strip()) for line in shown.splitlines() if line.startswith(f"{cell} ")]
+
+
+def test_medians_of_each_cell_and_failed_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Medians of 1, 2 and 4 s, and of 1000, 500 and 250 images/s; the metered run counts for accuracy alone."""
+    for number, seconds in enumerate((1.0, 2.0, 4.0), 1):
+        add_run(tmp_path / f"a-r{number}", seconds=seconds)
+    add_run(tmp_path / "a-r4", seconds=90.0, energy=energy_of(5.0))
+    add_run(tmp_path / "b-r1", state="failed")
+    assert main(["experiment", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert columns(shown, "a")[0] == ["a", "4/4", "2.0", "500", "0.9000", "175", "1.00"]
+    assert columns(shown, "b")[0] == ["b", "0/1", "1 failed"]
+    assert "4 of 5 runs finished.\n" in shown and "flag: failed: b-r1: failed" in shown
+
+
+def test_planned_runs_without_folder_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status(*states: str) -> io.StringIO:
+        runs = [PlannedRunStatus(name=f"a-r{number}", cell="a", state=state, reason="why")  # type: ignore[arg-type]
+                for number, state in enumerate(states, 1)]  # fmt: skip
+        return io.StringIO(status_as_json(ExperimentStatus(runs=runs)))
+
+    add_run(tmp_path / "a-r1")
+    monkeypatch.setattr("sys.stdin", status("finished", "to do", "to do", "failed"))
+    assert main(["experiment", str(tmp_path), "--status", "-"]) == 0
+    shown = capsys.readouterr().out
+    assert columns(shown, "a")[0][:3] == ["a", "1/4", "1 failed, 2 to do"]
+    assert "flag: failed: a-r4: why" in shown
+    monkeypatch.setattr("sys.stdin", status("to do", "left out"))
+    assert main(["experiment", str(tmp_path / "nothing"), "--status", "-"]) == 0
+    assert columns(capsys.readouterr().out, "a")[0] == ["a", "0/2", "1 to do, 1 left out"]
+    (tmp_path / "status.json").write_text("{}")
+    assert main(["experiment", str(tmp_path), "--status", str(tmp_path / "status.json")]) == 2
+    assert "this is not the status of an experiment: runs: Field required" in capsys.readouterr().err
+
+
+def test_energy_of_metered_runs_is_a_ratio_to_a_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Joules, and so products, given to each run by hand: medians 30 and 60 J, 10 s each; one cell not measured."""
+    joules: dict[str, list[float | None]] = {"a": [10.0, 30.0, 900.0], "b": [60.0, 60.0, 30.0], "none": [None] * 3}
+    for cell, values in joules.items():
+        for number, value in enumerate(values, 1):
+            add_run(tmp_path / f"{cell}-r{number}", energy=energy_of(value))
+
+    def shown(*arguments: str) -> str:
+        assert main(["experiment", str(tmp_path), *arguments]) == 0
+        return capsys.readouterr().out
+
+    text = shown()
+    assert columns(text, "a")[1] == ["a", "3", "all", "30", "300", "3000", "60", "600", "6000", "1.0000", "1.0000"]
+    assert columns(text, "b")[1][3:] == ["60", "600", "6000", "120", "1200", "1.2e+04", "2.0000", "2.0000"]
+    assert "metered, but nothing could be measured: none" in text
+    assert columns(shown("--base", "b"), "a")[1][-2:] == ["0.5000", "0.5000"]
+    text = shown("--base", "none")
+    assert "no energy of none was measured: nothing is divided by it" in text
+    assert columns(text, "a")[1][-1] == "6000"
+    assert main(["experiment", str(tmp_path), "--base", "c"]) == 2
+    assert "no cell has this name. Received: --base c. Choose from: a, b, none" in capsys.readouterr().err
