@@ -15,7 +15,7 @@ from analysis.output.finding import Finding, add_show_options, check_format, sho
 from analysis.output.tables import Cell, Table
 from analysis.stats.proportions import accuracy_difference
 from common.checks.verify_record import WholeRun, read_verify, whole_run
-from common.measurement.interference import Isolation
+from common.measurement.interference import Interference
 from common.run_folder.environment import stack_of
 from common.run_folder.records import Run, read_run
 
@@ -233,4 +233,4 @@ def _why_time_is_not_judged(first: WholeRun, second: WholeRun, *, shortest: floa
 
 def _other_programs(run: Run) -> Sequence[str]:
     isolation = run.record.isolation
-    return isolation.other_processes_before if isinstance(isolation, Isolation) else []
+    return isolation.other_processes_before if isinstance(isolation, Interference) else []

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from analysis.runs.cells import Cell, differing
 from analysis.runs.reading import StudiedRun
 from analysis.runs.sameness import HASHES
-from common.measurement.interference import Isolation
+from common.measurement.interference import Interference
 from common.run_folder.environment import Environment, stack_of
 from common.run_folder.records import Hashes, Totals, World
 from common.training.schedule import scale_factor
@@ -65,7 +65,7 @@ def _machine(run: StudiedRun) -> list[str]:
             f"cores are oversubscribed: {world.size} ranks x {world.threads_per_rank} threads on {world.cores} cores; "
             "its times tell nothing"
         )
-    if isinstance(isolation, Isolation):
+    if isinstance(isolation, Interference):
         flags += [f"another process was on the machine: {other}" for other in isolation.other_processes_before]
         if isolation.throttled_cores:
             flags.append(f"cores were slowed down for heat {isolation.throttled_cores} times")

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from common.checks.parity_cases import Dtype
 from common.errors import UserError, first_problem
 from common.run_folder.environment import Environment
-from common.run_folder.records import Moment
+from common.run_folder.records import Timestamp
 from common.utils.atomic import write_atomically
 
 SCHEMA_VERSION = 1
@@ -102,8 +102,8 @@ class ParityRecord:
 
     __pydantic_config__ = _STRICT
     schema_version: int
-    started_at: Moment
-    ended_at: Moment | None
+    started_at: Timestamp
+    ended_at: Timestamp | None
     settings: ParitySettings
     environment: Environment
     comparisons: list[Comparison] = field(default_factory=list)

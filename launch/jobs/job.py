@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from common.config import Config, parse_command_line
 from common.errors import UserError, first_problem, user_errors
-from common.run_folder.records import Moment
+from common.run_folder.records import Timestamp
 from common.utils.atomic import write_atomically
 from common.utils.paths import ROOT
 from launch.sites.site_files import LaunchSite, read_launch_site
@@ -115,7 +115,7 @@ class JobRecord:
     name: str
     site: str
     id: str
-    submitted_at: Moment
+    submitted_at: Timestamp
     command: list[str]
     size: int
     repeats: int

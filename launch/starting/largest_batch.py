@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from common.errors import UserError
-from common.measurement.interference import Isolation
+from common.measurement.interference import Interference
 from common.run_folder.records import read_run
 from common.training.run_setup import RunSetup
 from launch.starting.launchers import train_command
@@ -97,7 +97,7 @@ def _try(command: Sequence[str], folder: Path, *, batch: int, limit_bytes: float
             time.sleep(POLL_SECONDS)
     if process.returncode == 0:
         isolation = read_run(folder / f"batch-{batch}").record.isolation
-        assert isinstance(isolation, Isolation)
+        assert isinstance(isolation, Interference)
         device = [peak for peak in isolation.peak_device_memory_bytes if peak is not None]
         peaks = f"{sum(isolation.peak_memory_bytes) / 1e9:.2f} GB of the host"
         return True, peaks + (f", {max(device) / 1e9:.2f} GB of a GPU" if device else "")

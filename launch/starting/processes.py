@@ -15,7 +15,7 @@ from typing import IO, Any, TextIO
 import psutil
 
 from common.errors import UserError
-from common.utils.timestamps import STARTED_AT, moment
+from common.utils.timestamps import STARTED_AT, timestamp
 
 DEFAULT_RANKS = 2
 PROGRAMS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}
@@ -39,7 +39,7 @@ def run_filtered(command: Sequence[str], *, environment: Mapping[str, str]) -> i
     """
     process = subprocess.Popen(
         command,
-        env={**environment, **moment(STARTED_AT)},
+        env={**environment, **timestamp(STARTED_AT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -161,7 +161,7 @@ def started(command: Sequence[str], *, variables: Mapping[str, str], log: Path) 
         try:
             process = subprocess.Popen(
                 command,
-                env={**trainer_environment(), **variables, **moment(STARTED_AT)},
+                env={**trainer_environment(), **variables, **timestamp(STARTED_AT)},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )

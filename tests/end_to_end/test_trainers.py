@@ -42,7 +42,7 @@ from trainer_runs import (
 from common.config import Config
 from common.data.loading import load_dataset
 from common.data.sharding import epoch_order, split_validation
-from common.measurement.interference import Isolation
+from common.measurement.interference import Interference
 from common.model.specs import model_spec
 from common.model.weights import draw_initial_weights, load_weights, weights_hash
 from common.run_folder.records import (
@@ -381,7 +381,7 @@ def test_a_run_is_recorded_and_printed(starts: Starts, framework: str, size: int
     assert hashes(run).final_weights != hashes(run).initial_weights
     assert [folder.name for folder in (run.folder / "checkpoints").iterdir()] == [f"epoch-{epochs:04d}"]
     isolation = run.record.isolation
-    assert isinstance(isolation, Isolation) and len(isolation.load_average_before) == 1
+    assert isinstance(isolation, Interference) and len(isolation.load_average_before) == 1
     assert len(isolation.peak_memory_bytes) == size and min(isolation.peak_memory_bytes) > 1e8
     assert isolation.peak_device_memory_bytes == [None] * size
     # No rank takes another for a stranger, nor its launcher.

@@ -9,7 +9,7 @@ from typing import Any
 from example_runs import make_config, make_epoch, make_record, make_status
 
 from common.config import Config, config_from_dict
-from common.measurement.interference import Isolation
+from common.measurement.interference import Interference
 from common.run_folder.records import (
     EPOCHS_FILE,
     RUN_FILE,
@@ -58,7 +58,7 @@ def study_record(runs_folder: Path, **changes: Any) -> RunRecord:
         "model": ModelRecord(name="cnn", outputs=3, parameters=1000, multiply_adds_per_image=10_000),
         "world": World(**{**world, **changes.pop("world", {})}),
         "totals": Totals(**{**totals, **changes.pop("totals", {})}),
-        "isolation": Isolation(
+        "isolation": Interference(
             load_average_before=[0.1], other_processes_before=[], throttled_cores=None, peak_memory_bytes=[1],
             peak_device_memory_bytes=[None],
         ),

@@ -77,7 +77,7 @@ def class_of(index: int) -> str:
     return CLASS_NAMES[index % len(CLASS_NAMES)]
 
 
-def draw_silhouette(index: int, *, seed: int, size: tuple[int, int]) -> Image.Image:
+def draw_shape(index: int, *, seed: int, size: tuple[int, int]) -> Image.Image:
     """Return an image of `class_of(index)`, the same for the same seed, index and size.
 
     Args:
@@ -166,4 +166,4 @@ def draw_folder(
 
 def _draw_file(index: int, *, folder: Path, digits: int, seed: int, size: tuple[int, int]) -> None:
     path = folder / class_of(index) / f"{index:0{digits}d}.png"
-    draw_silhouette(index, seed=seed, size=size).save(path, compress_level=FAST_COMPRESSION)
+    draw_shape(index, seed=seed, size=size).save(path, compress_level=FAST_COMPRESSION)

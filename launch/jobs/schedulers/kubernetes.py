@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from common.errors import UserError, first_problem
-from common.utils.timestamps import MOMENTS
+from common.utils.timestamps import TIMESTAMPS
 from launch.jobs.cloud import for_remote, host_label, parse_json, require, run_program, site_lines
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus
 from launch.jobs.schedulers.mpijob import (
@@ -181,7 +181,7 @@ def _start_words(job: Job) -> list[str]:
     if words[0] == "horovodrun":
         return [*words[:3], "--hostfile", HOST_FILE, *words[3:]]
     # mpirun finds the host file by itself. ssh brings no variables along, so that they have to be named.
-    handed_on = [word for name in ("PATH", *variables(job), *MOMENTS) for word in ("-x", name)]
+    handed_on = [word for name in ("PATH", *variables(job), *TIMESTAMPS) for word in ("-x", name)]
     return [*words, "--bind-to", "none", "--map-by", "slot", *handed_on]
 
 

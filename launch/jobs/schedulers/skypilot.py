@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
-from common.utils.timestamps import SUBMITTED_AT, moment
+from common.utils.timestamps import SUBMITTED_AT, timestamp
 from launch.jobs.cloud import for_remote, host_label, parse_json, require, run_program, show_program, site_lines
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus
 from launch.jobs.schedulers.yaml_text import to_yaml
@@ -155,7 +155,7 @@ def submit(job: Job, folder: Path) -> str:
         words = ["sky", "jobs", "launch", "--yes", "--detach-run", "--name", name, task]
         identifier, end = f"{MANAGED}{name}", f"sky jobs cancel --name {name}"
     else:
-        told = [word for each in moment(SUBMITTED_AT).items() for word in ("--env", "=".join(each))]
+        told = [word for each in timestamp(SUBMITTED_AT).items() for word in ("--env", "=".join(each))]
         words = ["sky", "launch", "--yes", "--detach-run", *told, "--cluster", name, task]
         identifier, end = name, f"sky down {name}"
     try:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.errors import UserError, expanded
-from common.utils.timestamps import SUBMITTED_AT, moment
+from common.utils.timestamps import SUBMITTED_AT, timestamp
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus, read_settings
 from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, resuming, trainer_words
 from launch.starting.launchers import Launcher
@@ -206,7 +206,7 @@ def submit(job: Job, folder: Path) -> str:
         UserError: there is no Slurm here, or it refuses.
     """
     # The job's script gets the environment of the command that submits it.
-    done = _slurm(["sbatch", "--parsable", SCRIPT], folder=folder, variables=moment(SUBMITTED_AT))
+    done = _slurm(["sbatch", "--parsable", SCRIPT], folder=folder, variables=timestamp(SUBMITTED_AT))
     if done.returncode:
         raise UserError(f"Slurm refuses the job: {_one_line(done.stderr)}. Received: {job.site.file}. "
                         "Mend the site, or ask for less")  # fmt: skip

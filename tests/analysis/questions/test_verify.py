@@ -11,7 +11,7 @@ from analysis.__main__ import main
 from analysis.questions.verify import judge, stack_changes
 from common.checks.verify_record import whole_run, write_verify
 from common.errors import UserError
-from common.measurement.interference import Isolation
+from common.measurement.interference import Interference
 from common.run_folder.records import NotRecorded, Run, RunWriter
 
 OTHER = {"final_weights": "other"}
@@ -198,7 +198,7 @@ def written(run: Run) -> Run:
 
 
 def test_the_exit_code_and_what_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    isolation = Isolation(load_average_before=[1.0], other_processes_before=["make, 87 % of a core"],
+    isolation = Interference(load_average_before=[1.0], other_processes_before=["make, 87 % of a core"],
                           throttled_cores=None, peak_memory_bytes=[1], peak_device_memory_bytes=[None])  # fmt: skip
     first = written(make_finished_run(tmp_path / "run"))
     written(make_finished_run(tmp_path / "run-verify", seconds=(8.0, 8.0), isolation=isolation))

@@ -23,7 +23,7 @@ from analysis.runs.cells import cells_of
 from analysis.runs.reading import read_runs
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord, EnergyTotals
-from common.measurement.interference import Isolation
+from common.measurement.interference import Interference
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE, DataRecord, Hashes, NotRecorded
 
 TORCH = [10.0, 10.4, 9.8, 10.2, 10.1, 10.3]
@@ -387,10 +387,10 @@ def test_what_is_not_refused_is_told_with_strict_too(
          "epochs are missing: 5 were asked for, 3 are recorded"),
         ({"np": 2, "settings": {"schedule": {"lr_scaling": "linear", "warmup_epochs": 3.0}}},
          "the warm-up is as long as the run: 3 of 3 epochs"),
-        ({"isolation": Isolation(
+        ({"isolation": Interference(
             load_average_before=[3.0], other_processes_before=["find, 80 % of a core"], throttled_cores=2,
             peak_memory_bytes=[1], peak_device_memory_bytes=[None])}, "another process was on the machine: find, 80 %"),
-        ({"isolation": Isolation(
+        ({"isolation": Interference(
             load_average_before=[0.0], other_processes_before=[], throttled_cores=2, peak_memory_bytes=[1],
             peak_device_memory_bytes=[None])}, "cores were slowed down for heat 2 times"),
         ({"seconds": 0.0}, "its training took no time"),

@@ -11,7 +11,7 @@ import pytest
 from common.measurement import interference as isolation
 from common.measurement.interference import (
     HostBefore,
-    Isolation,
+    Interference,
     RankAfter,
     look_at_host,
     look_at_rank,
@@ -98,7 +98,7 @@ def test_the_record_by_hand() -> None:
         RankAfter(None, None, 200, 7, 1.5),
         RankAfter(second, 25, 300, None, 2.0),
     ]
-    assert summarize(ranks) == Isolation(
+    assert summarize(ranks) == Interference(
         load_average_before=[1.5, 0.5],
         other_processes_before=["make, 87 % of a core"],
         throttled_cores=7,

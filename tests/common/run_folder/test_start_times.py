@@ -16,7 +16,7 @@ from common.measurement.timing import process_age
 from common.run_folder.records import NotRecorded
 from common.run_folder.start_times import launch_seconds, queue_seconds
 from common.utils.paths import ROOT
-from common.utils.timestamps import BEGAN_AT, MOMENTS, STARTED_AT, SUBMITTED_AT, moment
+from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS, timestamp
 from launch.__main__ import main
 from launch.starting.processes import run_filtered, started
 
@@ -131,8 +131,10 @@ def test_what_is_run_in_sight_tells_its_moment_too(tmp_path: Path) -> None:
 
 
 def test_the_names_are_those_that_scripts_export() -> None:
-    assert [name for name in MOMENTS if name.startswith("HOROVOD_TWINS_") and name.endswith("_AT")] == list(MOMENTS)
-    assert list(moment(SUBMITTED_AT)) == [SUBMITTED_AT] and float(moment(SUBMITTED_AT)[SUBMITTED_AT]) > 1.7e9
+    assert [name for name in TIMESTAMPS if name.startswith("HOROVOD_TWINS_") and name.endswith("_AT")] == list(
+        TIMESTAMPS
+    )
+    assert list(timestamp(SUBMITTED_AT)) == [SUBMITTED_AT] and float(timestamp(SUBMITTED_AT)[SUBMITTED_AT]) > 1.7e9
 
 
 def test_a_job_tells_when_its_script_and_its_ranks_began(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from common.run_folder.environment import Environment
 from common.run_folder.records import Evaluation, NotRecorded, Run, RunWriter, Totals, World, read_run
 from common.training import journal as journal_module
 from common.training.journal import Journal
-from common.utils.timestamps import BEGAN_AT, MOMENTS, STARTED_AT, SUBMITTED_AT
+from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS
 
 
 def totals(run: Run) -> Totals:
@@ -117,7 +117,7 @@ def test_the_last_start_tells_what_came_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = time.time()
-    for name in MOMENTS:
+    for name in TIMESTAMPS:
         monkeypatch.delenv(name, raising=False)
 
     def script(journal: Journal, done: int) -> None:
@@ -140,7 +140,7 @@ def test_the_last_start_tells_what_came_before_it(
     assert run.record.world.launcher == "none"
     assert "(launch " in capsys.readouterr().out
     assert isinstance(run.record.environment, Environment)
-    assert not set(MOMENTS) & set(run.record.environment.variables), "they would make all starts different"
+    assert not set(TIMESTAMPS) & set(run.record.environment.variables), "they would make all starts different"
 
 
 def test_max_steps_cuts_the_last_epoch(tmp_path: Path) -> None:

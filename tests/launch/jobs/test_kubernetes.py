@@ -26,7 +26,7 @@ from run_folders import make_run
 
 from common.errors import UserError
 from common.run_folder.records import World, now, read_run
-from common.utils.timestamps import BEGAN_AT, MOMENTS, STARTED_AT
+from common.utils.timestamps import BEGAN_AT, STARTED_AT, TIMESTAMPS
 from launch import __main__ as launch
 from launch.jobs import cloud
 from launch.jobs.job import Job, JobRecord, write_record
@@ -236,7 +236,7 @@ def test_the_launcher_looks_over_the_workers_and_starts_the_ranks(pod: MadeProgr
     words, cut = start["words"], start["words"].index("python")
     assert words[:3] == ["mpirun", "-np", "8"]
     handed_on = [words[number + 1] for number in range(cut) if words[number] == "-x"]
-    assert {"PATH", "HOROVOD_TWINS_CACHE", "V0", f"V{len(HOSTILE) - 1}", *MOMENTS} <= set(handed_on)
+    assert {"PATH", "HOROVOD_TWINS_CACHE", "V0", f"V{len(HOSTILE) - 1}", *TIMESTAMPS} <= set(handed_on)
     assert {BEGAN_AT, STARTED_AT} <= set(start["variables"])
     assert words[cut:] == ["python", "keras_impl/train.py", *HOSTILE, "--runs-folder", "/data/runs", "--name", "demo",
                            "--site", "kubernetes"]  # fmt: skip

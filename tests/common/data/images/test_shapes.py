@@ -8,7 +8,7 @@ from PIL import Image
 
 from common.__main__ import main
 from common.data.images import shapes as silhouettes
-from common.data.images.shapes import CLASS_NAMES, SHAPES, class_of, draw_folder, draw_silhouette
+from common.data.images.shapes import CLASS_NAMES, SHAPES, class_of, draw_folder, draw_shape
 from common.errors import UserError
 
 SIZE = (24, 18)
@@ -19,7 +19,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def pixels(index: int, *, seed: int = 1) -> np.ndarray:
-    return np.asarray(draw_silhouette(index, seed=seed, size=SIZE))
+    return np.asarray(draw_shape(index, seed=seed, size=SIZE))
 
 
 def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_classes_have_equal_counts(tmp_path: Path) -> None:
 
 
 def test_an_image_is_gray_of_its_size_and_unlike_the_others() -> None:
-    picture = draw_silhouette(0, seed=1, size=SIZE)
+    picture = draw_shape(0, seed=1, size=SIZE)
     assert picture.mode == "L" and picture.size == SIZE
     made = [pixels(index) for index in range(0, 90, 9)] + [pixels(0, seed=2)]
     assert len({image.tobytes() for image in made}) == len(made)
@@ -71,7 +71,7 @@ def test_the_shape_is_in_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silhouettes, "STRETCH", (1, 1))
     monkeypatch.setattr(silhouettes, "CONTRAST", (60, 60))
     square = CLASS_NAMES.index("square")
-    picture = np.asarray(draw_silhouette(square, seed=1, size=(600, 500))).astype(int)
+    picture = np.asarray(draw_shape(square, seed=1, size=(600, 500))).astype(int)
     dark = picture < picture.max() - 30
     assert dark.sum() == pytest.approx(2 * 150**2, rel=0.04)
 
