@@ -18,7 +18,7 @@ from analysis.runs.reading import StudiedRun, read_runs
 from common.distributed.console import counted
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord
-from common.measurement.interference import Isolation
+from common.measurement.interference import Interference
 from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus, status_from_json
 
 # Heading of a column -> format of its medians.
@@ -103,7 +103,7 @@ def _figures(run: StudiedRun) -> dict[str, float]:
     figures = {"test accuracy": run.total("test_accuracy")}
     if run.timed:
         figures |= {"training, s": run.training_seconds, "images/s": run.images_per_second}
-        if isinstance(isolation, Isolation):
+        if isinstance(isolation, Interference):
             figures["MB per rank"] = 1e-6 * float(np.mean(isolation.peak_memory_bytes))
             figures["cores per rank"] = float(np.mean(isolation.busy_cores)) if isolation.busy_cores else np.nan
     if isinstance(energy, EnergyRecord):

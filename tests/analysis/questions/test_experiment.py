@@ -10,14 +10,14 @@ from example_runs import make_record, make_status
 from analysis.__main__ import main
 from common.config import Config, config_from_dict
 from common.measurement.energy import EnergyRecord, EnergyTotals
-from common.measurement.interference import Isolation
+from common.measurement.interference import Interference
 from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus, status_as_json
 from common.run_folder.records import RunWriter, Totals
 
 
 def add_run(folder: Path, *, energy: EnergyRecord | None = None, seconds: float = 2.0, state: str = "finished") -> None:
     """Write a run with 100 MB and 250 MB on its two ranks."""
-    isolation = Isolation(load_average_before=[0.1], other_processes_before=[], throttled_cores=None,
+    isolation = Interference(load_average_before=[0.1], other_processes_before=[], throttled_cores=None,
                           peak_memory_bytes=[100_000_000, 250_000_000], peak_device_memory_bytes=[None, None],
                           busy_cores=[0.5, 1.5])  # fmt: skip
     totals = Totals(epochs=1, steps=2, startup_seconds=1.0, training_seconds=seconds, validation_seconds=0.0,
