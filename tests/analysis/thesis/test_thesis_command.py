@@ -40,6 +40,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return imported(make_thesis(folder / "thesis"), folder / "runs")
 
 
+@pytest.fixture(scope="module")
+def tables(runs: Path) -> dict[str, list[Row]]:
+    """The tables of the runs as they are."""
+    return tables_of(runs)
+
+
 def tables_of(runs: Path) -> dict[str, list[Row]]:
     """Return what stands before the colon of a title -> rows, as the command computes them."""
     found: dict[str, list[Row]] = defaultdict(list)
@@ -56,8 +62,7 @@ def figure(rows: list[Row], of: str, what: str) -> Row:
 # Made files: epochs of a run train 60 (+ .5 a run), 50, 40, 600 s, the first 2 s more; validation 5.25 s, test 34.5 s.
 
 
-def test_times_and_speedups_by_hand(runs: Path) -> None:
-    tables = tables_of(runs)
+def test_times_and_speedups_by_hand(tables: dict[str, list[Row]]) -> None:
     training = figure(tables["Figure 4.3"], "1 GPU", "training, s")
     assert training["n"] == 2
     assert training["from the runs"] == pytest.approx(100 * 60.25 + 2)
@@ -125,11 +130,18 @@ def changed(runs: Path, folder: Path, name: str, **totals: float) -> Path:
     ],
 )
 def test_one_raw_value_changes_the_table(
-    runs: Path, tmp_path: Path, name: str, totals: dict[str, float], table: str, of: str, what: str
+    runs: Path,
+    tables: dict[str, list[Row]],
+    tmp_path: Path,
+    name: str,
+    totals: dict[str, float],
+    table: str,
+    of: str,
+    what: str,
 ) -> None:
     before, after = (
-        [row["from the runs"] for row in tables_of(folder)[table] if row["of"] == of and row["what"].startswith(what)]
-        for folder in (runs, changed(runs, tmp_path / "runs", name, **totals))
+        [row["from the runs"] for row in found[table] if row["of"] == of and row["what"].startswith(what)]
+        for found in (tables, tables_of(changed(runs, tmp_path / "runs", name, **totals)))
     )
     assert len(before) == 1
     assert before != after

@@ -187,6 +187,8 @@ def test_no_secret_of_the_shell_is_written(
         assert "swordfish" not in capsys.readouterr().out
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_a_job_of_two_repeats_runs_here_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--name", "pair", "--ranks-per-node", "2", "--repeats", "2", "--no-preflight"]
     assert (
@@ -243,6 +245,8 @@ def test_ranks_run_in_the_container_of_a_site(
     assert sum(line.startswith("apptainer exec") for line in commands) == 12  # those without launcher
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_a_failing_job_is_reported_as_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "runs/bad").mkdir(parents=True)  # a run of this name, which is not overwritten
     words = ["--name", "bad", "--no-preflight", "--", "torch_impl/train.py", *SMALL]
@@ -258,6 +262,8 @@ def test_a_failing_job_is_reported_as_failed(tmp_path: Path, capsys: pytest.Capt
     assert "the time limit was reached: give more --minutes" in capsys.readouterr().out
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_a_job_can_be_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     endless = [*SMALL, "--epochs", "100000", "--max-steps", "100000000"]
     words = ["--name", "long", "--no-preflight", "--", "torch_impl/train.py", *endless]
