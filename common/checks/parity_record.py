@@ -23,7 +23,7 @@ _STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ArrayComparison:
     """Two sets of arrays laid side by side.
 
     Attributes:
@@ -106,7 +106,7 @@ class ParityRecord:
     ended_at: Timestamp | None
     settings: ParitySettings
     environment: Environment
-    comparisons: list[Comparison] = field(default_factory=list)
+    comparisons: list[ArrayComparison] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)  # run folders beside this file
 

@@ -32,7 +32,7 @@ POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ParityJob:
     """One thing to do in both frameworks.
 
     Attributes:
@@ -79,7 +79,7 @@ class Twin(Protocol):
 class WorkerSettings:
     """What a worker is asked for: its jobs, a folder for their results, and one for states on their way."""
 
-    jobs: list[Job]
+    jobs: list[ParityJob]
     results: Path
     states: Path
 
@@ -96,7 +96,7 @@ def read_worker_settings(arguments: Sequence[str] | None) -> WorkerSettings:
     parser.add_argument("--results", type=Path, required=True, help="folder of the results")
     parser.add_argument("--states", type=Path, required=True, help="folder of states on their way")
     options = parser.parse_args(arguments)
-    jobs = [Job(**job) for job in json.loads(options.jobs.read_text())]
+    jobs = [ParityJob(**job) for job in json.loads(options.jobs.read_text())]
     return WorkerSettings(jobs, options.results, options.states)
 
 
@@ -134,7 +134,7 @@ def _do(settings: WorkerSettings, *, comm: Communicator, build_twin: BuildTwin, 
         gc.collect()  # a model is a ring of references, and ResNet-34 with its optimizer has half a gigabyte
 
 
-def _do_with_twin(job: Job, comm: Communicator, build_twin: BuildTwin, *, leads: bool, folder: Path) -> Arrays:
+def _do_with_twin(job: ParityJob, comm: Communicator, build_twin: BuildTwin, *, leads: bool, folder: Path) -> Arrays:
     setup, rates = make_setup(job.model, job.optimizer, dtype=job.dtype, updates=job.updates, size=comm.size)
     twin = build_twin(setup, rates, comm)
     if job.kind == "start":
@@ -144,7 +144,7 @@ def _do_with_twin(job: Job, comm: Communicator, build_twin: BuildTwin, *, leads:
     return (_lead if leads else _follow)(twin, job, comm, folder=folder)
 
 
-def _train(twin: Twin, job: Job, comm: Communicator) -> Arrays:
+def _train(twin: Twin, job: ParityJob, comm: Communicator) -> Arrays:
     losses, trace, first = [], [], twin.weights()
     for number in range(1, job.updates + 1):
         losses.append(_loss_of_update(twin, number, comm))
@@ -158,7 +158,7 @@ def _train(twin: Twin, job: Job, comm: Communicator) -> Arrays:
     return arrays | {f"trace/{name}": np.stack([one[name] for one in trace]) for name in weights if trace}
 
 
-def _lead(twin: Twin, job: Job, comm: Communicator, *, folder: Path) -> Arrays:
+def _lead(twin: Twin, job: ParityJob, comm: Communicator, *, folder: Path) -> Arrays:
     """Train, and show the other framework the state before each update and after the last."""
     losses = []
     for number in range(1, job.updates + 2):
@@ -172,7 +172,7 @@ def _lead(twin: Twin, job: Job, comm: Communicator, *, folder: Path) -> Arrays:
     return {"losses": np.array(losses)}
 
 
-def _follow(twin: Twin, job: Job, comm: Communicator, *, folder: Path) -> Arrays:
+def _follow(twin: Twin, job: ParityJob, comm: Communicator, *, folder: Path) -> Arrays:
     """Make each update from the state that the other framework had; compare with what it had then."""
     losses, weights_differ, state_differs, moved = [], [], [], []
     weights, state = _shown(folder, job, 1)
@@ -213,11 +213,11 @@ def _named(group: str, arrays: Arrays) -> Arrays:
     return {f"{group}/{name}": value for name, value in arrays.items()}
 
 
-def _state_file(folder: Path, job: Job, number: int) -> Path:
+def _state_file(folder: Path, job: ParityJob, number: int) -> Path:
     return folder / f"{job.name}-{number:04}.safetensors"
 
 
-def _shown(folder: Path, job: Job, number: int) -> tuple[Weights, Weights]:
+def _shown(folder: Path, job: ParityJob, number: int) -> tuple[Weights, Weights]:
     """Return weights and optimizer state before an update, when they are there."""
     file = _state_file(folder, job, number)
     _wait(file.exists)

@@ -1,7 +1,7 @@
 """`python -m launch parity`: prove that both frameworks train alike, alone and on several ranks.
 
     python -m launch parity                                  5 models, 8 optimizers, 1, 2 and 4 ranks
-    python -m launch parity --size toy                       some of it, in a minute or two
+    python -m launch parity --size toy                       part of it, in a minute or two
     python -m launch parity --models resnet34 --np 1 --exchanged-updates 50
     python -m analysis parity FOLDER                         show the result again
 
@@ -22,7 +22,7 @@ from common.checks.parity_record import ParitySettings
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.records import check_new_folder
 from launch.checks.parity_jobs import EXCHANGED_BY_RANKS, RUN_RANKS, run_settings
-from launch.checks.parity_proofs import FRAMEWORKS, Proofs
+from launch.checks.parity_proofs import FRAMEWORKS, ParityProofs
 from launch.starting.analysis import run_analysis
 from launch.starting.train import check_settings
 
@@ -30,8 +30,8 @@ EXIT_CODE_DIFFERENT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
-    """How much is proven where nothing else is said."""
+class ParitySize:
+    """How much is proven by default."""
 
     models: tuple[str, ...] = tuple(IMAGES)
     np: tuple[int, ...] = (1, 2, 4)
@@ -41,15 +41,15 @@ class Size:
 
 
 SIZES = {
-    "toy": Size(
-        models=tuple(model for model in IMAGES if not has_batch_norm(model)),  # that one alone takes minutes
+    "toy": ParitySize(
+        models=tuple(model for model in IMAGES if not has_batch_norm(model)),  # which alone takes minutes
         np=(1, 2),
         optimizers=("momentum", "adam"),
         updates=10,
         exchanged_updates=2,
     ),
-    "standard": Size(),
-    "full": Size(exchanged_updates=50),
+    "standard": ParitySize(),
+    "full": ParitySize(exchanged_updates=50),
 }
 
 
@@ -58,9 +58,9 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "parity",
         help="prove that both frameworks train alike",
-        description="Train the same by both frameworks, compare every array, leave parity.json and two run folders.",
+        description="Train alike in both frameworks, compare every array, write parity.json and two run folders.",
     )
-    # Names and numbers are checked by `run`, where an error is one line.
+    # Names and numbers are checked by `read_settings`, for messages that name the flag.
     parser.add_argument("--size", default="standard", help=f"one of {', '.join(SIZES)} (default: %(default)s)")
     parser.add_argument("--models", nargs="+", help=f"some of {', '.join(IMAGES)}")
     parser.add_argument("--optimizers", nargs="+", help=f"some of {', '.join(OPTIMIZERS)} (momentum on that loss)")
@@ -76,7 +76,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--epochs", type=int, default=1, help="of the two ordinary runs; 0: none (default: %(default)s)"
     )
-    parser.add_argument("--folder", help="where everything is left (default: runs/parity-<time>)")
+    parser.add_argument("--folder", help="folder for the results (default: runs/parity-<time>)")
     parser.set_defaults(run=run)
 
 
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     if settings.epochs:
         check_settings(run_settings(settings, folder, name=FRAMEWORKS[0]), framework=FRAMEWORKS[0], size=RUN_RANKS)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
-    proofs = Proofs(folder, settings)
+    proofs = ParityProofs(folder, settings)
     try:
         proofs.run()
     except KeyboardInterrupt:
@@ -102,10 +102,10 @@ def read_settings(options: argparse.Namespace) -> ParitySettings:
     """Return what is to be proven.
 
     Raises:
-        UserError: something is not there, or out of range.
+        UserError: a name is unknown, a number is out of range, or a framework is not installed.
     """
     if options.size not in SIZES:
-        raise UserError(f"there is no such size. Received: --size {options.size}. Choose of {', '.join(SIZES)}")
+        raise UserError(f"unknown size. Received: --size {options.size}. Choose from {', '.join(SIZES)}")
     size = SIZES[options.size]
     chosen: dict[str, Any] = {
         name: getattr(options, name) if getattr(options, name) is not None else getattr(size, name)
@@ -118,7 +118,7 @@ def read_settings(options: argparse.Namespace) -> ParitySettings:
     ):
         unknown = [name for name in received if name not in known]
         if unknown:
-            raise UserError(f"--{flag} names what is not there. Received: {unknown[0]!r}. Choose of {', '.join(known)}")
+            raise UserError(f"unknown name in --{flag}. Received: {unknown[0]!r}. Choose from {', '.join(known)}")
     for number in chosen["np"]:
         if number < 1 or GLOBAL_BATCH % number:
             raise UserError(
@@ -127,13 +127,15 @@ def read_settings(options: argparse.Namespace) -> ParitySettings:
     for flag, least in (("updates", 1), ("exchanged_updates", 1)):
         if chosen[flag] < least:
             raise UserError(
-                f"no update proves nothing. Received: --{flag.replace('_', '-')} {chosen[flag]}. Give {least} or more"
+                f"a proof needs updates. Received: --{flag.replace('_', '-')} {chosen[flag]}. Give {least} or more"
             )
     if options.epochs < 0:
-        raise UserError(f"a run has epochs. Received: --epochs {options.epochs}. Give 1 or more, or 0 for no runs")
+        raise UserError(
+            f"the number of epochs is negative. Received: --epochs {options.epochs}. Give 1 or more, or 0 for no runs"
+        )
     missing = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(f"parity needs both frameworks. Received: no {missing[0]} here. Run `make setup`")
+        raise UserError(f"parity needs both frameworks. Received: no {missing[0]}. Run `make setup`")
     return ParitySettings(
         models=_once(chosen["models"]),
         optimizers=_once(chosen["optimizers"]),

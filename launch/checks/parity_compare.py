@@ -1,4 +1,4 @@
-"""Lay the arrays of two parity workers side by side: differences, tolerances, curves."""
+"""Compare the arrays of two parity workers: differences, tolerances, curves."""
 
 import math
 from collections.abc import Callable
@@ -9,8 +9,8 @@ import numpy as np
 
 from common.checks.differences import worst_difference
 from common.checks.parity_cases import Dtype, has_batch_norm, has_dropout
-from common.checks.parity_record import Comparison, Curve
-from common.checks.parity_worker import Arrays, Job
+from common.checks.parity_record import ArrayComparison, Curve
+from common.checks.parity_worker import Arrays, ParityJob
 from common.config import Config
 from common.distributed.console import counted
 from common.model.weights import load_weights
@@ -19,14 +19,14 @@ from common.run_folder.records import WEIGHTS_FILE, Hashes, Run
 # Largest relative differences that pass.
 ONE_PASS: dict[Dtype, float] = {"float64": 1e-10, "float32": 1e-4}  # forward and back once
 UPDATES = 1e-8  # float64, between frameworks
-VISIBLE = 100  # times that limit is the least that a weight must move: 1 % of a wrong update is seen
+VISIBLE = 100  # a weight must move at least this many times that limit, so that an error of 1 % is detected
 RANKS = 1e-11  # float64, between numbers of ranks: the order of additions is all that may differ
 FIRST_UPDATE = 1e-6  # float32, between numbers of ranks
-EPOCH_OF_MLP = 1e-5  # float32, between numbers of ranks, after all updates; others flip a ReLU or a maximum
+EPOCH_OF_MLP = 1e-5  # float32, between numbers of ranks, after all updates; in other models a ReLU or maximum flips
 
 
 @dataclass(frozen=True)
-class Side:
+class ParitySide:
     """One framework's results of one start: `keras np 2`."""
 
     framework: str
@@ -35,36 +35,36 @@ class Side:
 
     @property
     def title(self) -> str:
-        """How tables call it."""
+        """Name in tables."""
         return f"{self.framework} np {self.np}"
 
-    def arrays(self, job: Job) -> Arrays:
-        """Return what a job has left."""
+    def arrays(self, job: ParityJob) -> Arrays:
+        """Return the results of a job."""
         return load_weights(self.folder / f"{job.name}.safetensors")
 
 
 @dataclass(frozen=True)
-class Findings:
-    """What a job has shown."""
+class ParityResults:
+    """The comparisons and curves of a job."""
 
-    comparisons: list[Comparison]
+    comparisons: list[ArrayComparison]
     curves: list[Curve]
 
-    def __add__(self, other: "Findings") -> "Findings":
-        return Findings(self.comparisons + other.comparisons, self.curves + other.curves)
+    def __add__(self, other: "ParityResults") -> "ParityResults":
+        return ParityResults(self.comparisons + other.comparisons, self.curves + other.curves)
 
 
-NOTHING = Findings([], [])
+NOTHING = ParityResults([], [])
 
 
-def compare_frameworks(job: Job, keras: Side, torch: Side) -> Findings:
-    """Compare what both frameworks have left of a job, PyTorch being the reference."""
+def compare_frameworks(job: ParityJob, keras: ParitySide, torch: ParitySide) -> ParityResults:
+    """Compare the results of both frameworks for a job; PyTorch is the reference."""
     compare = _Comparer(job, keras, torch)
     if job.kind == "exchange":
         followed, led = keras.arrays(job), torch.arrays(job)
         what = f"{counted(job.updates, 'update')}, each from the same state"
         losses = np.abs(followed["losses"] - led["losses"]) / np.abs(led["losses"])
-        # Inf, for what is no number: a maximum would pass over it in silence, or not, by its place.
+        # NaN counts as infinite: a maximum may ignore it.
         difference = np.nan_to_num(
             np.max([followed["weights_difference"], followed["state_difference"], losses], axis=0), nan=np.inf
         )
@@ -82,7 +82,7 @@ def compare_frameworks(job: Job, keras: Side, torch: Side) -> Findings:
         rest = [name for name in {**ours, **reference} if name not in gradients]
         tolerance = ONE_PASS[job.dtype]
         compare.worst(f"outputs, losses, {job.mode}", ours, reference, tolerance=tolerance, names=rest)
-        # In float32 BatchNorm's gradients are small differences of large numbers.
+        # In float32, gradients of BatchNorm are small differences of large numbers.
         tolerance_of_gradients = None if unsure else tolerance
         compare.worst(
             f"gradients, {job.mode}", ours, reference, tolerance=tolerance_of_gradients, names=list(gradients)
@@ -97,7 +97,7 @@ def compare_frameworks(job: Job, keras: Side, torch: Side) -> Findings:
     return compare.findings
 
 
-def compare_ranks(job: Job, more: Side, one: Side) -> Findings:
+def compare_ranks(job: ParityJob, more: ParitySide, one: ParitySide) -> ParityResults:
     """Compare several ranks with one of the same framework, whose global batch they share."""
     compare = _Comparer(job, more, one)
     ours, reference = more.arrays(job), one.arrays(job)
@@ -114,7 +114,7 @@ def compare_ranks(job: Job, more: Side, one: Side) -> Findings:
     return compare.findings
 
 
-def compare_runs(ours: Run, reference: Run) -> Findings:
+def compare_runs(ours: Run, reference: Run) -> ParityResults:
     """Compare the first weights, order, losses and final weights of two finished ordinary runs."""
     config, hashes = reference.record.config, (ours.record.hashes, reference.record.hashes)
     assert isinstance(config, Config) and isinstance(hashes[0], Hashes) and isinstance(hashes[1], Hashes)
@@ -124,7 +124,7 @@ def compare_runs(ours: Run, reference: Run) -> Findings:
     title = f"train.py, {counted(len(reference.epochs), 'epoch')}"
     titles = [f"{run.record.framework} np {run.record.world.size}" for run in (ours, reference)]  # type: ignore[union-attr]
     findings = [
-        Comparison(
+        ArrayComparison(
             model=config.model.model,
             what=f"{title}: {what}",
             optimizer="momentum",
@@ -141,16 +141,16 @@ def compare_runs(ours: Run, reference: Run) -> Findings:
             ("final weights", worst_difference(*weights), UPDATES),
         )
     ]
-    return Findings(findings, [])
+    return ParityResults(findings, [])
 
 
 class _Comparer:
     """Collects comparisons of one job and two sides."""
 
-    def __init__(self, job: Job, ours: Side, reference: Side) -> None:
+    def __init__(self, job: ParityJob, ours: ParitySide, reference: ParitySide) -> None:
         self.job = job
         self.between = (ours.title, reference.title)
-        self.findings = Findings([], [])
+        self.findings = ParityResults([], [])
 
     def worst(
         self,
@@ -161,15 +161,15 @@ class _Comparer:
         tolerance: float | None,
         names: list[str] | None = None,
     ) -> None:
-        """Compare arrays, or those of these names alone."""
+        """Compare arrays, or only those with these names."""
         if names is not None:
             ours, reference = (_choose(arrays, names.__contains__) for arrays in (ours, reference))
         self.add(what, *worst_difference(ours, reference), tolerance=tolerance)
 
     def add(self, what: str, difference: float, where: str, *, tolerance: float | None) -> None:
-        """Keep a comparison."""
+        """Add a comparison."""
         self.findings.comparisons.append(
-            Comparison(
+            ArrayComparison(
                 model=self.job.model,
                 what=what,
                 optimizer=self.job.optimizer if self.job.kind in ("training", "exchange") else None,
@@ -183,12 +183,12 @@ class _Comparer:
         )
 
     def moved(self, moved: np.ndarray, *, least: float) -> None:
-        """See that every weight has moved: two that stay where they were are the same for no reason."""
+        """Check that every weight has moved: two weights that never change agree trivially."""
         if not moved.min() >= least:
-            self.add("weights that moved", math.inf, "a weight that hardly moved", tolerance=0.0)
+            self.add("weights that moved", math.inf, "a weight that hardly changed", tolerance=0.0)
 
     def add_curve(self, ours: np.ndarray, reference: np.ndarray, weights_difference: np.ndarray) -> None:
-        """Keep a curve."""
+        """Add a curve."""
         self.findings.curves.append(
             Curve(
                 model=self.job.model,

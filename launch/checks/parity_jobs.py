@@ -1,4 +1,4 @@
-"""What `python -m launch parity` has to do: the jobs of each start, the two ordinary runs, how long it may take."""
+"""The jobs of `python -m launch parity`: for each start of ranks, for the two ordinary runs, and their rough time."""
 
 import itertools
 from collections.abc import Sequence
@@ -7,28 +7,28 @@ from pathlib import Path
 
 from common.checks.parity_cases import DTYPES, MODES, has_batch_norm
 from common.checks.parity_record import ParitySettings
-from common.checks.parity_worker import Job
+from common.checks.parity_worker import ParityJob
 from common.config import Config, parse_command_line
 from common.utils.cores import usable_cores
 
 RUN_MODEL, RUN_RANKS = "cnn", 2
-EXCHANGED_BY_RANKS = 5  # most updates of several ranks from exchanged states, each of which costs seconds
+EXCHANGED_BY_RANKS = 5  # maximum with several ranks; each update from an exchanged state takes seconds
 # Rough seconds of a start, a job, an update (of ResNet-34: the second), an epoch of an ordinary run.
 START_COST, JOB_COST, UPDATE_COST, RUN_COST = 5.0, (1.0, 5.0), (0.02, 0.8), 12.0
-EXCHANGE_COST = 1.8  # of an update, for the state on its way
+EXCHANGE_COST = 1.8  # per update, for passing on the state
 
 
-def jobs_of(settings: ParitySettings, *, np: int) -> list[Job]:
-    """Return what each framework does in a start of `np` ranks by itself."""
-    jobs: list[Job] = []
+def jobs_of(settings: ParitySettings, *, np: int) -> list[ParityJob]:
+    """Return the jobs that each framework does on its own in a start of `np` ranks."""
+    jobs: list[ParityJob] = []
     for model in settings.models:
         if np == settings.np[0]:
-            jobs += [Job(kind="start", model=model, dtype=dtype) for dtype in DTYPES]
+            jobs += [ParityJob(kind="start", model=model, dtype=dtype) for dtype in DTYPES]
             jobs += [
-                Job(kind="outputs", model=model, dtype=dtype, mode=mode)
+                ParityJob(kind="outputs", model=model, dtype=dtype, mode=mode)
                 for mode, dtype in itertools.product(MODES, DTYPES)
             ]
-        training = Job(kind="training", model=model, updates=settings.updates, optimizer=settings.optimizers[0])
+        training = ParityJob(kind="training", model=model, updates=settings.updates, optimizer=settings.optimizers[0])
         if has_batch_norm(model):
             if np == settings.np[0]:
                 jobs += [replace(training, dtype=dtype) for dtype in DTYPES]
@@ -39,11 +39,11 @@ def jobs_of(settings: ParitySettings, *, np: int) -> list[Job]:
     return jobs
 
 
-def exchange_jobs(settings: ParitySettings, *, np: int) -> list[Job]:
-    """Return what both frameworks do at once, the second following the first."""
+def exchange_jobs(settings: ParitySettings, *, np: int) -> list[ParityJob]:
+    """Return the jobs that both frameworks do at once, the second one following the first."""
     updates = settings.exchanged_updates if np == 1 else min(settings.exchanged_updates, EXCHANGED_BY_RANKS)
     return [
-        Job(kind="exchange", model=model, optimizer=optimizer, updates=updates)
+        ParityJob(kind="exchange", model=model, optimizer=optimizer, updates=updates)
         for model in settings.models
         if has_batch_norm(model)
         for optimizer in settings.optimizers
@@ -59,12 +59,12 @@ def run_flags(settings: ParitySettings, folder: Path, *, name: str) -> list[str]
 
 
 def run_settings(settings: ParitySettings, folder: Path, *, name: str) -> Config:
-    """Return the same as settings, checked."""
+    """Return the settings of that run, validated."""
     return parse_command_line(run_flags(settings, folder, name=name), program="python -m launch parity")
 
 
-def planned_seconds(jobs: Sequence[Job], *, np: int) -> float:
-    """Return roughly how many seconds jobs take, to tell the time left."""
+def planned_seconds(jobs: Sequence[ParityJob], *, np: int) -> float:
+    """Return roughly how many seconds jobs take, for the time left."""
     seconds = START_COST if jobs else 0.0
     slower = max(1.0, np / usable_cores())
     for job in jobs:

@@ -1,4 +1,4 @@
-"""Carries out the proofs of `python -m launch parity`: starts the ranks, compares what they leave, keeps the record."""
+"""The proofs of `python -m launch parity`: start the ranks, compare their results, write the record."""
 
 import json
 import shutil
@@ -10,12 +10,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from common.checks.parity_record import SCHEMA_VERSION, ParityRecord, ParitySettings, write_parity
-from common.checks.parity_worker import Job
+from common.checks.parity_worker import ParityJob
 from common.errors import UserError, from_os_error
 from common.run_folder.environment import describe_environment
 from common.run_folder.records import EPOCHS_FILE, now, read_run
 from common.utils.paths import ROOT
-from launch.checks.parity_compare import NOTHING, Findings, Side, compare_frameworks, compare_ranks, compare_runs
+from launch.checks.parity_compare import (
+    NOTHING,
+    ParityResults,
+    ParitySide,
+    compare_frameworks,
+    compare_ranks,
+    compare_runs,
+)
 from launch.checks.parity_jobs import (
     RUN_COST,
     RUN_RANKS,
@@ -29,12 +36,12 @@ from launch.starting.processes import PROGRAMS, last_lines, launcher_command, st
 from launch.starting.progress import Progress
 
 FRAMEWORKS = ("torch", "keras")  # the first leads, and is the reference
-STUCK_SECONDS = 600.0  # without anything new, and more where a job has many updates: the ranks wait for each other
+STUCK_SECONDS = 600.0  # without a new result, more for jobs with many updates: the ranks are deadlocked
 POLL_SECONDS = 0.2
 
 
-class Proofs:
-    """The proofs in a folder: `parity.json`, the two run folders; `logs/` of the ranks until all has ended well."""
+class ParityProofs:
+    """The proofs in a folder: `parity.json`, the two run folders; `logs/` of the ranks until all have succeeded."""
 
     def __init__(self, folder: Path, settings: ParitySettings) -> None:
         self.folder, self.settings = folder, settings
@@ -54,10 +61,10 @@ class Proofs:
         self.progress = Progress(planned)
 
     def run(self) -> None:
-        """Do all of it; what was compared is in the record at once.
+        """Make all comparisons; each is in the record at once.
 
         Raises:
-            UserError: ranks failed or stand still, or something cannot be written.
+            UserError: ranks failed or made no progress, or the results cannot be written.
         """
         try:
             with self.progress:
@@ -72,7 +79,7 @@ class Proofs:
             shutil.rmtree(self.work, ignore_errors=True)
 
     def _prove(self) -> None:
-        first: dict[str, Side] = {}
+        first: dict[str, ParitySide] = {}
         for np in self.settings.np:
             jobs = jobs_of(self.settings, np=np)
             torch, keras = (self._start([framework], jobs, np=np)[0] for framework in FRAMEWORKS)
@@ -86,7 +93,7 @@ class Proofs:
                     self._keep(compare_ranks(job, side, first[side.framework]))
                 shutil.rmtree(side.folder)
             for job in exchange_jobs(self.settings, np=np):
-                # A start for each: TensorFlow keeps the memory of a trained model, about 1 GB of this one.
+                # One start per job: TensorFlow keeps the memory of a trained model, here about 1 GB.
                 torch, keras = self._start(FRAMEWORKS, [job], np=np)
                 self._keep(compare_frameworks(job, keras, torch))
                 for side in (torch, keras):
@@ -101,15 +108,15 @@ class Proofs:
         """Whether a difference exceeds its tolerance."""
         return any(one.differs for one in self.record.comparisons)
 
-    def _keep(self, findings: Findings) -> None:
+    def _keep(self, findings: ParityResults) -> None:
         self.findings += findings
         self.record = replace(self.record, comparisons=self.findings.comparisons, curves=self.findings.curves)
         write_parity(self.folder, self.record)
 
-    def _start(self, frameworks: Sequence[str], jobs: list[Job], *, np: int) -> list[Side]:
-        """Start the ranks of one framework, or of both at once; return where their results are."""
-        together = "together" if len(frameworks) > 1 else "alone"
-        sides = [Side(name, np, self.work / f"{together}-{name}-{np}") for name in frameworks]
+    def _start(self, frameworks: Sequence[str], jobs: list[ParityJob], *, np: int) -> list[ParitySide]:
+        """Start the ranks of one framework, or of both at once; return the folders of their results."""
+        kind = "both" if len(frameworks) > 1 else "alone"
+        sides = [ParitySide(name, np, self.work / f"{kind}-{name}-{np}") for name in frameworks]
         plan, states = self.work / "jobs.json", self.work / "states"
         plan.write_text(json.dumps([asdict(job) for job in jobs]))
         states.mkdir(exist_ok=True)
@@ -120,14 +127,14 @@ class Proofs:
             commands[side.title] = [*self._launcher(np), str(ROOT / f"{side.framework}_impl/parity_worker.py"), *files]
         who = f"{' and '.join(frameworks)}, np {np}"
 
-        def tell(known: int, done: int) -> None:
+        def advance(known: int, done: int) -> None:
             cost = planned_seconds(jobs[known:done], np=np) - START_COST
             self.progress.advance(cost, f"{who}: {jobs[done - 1].name}")
 
         self._wait(
             commands,
             count=lambda: min(len(list(side.folder.glob("*.safetensors"))) for side in sides),
-            tell=tell,
+            advance=advance,
             patience=STUCK_SECONDS + 10 * max(job.updates for job in jobs),
         )
         what = jobs[0].name if len(jobs) == 1 else f"{len(jobs)} jobs"
@@ -135,7 +142,7 @@ class Proofs:
         return sides
 
     def _ordinary_runs(self) -> None:
-        """Train by horovodrun with each framework, and compare the run folders."""
+        """Train with each framework by horovodrun, and compare the run folders."""
         for framework in FRAMEWORKS:
             flags = run_flags(self.settings, self.folder, name=framework)
             lines = self.folder / framework / EPOCHS_FILE
@@ -143,7 +150,7 @@ class Proofs:
             self._wait(
                 {f"{framework} train.py": [*self._launcher(RUN_RANKS), str(ROOT / PROGRAMS[framework]), *flags]},
                 count=lambda lines=lines: len(lines.read_text().splitlines()) if lines.exists() else 0,  # type: ignore[misc]
-                tell=lambda known, done, who=who: self.progress.advance(  # type: ignore[misc]
+                advance=lambda known, done, who=who: self.progress.advance(  # type: ignore[misc]
                     RUN_COST * (done - known), f"{who}, epoch {done}"
                 ),
                 patience=STUCK_SECONDS,
@@ -161,19 +168,19 @@ class Proofs:
         commands: dict[str, list[str]],
         *,
         count: Callable[[], int],
-        tell: Callable[[int, int], None],
+        advance: Callable[[int, int], None],
         patience: float,
     ) -> None:
-        """Run commands, all at once, to their end.
+        """Run commands at the same time, until all have ended.
 
         Args:
             commands: name -> command.
-            count: how much there is of what they make.
-            tell: told of the count before and now, when it has grown.
-            patience: seconds without anything new before all are ended.
+            count: returns the number of results so far.
+            advance: called with the count before and now, when it has grown.
+            patience: seconds without a new result before all are stopped.
 
         Raises:
-            UserError: one failed, or nothing new has come.
+            UserError: one failed, or made no progress.
         """
         logs = {name: self.logs / f"{name.replace(' ', '-')}.log" for name in commands}
         variables = {"OMP_NUM_THREADS": "1"}  # one thread adds in one order
@@ -191,18 +198,16 @@ class Proofs:
                 known, done = done, count()
                 if done > known:
                     last = time.monotonic()
-                    tell(known, done)
+                    advance(known, done)
                 if not running:
                     return
                 if time.monotonic() - last > patience:
-                    raise self._failure(
-                        " and ".join(processes), logs[name], f"nothing new for {patience:.0f} s: they stand still"
-                    )
+                    raise self._failure(" and ".join(processes), logs[name], f"no new result for {patience:.0f} s")
                 time.sleep(POLL_SECONDS)
 
     def _failure(self, who: str, log: Path, received: str) -> UserError:
         print(last_lines(log), file=sys.stderr)
         return UserError(
-            f"the ranks of {who} failed. Received: {received}. What they said last is above, all of it in {log}; "
-            "mend it, or leave it out with --models or --np"
+            f"the ranks of {who} failed. Received: {received}. Their last lines are above, the whole log is {log}; "
+            "fix the cause, or omit this part with --models or --np"
         )

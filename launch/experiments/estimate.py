@@ -1,7 +1,7 @@
-"""What a run will take - time, energy, money - before it is begun.
+"""Estimate the time, energy and cost of a run before it starts.
 
-Time comes from finished runs of the same cell; where there are none, from the multiply-adds of the model and a rough
-rate of the hardware, right within a factor of about three. Every estimate says which it is.
+The time comes from finished runs of the same cell; if there are none, from the multiply-adds of the model and a rough
+rate of the hardware, which is right within a factor of about three. Every estimate names its basis.
 """
 
 import math
@@ -34,11 +34,11 @@ Basis = Literal["earlier runs", "rough", "not known"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one run or of several together. None: not known.
+    """What a run will take. None: not known.
 
     Attributes:
-        joules: at most: the boards' limits over the whole time.
-        usd: of whole nodes, start-up included; 0 on a machine that has no price an hour.
+        joules: upper limit: the boards' power limits over the whole time.
+        usd: of whole nodes, start-up included; 0 on a machine without an hourly price.
     """
 
     seconds: float | None
@@ -53,7 +53,7 @@ def estimate_run(config: Config, *, np: int, site: Site, gpu: Gpu | None, earlie
     Args:
         config: its settings.
         np: its ranks.
-        site, gpu: where it is to run; without GPU its cores compute, of an unknown number as many as this host's.
+        site, gpu: where it is to run; without a GPU its cores compute, if unknown as many as here.
         earlier: finished runs of the same cell, made on that site.
     """
     seconds, basis = _seconds(config, np=np, gpu=gpu, cores=site.cores or usable_cores(), earlier=earlier)
@@ -75,7 +75,7 @@ def duration_seconds(run: Run) -> float | None:
 
 @dataclass(frozen=True)
 class _Outline:
-    """What is known of a data set without loading it."""
+    """Sizes of a data set that are known without loading it."""
 
     training: int
     validation: int
@@ -110,7 +110,7 @@ def _seconds(
 
 
 def _outline(config: Config) -> _Outline | None:
-    """Return what is known of the data set; None: nothing before it is loaded."""
+    """Return the sizes of the data set; None: not known before it is loaded."""
     name = config.data.dataset
     kind, _, file = name.partition(":")
     if kind == "prepared":

@@ -22,7 +22,7 @@ from analysis.questions.parity.plots import plot_losses, plot_ranks
 from analysis.runs.sameness import why_not_the_same
 from common.checks.parity_record import (
     SCHEMA_VERSION,
-    Comparison,
+    ArrayComparison,
     Curve,
     ParityRecord,
     ParitySettings,
@@ -64,7 +64,7 @@ def test_an_empty_table_and_infinity_are_shown(form: Any) -> None:
 # Proofs
 
 
-def compared(**changes: Any) -> Comparison:
+def compared(**changes: Any) -> ArrayComparison:
     values: dict[str, Any] = {
         "model": "mlp",
         "what": "50 updates",
@@ -76,7 +76,7 @@ def compared(**changes: Any) -> Comparison:
         "where": "weights/fc1.bias",
         "tolerance": 1e-8,
     }
-    return Comparison(**{**values, **changes})
+    return ArrayComparison(**{**values, **changes})
 
 
 def curve(**changes: Any) -> Curve:

@@ -25,13 +25,13 @@ from rule_workers import environment, relative_difference
 from common.checks.differences import relative_difference as their_difference
 from common.checks.differences import worst_difference
 from common.checks.parity_cases import DTYPES, IMAGES, LOSSES, MODES, make_setup, make_spec, random_batch
-from common.checks.parity_record import Comparison, ParityRecord, read_parity
-from common.checks.parity_worker import Job
+from common.checks.parity_record import ArrayComparison, ParityRecord, read_parity
+from common.checks.parity_worker import ParityJob
 from common.model.weights import load_weights, save_weights
 from common.run_folder.records import read_run
 from launch.__main__ import main
 from launch.checks import parity_proofs
-from launch.checks.parity_compare import Side, compare_frameworks, compare_ranks
+from launch.checks.parity_compare import ParitySide, compare_frameworks, compare_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 FREE = tuple(model for model in IMAGES if all(weight.trainable for weight in make_spec(model).weights))  # no BatchNorm
@@ -137,7 +137,7 @@ def expected(call: Proofs) -> dict[tuple[object, ...], float | None]:
     return rows
 
 
-def key_of(one: Comparison) -> tuple[object, ...]:
+def key_of(one: ArrayComparison) -> tuple[object, ...]:
     return (one.model, one.what, one.optimizer, one.between, one.dtype)
 
 
@@ -265,13 +265,13 @@ def test_training_mode_is_another_computation_where_there_is_batch_norm(outputs:
 # That a proof can fail
 
 
-TRAINING = Job(kind="training", model="mlp", optimizer="momentum", updates=2, traced=True)
-EXCHANGE = Job(kind="exchange", model="resnet34", updates=2)
-OUTPUTS = Job(kind="outputs", model="mlp", mode="training")
-START = Job(kind="start", model="mlp")
+TRAINING = ParityJob(kind="training", model="mlp", optimizer="momentum", updates=2, traced=True)
+EXCHANGE = ParityJob(kind="exchange", model="resnet34", updates=2)
+OUTPUTS = ParityJob(kind="outputs", model="mlp", mode="training")
+START = ParityJob(kind="start", model="mlp")
 
 
-def arrays_of(job: Job) -> dict[str, np.ndarray]:
+def arrays_of(job: ParityJob) -> dict[str, np.ndarray]:
     """Return made results of a job."""
     draw = np.random.default_rng(1)
     if job.kind == "training":
@@ -295,7 +295,9 @@ def arrays_of(job: Job) -> dict[str, np.ndarray]:
     return {"fc1.bias": draw.normal(size=4)}
 
 
-def sides(folder: Path, job: Job, changes: dict[str, np.ndarray | None], titles: tuple[str, str]) -> list[Side]:
+def sides(
+    folder: Path, job: ParityJob, changes: dict[str, np.ndarray | None], titles: tuple[str, str]
+) -> list[ParitySide]:
     """Return two sides with the same results of a job, but for the changes in the first."""
     made = []
     for number, title in enumerate(titles):
@@ -304,7 +306,7 @@ def sides(folder: Path, job: Job, changes: dict[str, np.ndarray | None], titles:
             if value is None and number == 0:
                 del arrays[name]
         framework, np_ = title.split(" np ")
-        side = Side(framework, int(np_), folder / str(number))
+        side = ParitySide(framework, int(np_), folder / str(number))
         side.folder.mkdir()
         save_weights(side.folder / f"{job.name}.safetensors", arrays)
         made.append(side)
@@ -339,7 +341,7 @@ TRAINED = arrays_of(TRAINING)
     ],
 )
 def test_a_difference_between_the_frameworks_is_found(
-    tmp_path: Path, job: Job, changes: dict[str, np.ndarray | None], where: str
+    tmp_path: Path, job: ParityJob, changes: dict[str, np.ndarray | None], where: str
 ) -> None:
     same, changed = tmp_path / "same", tmp_path / "changed"
     same.mkdir()
@@ -364,7 +366,7 @@ def test_a_difference_between_the_frameworks_is_found(
 def test_a_difference_between_numbers_of_ranks_is_found(
     tmp_path: Path, dtype: str, optimizer: str, model: str, name: str, factor: float, differs: list[str]
 ) -> None:
-    job = Job(kind="training", model=model, optimizer=optimizer, updates=2, traced=True, dtype=dtype)  # type: ignore[arg-type]
+    job = ParityJob(kind="training", model=model, optimizer=optimizer, updates=2, traced=True, dtype=dtype)  # type: ignore[arg-type]
     changes: dict[str, np.ndarray | None] = {name: TRAINED[name] * factor}
     found = compare_ranks(job, *sides(tmp_path, job, changes, ("torch np 2", "torch np 1"))).comparisons
     assert [one.what for one in found if one.differs] == differs
@@ -504,7 +506,7 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: pytest.Captu
 def test_parity_needs_both_frameworks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("launch.checks.parity.importlib.util.find_spec", lambda name: None if name == "keras" else name)
     assert main(["parity"]) == 2
-    assert "Received: no keras here" in capsys.readouterr().err
+    assert "Received: no keras." in capsys.readouterr().err
 
 
 QUICK = ["--models", "mlp", "--optimizers", "sgd", "--np", "1", "--updates", "1", "--epochs", "0"]
@@ -537,13 +539,13 @@ def test_a_full_disk_of_a_worker_is_one_line(
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_ranks_that_stand_still_are_ended(
+def test_deadlocked_ranks_are_stopped(
     tmp_path: Path, broken_root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_worker(broken_root, "torch", "import signal; signal.pause()")
     monkeypatch.setattr(parity_proofs, "STUCK_SECONDS", -9.0)
     assert main(["parity", *QUICK, "--folder", str(tmp_path / "proofs")]) == 2
-    assert "they stand still" in capfd.readouterr().err
+    assert "no new result for" in capfd.readouterr().err
     assert not [process for process in psutil.Process().children(recursive=True) if process.status() != "zombie"]
 
 

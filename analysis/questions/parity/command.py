@@ -13,7 +13,7 @@ from analysis.questions.parity.plots import plot_losses, plot_ranks
 from analysis.runs.sameness import HASHES, why_not_the_same
 from common.checks.differences import worst_difference
 from common.checks.parity_cases import DTYPES
-from common.checks.parity_record import Comparison, ParityRecord, read_parity
+from common.checks.parity_record import ArrayComparison, ParityRecord, read_parity
 from common.errors import UserError
 from common.model.weights import load_weights
 from common.run_folder.records import WEIGHTS_FILE, DataRecord, NotRecorded, Run, read_run
@@ -118,7 +118,7 @@ def parity_table(record: ParityRecord, *, every: bool = False) -> Table:
         record: the proofs.
         every: a row for every comparison; else the worst of all optimizers and numbers of ranks in one row.
     """
-    groups: dict[tuple[Any, ...], list[Comparison]] = {}
+    groups: dict[tuple[Any, ...], list[ArrayComparison]] = {}
     for one in record.comparisons:
         groups.setdefault(_every_key(one) if every else _group_key(one), []).append(one)
     order = {model: number for number, model in enumerate(record.settings.models)}
@@ -137,16 +137,16 @@ def parity_table(record: ParityRecord, *, every: bool = False) -> Table:
     return Table(title, headings, rows, formats)
 
 
-def _every_key(one: Comparison) -> tuple[Any, ...]:
+def _every_key(one: ArrayComparison) -> tuple[Any, ...]:
     return (one.model, one.what, one.between, one.optimizer)
 
 
-def _group_key(one: Comparison) -> tuple[Any, ...]:
+def _group_key(one: ArrayComparison) -> tuple[Any, ...]:
     """Put all optimizers and numbers of ranks together."""
     return (one.model, one.what, one.between[0].split()[0] == one.between[1].split()[0])
 
 
-def _row(group: list[Comparison]) -> list[str | float | None]:
+def _row(group: list[ArrayComparison]) -> list[str | float | None]:
     cells: list[str | float | None] = [
         group[0].model,
         group[0].what,
@@ -165,7 +165,7 @@ def _row(group: list[Comparison]) -> list[str | float | None]:
     return cells
 
 
-def _between(group: Sequence[Comparison]) -> str:
+def _between(group: Sequence[ArrayComparison]) -> str:
     (ours, theirs) = (sorted({one.between[side] for one in group}) for side in (0, 1))
     names = [sorted({name.split()[0] for name in side}) for side in (ours, theirs)]
     numbers = [sorted({int(name.split()[-1]) for name in side}) for side in (ours, theirs)]
@@ -174,7 +174,7 @@ def _between(group: Sequence[Comparison]) -> str:
     return f"np {_listed(numbers[0])} and {_listed(numbers[1])}, {_listed(names[0])}"
 
 
-def _optimizers(group: Sequence[Comparison]) -> str:
+def _optimizers(group: Sequence[ArrayComparison]) -> str:
     names = list(dict.fromkeys(one.optimizer for one in group if one.optimizer))
     if len(names) <= 3:
         return _listed(names)
