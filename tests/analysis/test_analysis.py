@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_runs import make_config, make_epoch, make_record, make_status
+from builders import make_config, make_epoch, make_record, make_status
 from PIL import Image
 
 from analysis.__main__ import main

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from example_runs import make_config, make_setup
+from builders import make_config, make_setup
 from hypothesis import given
 from hypothesis import strategies as st
 

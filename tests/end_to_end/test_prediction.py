@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_runs import DATASET, make_config, make_record, make_setup, random_weights
+from builders import DATASET, make_config, make_record, make_setup, random_weights
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays

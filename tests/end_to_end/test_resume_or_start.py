@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from example_runs import DATASET, make_config, make_setup, random_weights
+from builders import DATASET, make_config, make_setup, random_weights
 from fake_ranks import alone, run_ranks
 
 from common.config import Config, config_from_dict

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from example_runs import make_setup, random_weights
+from builders import make_setup, random_weights
 from fake_ranks import alone, run_ranks
 
 from common.config import Config

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_runs import make_environment
+from builders import make_environment
 
 from analysis.__main__ import main
 from analysis.questions.bench import fastest_controllers, speed_ratios

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import make_trace, make_world, write_made_run
+from builders import make_trace, make_world, write_made_run
 
 from analysis.__main__ import main
 from analysis.output.finding import Finding

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_runs import make_status
-from made_runs import make_trace, make_world, write_made_run
+from builders import make_status, make_trace, make_world, write_made_run
 
 from analysis.__main__ import main
 from analysis.questions.compare import differing_leaves, find

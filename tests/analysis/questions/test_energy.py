@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_runs import make_trace, make_world, write_made_run
+from builders import make_trace, make_world, write_made_run
 from PIL import Image
 
 from analysis.__main__ import main

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from example_runs import make_record, make_status
+from builders import make_record, make_status
 
 from analysis.__main__ import main
 from common.config import Config, config_from_dict

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_runs import make_epoch
-from made_studies import made_record, made_run, made_runs, rows_of, select
+from analysis_builders import made_record, made_run, made_runs, rows_of, select
+from builders import make_epoch
 
 from analysis.__main__ import main
 from analysis.questions.hyperparameters.command import find

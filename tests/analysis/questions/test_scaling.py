@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_runs import make_epoch
-from made_studies import IMAGES, PARAMETERS, made_record, made_run, made_runs, rows_of, select
+from analysis_builders import IMAGES, PARAMETERS, made_record, made_run, made_runs, rows_of, select
+from builders import make_epoch
 
 from analysis.__main__ import main
 from analysis.questions.scaling.command import find

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_studies import rows_of
+from analysis_builders import rows_of
 from made_thesis import ORIGINALS
 
 from analysis.__main__ import main

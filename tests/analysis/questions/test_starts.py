@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_runs import make_environment
-from made_runs import make_trace, make_world, write_made_run
+from builders import make_environment, make_trace, make_world, write_made_run
 
 from analysis.__main__ import main
 from analysis.output.finding import Finding

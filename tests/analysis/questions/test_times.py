@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_studies import write_study, write_study_run
+from builders import write_study, write_study_run
 
 from analysis.__main__ import main
 from analysis.questions.times import find, plot_epochs, side_by_side, total_of

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_runs import make_finished_run, make_status
+from builders import make_finished_run, make_status
 
 from analysis.__main__ import main
 from analysis.questions.verify import judge, stack_changes

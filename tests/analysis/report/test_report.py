@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_runs import make_epoch, make_record, make_status
+from analysis_builders import EVIL, found
+from builders import make_epoch, make_record, make_run_record, make_status, write_both, write_run
 from matplotlib.figure import Figure
-from report_runs import EVIL, found, make_run_record, write_both, write_run
 
 from analysis.__main__ import main
 from analysis.output.finding import Finding, Plot

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from analysis_builders import EVIL, found
 from browser import Browser, started_browser
+from builders import make_run_record, write_both, write_run
 from matplotlib.figure import Figure
-from report_runs import EVIL, found, make_run_record, write_both, write_run
 
 from analysis.__main__ import main
 from analysis.output.finding import Plot

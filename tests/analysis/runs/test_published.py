@@ -6,7 +6,7 @@ from pathlib import Path
 
 import matplotlib.colors
 import pytest
-from example_studies import write_study
+from builders import write_study
 
 from analysis.__main__ import main
 from analysis.questions.frameworks import find

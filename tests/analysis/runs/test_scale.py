@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from example_studies import study_record, write_study_run
+from builders import study_record, write_study_run
 
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_runs import make_environment, make_status
-from example_studies import study_record, write_study, write_study_run
+from builders import make_environment, make_status, study_record, write_study, write_study_run
 
 from analysis.__main__ import main
 from analysis.output.tables import FORMATS

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_studies import write_study
+from builders import write_study
 from made_thesis import EPOCHS, ORIGINALS, RESULTS, make_thesis
 
 from analysis.__main__ import main

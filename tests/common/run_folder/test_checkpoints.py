@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from example_runs import make_config, make_setup, random_weights
+from builders import make_config, make_setup, random_weights
 
 from common.errors import UserError
 from common.model.specs import model_spec

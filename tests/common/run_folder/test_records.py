@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_runs import make_epoch, make_record, make_status
+from builders import make_epoch, make_record, make_status
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from example_runs import make_config, make_epoch, make_setup
+from builders import make_config, make_epoch, make_setup
 from played_journal import end_epoch, finish, play
 
 from common.errors import UserError

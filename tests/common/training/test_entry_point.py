@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_runs import make_config, make_record, make_setup, random_weights
+from builders import make_config, make_record, make_setup, random_weights
 from fake_ranks import alone, run_ranks
 
 from common.config import Config
@@ -133,7 +133,7 @@ def test_a_bug_keeps_its_traceback_and_leaves_a_failed_status(bug: BaseException
 SIGNALLED = """
     import signal, sys
     from pathlib import Path
-    from example_runs import make_config, make_setup
+    from builders import make_config, make_setup
     from fake_ranks import alone
     from common.training.entry_point import run_program
 

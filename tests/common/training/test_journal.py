@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from example_runs import make_config, make_setup, random_weights
+from builders import make_config, make_setup, random_weights
 from played_journal import end_epoch, finish, play, result
 
 from common.config import Config, config_from_dict

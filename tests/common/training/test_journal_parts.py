@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_runs import make_config, make_setup, random_weights
+from builders import make_config, make_setup, random_weights
 from fake_ranks import alone, run_ranks
 
 from common.config import Config

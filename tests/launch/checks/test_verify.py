@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_runs import make_config, make_finished_run, make_record, make_setup, make_status
+from builders import make_config, make_finished_run, make_record, make_setup, make_status
 from trainer_runs import Finished, launcher_command, run_command, train_command
 
 from common.config import Config, config_from_dict, parse_command_line

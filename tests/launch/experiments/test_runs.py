@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from example_runs import make_record, make_status
+from builders import make_record, make_status
 from trainer_runs import ROOT, Finished, finish, start_command, wait_until
 
 from common.errors import UserError

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 import yaml
+from builders import make_run
 from cloud_parsers import ask
 from made_programs import Answer, MadePrograms
 from rendered_files import FOLDER, assert_as_kept
-from run_folders import make_run
 
 from common.errors import UserError
 from common.run_folder.records import World, now, read_run

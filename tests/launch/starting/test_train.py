@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from example_runs import DATASET, make_config, make_epoch, make_record, make_setup, random_weights
+from builders import DATASET, make_config, make_epoch, make_record, make_setup, random_weights
 
 from common.__main__ import main as common_main
 from common.errors import UserError

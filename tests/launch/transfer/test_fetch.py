@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_runs import make_epoch, make_record, make_status
-from run_folders import HASHES, make_run
+from builders import HASHES, make_epoch, make_record, make_run, make_status
 from trainer_runs import HANG_SECONDS
 
 from common.errors import UserError

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from example_runs import make_config, make_setup
+from builders import make_config, make_setup
 from PIL import Image
 from rule_workers import environment
 from safetensors.numpy import load_file

