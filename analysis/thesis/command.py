@@ -1,7 +1,7 @@
 """`python -m analysis thesis`: the tables and figures of the thesis from its run folders, with published values.
 
-Nothing stands here but names: every number comes from the folders that `import-thesis` has made, and is held against
-the one that `published.toml` has. Where they differ the reason is told.
+Every number is computed from the folders that `import-thesis` writes and compared with the one in `published.toml`.
+Where they differ, the reason is shown.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from analysis.thesis.plots import (
 from common.run_folder.power_file import POWER_FILE
 
 _TIMED = "cpu-r1, gpu1-r*, gpu1-wrapped-r*, gpu2-r*"
-# What is recomputed: title of the table, how, format of its numbers, and which folders it needs.
+# Recomputed tables: title, function, format of the numbers, run folders needed.
 _FIGURES = (
     ("Table 3.1: both frameworks on MNIST", first_figures, ".2f", "table31-*"),
     ("Figure 3.3: 2 GPUs and the CPU against 1 GPU", hybrids, ",.2f", "hybrid-r1 and hybrid-gpu1-r1"),
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def find(selection: Selection) -> Finding:
-    """Recompute what can be had from these runs; what cannot is said."""
+    """Recompute what these runs allow; notes name the rest."""
     thesis = thesis_runs(selection.runs)
     question = "Do the figures of the thesis follow from its raw files?"
     if not (thesis.timed or thesis.metered or thesis.single):
@@ -100,13 +100,13 @@ def find(selection: Selection) -> Finding:
             *(f"{title}: no runs to compute it from ({needs})" for title, *_, needs in _FIGURES if not figures[title]),
             *([] if parameters else [f"Table 4.1: no runs to read it from ({BASE}-r*)"]),
             *_missing_power(thesis),
-            "hollow diamonds are published figures; a figure agrees if it is the printed one up to its last digit",
+            "hollow diamonds are published values; a value agrees if it equals the printed one to its last digit",
         ],
     )
 
 
 def _place(tables: Sequence[Table]) -> int:
-    """Return where table 4.1 stands: before the first of chapter 4."""
+    """Return the index of table 4.1: before the first table of chapter 4."""
     return next((place for place, table in enumerate(tables) if " 4." in table.title), len(tables))
 
 
@@ -114,7 +114,7 @@ def _answer(thesis: ThesisRuns, compared: Sequence[Compared]) -> str:
     printed = [one for one in compared if one.agrees is not None]
     agreeing = sum(one.agrees is True for one in printed)
     explained = sum(one.agrees is False and one.why is not None for one in printed)
-    words = [f"{agreeing} of {len(printed)} published figures follow from the raw files up to their last digit"]
+    words = [f"{agreeing} of {len(printed)} published values follow from the raw files to their last digit"]
     if differ := len(printed) - agreeing:
         words.append(f"{differ} differ, {explained} of them for a known reason")
     totals = {name: mean_total(thesis, name) for name in ENVIRONMENTS}
@@ -134,7 +134,7 @@ def _answer(thesis: ThesisRuns, compared: Sequence[Compared]) -> str:
 
 
 def _missing_power(thesis: ThesisRuns) -> list[str]:
-    """Return which halves of figures 4.7 and 4.8 cannot be drawn."""
+    """Return a note per half of figures 4.7 and 4.8 that cannot be drawn."""
     halves = {
         "gpu1": "4.7, left",
         "cpu": "4.7, right",
@@ -142,8 +142,8 @@ def _missing_power(thesis: ThesisRuns) -> list[str]:
         "gpu2": "4.8, right",
     }
     return [
-        f"figure {half} half: not drawn, for the power over time of {ENVIRONMENTS[name]} is missing"
-        + (", its sums alone are recorded" if thesis.metered.get(name) else "")
+        f"figure {half} half: not drawn, the power over time of {ENVIRONMENTS[name]} is missing"
+        + (", only its sums are recorded" if thesis.metered.get(name) else "")
         for name, half in halves.items()
         if not any((run.folder / POWER_FILE).is_file() for run in thesis.metered.get(name, []))
     ]

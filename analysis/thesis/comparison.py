@@ -1,4 +1,4 @@
-"""The tables of the thesis from its run folders, every figure with the published one beside it.
+"""The tables of the thesis from its run folders, every value with the published one beside it.
 
 Formulas as in the thesis: T = training + validation + test; speedup = mean T of the reference / mean T; efficiency =
 speedup / devices; EDP = mean time x mean energy, divided by that of 1 GPU.
@@ -20,7 +20,7 @@ from analysis.thesis.tables import EPOCHS
 from common.measurement.energy import EnergyRecord, energy_delay
 from common.run_folder.records import DataRecord, World
 
-# In the order of the thesis; what people call the folders before "-r1" and "-energy1".
+# Prefix of the run folders (before "-r1" and "-energy1") -> display name, in the order of the thesis.
 ENVIRONMENTS = {
     "cpu": "CPU",
     "gpu1": "1 GPU",
@@ -29,7 +29,7 @@ ENVIRONMENTS = {
     "gpu2-batch64": "2 GPUs, batch 64",
 }
 HYBRIDS = {"hybrid-gpu1": "1 GPU", "hybrid": "2 GPUs and CPU"}
-CPUS = ("cpu", "cpu2")  # both count for accuracy, the first alone for time
+CPUS = ("cpu", "cpu2")  # both count for accuracy, only the first for time
 BASE = "gpu1"
 PHASES = ("training", "validation", "test")
 _TIMED = re.compile(r"(.+)-r\d+")
@@ -43,7 +43,7 @@ class ThesisRuns:
 
     Attributes:
         timed, metered: environment -> its runs, in order.
-        single: name -> run, where there is one alone.
+        single: name -> run, for experiments of one run.
     """
 
     timed: dict[str, list[StudiedRun]] = field(default_factory=lambda: defaultdict(list))
@@ -51,7 +51,7 @@ class ThesisRuns:
     single: dict[str, StudiedRun] = field(default_factory=dict)
 
     def named(self, pattern: str) -> dict[str, StudiedRun]:
-        """Return those single runs whose name matches."""
+        """Return the single runs whose names match."""
         return {name: run for name, run in self.single.items() if re.fullmatch(pattern, name)}
 
     def accuracies(self, environment: str) -> list[float]:
@@ -62,15 +62,15 @@ class ThesisRuns:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A figure of the thesis, recomputed, and as it was published.
+    """A recomputed value of the thesis beside the published one.
 
     Attributes:
-        of: what it is a figure of, such as an environment.
-        values: of each run; the figure is their mean. A ratio has one value.
+        of: what it describes, such as an environment.
+        values: of each run; their mean is compared. A ratio has one value.
         published: None: not printed.
-        places: decimals of what was printed.
-        why: it differs.
-        remark: what a reader has to know of it, whether it differs or not.
+        places: decimals of the printed value.
+        why: reason for a difference.
+        remark: a caveat, shown whether the values differ or not.
     """
 
     of: str
@@ -83,12 +83,12 @@ class Compared:
 
     @property
     def value(self) -> float:
-        """The mean of its values."""
+        """Mean of the values."""
         return fmean(self.values)
 
     @property
     def agrees(self) -> bool | None:
-        """Whether it is the published one up to the last printed digit; None: nothing was printed."""
+        """Whether it equals the published value to the last printed digit; None: not printed."""
         if self.published is None:
             return None
         return abs(self.value - self.published) <= 0.5 * 10**-self.places + 1e-9 * abs(self.published)
@@ -99,20 +99,20 @@ class Compared:
         several, agrees = len(self.values) > 1, {True: "agrees", False: "differs", None: "not printed"}[self.agrees]
         why = self.why if self.agrees is False else self.remark
         if self.agrees is False and not why:
-            why = "no reason known: its raw values give another figure"
+            why = "no reason known: its raw values give another value"
         return [self.of, self.quantity, len(self.values), self.value, min(self.values) if several else None,
                 max(self.values) if several else None, self.published, agrees, why]  # fmt: skip
 
 
 def table_of(title: str, compared: Sequence[Compared], form: str) -> Table:
-    """Return figures with the published ones beside them."""
+    """Return a table of values with the published ones beside them."""
     headings = ["of", "what", "n", "from the runs", "min", "max", "published", "", "why"]
     formats = {"n": "d"} | dict.fromkeys(("from the runs", "min", "max", "published"), form)
     return Table(title, headings, [one.row for one in compared], formats)
 
 
 def thesis_runs(runs: Sequence[StudiedRun]) -> ThesisRuns:
-    """Return those runs that `import-thesis` has made, by the names that it gives."""
+    """Return the runs that `import-thesis` wrote, by their names."""
     found = ThesisRuns()
     for run in runs:
         if run.origin != "imported":
@@ -127,7 +127,7 @@ def thesis_runs(runs: Sequence[StudiedRun]) -> ThesisRuns:
 
 
 def published(name: str) -> Result | None:
-    """Return what the thesis publishes of an environment or a run; None: nothing."""
+    """Return the published result of an environment or a run; None: there is none."""
     return read_published().results.get(f"thesis-{name}")
 
 
@@ -192,7 +192,7 @@ def parameter_table(thesis: ThesisRuns) -> Table | None:
 
 
 def times(thesis: ThesisRuns) -> list[Compared]:
-    """Return the times behind figure 4.3, and how long metered runs were at work."""
+    """Return the times of figure 4.3, and the durations of metered runs."""
     compared = []
     for name, label in ENVIRONMENTS.items():
         result = published(name)
@@ -207,7 +207,7 @@ def times(thesis: ThesisRuns) -> list[Compared]:
             Compared(
                 of=label, quantity="metered runs, s", values=measured, places=1,
                 published=result.energy_seconds if result else None,
-                why="the published sums name another time than the traces last",
+                why="the published sums give another duration than the traces",
             )
         )  # fmt: skip
     return [one for one in compared if one.values]
@@ -225,7 +225,7 @@ def _values(runs: Sequence[StudiedRun], of: Callable[[StudiedRun], float]) -> li
 
 
 def mean_total(thesis: ThesisRuns, name: str) -> float | None:
-    """Return the mean total time of an environment; None without."""
+    """Return the mean total time of an environment; None without runs."""
     values = _values(thesis.timed.get(name, []), lambda run: run.total_seconds)
     return fmean(values) if values else None
 
@@ -249,7 +249,7 @@ def speedups(thesis: ThesisRuns) -> list[Compared]:
 
 
 def _places(printed: float | None) -> int:
-    """Return the decimals of a number as it was printed."""
+    """Return the number of decimals of a printed number."""
     return len(str(printed).partition(".")[2])
 
 
@@ -260,7 +260,7 @@ def _both_cpus(thesis: ThesisRuns) -> list[Compared]:
         return []
     return [
         Compared(
-            of=ENVIRONMENTS[BASE], quantity="speedup to the mean of both CPU runs, as its text has it",
+            of=ENVIRONMENTS[BASE], quantity="speedup to the mean of both CPU runs, as in its text",
             values=[fmean(both) / total], published=result.speedups.get("cpus") if result else None, places=1,
             remark=result.remark if result else None,
         )
@@ -297,7 +297,7 @@ def _efficiencies(thesis: ThesisRuns) -> list[Compared]:
 
 
 def accuracies(thesis: ThesisRuns) -> list[Compared]:
-    """Return figure 4.6: mean, least and greatest accuracy on the test samples."""
+    """Return figure 4.6: mean, minimum and maximum accuracy on the test samples."""
     compared = []
     for name, label in ENVIRONMENTS.items():
         values, result = thesis.accuracies(name), published(name)
@@ -346,7 +346,7 @@ def energies(thesis: ThesisRuns) -> list[Compared]:
 
 
 def _joules(energy: EnergyRecord, device: str) -> float | None:
-    """Return the energy of a device; of all processors for "cpu"."""
+    """Return the energy of a device, in joules; "cpu" is the sum of all processors."""
     values = [one.joules for one in energy.devices if one.name == device or (device == "cpu" and one.kind == "cpu")]
     return sum(value for value in values if value is not None) if values else None
 
@@ -382,7 +382,7 @@ def _other_durations(thesis: ThesisRuns, name: str, product: Compared) -> str | 
     if not replace(product, values=[as_published]).agrees:
         return None
     return (
-        f"the published one rests on {theirs[0]:,.1f} s and, of 1 GPU, {theirs[1]:,.1f} s; the traces last "
+        f"the published one uses {theirs[0]:,.1f} s and, for 1 GPU, {theirs[1]:,.1f} s; the traces last "
         f"{ours[0]:,.1f} and {ours[1]:,.1f} s"
     )
 

@@ -1,7 +1,7 @@
 """`python -m analysis import-thesis`: the raw files of the thesis as run folders.
 
-Everything is read and checked first. The folders are built beside each other under a hidden name and put in place
-last, so that an import that fails leaves nothing. Their names stand in `analysis.thesis.runs`.
+All files are read and checked first. The folders are built under a hidden name and renamed last, so that a failed
+import leaves nothing behind. `analysis.thesis.runs` lists their names.
 """
 
 import argparse
@@ -31,8 +31,8 @@ def add_command(commands: Any) -> None:
         help="the raw files of the thesis as run folders",
         description="Turn the raw files of the thesis into run folders, which all commands read.",
     )
-    parser.add_argument("folder", metavar="FOLDER", help="the one with Resultados_experimentos and Datos_Capitulos")
-    parser.add_argument("-o", "--output", required=True, metavar="RUNS", help="where the run folders go")
+    parser.add_argument("folder", metavar="FOLDER", help="contains Resultados_experimentos and Datos_Capitulos")
+    parser.add_argument("-o", "--output", required=True, metavar="RUNS", help="folder for the run folders")
     parser.set_defaults(run=run)
 
 
@@ -44,18 +44,18 @@ def run(options: argparse.Namespace) -> None:
     """
     thesis, output = expanded(options.folder), expanded(options.output)
     if not thesis.is_dir():
-        raise UserError(f"there is no such folder. Received: {thesis}. Name the folder of the thesis's raw files")
+        raise UserError(f"no such folder. Received: {thesis}. Name the folder of the thesis's raw files")
     runs = read_thesis(thesis)
     write_runs(runs, folder=output)
     print(f"{counted(len(runs), 'run')} of the thesis written to {output}")
     print(tabulate(Counter(run.group for run in runs).items(), tablefmt="plain"))
-    print("missing in its files: the CPU's power over time; its sums stand in cpu-energy1")
+    print("missing in its files: the CPU's power over time; cpu-energy1 has its sums")
     for line in unexplained(runs):
         print(line)
 
 
 def unexplained(runs: Sequence[ThesisRun]) -> list[str]:
-    """Return how far the times of the epochs add up to the total times in the files, and where they do not."""
+    """Return how closely the epochs' times add up to the total times in the files, and the exceptions."""
     of_epochs, of_means = (
         max(abs(run.unexplained_seconds) for run in runs if bool(run.epochs) == by_epoch) for by_epoch in (True, False)
     )

@@ -143,7 +143,7 @@ def _plot_study(number: str, size: str, runs: Sequence[StudiedRun], *, highest: 
         right.set_xlabel("batch, images")
         right.set_xticks([run.global_batch for run in runs])
         right.set_ylabel("training + validation, s")
-        right.set_ylim(0, 1.12 * highest)  # of both resolutions, so that they can be held against each other
+        right.set_ylim(0, 1.12 * highest)  # of both resolutions, so that they can be compared
         right.margins(x=0.12)
         figure.legend(loc="outside lower center", ncols=4)
         title = f"Accuracy and time by batch, {size} pixels (figure {number}), n = 1 each"
@@ -151,7 +151,7 @@ def _plot_study(number: str, size: str, runs: Sequence[StudiedRun], *, highest: 
 
 
 def plot_shares(thesis: ThesisRuns) -> Plot | None:
-    """Draw figure 3.7: times by the share of validation samples; None without."""
+    """Draw figure 3.7: times by the share of validation samples; None without runs."""
     runs = sorted(thesis.named(r"validation\d+percent").items(), key=lambda item: -share(item[0]))
     if not runs:
         return None
@@ -194,7 +194,7 @@ def plot_shares(thesis: ThesisRuns) -> Plot | None:
 
 
 def plot_times(thesis: ThesisRuns) -> Plot | None:
-    """Draw figure 4.3: times by phase, stacked; the CPU, which takes so much longer, on an axis of its own."""
+    """Draw figure 4.3: times by phase, stacked; the much slower CPU has its own axis."""
     runs = {name: thesis.timed[name] for name in ENVIRONMENTS if thesis.timed.get(name)}
     if not runs:
         return None
@@ -213,7 +213,7 @@ def plot_times(thesis: ThesisRuns) -> Plot | None:
                         left += seconds
                         ax.plot(left, place + 0.36, label="published, end of phase" if left == seconds else None,
                                 **PUBLISHED | {"markersize": 4})  # fmt: skip
-        panels[-1].set_xlabel("seconds" + (" (the axis of the CPU is another)" if len(parts) > 1 else ""))
+        panels[-1].set_xlabel("seconds" + (" (the CPU has its own axis)" if len(parts) > 1 else ""))
         handles: dict[str, Any] = {}
         for ax in panels:
             handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
@@ -284,7 +284,7 @@ def _names(ax: Axes, names: Mapping[str, Any]) -> None:
 
 def _keys() -> list[Line2D]:
     return [
-        Line2D([], [], color="#777777", marker="o", linestyle="", label="a run"),
+        Line2D([], [], color="#777777", marker="o", linestyle="", label="run"),
         Line2D([], [], color="black", marker="|", markersize=12, markeredgewidth=1.6, linestyle="", label="mean"),
         Line2D([], [], label="published", **PUBLISHED),
     ]
@@ -330,7 +330,7 @@ def plot_curves(thesis: ThesisRuns) -> Plot | None:
 
 
 def plot_accuracies(thesis: ThesisRuns) -> Plot | None:
-    """Draw figure 4.6: test accuracy of every run with mean, least and greatest; None without."""
+    """Draw figure 4.6: test accuracy of every run with mean, minimum and maximum; None without runs."""
     values = {name: [100 * value for value in thesis.accuracies(name)] for name in ENVIRONMENTS}
     values = {name: of_name for name, of_name in values.items() if of_name}
     if not values:
@@ -350,17 +350,17 @@ def plot_accuracies(thesis: ThesisRuns) -> Plot | None:
         _names(ax, values)
         ax.set_xlabel("test accuracy, %")
         figure.legend(handles=_keys(), loc="outside lower center", ncols=4)
-        title = f"Accuracy at the end (figure 4.6), {_counted(values)}; line: least to greatest"
+        title = f"Accuracy at the end (figure 4.6), {_counted(values)}; line: minimum to maximum"
         rows: Data = [[ENVIRONMENTS[name], value] for name, of_name in values.items() for value in of_name]
         return _plot("4.6-accuracy", figure, title, ["of", "test accuracy, %"], rows)
 
 
 def plot_power(thesis: ThesisRuns, *, flags: list[str]) -> list[Plot]:
-    """Draw figures 4.7 (left half) and 4.8: power over time, and two epochs of it, of the run with middle energy.
+    """Draw figures 4.7 (left half) and 4.8: power over time, and two epochs of it, of the run with median energy.
 
     Args:
         thesis: the runs.
-        flags: get a line for every trace that cannot be read.
+        flags: a line is added for every trace that cannot be read.
     """
     plots = []
     for name, number in (("gpu1", "4.7-left"), ("gpu1-wrapped", "4.8-left"), ("gpu2", "4.8-right")):
@@ -373,8 +373,8 @@ def plot_power(thesis: ThesisRuns, *, flags: list[str]) -> list[Plot]:
             one.series("training_seconds") + one.series("validation_seconds") for one in thesis.timed.get(name, [])
         ]
         place = number.replace("-", ", ")
-        title = f"Power, {ENVIRONMENTS[name]} (figure {place}): {run.name}, by energy the middle one of {len(runs)}"
-        # What stands as training in these traces is all of the epochs and the test.
+        title = f"Power, {ENVIRONMENTS[name]} (figure {place}): {run.name}, the median by energy of {len(runs)}"
+        # "Training" in these traces includes all epochs and the test.
         epochs_alone = [
             replace(trace, phases=["epochs" if phase == "training" else phase for phase in trace.phases])
             for trace in traces
@@ -383,7 +383,7 @@ def plot_power(thesis: ThesisRuns, *, flags: list[str]) -> list[Plot]:
         plot = power_plot(f"thesis-{number}-power", title, epochs_alone, epoch_seconds=of_epoch)
         for ax in plot.figure.axes[1:]:
             for text in list(ax.texts):
-                text.remove()  # the name of the only phase, where the title of the enlarged part stands
+                text.remove()  # the name of the only phase overlaps the title of the enlarged part
         plots.append(plot)
     return plots
 

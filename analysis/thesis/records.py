@@ -34,14 +34,14 @@ SITE = "thesis-machine"
 HOST = "batel"
 CORES = 24  # logical ones, of 2 Xeon E5-2620
 CLASSES = 9
-HYBRID_FACTOR = 12  # batch and share of the hybrid's CPU are so much smaller than a GPU's
+HYBRID_FACTOR = 12  # batch and share of a GPU / those of the hybrid's CPU
 STARTUP, WORK = "startup", "training"
 
 NOT_IN_FILES = NotRecorded("not in the files of the thesis")
 WITHIN_TRAINING = NotRecorded("counted within training_seconds")
-METERED = NotRecorded("the thesis wrote no times of metered runs, and a trace of power does not tell phases apart")
+METERED = NotRecorded("the thesis wrote no times of metered runs, and a power trace does not separate phases")
 RAM_REASON = "measured, but in no total: the thesis counts RAM in neither of its sums"
-SUM_REASON = "a sum alone: the samples are not in the files of the thesis"
+SUM_REASON = "only a sum: the samples are not in the files of the thesis"
 
 
 def run_record(
@@ -52,15 +52,15 @@ def run_record(
     model: ModelRecord | None = None,
     **others: Any,
 ) -> RunRecord:
-    """Return the record of a run of resnet34 in PyTorch, unless something else is said.
+    """Return the record of a run.
 
     Args:
-        world, data, totals: as known.
+        world, data, totals: what is known.
         model: None: resnet34 for these data.
-        others: further fields, in place of those that all runs of the thesis have.
+        others: further fields; they override those that all runs of the thesis share.
     """
     if model is None:
-        assert isinstance(data, DataRecord), "the model follows from the data"
+        assert isinstance(data, DataRecord), "the data determine the model"
         model = model_record("resnet34", data.image_shape, CLASSES)
     defaults = {
         "schema_version": SCHEMA_VERSION,
@@ -77,7 +77,7 @@ def run_record(
 
 
 def world_of(devices: Sequence[str], *, controller: str) -> World:
-    """Return the processes, one a device."""
+    """Return the processes, one per device."""
     return World(
         size=len(devices),
         local_size=len(devices),
@@ -114,13 +114,13 @@ def recorded_data(parameters: Parameters) -> DataRecord:
 def data_record(
     *, samples: tuple[int, int, int], image_shape: tuple[int, int], batch_sizes: Sequence[int], steps_per_epoch: int
 ) -> DataRecord:
-    """Return the masks of nine kinds of fish.
+    """Return the data set, masks of nine kinds of fish.
 
     Args:
         samples: of training, validation and test.
         image_shape: height and width in pixels.
-        batch_sizes: of each rank; the last batch of an epoch is smaller, none is dropped.
-        steps_per_epoch: of the rank with the most.
+        batch_sizes: of each rank; the last batch of an epoch may be smaller, none is dropped.
+        steps_per_epoch: maximum over ranks.
     """
     training_samples, validation_samples, test_samples = samples
     return DataRecord(
@@ -133,7 +133,7 @@ def data_record(
         steps_per_epoch=steps_per_epoch,
         image_shape=(*image_shape, 1),
         class_names=[str(number) for number in range(1, CLASSES + 1)],
-        # The thesis scales its samples to 0 to 1 and does no more with them, nor does it say what they are on average.
+        # Samples are scaled to [0, 1] and not normalized further; their mean is not stated.
         mean=[],
         standard_deviation=[],
     )
@@ -188,7 +188,7 @@ def epoch_records(
 
 
 def totals_record(**known: Any) -> Totals:
-    """Return the totals of a run of EPOCHS, unless another number is given; what is not given is not recorded."""
+    """Return totals of a run, of EPOCHS by default; values that are not given are marked as not recorded."""
     unknown = {field.name: NOT_IN_FILES for field in fields(Totals) if "_to_target" not in field.name}
     return Totals(**{**unknown, "epochs": EPOCHS, **known})
 
@@ -197,9 +197,9 @@ def energy_record(energy: ThesisEnergy, *, used: Collection[str], trace: ThesisT
     """Return time and energy as the thesis counts them.
 
     Args:
-        energy: what counts.
+        energy: from the first counted sample.
         used: the devices in the thesis's sum of used devices.
-        trace: the samples; None: they are lost.
+        trace: the samples; None: not in its files.
     """
     startup = (
         {} if trace is None else dict(zip(DEVICES, _joules(trace)[: trace.first].sum(axis=0).tolist(), strict=True))
@@ -236,7 +236,7 @@ def energy_record(energy: ThesisEnergy, *, used: Collection[str], trace: ThesisT
 
 
 def power_trace(trace: ThesisTrace) -> PowerTrace:
-    """Return the samples for power.csv, start-up and all."""
+    """Return the samples for power.csv, including start-up."""
     joules = _joules(trace)
     return PowerTrace(
         host="",
@@ -250,7 +250,7 @@ def power_trace(trace: ThesisTrace) -> PowerTrace:
 
 
 def _joules(trace: ThesisTrace) -> NDArray[np.float64]:
-    """Return (samples, 6) float64, energy since the sample before: nothing at the first, as nothing was before it."""
+    """Return (samples, 6) float64, energy in joules since the previous sample; 0 for the first."""
     joules: NDArray[np.float64] = INTERVAL_SECONDS * trace.watts
     joules[0] = 0.0
     return joules

@@ -1,16 +1,16 @@
-"""The runs of the thesis: in which of its files they stand, and the names of their run folders here.
+"""The runs of the thesis: the files that contain them, and the names of their run folders.
 
 cpu-r1, cpu2-r1                         the CPU, and the second run on it
 gpu1-r1 to r10, gpu1-wrapped-r1 to r10  1 GPU, without and with the distributed wrapper
 gpu2-r1 to r10, gpu2-batch64-r1 to r5   2 GPUs, with batches of 128 and of 64 a GPU
-hybrid-r1, hybrid-gpu1-r1               2 GPUs and the CPU, and the run on 1 GPU that stands beside it
+hybrid-r1, hybrid-gpu1-r1               2 GPUs and the CPU, and the run on 1 GPU compared with it
 gpu1-energy1 to 3, gpu1-wrapped-..., gpu2-...   metered runs, with power.csv and without times
-cpu-energy1                             the same of the CPU: sums alone, its power over time is lost
-gpu1-energy-published, ...              origin `published`: means of the metered runs, with the seconds on which
-                                        the thesis's energy-delay products rest; its CPU's are in cpu-energy1
-size295x222-batch72, ...                width x height and batch size, one run each; training and validation in one
+cpu-energy1                             the same for the CPU: sums only, its power over time is lost
+gpu1-energy-published, ...              origin `published`: means of the metered runs, with the seconds used in the
+                                        thesis's energy-delay products; those of its CPU are in cpu-energy1
+size295x222-batch72, ...                width x height and batch size, one run each; training and validation together
 validation10percent, validation1percent 148x112 in batches of 128 by the share of validation samples; the first is
-                                        size148x112-batch128 once more, with training and validation apart
+                                        size148x112-batch128 again, with training and validation separate
 table31-keras-cpu, ...                  table 3.1
 """
 
@@ -79,18 +79,18 @@ class TimedFolder:
     Attributes:
         name: of their run folders, before "-r1".
         folder: in the thesis.
-        in_a_row: the seconds stand in a row, not in a column.
-        also_holds: another such folder, whose runs General.csv of this one holds once more.
+        in_a_row: the seconds of a run are in a row, not in a column.
+        repeats: another such folder, whose runs General.csv of this one contains again.
     """
 
     name: str
     folder: Path
     in_a_row: bool = False
-    also_holds: Path | None = None
+    repeats: Path | None = None
 
 
 TIMED_FOLDERS = (
-    TimedFolder(name="cpu", folder=CPU, also_holds=CPU_AGAIN),
+    TimedFolder(name="cpu", folder=CPU, repeats=CPU_AGAIN),
     TimedFolder(name="gpu1", folder=ONE_GPU),
     TimedFolder(name="gpu1-wrapped", folder=WRAPPED),
     TimedFolder(name="gpu2", folder=TWO_GPUS),
@@ -104,13 +104,13 @@ METERED_FOLDERS = {"cpu": CPU, "gpu1": ONE_GPU, "gpu1-wrapped": WRAPPED, "gpu2":
 
 @dataclass(frozen=True, kw_only=True)
 class ThesisRun:
-    """A run folder that is not written yet.
+    """A run folder before it is written.
 
     Attributes:
         name: of the folder.
-        group: what it is a run of, for people.
+        group: of similar runs, for display.
         trace: goes into power.csv.
-        unexplained_seconds: total time in the files less the sum of the epochs' times in them.
+        unexplained_seconds: total time in the files minus the sum of the epochs' times.
     """
 
     name: str
@@ -142,8 +142,8 @@ def read_thesis(thesis: Path) -> list[ThesisRun]:
 def _timed_runs(thesis: Path, source: TimedFolder) -> Iterator[ThesisRun]:
     folder = thesis / source.folder
     parameters, general = read_parameters(folder / "Parametros.json"), read_general(folder / "General.csv")
-    if source.also_holds:
-        others = read_general(thesis / source.also_holds / "General.csv")
+    if source.repeats:
+        others = read_general(thesis / source.repeats / "General.csv")
         general = [row for row in general if row not in others]
     runs = len(general)
     # (phases, epochs, runs)
@@ -185,7 +185,7 @@ def _metered_runs(name: str, folder: Path) -> Iterator[ThesisRun]:
     if name == "cpu":
         energy = energy_record(read_sums(folder / "consumos.dat"), used=used)
         record = run_record(world=world, data=data, totals=METERED, energy=energy)
-        yield ThesisRun(name=f"{name}-energy1", group=f"{group}, sums alone", record=record)
+        yield ThesisRun(name=f"{name}-energy1", group=f"{group}, sums only", record=record)
         return
     for number in range(TRACES):
         trace = read_trace(folder / f"energia{number}.dat")
@@ -222,10 +222,10 @@ def _study_runs(folder: Path) -> Iterator[ThesisRun]:
 
 def _validation_share_runs(folder: Path) -> Iterator[ThesisRun]:
     phases = read_phase_seconds(folder / "Tiempos_conjuntos.csv", runs=len(VALIDATION_SHARES))
-    # The first is of 295x222 pixels, which stands in a table of its own too.
+    # The first is for 295x222 pixels, which also has its own table.
     _, *times = read_numbered_seconds(folder / "tiempos_overview.csv", runs=1 + len(VALIDATION_SHARES))
     for share, (training, validation), seconds in zip(VALIDATION_SHARES, phases, times, strict=True):
-        # Means over the epochs, times their number.
+        # The files contain means over the epochs.
         totals = totals_record(training_seconds=EPOCHS * training, validation_seconds=EPOCHS * validation)
         record = run_record(
             world=STUDY_WORLD,

@@ -1,16 +1,15 @@
-"""The tables of the thesis, as its raw files hold them.
+"""Readers of the tables in the thesis's raw files.
 
-    Parametros.json                            what was trained on what
-    General.csv                                a row a run: seconds, accuracy and loss
-    Entrenamientos, Validaciones.csv           a row an epoch, a column a run: seconds of training, of validation
+    Parametros.json                            samples, batch size and devices
+    General.csv                                a row per run: seconds, accuracy and loss
+    Entrenamientos, Validaciones.csv           a row per epoch, a column per run: seconds of training, of validation
     Precisiones.csv                            the same: validation accuracy
-    Experimentos_parametros/Precisiones/*.csv  a row an epoch, a column a batch size: validation accuracy in percent
-    Experimentos_parametros/Tiempos/*.csv      "1,SECONDS,2,SECONDS": a pair a run; of Tiempos_conjuntos.csv a row a run
+    Experimentos_parametros/Precisiones/*.csv  a row per epoch, a column per batch size: validation accuracy in percent
+    Experimentos_parametros/Tiempos/*.csv      "1,SECONDS,2,SECONDS": a pair per run (Tiempos_conjuntos.csv: a row)
     resultados_previos.csv                     table 3.1: framework and device, accuracy in percent, seconds
 
-Some were saved by another program: their decimals stand after a comma, their columns are parted by semicolons. The
-hybrid's seconds stand in a row. All numbers have decimals, so that a table without a full stop has decimal commas.
-Times are in seconds and accuracies are fractions in what these functions return.
+Some files have decimal commas and semicolons between columns. All numbers have decimals, so that a table without a full
+stop has decimal commas. The hybrid's seconds are in a row. The functions return seconds and fractions.
 """
 
 import json
@@ -24,23 +23,23 @@ from numpy.typing import NDArray
 
 from common.errors import UserError
 
-EPOCHS = 100  # of every run but those of table 3.1
+EPOCHS = 100  # of every run except those of table 3.1
 GENERAL_HEADER = ",Tiempo Entrenamiento (s),Tiempo Evaluacion (s),Precision (%),Error (%)"
 FIRST_TABLE_HEADER = "Framework, Precision final, Tiempo total"
 _SIZES = ("Tam. entrenamiento", "Tam. validacion", "Tam. test", "Tam. batch")
-# One device, or the list of those of the distributed wrapper.
+# One device, or the list of devices of the distributed wrapper.
 _PARAMETERS = [{*_SIZES, "Tam. muestras", device} for device in ("Dispositivo", "Dispositivos")]
 _DEVICES = {"cpu", "cuda:0", "cuda:1"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """What `Parametros.json` holds.
+    """The contents of `Parametros.json`.
 
     Attributes:
-        batch_size: of a GPU, or of the CPU where it computes alone.
+        batch_size: per GPU, or of the CPU if it computes alone.
         devices: of each rank.
-        wrapped: the model was wrapped for several devices, even where there was one.
+        wrapped: the distributed wrapper was used, even on one device.
         image_shape: height and width in pixels.
     """
 
@@ -58,8 +57,8 @@ class GeneralRow:
     """A row of `General.csv`.
 
     Attributes:
-        epoch_seconds: of training and validation, all epochs.
-        test_accuracy: a fraction, though the heading says percent; test_loss likewise.
+        epoch_seconds: training and validation, all epochs.
+        test_accuracy, test_loss: fractions, although the headings say percent.
     """
 
     epoch_seconds: float
@@ -81,12 +80,12 @@ def read_parameters(path: Path) -> Parameters:
     """Read a Parametros.json.
 
     Raises:
-        UserError: it cannot be read, or is no such file.
+        UserError: it cannot be read, or has another format.
     """
     try:
         values = json.loads("\n".join(_lines(path)))
         if not isinstance(values, dict) or values.keys() not in _PARAMETERS:
-            raise ValueError(f"no table with the names of the parameters: {values}")
+            raise ValueError(f"other parameters: {values}")
         wrapped = "Dispositivos" in values
         devices = values["Dispositivos"] if wrapped else [values["Dispositivo"]]
         if not devices or not set(devices) <= _DEVICES or len(set(devices)) != len(devices):
@@ -112,7 +111,7 @@ def read_general(path: Path) -> list[GeneralRow]:
     """Read a General.csv.
 
     Raises:
-        UserError: it cannot be read, or is no such file.
+        UserError: it cannot be read, or has another format.
     """
     header, *lines = _lines(path)
     if header != GENERAL_HEADER or not lines:
@@ -130,15 +129,15 @@ def read_epochs(path: Path, *, runs: int, in_a_row: bool = False, accuracies: bo
 
     Args:
         path: the file.
-        runs: how many columns there have to be.
-        in_a_row: the epochs of a run stand in a row.
+        runs: number of columns.
+        in_a_row: the epochs of a run are in a row.
         accuracies: fractions, not seconds.
 
     Returns:
         (EPOCHS, runs) float64.
 
     Raises:
-        UserError: it cannot be read, or is no such file, or epochs or runs are missing.
+        UserError: it cannot be read, has another format, or epochs or runs are missing.
     """
     lines = _lines(path)
     decimal_commas = "." not in "".join(lines)
@@ -162,7 +161,7 @@ def read_accuracies(path: Path, *, batch_sizes: Sequence[int]) -> NDArray[np.flo
         (EPOCHS, batch sizes) float64.
 
     Raises:
-        UserError: it cannot be read, or is no such file, or its header does not hold these batch sizes.
+        UserError: it cannot be read, has another format, or its header does not contain these batch sizes.
     """
     header, *lines = _lines(path)
     if header != ",".join(map(str, batch_sizes)) or len(lines) != EPOCHS:
@@ -177,7 +176,7 @@ def read_numbered_seconds(path: Path, *, runs: int) -> list[float]:
     """Read the total times of runs in the study: "1,SECONDS,2,SECONDS".
 
     Raises:
-        UserError: it cannot be read, or is no such file, or does not hold so many runs.
+        UserError: it cannot be read, has another format, or another number of runs.
     """
     lines = _lines(path)
     pairs = _numbers(path, [line.split(",") for line in lines], columns=2 * runs).reshape(-1, 2)
@@ -187,10 +186,10 @@ def read_numbered_seconds(path: Path, *, runs: int) -> list[float]:
 
 
 def read_phase_seconds(path: Path, *, runs: int) -> list[tuple[float, float]]:
-    """Read Tiempos_conjuntos.csv: seconds of training and of validation, means over the epochs, a row a run.
+    """Read Tiempos_conjuntos.csv: seconds of training and of validation, means over the epochs, a row per run.
 
     Raises:
-        UserError: it cannot be read, or is no such file, or does not hold so many runs.
+        UserError: it cannot be read, has another format, or another number of runs.
     """
     rows = _numbers(path, [line.split(",") for line in _lines(path)], columns=2).tolist()
     if len(rows) != runs:
@@ -202,7 +201,7 @@ def read_first_table(path: Path, *, names: Sequence[str]) -> list[FirstTableRow]
     r"""Read resultados_previos.csv, whose rows look like `Pytorch GPU, 90\%, 19.5"`.
 
     Raises:
-        UserError: it cannot be read, or is no such file, or its rows do not have these names.
+        UserError: it cannot be read, has another format, or its rows have other names.
     """
     header, *lines = _lines(path)
     rows = [[cell.strip() for cell in line.split(",")] for line in lines]
@@ -218,15 +217,17 @@ def read_first_table(path: Path, *, names: Sequence[str]) -> list[FirstTableRow]
 
 
 def _invalid(path: Path, received: str) -> UserError:
-    return UserError(f"{path} is no table of the thesis. Received: {received}. Name an original file")
+    return UserError(f"{path} is not a table of the thesis. Received: {received}. Name an original file")
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines, at least one, without empty ones at the end."""
+    """Return the lines, at least one, without empty lines at the end."""
     try:
         lines = path.read_text(encoding="utf-8").rstrip().splitlines()
     except OSError as error:
-        raise UserError(f"no table of the thesis: {error.strerror}. Received: {path}. Name an original file") from None
+        raise UserError(
+            f"cannot read a table of the thesis: {error.strerror}. Received: {path}. Name an original file"
+        ) from None
     except UnicodeDecodeError as error:
         raise _invalid(path, str(error)) from None
     if not lines:
@@ -235,7 +236,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _without(path: Path, cells: Sequence[str], unit: str) -> list[str]:
-    """Return the cells without the unit that each has to end in."""
+    """Return the cells without their unit, in which each must end."""
     for cell in cells:
         if not cell.endswith(unit):
             raise _invalid(path, f"{cell!r}, without {unit}")

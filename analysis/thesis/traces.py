@@ -1,7 +1,7 @@
-"""The power traces and energy sums of the thesis, as its raw files hold them.
+"""Readers of the power traces and energy sums in the thesis's raw files.
 
-    energiaN.dat                         watts of six devices every half second, one file a run, start-up first
-    consumos.dat, consumos_medios.dat    joules of each device and seconds, the mean over an environment's runs
+    energiaN.dat                         watts of six devices every half second, one file per run, including start-up
+    consumos.dat, consumos_medios.dat    joules per device and seconds, the mean over an environment's runs
 
 A trace counts from the sample after the first GPU first exceeds 20 W; before that it is start-up or idle time.
 T = interval x (samples - 1) and e = interval x sum of samples give the published energies to the digit. The published
@@ -20,12 +20,12 @@ from common.errors import UserError
 from common.measurement.energy import energy_delay, sampled_energy
 
 INTERVAL_SECONDS = 0.5
-WORKING_WATTS = 20.0  # of the first GPU; at rest it takes about 16
-# Names of the devices here, in the order of the columns in all the files.
+WORKING_WATTS = 20.0  # of the first GPU; idle it takes about 16
+# Device names, in the order of the columns in all files.
 DEVICES = ("cpu0", "ram0", "cpu1", "ram1", "gpu0", "gpu1")
 TRACE_HEADER = ("core_0_pkg", "core_0_ram", "core_6_pkg", "core_6_ram", "nvd_0", "nvd_1")
 SUMS_HEADER = ("CPU0", "RAM0", "CPU1", "RAM1", "GPU0", "GPU1", "TIEMPO")
-# The thesis counts RAM in neither sum.
+# RAM is in neither sum of the thesis.
 ALL_DEVICES = ("cpu0", "cpu1", "gpu0", "gpu1")
 USED_DEVICES = {
     "Resultados_CPU": ("cpu0", "cpu1"),
@@ -57,14 +57,14 @@ class ThesisTrace:
 
     Attributes:
         watts: (samples, 6) float64, columns as DEVICES, a row every INTERVAL_SECONDS.
-        first: number of the first sample that counts.
+        first: index of the first counted sample.
     """
 
     watts: NDArray[np.float64]
     first: int
 
     def energy(self) -> ThesisEnergy:
-        """Return time and energy from the first sample that counts."""
+        """Return time and energy from the first counted sample."""
         counted = self.watts[self.first :]
         joules = sampled_energy(counted, interval_seconds=INTERVAL_SECONDS)
         return ThesisEnergy(
@@ -76,15 +76,15 @@ def read_trace(path: Path) -> ThesisTrace:
     """Read an energiaN.dat.
 
     Raises:
-        UserError: it cannot be read, is no such file, or its GPU never rises above WORKING_WATTS.
+        UserError: it cannot be read, has another format, or its GPU never exceeds WORKING_WATTS.
     """
     header, rows = _read_table(path, delimiter=" ")
-    if tuple(name.replace("-", "_") for name in header) != TRACE_HEADER:  # some of the files have core-0-pkg
+    if tuple(name.replace("-", "_") for name in header) != TRACE_HEADER:  # some files have core-0-pkg
         raise _invalid(path, f"the header {' '.join(header)}")
     working = rows[:, DEVICES.index("gpu0")] > WORKING_WATTS
     rises = np.flatnonzero(working[1:] & ~working[:-1]) + 1
     if len(rises) == 0 or rises[0] + 1 == len(rows):
-        raise _invalid(path, f"a first GPU whose power never rises above {WORKING_WATTS:g} W")
+        raise _invalid(path, f"a first GPU whose power never exceeds {WORKING_WATTS:g} W")
     return ThesisTrace(watts=rows, first=int(rises[0]) + 1)
 
 
@@ -92,7 +92,7 @@ def read_sums(path: Path) -> ThesisEnergy:
     """Read a consumos.dat or consumos_medios.dat.
 
     Raises:
-        UserError: it cannot be read, or is no such file.
+        UserError: it cannot be read, or has another format.
     """
     header, rows = _read_table(path, delimiter=",")
     if header != SUMS_HEADER or len(rows) != 1:
@@ -110,7 +110,7 @@ def mean_energy(runs: Sequence[ThesisEnergy]) -> ThesisEnergy:
 
 
 def _invalid(path: Path, received: str) -> UserError:
-    return UserError(f"{path} is no energy file of the thesis. Received: {received}. Name an original file")
+    return UserError(f"{path} is not an energy file of the thesis. Received: {received}. Name an original file")
 
 
 def _read_table(path: Path, *, delimiter: str) -> tuple[tuple[str, ...], NDArray[np.float64]]:
@@ -120,9 +120,11 @@ def _read_table(path: Path, *, delimiter: str) -> tuple[tuple[str, ...], NDArray
             header, *lines = csv.reader(file, delimiter=delimiter)
         rows = np.array([[float(value) for value in line] for line in lines])
     except OSError as error:
-        raise UserError(f"no energy file: {error.strerror}. Received: {path}. Name an original file") from None
+        raise UserError(
+            f"cannot read an energy file: {error.strerror}. Received: {path}. Name an original file"
+        ) from None
     except (ValueError, csv.Error) as error:
         raise _invalid(path, str(error)) from None
     if rows.ndim != 2 or rows.shape[1] != len(header) or not np.isfinite(rows).all() or rows.min() < 0:
-        raise _invalid(path, f"rows that do not have {len(header)} numbers of at least 0 each")
+        raise _invalid(path, f"rows without {len(header)} non-negative numbers each")
     return tuple(header), rows

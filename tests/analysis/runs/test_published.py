@@ -81,7 +81,7 @@ def test_published_runs_stand_alone_in_their_cells() -> None:
 
 
 def test_labels_beside_ones_own_runs_name_what_differs_alone(runs: Path) -> None:
-    """Settings that documents do not tell are no difference."""
+    """Settings that sources do not state are no difference."""
     labels = [cell.label for cell in cells_of([*read_runs([runs]).runs, *published_runs(["notebook"])])]
     published = "global batch 200, samples 60000/0/10000, notebook"
     assert [label.removeprefix("cnn, mnist, np 1, ") for label in labels] == [

@@ -224,8 +224,8 @@ def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"40 runs of the thesis written to {tmp_path / 'runs'}"
     counts = {tuple(line.rsplit(maxsplit=1)) for line in lines[1:-2]}
-    assert {("gpu1", "2"), ("gpu1, metered", "3"), ("cpu, metered, sums alone", "1"), ("table 3.1", "4")} < counts
-    assert lines[-2] == "missing in its files: the CPU's power over time; its sums stand in cpu-energy1"
+    assert {("gpu1", "2"), ("gpu1, metered", "3"), ("cpu, metered, sums only", "1"), ("table 3.1", "4")} < counts
+    assert lines[-2] == "missing in its files: the CPU's power over time; cpu-energy1 has its sums"
     assert "within 0.0005 s, their means within 0.0400 s" in lines[-1]
 
 
@@ -265,13 +265,13 @@ BAD: list[tuple[str, Path, Callable[[str], str], str]] = [
     ("above one", BATCH_64 / "Precisiones.csv", lambda text: text.replace("0,5", "1,5"), "an accuracy of 150 %"),
     ("nothing", CPU / "Entrenamientos.csv", lambda text: "\n", "an empty file"),
     ("no JSON", CPU / "Parametros.json", lambda text: text[:-3], "delimiter"),
-    ("a list", CPU / "Parametros.json", lambda text: "[]", "no table with the names"),
-    ("no size", CPU / "Parametros.json", lambda text: text.replace("Tam. test", "Test"), "no table with the names"),
+    ("a list", CPU / "Parametros.json", lambda text: "[]", "other parameters: "),
+    ("no size", CPU / "Parametros.json", lambda text: text.replace("Tam. test", "Test"), "other parameters: "),
     ("a device", CPU / "Parametros.json", lambda text: text.replace('"cpu"', '"tpu"'), "devices ['tpu']"),
     ("a size of 0", CPU / "Parametros.json", lambda text: text.replace("7650", "0"), "sizes [0, 180"),
-    ("more keys", CPU / "Parametros.json", lambda text: text.replace("{", '{"x": 1, '), "no table with the names"),
+    ("more keys", CPU / "Parametros.json", lambda text: text.replace("{", '{"x": 1, '), "other parameters: "),
     ("a header", GPU1 / "energia1.dat", lambda text: text.replace("nvd", "gpu"), "the header core-0-pkg"),
-    ("at rest", GPU1 / "energia2.dat", lambda text: "\n".join(text.splitlines()[:4]), "never rises above 20 W"),
+    ("at rest", GPU1 / "energia2.dat", lambda text: "\n".join(text.splitlines()[:4]), "never exceeds 20 W"),
     ("two rows", CPU / "consumos.dat", lambda text: text + "1,2,3,4,5,6,7\r\n", "2 rows"),
     ("a batch", STUDY / "Precisiones/148x112.csv", lambda text: text.replace("160", "161"), "the header 72,96,128,161"),
     ("no percent", STUDY / "Precisiones/295x222.csv", lambda text: text.replace("0.50%", "0.50"), "without %"),
@@ -317,7 +317,7 @@ def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_missing_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import-thesis", str(tmp_path / "none"), "-o", str(tmp_path / "runs")]) == 2
-    assert "there is no such folder. Received: " in capsys.readouterr().err
+    assert "no such folder. Received: " in capsys.readouterr().err
 
 
 def test_run_folders_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

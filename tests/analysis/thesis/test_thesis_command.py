@@ -96,7 +96,7 @@ def test_what_differs_from_the_published_figure_says_so(runs: Path) -> None:
     rows = [row for of_table in tables_of(runs).values() for row in of_table if row.get("") == "differs"]
     assert any(row.get("why", "").startswith("no reason known") for row in rows)
     assert not any("rounded speedup" in (row.get("why") or "") for row in rows)
-    assert not any("rests on" in (row.get("why") or "") for row in rows)
+    assert not any("uses" in (row.get("why") or "") for row in rows)
 
 
 def changed(runs: Path, folder: Path, name: str, **totals: float) -> Path:
@@ -172,7 +172,7 @@ def test_every_figure_is_drawn(runs: Path, tmp_path: Path, capsys: pytest.Captur
     assert main(["thesis", str(runs), "--plots", str(tmp_path)]) == 0
     assert {file.stem for file in tmp_path.glob("*.png")} == FIGURES
     printed = capsys.readouterr().out
-    assert "figure 4.7, right half: not drawn, for the power over time of CPU is missing, its sums alone" in printed
+    assert "figure 4.7, right half: not drawn, the power over time of CPU is missing, only its sums" in printed
     assert f"epochs              {EPOCHS}" in printed
 
 
@@ -266,7 +266,7 @@ class TestOriginals:
             ("2 GPUs", "speedup to CPU", "21.295"),
             ("2 GPUs", "speedup of training alone to 1 GPU", "1.9705"),
             ("2 GPUs", "efficiency", "0.8960"),
-            ("1 GPU", "speedup to the mean of both CPU runs, as its text has it", "11.80"),
+            ("1 GPU", "speedup to the mean of both CPU runs, as in its text", "11.80"),
             ("CPU", "total, s", "78522.95"),
             ("2 GPUs and CPU", "training + validation, s", "17324"),
             ("CPU", "EDP / that of 1 GPU", "86.71"),
@@ -287,10 +287,10 @@ class TestOriginals:
         assert len(differing) == 10
         assert not any(why.startswith("no reason known") for why in differing.values())
         assert differing["2 GPUs", "efficiency"] == "printed from the rounded speedup, 1.79"
-        assert "rests on 3,730.5 s" in differing["2 GPUs", "EDP / that of 1 GPU"]
+        assert "uses 3,730.5 s" in differing["2 GPUs", "EDP / that of 1 GPU"]
         assert "squared error" in values["PyTorch, cpu", "accuracy, %"]["why"]
 
     def test_the_answer(self, originals: Path) -> None:
         answer = find(read_runs([originals])).answer
-        assert answer.startswith("92 of 102 published figures follow from the raw files")
+        assert answer.startswith("92 of 102 published values follow from the raw files")
         assert "11.883 times as fast as CPU (n = 1, 78,522.95 s)" in answer

@@ -48,7 +48,7 @@ def test_sums(tmp_path: Path) -> None:
 def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "energia0.dat"
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(UserError, match=r"is no energy file of the thesis\. Received: .*\. Name an original file"):
+    with pytest.raises(UserError, match=r"is not an energy file of the thesis\. Received: .*\. Name an original file"):
         read_trace(path)
 
 
@@ -56,10 +56,10 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
 def test_what_is_no_sum_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "consumos.dat"
     path.write_text(text)
-    with pytest.raises(UserError, match="is no energy file of the thesis"):
+    with pytest.raises(UserError, match="is not an energy file of the thesis"):
         read_sums(path)
 
 
 def test_a_missing_file_is_an_error_for_people(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no energy file: No such file.*Received: .*energia0\.dat"):
+    with pytest.raises(UserError, match=r"cannot read an energy file: No such file.*Received: .*energia0\.dat"):
         read_trace(tmp_path / "energia0.dat")
