@@ -8,7 +8,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-import torch
 from trainer_runs import ROOT, Finished, launcher_command, run_command
 
 SCRIPTS = {framework: ROOT / f"{framework}_impl" / "minimal.py" for framework in ("torch", "keras")}
@@ -27,6 +26,8 @@ def run(framework: str, *arguments: str, folder: Path, launcher: str = "none", s
 def weights(file: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a saved PyTorch state or Keras model."""
     if file.suffix == ".pt":
+        import torch  # takes seconds: not where tests are only collected
+
         return {name: array.numpy() for name, array in torch.load(file).items()}
     arrays = {}
     with zipfile.ZipFile(file) as archive, archive.open("model.weights.h5") as member, h5py.File(member) as content:

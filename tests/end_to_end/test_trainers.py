@@ -59,6 +59,7 @@ from common.run_folder.records import (
 )
 
 pytestmark = pytest.mark.ranks
+sizes = pytest.mark.parametrize("size", [2, pytest.param(1, marks=pytest.mark.ci)])
 
 FRAMEWORKS = ("torch", "keras")
 OTHER = {"torch": "keras", "keras": "torch"}
@@ -353,7 +354,7 @@ def check_one_line(outcomes: list[Outcome], *, program: str, message: str) -> No
     assert len(outcomes[0].stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("size", [2, 1])
+@sizes
 def test_a_run_is_recorded_and_printed(starts: Starts, framework: str, size: int) -> None:
     printed = first(starts.ranks(framework, size), "whole").stdout
     run = starts.run(f"{framework}{size}-whole")
@@ -401,6 +402,7 @@ def test_a_run_is_recorded_and_printed(starts: Starts, framework: str, size: int
     assert lines[-1] == f"run folder: runs/{framework}{size}-whole"
 
 
+@pytest.mark.ci
 def test_same_first_weights_and_order_everywhere(starts: Starts) -> None:
     frameworks = list(filter(importlib.util.find_spec, FRAMEWORKS))
     found = set()
@@ -414,6 +416,7 @@ def test_same_first_weights_and_order_everywhere(starts: Starts) -> None:
     assert len(other) == 1 and other != {next(iter(found))[0]}
 
 
+@pytest.mark.ci
 def test_no_epochs_leave_the_first_weights(starts: Starts, framework: str) -> None:
     first(starts.ranks(framework, 1), "nothing")
     run = starts.run(f"{framework}1-nothing")
@@ -505,6 +508,7 @@ def test_losses_and_accuracies_are_those_worked_out_by_hand(starts: Starts, fram
     assert relative_difference(after["fc1.weight"], before["fc1.weight"]) > 0
 
 
+@pytest.mark.ci
 def test_batch_norm_frozen_after_the_first_validation(starts: Starts, framework: str) -> None:
     """Which comes after epoch 2: epoch 3 leaves the statistics alone, and trains what BatchNorm scales by."""
     starts.ranks(framework, 1)
@@ -515,6 +519,7 @@ def test_batch_norm_frozen_after_the_first_validation(starts: Starts, framework:
         assert changes == [True, "running" not in name], name
 
 
+@pytest.mark.ci
 def test_frozen_batch_norm_trains_alike_in_both_frameworks(starts: Starts) -> None:
     for framework in FRAMEWORKS:
         starts.ranks(framework, 1)
@@ -544,6 +549,7 @@ def test_frameworks_train_alike_in_float64(starts: Starts) -> None:
         assert ours.validation_accuracy == theirs.validation_accuracy
 
 
+@pytest.mark.ci
 def test_two_ranks_are_one_process_with_twice_the_batch(starts: Starts, framework: str) -> None:
     first(starts.ranks(framework, 2), "double")
     first(starts.ranks(framework, 1), "double")
@@ -557,12 +563,15 @@ def test_two_ranks_are_one_process_with_twice_the_batch(starts: Starts, framewor
         assert ours.validation_accuracy == theirs.validation_accuracy
 
 
-def test_without_sharding_two_ranks_are_not_one_process(starts: Starts, framework: str) -> None:
+def test_without_sharding_two_ranks_train_otherwise(starts: Starts, framework: str) -> None:
     """What the test above compares would differ if every rank took the same samples."""
-    first(starts.ranks(framework, 2), "unsharded")
-    first(starts.ranks(framework, 1), "double")
-    two, one = starts.run(f"{framework}2-unsharded"), starts.run(f"{framework}1-double")
-    differences = [relative_difference(weights_of(two)[name], array) for name, array in weights_of(one).items()]
+    outcomes = starts.ranks(framework, 2)
+    first(outcomes, "unsharded")
+    first(outcomes, "double")
+    unsharded, sharded = starts.run(f"{framework}2-unsharded"), starts.run(f"{framework}2-double")
+    differences = [
+        relative_difference(weights_of(unsharded)[name], array) for name, array in weights_of(sharded).items()
+    ]
     assert min(differences) > 1e-6
 
 
@@ -610,7 +619,7 @@ def test_a_slow_source_is_waited_for_and_a_slow_model_is_not(starts: Starts, fra
     assert waiting < training / 2
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@sizes
 def test_a_profiled_run_trains_as_a_timed_one(starts: Starts, framework: str, size: int) -> None:
     shown = first(starts.ranks(framework, size), "profile").stdout
     assert "its times are not to be compared" in shown and "a step of 35, mean over ranks" in shown
@@ -690,6 +699,7 @@ def test_full_disk_leaves_no_half_files(starts: Starts, framework: str, job: str
     assert files == ["checkpoints", EPOCHS_FILE, "run.json"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("job", BAD_RESUME)
 def test_bad_resume_and_prediction_touch_nothing(starts: Starts, framework: str, job: str) -> None:
     outcomes = starts.ranks(framework, 1)
@@ -700,6 +710,7 @@ def test_bad_resume_and_prediction_touch_nothing(starts: Starts, framework: str,
     assert outcomes[job][0].untouched in (None, True)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_interrupts_at_once(starts: Starts, framework: str, name: str) -> None:
     finished, _ = starts.signalled(framework, name)
@@ -714,6 +725,7 @@ def test_a_signal_interrupts_at_once(starts: Starts, framework: str, name: str) 
     assert run.epochs and not (run.folder / "weights.safetensors").exists()
 
 
+@pytest.mark.ci
 def test_a_killed_run_is_called_so_and_goes_on(starts: Starts, framework: str) -> None:
     finished, process = starts.signalled(framework, "SIGKILL")
     assert finished.code == -signal.SIGKILL
@@ -734,6 +746,7 @@ def test_a_killed_run_is_called_so_and_goes_on(starts: Starts, framework: str) -
     assert read_run(run.folder).state == "killed"
 
 
+@pytest.mark.ci
 def test_predict_finds_what_training_recorded(starts: Starts, framework: str) -> None:
     printed = first(starts.ranks(framework, 1), "evaluate").stdout
     check_evaluation(printed, starts.run(f"{framework}2-whole"))
@@ -750,6 +763,7 @@ def check_evaluation(printed: str, run: Run) -> None:
     assert matrix.shape == (10, 10) and matrix.sum() == 200 and np.trace(matrix) == int(match[2])
 
 
+@pytest.mark.ci
 def test_predict_reads_runs_of_the_other_framework(starts: Starts, framework: str) -> None:
     outcomes, other = starts.ranks(framework, 1), OTHER[framework]
     if "evaluate_other" not in outcomes:
@@ -765,6 +779,7 @@ def test_predict_reads_runs_of_the_other_framework(starts: Starts, framework: st
     assert np.abs(np.array(re.findall(number, lines), float) - np.array(re.findall(number, twins), float)).max() < 0.11
 
 
+@pytest.mark.ci
 def test_predict_classifies_image_files(starts: Starts, framework: str) -> None:
     outcomes = starts.ranks(framework, 1)
     lines = first(outcomes, "classify").stdout.splitlines()

@@ -76,7 +76,7 @@ PROOFS = [
         "late_layer",
     ],
 ]
-PROOFS_OVER_MPI = [
+PROOFS_OVER_GLOO = [
     "fit_callback",
     "fit_passes",
     "overflow_in_a_pass",
@@ -86,7 +86,9 @@ PROOFS_OVER_MPI = [
     "embedding_passes",
     "resumed",
 ]
-over_mpi = pytest.mark.parametrize("run", ["mpi"], indirect=True)  # where no controller can make a difference
+over_gloo = pytest.mark.parametrize(
+    "run", [pytest.param("gloo", marks=pytest.mark.ci)], indirect=True
+)  # where no controller can make a difference
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +140,7 @@ def base_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(request: pytest.FixtureRequest, base_folder: Path) -> Iterator[Run]:
     folder = base_folder / request.param
     folder.mkdir(exist_ok=True)
-    finished = start(request.param, folder, "two" if request.param == "mpi" else "fewer")
+    finished = start(request.param, folder, "two" if request.param == "gloo" else "fewer")
     assert isinstance(finished, Run), finished
     assert len(finished.ranks) == 2
     yield finished
@@ -159,9 +161,9 @@ def test_two_ranks_equal_one_process(run: Run, name: str) -> None:
     check_proof(run, name)
 
 
-@over_mpi
-@pytest.mark.parametrize("name", PROOFS_OVER_MPI)
-def test_two_ranks_equal_one_process_over_mpi(run: Run, name: str) -> None:
+@over_gloo
+@pytest.mark.parametrize("name", PROOFS_OVER_GLOO)
+def test_two_ranks_equal_one_process_over_gloo(run: Run, name: str) -> None:
     check_proof(run, name)
 
 
@@ -260,31 +262,31 @@ def test_four_passes_an_update(run: Run, name: str, factor: int) -> None:
         assert rank[f"{name}_iterations"] == 2  # Keras counts updates, Horovod passes
 
 
-@over_mpi
+@over_gloo
 def test_overflow_ruins_weights_without_a_loss_scale(run: Run) -> None:
     """The proof that nothing of it is left in the accumulators would show nothing otherwise."""
     for rank in run.ranks:
         assert not np.all(np.isfinite(rank["overflow_in_a_pass/ruined"]))
 
 
-@over_mpi
+@over_gloo
 def test_embedding_waits_for_its_second_pass(run: Run) -> None:
     """Three passes of two: one is still pending, as in the plain optimizer that the weights are compared with."""
     assert run.ranks[0]["embedding_pending"] == 1
 
 
-@over_mpi
+@over_gloo
 def test_config_is_that_of_the_plain_optimizer(run: Run) -> None:
     for rank in run.ranks:
         assert rank["same_config"].tolist() == [True, True, True]
 
 
-@over_mpi
+@over_gloo
 def test_custom_optimizer_loads_with_its_state(run: Run) -> None:
     assert run.ranks[0]["resumed_facts"].tolist() == [True, True]  # the plain class, the saved slots and rate
 
 
-@over_mpi
+@over_gloo
 @pytest.mark.parametrize("layers", [0, 1, 2])
 def test_local_layers_stay_local(run: Run, layers: int) -> None:
     """After a broadcast that leaves them out and a step of SGD; a Dense of 16 weights, then one of 10."""
@@ -297,7 +299,7 @@ def test_local_layers_stay_local(run: Run, layers: int) -> None:
         assert relative_difference(rank[f"{name}/received"], rank[f"{name}/expected"]) < TOLERANCE
 
 
-@over_mpi
+@over_gloo
 def test_elastic_state_synchronises_and_restores(run: Run) -> None:
     """Three weights, then the optimizer's iterations, rate and momentum, then batch and epoch."""
     for rank in run.ranks:
@@ -351,7 +353,7 @@ def test_messages(run: Run, name: str, words: str) -> None:
         assert words in str(rank[f"message/{name}"])
 
 
-@over_mpi
+@over_gloo
 def test_saved_models_load_without_horovod(run: Run) -> None:
     command = [sys.executable, str(TESTS / "load_without_horovod_worker.py"), str(run.folder)]
     output = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
@@ -363,6 +365,7 @@ def test_saved_models_load_without_horovod(run: Run) -> None:
     ]
 
 
+@pytest.mark.ci
 def test_one_process_calls_nothing(base_folder: Path) -> None:
     folder = base_folder / "none"
     folder.mkdir()
