@@ -86,7 +86,8 @@ PROOFS_OVER_GLOO = [
     "embedding_passes",
     "resumed",
 ]
-over_gloo = pytest.mark.parametrize(
+# Where no controller can make a difference.
+over_gloo = pytest.mark.parametrize("run", [pytest.param("gloo", marks=pytest.mark.ci)], indirect=True)
     "run", [pytest.param("gloo", marks=pytest.mark.ci)], indirect=True
 )  # where no controller can make a difference
 
