@@ -88,8 +88,6 @@ PROOFS_OVER_GLOO = [
 ]
 # Where no controller can make a difference.
 over_gloo = pytest.mark.parametrize("run", [pytest.param("gloo", marks=pytest.mark.ci)], indirect=True)
-    "run", [pytest.param("gloo", marks=pytest.mark.ci)], indirect=True
-)  # where no controller can make a difference
 
 
 @dataclasses.dataclass(frozen=True)
