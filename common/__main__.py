@@ -1,7 +1,7 @@
-"""What is common to both trainers, as commands.
+"""Commands for data and schemas that need no framework.
 
 python -m common datasets list | fetch NAME... | verify [NAME...]
-python -m common images prepare FOLDER --size WxH --output FILE | draw FOLDER     one file for training; silhouettes
+python -m common images prepare FOLDER --size WxH --output FILE | draw FOLDER     one file for training; example images
 python -m common schema                                               of run folders and parity.json, as JSON Schema
 """
 
@@ -22,7 +22,7 @@ def all_schemas() -> dict[str, object]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, or 2 for an error that the user can mend."""
+    """Run a command and return its exit code: 0, or 2 after a user error."""
     parser = Parser(prog="python -m common", description="Commands that need no framework.")
     parser.add_version()
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -1,4 +1,4 @@
-"""What people see while a run goes on: whole lines under a launcher, bars in a terminal without one; rank 0 only."""
+"""Output of a run by rank 0: whole lines under a launcher, progress bars in a terminal without one."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ class Console:
 
     @staticmethod
     def automatic_bars() -> bool:
-        """Return whether bars suit where this process prints."""
+        """Return whether this process prints to a terminal without a launcher."""
         return not under_launcher(os.environ) and sys.stderr.isatty()
 
     def line(self, text: str) -> None:
@@ -34,12 +34,12 @@ class Console:
             self._write(sys.stderr, text)
 
     def steps(self, total: int, *, title: str, done: int = 0) -> Callable[[int], object]:
-        """Return a function that is told of steps done and moves a bar, where bars are shown.
+        """Return a function that advances the progress bar, if there is one, by a number of steps.
 
         Args:
-            total: steps of the bar.
-            title: before it.
-            done: steps that were done before.
+            total: number of steps.
+            title: label of the bar.
+            done: steps that are already done.
         """
         if not self.bars:
             return lambda steps: None
@@ -64,7 +64,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def readable_seconds(seconds: float) -> str:
-    """Return a time as people say it: 7.3 s, 4 min 05 s, 2 h 03 min."""
+    """Return a duration such as 7.3 s, 4 min 05 s, 2 h 03 min."""
     if seconds < 99.5:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

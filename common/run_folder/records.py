@@ -1,7 +1,7 @@
 """The run folder: written atomically by rank 0, validated on reading.
 
-    runs/<name>/run.json             everything about the run that is not a series (`RunRecord` is the schema)
-                epochs.jsonl         a line an epoch (`EpochRecord`)
+    runs/<name>/run.json             everything but the series (schema: `RunRecord`)
+                epochs.jsonl         one line per epoch (`EpochRecord`)
                 weights.safetensors  final weights, framework-neutral
                 checkpoints/         resume from here (`common.run_folder.checkpoints`)
                 power.csv            power over time (`common.run_folder.power_file`), of metered runs (`--energy`)
@@ -9,9 +9,8 @@
                 events.out.tfevents.run   the numbers of epochs.jsonl for TensorBoard (`--tensorboard`)
 
 Fields end in their unit; times are the slowest rank's, losses and accuracies sums over all ranks divided by counts.
-A field that could not be measured holds `{"not_recorded": "the reason"}`; a loss that diverged is NaN, as Python writes
-it. `python -m common schema` prints the JSON Schema. Unknown fields are refused, a setting that is missing in `config`
-had its default.
+A value that could not be measured is `{"not_recorded": "the reason"}`; a loss that diverged is NaN. `python -m common
+schema` prints the JSON Schema. Unknown fields are errors; a setting that is missing in `config` had its default.
 """
 
 import errno
@@ -50,7 +49,7 @@ _STRICT = ConfigDict(extra="forbid")
 
 def _check_timestamp(moment: str) -> str:
     if datetime.fromisoformat(moment).tzinfo is None:
-        raise ValueError("a time needs its zone, such as 2026-01-31T12:00:00.000+00:00")
+        raise ValueError("a time needs a time zone, such as 2026-01-31T12:00:00.000+00:00")
     return moment
 
 
@@ -59,7 +58,7 @@ Timestamp = Annotated[str, AfterValidator(_check_timestamp)]  # UTC, ISO 8601
 
 @dataclass(frozen=True)
 class NotRecorded:
-    """Stands in the place of a value that the origin of the run does not have."""
+    """In place of a value that was not recorded: the reason."""
 
     __pydantic_config__ = _STRICT
     not_recorded: str
@@ -67,18 +66,18 @@ class NotRecorded:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """How many processes ran, where, and how they were joined."""
+    """The ranks of the run: number, hosts, controller, devices."""
 
     __pydantic_config__ = _STRICT
     size: int
     local_size: int
     hosts: list[str]
-    controller: str  # mpi, gloo or none; ddp: PyTorch's wrapper, of imported runs
+    controller: str  # mpi, gloo or none; ddp (PyTorch's DistributedDataParallel) in imported runs
     threads_per_rank: int | NotRecorded
     cores: int
-    oversubscribed: bool  # more threads than cores: the run is functional, its times are not to be compared
+    oversubscribed: bool  # more threads than cores: the times of the run are not compared
     devices: list[str]  # of each rank
-    launcher: str | None = None  # what started the ranks: horovodrun, mpirun, srun or none; None: not told
+    launcher: str | None = None  # horovodrun, mpirun, srun or none; None: unknown
 
     @property
     def on_cpu(self) -> bool:
@@ -88,7 +87,7 @@ class World:
 
 @dataclass(frozen=True, kw_only=True)
 class DataRecord:
-    """The samples as they were used."""
+    """The data set as used in the run."""
 
     __pydantic_config__ = _STRICT
     name: str
@@ -106,7 +105,7 @@ class DataRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecord:
-    """The model as it was built."""
+    """The model."""
 
     __pydantic_config__ = _STRICT
     name: str
@@ -117,7 +116,7 @@ class ModelRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Hashes:
-    """Equal hashes of first weights and order: two runs were the same experiment."""
+    """Two runs with the same initial weights and sample order have equal hashes of them."""
 
     __pydantic_config__ = _STRICT
     initial_weights: str | NotRecorded
@@ -127,7 +126,7 @@ class Hashes:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """How the run stands."""
+    """The state of the run."""
 
     __pydantic_config__ = _STRICT
     state: State
@@ -138,34 +137,34 @@ class Status:
     ended_at: Timestamp | None = None
     message: str | None = None
     resumed_after_epochs: list[int] = field(default_factory=list)
-    resumed_after_steps: list[int] = field(default_factory=list)  # updates of all epochs, where they were counted
-    slurm_job: str | None = None  # where Slurm runs it: number of the job, and how often that was requeued, as "1234.0"
+    resumed_after_steps: list[int] = field(default_factory=list)  # updates of all epochs; empty in old records
+    slurm_job: str | None = None  # under Slurm: job ID and number of requeues, as "1234.0"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Sums over the whole run, resumed parts included; start-up is not training time."""
+    """Sums over the whole run, including the parts before a resume; start-up is not training time."""
 
     __pydantic_config__ = _STRICT
     epochs: int
     steps: int | NotRecorded
-    startup_seconds: float | NotRecorded  # of the last start: to the first update, an evaluation before it included
+    startup_seconds: float | NotRecorded  # of the last start, up to the first update
     training_seconds: float | NotRecorded
     validation_seconds: float | NotRecorded
     test_seconds: float | NotRecorded
     images_per_second: float | NotRecorded | None  # training images of all epochs / training_seconds
     test_loss: float | NotRecorded | None
     test_accuracy: float | NotRecorded | None
-    # Where --target-accuracy was asked for and reached: epochs until then, and seconds of training and validation.
+    # If --target-accuracy was reached: epochs, and seconds of training and validation, up to that point.
     epochs_to_target: int | NotRecorded | None = None
     seconds_to_target: float | NotRecorded | None = None
     data_wait_seconds: float | NotRecorded | None = None  # part of training_seconds; the slowest rank's of each epoch
-    # A first epoch may be slower than those after it, whose images / training_seconds are the steady state.
+    # The first epoch may be slower; the steady state is that of the epochs after it.
     first_epoch_seconds: float | NotRecorded | None = None  # of training
     steady_images_per_second: float | NotRecorded | None = None  # None with one epoch
     # Of the last start, before `startup_seconds`: see `common.run_folder.start_times`.
     queue_seconds: float | NotRecorded | None = None  # None: no queue
-    launch_seconds: float | NotRecorded | None = None  # from the starting command to rank 0's process; None: not told
+    launch_seconds: float | NotRecorded | None = None  # from the starting command to the process of rank 0; None: unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,16 +192,16 @@ class RunRecord:
     model: ModelRecord | NotRecorded
     hashes: Hashes | NotRecorded
     status: Status | NotRecorded
-    initial_test: Evaluation | NotRecorded | None = None  # before training, where asked for
+    initial_test: Evaluation | NotRecorded | None = None  # before training, with --evaluate-first
     totals: Totals | NotRecorded | None = None
     isolation: Interference | NotRecorded | None = None
-    energy: EnergyRecord | NotRecorded | None = None  # of a metered run, whose times are not to be compared
-    profile: StepProfile | None = None  # where asked for; the times of such a run are not to be compared
+    energy: EnergyRecord | NotRecorded | None = None  # with --energy; the times of such a run are not compared
+    profile: StepProfile | None = None  # with --profile; the times of such a run are not compared
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRecord:
-    """A line of `epochs.jsonl`. Epochs count from 1."""
+    """One line of `epochs.jsonl`. Epochs count from 1."""
 
     __pydantic_config__ = _STRICT
     epoch: int
@@ -212,10 +211,10 @@ class EpochRecord:
     training_accuracy: float | NotRecorded | None
     validation_loss: float | NotRecorded | None
     validation_accuracy: float | NotRecorded | None
-    training_seconds: float | NotRecorded  # waiting for data included
-    data_wait_seconds: float | NotRecorded  # part of training_seconds; on a CPU PyTorch makes the batches in it
+    training_seconds: float | NotRecorded  # including the wait for data
+    data_wait_seconds: float | NotRecorded  # part of training_seconds; in PyTorch on a CPU it includes making the batches
     validation_seconds: float | NotRecorded
-    # From the end of the epoch: ranks waited for, weights compared, written; and pauses for checkpoints inside it.
+    # After the epoch: waiting for ranks, comparing weights, writing; and the pauses for checkpoints inside it.
     checkpoint_seconds: float | NotRecorded
     images_per_second: float | NotRecorded | None  # images of all ranks / training_seconds
     weights_hash: str | NotRecorded
@@ -226,7 +225,7 @@ _EPOCH = TypeAdapter(EpochRecord)
 
 
 def run_folder_schema() -> dict[str, Any]:
-    """Return file name -> JSON Schema of the file (of a line of it for `epochs.jsonl`)."""
+    """Return file name -> JSON Schema of the file (of one line for `epochs.jsonl`)."""
     return {RUN_FILE: _RUN.json_schema(), EPOCHS_FILE: _EPOCH.json_schema()}
 
 
@@ -241,14 +240,14 @@ def seconds_since(moment: str) -> float:
 
 
 def check_new_folder(folder: Path, *, remedy: str = "Give another --name, or --resume it") -> None:
-    """See whether a run folder could be made, without making it: before ranks are started.
+    """Check that a run folder can be made, without making it: before ranks are started.
 
     Args:
         folder: the path.
         remedy: what to do if it exists.
 
     Raises:
-        UserError: it exists already, or its parent is no folder or must not be written.
+        UserError: it exists already, or its parent is not a writable folder.
     """
     with user_errors("making the run folder"):
         if folder.exists():
@@ -265,7 +264,7 @@ def _folder_exists(folder: Path, remedy: str) -> UserError:
 
 
 class RunWriter:
-    """Rank 0's hand on a run folder. A thread keeps the heartbeat; every write is atomic."""
+    """Writes a run folder on rank 0. A thread updates the heartbeat; every write is atomic."""
 
     def __init__(self, folder: Path, record: RunRecord, *, epochs: list[EpochRecord]) -> None:
         self.folder = folder
@@ -295,12 +294,12 @@ class RunWriter:
 
     @property
     def record(self) -> RunRecord:
-        """What `run.json` holds."""
+        """The content of `run.json`."""
         return self._record
 
     @property
     def epochs(self) -> list[EpochRecord]:
-        """What `epochs.jsonl` holds."""
+        """The content of `epochs.jsonl`."""
         return list(self._epochs)
 
     def add_epoch(self, epoch: EpochRecord) -> None:
@@ -315,7 +314,7 @@ class RunWriter:
             self._write_run(replace(self._record, **changes))
 
     def end(self, state: State, *, message: str | None = None, **changes: Any) -> None:
-        """Write the final status; the first that can be written stays. `changes` replace fields of the record.
+        """Write the final status, unless one has been written. `changes` replace fields of the record.
 
         Raises:
             OSError: full disk, missing permission.
@@ -336,7 +335,7 @@ class RunWriter:
             with self._lock:
                 if self._ended.is_set():
                     return
-                # A full disk ends the run where the next checkpoint is written, with a message.
+                # With a full disk the run ends, with a message, at the next checkpoint.
                 with suppress(OSError):
                     self._write_run(replace(self._record, status=replace(self._status(), heartbeat_at=now())))
 
@@ -368,7 +367,7 @@ def write_epochs(folder: Path, epochs: Iterable[EpochRecord]) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder as it was read. `state` calls a running one with a stale heartbeat killed."""
+    """A run folder that was read. `state` is "killed" for a running one with a stale heartbeat."""
 
     folder: Path
     record: RunRecord
@@ -380,7 +379,7 @@ def read_run(folder: Path | str) -> Run:
     """Read and validate a run folder.
 
     Raises:
-        UserError: no run folder, or one that does not follow the schema.
+        UserError: it is not a run folder, or does not follow the schema.
     """
     folder = Path(folder)
     record = read_record(folder)
@@ -397,7 +396,7 @@ def read_record(folder: Path) -> RunRecord:
     try:
         return _RUN.validate_json(text, strict=True)
     except ValidationError as error:
-        # Only what is refused is looked at twice: reading thousands of runs has to be quick.
+        # Parsed a second time only after an error: reading thousands of runs has to be fast.
         raise _invalid(folder, text, error) from None
 
 
@@ -405,15 +404,15 @@ def read_epochs(folder: Path) -> list[EpochRecord]:
     """Read and validate `epochs.jsonl`.
 
     Raises:
-        UserError: there is none, it does not follow the schema, or epochs are missing or doubled.
+        UserError: there is none, it does not follow the schema, or epochs are missing or duplicated.
     """
     try:
         epochs = [_EPOCH.validate_json(line, strict=True) for line in _read(folder / EPOCHS_FILE).splitlines()]
     except ValidationError as error:
-        raise UserError(f"{folder} is no valid run folder: {first_problem(error)}. Restore the file") from None
+        raise UserError(f"{folder} is not a valid run folder: {first_problem(error)}. Restore the file") from None
     if [epoch.epoch for epoch in epochs] != list(range(1, len(epochs) + 1)):
         raise UserError(
-            f"{folder} is no valid run folder: epochs are missing or doubled. "
+            f"{folder} is not a valid run folder: epochs are missing or duplicated. "
             f"Received: {[epoch.epoch for epoch in epochs]} in {EPOCHS_FILE}. Restore the file"
         )
     return epochs
@@ -424,27 +423,27 @@ def _read(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(
-            f"no run folder: {error.strerror}. Received: {error.filename}. Name a folder with run.json"
+            f"not a run folder: {error.strerror}. Received: {error.filename}. Name a folder with run.json"
         ) from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{file.parent} is no valid run folder. Received: {error}. Restore its files") from None
+        raise UserError(f"{file.parent} is not a valid run folder. Received: {error}. Restore its files") from None
 
 
 def _invalid(folder: Path, text: str, error: ValidationError) -> UserError:
-    """Return why a record was refused: another version of the schema before all else."""
+    """Return the error for an invalid record: another version of the schema comes first."""
     try:
         version = json.loads(text).get("schema_version")
     except (json.JSONDecodeError, AttributeError) as broken:
-        return UserError(f"{folder} is no valid run folder. Received: {broken} in {RUN_FILE}. Restore the file")
+        return UserError(f"{folder} is not a valid run folder. Received: {broken} in {RUN_FILE}. Restore the file")
     if version != SCHEMA_VERSION:
         return UserError(
             f"unknown schema version. Received: {version} in {folder}. This program reads {SCHEMA_VERSION}"
         )
-    return UserError(f"{folder} is no valid run folder: {first_problem(error)}. Restore the file")
+    return UserError(f"{folder} is not a valid run folder: {first_problem(error)}. Restore the file")
 
 
 def state_of(record: RunRecord) -> State:
-    """Tell a run that still runs from one whose process is gone without a word."""
+    """Return the state of a run; "killed" if it is recorded as running and its process is gone."""
     status = record.status
     if isinstance(status, NotRecorded):
         return "finished"
@@ -457,12 +456,12 @@ def state_of(record: RunRecord) -> State:
 
 
 def slurm_job() -> str | None:
-    """Return this process' Slurm job, as `Status` has it; None elsewhere."""
+    """Return the Slurm job of this process in the form of `Status.slurm_job`; None elsewhere."""
     job = os.environ.get("SLURM_JOB_ID")
     return f"{job}.{os.environ.get('SLURM_RESTART_COUNT', '0')}" if job else None
 
 
 def _was_requeued(status: Status) -> bool:
-    """Return whether a run was begun by this very job before Slurm ended and requeued it, with all its processes."""
+    """Return whether the run was started by this Slurm job before it was requeued, which ended all its processes."""
     before, ours = status.slurm_job, slurm_job()
     return before != ours and before is not None and ours is not None and before.split(".")[0] == ours.split(".")[0]

@@ -1,4 +1,4 @@
-"""Which state of the source ran: git's commit, or that of the bundle from which this folder was set up."""
+"""The source revision of a run: git's commit, or that of the bundle from which this folder was set up."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ UNKNOWN = "unknown"
 
 
 def source_revision(root: Path = ROOT) -> str:
-    """Return the commit, with `+changes` after it if files are not as committed; `unknown` without any record."""
+    """Return the commit, followed by `+changes` if files differ from it; `unknown` if there is no record of it."""
     staged = root / STAGED_FILE
     if staged.exists() and not (root / ".git").exists():  # git might find the commit of a folder around this one
         return _staged_revision(staged)

@@ -1,4 +1,4 @@
-"""TensorBoard event files, as an option (`--tensorboard`): the numbers of `epochs.jsonl`, an event an epoch."""
+"""TensorBoard event files (`--tensorboard`): the numbers of `epochs.jsonl`, one event per epoch."""
 
 import time
 from pathlib import Path
@@ -10,7 +10,7 @@ EVENTS_FILE = "events.out.tfevents.run"
 
 
 def require_tensorboard() -> None:
-    """Raise UserError unless events can be written: before the run, not after its first epoch."""
+    """Raise UserError unless events can be written; called before the run, not after its first epoch."""
     try:
         # Not tensorboard's own writer of event files, which imports TensorFlow where it is installed.
         from tensorboard.compat.proto import event_pb2, summary_pb2  # noqa: F401

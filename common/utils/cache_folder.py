@@ -1,4 +1,4 @@
-"""Where this user's cache lies. Standard library only: set-up reads it before anything is installed."""
+"""The cache folder of this user. Standard library only: set-up reads it before anything is installed."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ def cache_folder() -> Path:
     """Return the cache folder of this user (not created).
 
     `HOROVOD_TWINS_CACHE` names it; else `$XDG_CACHE_HOME/horovod-twins`; else `~/.cache/horovod-twins`.
-    Data sets lie in `datasets/`, the built Horovod wheels in `wheels/`.
+    Data sets are in `datasets/`, built Horovod wheels in `wheels/`.
     """
     named = os.environ.get("HOROVOD_TWINS_CACHE")
     if named:

@@ -1,4 +1,4 @@
-"""Commands by argparse, with errors as everywhere here: one line."""
+"""Commands by argparse, with errors in one line."""
 
 import argparse
 import os
@@ -11,7 +11,7 @@ from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError
 
 
 class Parser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` that leaves the usage to --help."""
+    """An `argparse.ArgumentParser` that prints the usage only for --help."""
 
     def add_version(self) -> None:
         """Add the option `--version`."""
@@ -28,7 +28,7 @@ def project_version() -> str:
 
 
 def run_command(command: Callable[[], int | None], *, program: str) -> int:
-    """Run a command; return its exit code: its own, 2 after one line for what the user can mend, 130 after Ctrl-C."""
+    """Run a command; return its exit code, 2 after a user error (reported in one line), or 130 after Ctrl-C."""
     try:
         code = command()
         sys.stdout.flush()

@@ -1,12 +1,12 @@
-"""Environment variables by which whoever starts ranks tells when, in seconds since 1970.
+"""Environment variables with the times, in seconds since 1970, at which a run was submitted and started.
 
-    HOROVOD_TWINS_SUBMITTED_AT  a job was handed to a queue; set by the command that submits
-    HOROVOD_TWINS_BEGAN_AT      the job's script began; its first line sets it, by `date +%s.%N`
-    HOROVOD_TWINS_STARTED_AT    the command that starts the ranks was given; the line before it sets it likewise
+    HOROVOD_TWINS_SUBMITTED_AT  the job was submitted to a queue; set by the submitting command
+    HOROVOD_TWINS_BEGAN_AT      the job's script started; set in its first line by `date +%s.%N`
+    HOROVOD_TWINS_STARTED_AT    the command that starts the ranks was issued; set in the line before it
 
-Rank 0 may be on another host, so they have to travel: horovodrun and srun hand on all variables, mpirun those that are
-named by `-x NAME` (all of `TIMESTAMPS`). A job that goes back into its queue is submitted anew: its script sets
-SUBMITTED_AT to the moment at which it was put back. `common.run_folder.start_times` makes seconds of them.
+Rank 0 may be on another host: horovodrun and srun pass on all variables, mpirun those named by `-x NAME` (all of
+`TIMESTAMPS`). When a job is requeued, its script sets SUBMITTED_AT to the time at which it was requeued.
+`common.run_folder.start_times` computes durations from them.
 """
 
 import time
@@ -18,5 +18,5 @@ TIMESTAMPS = (SUBMITTED_AT, BEGAN_AT, STARTED_AT)
 
 
 def timestamp(name: str) -> dict[str, str]:
-    """Return the variable of `TIMESTAMPS` that says: it is now."""
+    """Return the variable with the current time as its value; `name` is one of `TIMESTAMPS`."""
     return {name: f"{time.time():.6f}"}

@@ -1,8 +1,8 @@
-"""Work on all cores, with only a few items under way at a time, so that memory does not grow with their number.
+"""Work on all cores with only a few items in progress, so that memory does not grow with their number.
 
-Threads do where the work lets go of the interpreter lock and gives back much: on 2 cores, images of 227 x 227 were
-decoded and resized at 2,473 and 2,599 images/s by threads, at 2,223 and 2,372 by processes. Drawing them, many short
-calls that give back nothing, went at 253 and 321 images/s by threads, at 341 and 422 by processes (n = 2 each).
+Threads suit work that releases the interpreter lock and returns large results: on 2 cores, images of 227 x 227 were
+decoded and resized at 2,473 and 2,599 images/s by threads and at 2,223 and 2,372 by processes. Processes suit many
+short calls without results: drawing images ran at 341 and 422 images/s, against 253 and 321 by threads (n = 2 each).
 """
 
 import multiprocessing
@@ -26,7 +26,7 @@ def in_order(
     Args:
         work: called by several workers at once.
         items: taken as they are needed.
-        workers: how many (None: one a core).
+        workers: number of them; None: one per core.
         processes: the workers are processes, to which `work`, items and results are sent, instead of threads.
     """
     count = workers or usable_cores()
@@ -45,7 +45,7 @@ def in_order(
 
 
 def _process_pool(count: int) -> Executor:
-    # Ctrl-C reaches all processes of a terminal; it is for the first one, which then ends the others.
+    # Ctrl-C reaches all processes of a terminal; only the first one handles it and then ends the others.
     return ProcessPoolExecutor(
         count,
         mp_context=multiprocessing.get_context("spawn"),

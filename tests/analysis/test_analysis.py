@@ -270,7 +270,7 @@ def test_what_is_no_record_is_one_line(
         (["parity"], "required: FOLDER"),
         (["parity", "a", "--format", "pdf"], "Received: --format pdf"),
         (["parity", "a", "b", "c"], "Received: 3 folders"),
-        (["parity", "a", "b"], "no run folder"),
+        (["parity", "a", "b"], "not a run folder"),
         ([], "required: COMMAND"),
         (["partiy", "a"], "invalid choice: 'partiy'"),
     ],
@@ -426,5 +426,5 @@ def test_runs_beside_the_proofs_are_checked_too(tmp_path: Path, capsys: pytest.C
     assert "flag: training.seed differs: 1 and 2" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "keras")
     assert main(["parity", str(tmp_path)]) == 2
-    assert "no run folder" in capsys.readouterr().err
+    assert "not a run folder" in capsys.readouterr().err
     assert isinstance(Config(), Config)

@@ -324,7 +324,7 @@ def test_an_imported_run_and_a_damaged_record_are_refused(tmp_path: Path) -> Non
     file.write_text(json.dumps(record | {"config": {"not_recorded": "imported"}}))
     assert "was not measured here" in refused(config_of(tmp_path))
     file.write_text("{")
-    assert "no valid run folder" in refused(config_of(tmp_path))
+    assert "not a valid run folder" in refused(config_of(tmp_path))
 
 
 def test_a_damaged_checkpoint_is_refused_not_set_aside(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ BAD_RESUME = {
     "settings": r"a resumed run keeps its settings \(learning_rate is 0\.01\)\. Received: --learning-rate 1\.0\.",
     "timeline": r"a timeline shows what ranks exchange, and there is one rank only\. Received: --horovod-timeline\.",
     "done": r"the last epoch was cut short by --max-steps and cannot be resumed\. Received: --resume",
-    "no_run": r"no run folder: No such file or directory\. Received: runs/none/run\.json\.",
+    "no_run": r"not a run folder: No such file or directory\. Received: runs/none/run\.json\.",
     "no_image": r"cannot read the image\. Received: file ",
     "other": r"a run is resumed by the framework that began it\. Received: runs/\S+ of \w+\. Use \w+_impl/train",
 }

@@ -82,14 +82,14 @@ def damaged(folder: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("half a record", "is no valid run folder"),
+        ("half a record", "is not a valid run folder"),
         ("newer schema", "unknown schema version. Received: 2"),
         ("foreign", "unknown schema version. Received: None"),
-        ("no record", "no run folder: No such file"),
-        ("no epochs", "no run folder: No such file"),
-        ("half an epoch", "is no valid run folder"),
-        ("a doubled epoch", "epochs are missing or doubled"),
-        ("binary", "is no valid run folder"),
+        ("no record", "not a run folder: No such file"),
+        ("no epochs", "not a run folder: No such file"),
+        ("half an epoch", "is not a valid run folder"),
+        ("a doubled epoch", "epochs are missing or duplicated"),
+        ("binary", "is not a valid run folder"),
     ],
 )
 def test_damaged_folders_are_named_and_left_out(

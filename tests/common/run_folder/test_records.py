@@ -199,7 +199,7 @@ def test_a_damaged_file_is_one_line(name: str, content: bytes, tmp_path: Path) -
 @pytest.mark.parametrize("numbers", [[2], [1, 3], [1, 1], [2, 1]])
 def test_epochs_that_are_missing_or_doubled_are_refused(numbers: list[int], tmp_path: Path) -> None:
     folder = write_run(tmp_path, make_record(), *(make_epoch(number) for number in numbers))
-    with pytest.raises(UserError, match="missing or doubled"):
+    with pytest.raises(UserError, match="missing or duplicated"):
         read_run(folder)
 
 
@@ -207,7 +207,7 @@ def test_no_run_folder_is_one_line(tmp_path: Path) -> None:
     write_run(tmp_path / "half", make_record())
     (tmp_path / "half" / "epochs.jsonl").unlink()
     for folder in (tmp_path / "none", tmp_path, tmp_path / "half"):
-        with pytest.raises(UserError, match=rf"no run folder.*Received: {folder}"):
+        with pytest.raises(UserError, match=rf"not a run folder.*Received: {folder}"):
             read_run(folder)
 
 

@@ -33,7 +33,7 @@ def test_seconds_by_hand() -> None:
     ("variables", "words"),
     [
         ({SUBMITTED_AT: "100", BEGAN_AT: "99"}, "1.000 s before HOROVOD_TWINS_SUBMITTED_AT: the clocks of two hosts"),
-        ({SUBMITTED_AT: "100"}, "did not tell when it began"),
+        ({SUBMITTED_AT: "100"}, "did not record its start"),
         ({SUBMITTED_AT: "yesterday", BEGAN_AT: "99"}, "no time in seconds"),
         ({SUBMITTED_AT: "1", BEGAN_AT: ""}, "no time in seconds"),
         ({SUBMITTED_AT: "nan", BEGAN_AT: "99"}, "no time in seconds"),
@@ -48,7 +48,7 @@ def test_what_cannot_be_is_not_recorded(variables: dict[str, str], words: str) -
 
 def test_a_start_before_its_command_is_not_recorded_but_for_a_tick_of_the_clock() -> None:
     found = launch_seconds({STARTED_AT: "100"}, process_began=99.5)
-    assert isinstance(found, NotRecorded) and "rank 0's start lies 0.500 s before" in found.not_recorded
+    assert isinstance(found, NotRecorded) and "rank 0's start is 0.500 s before" in found.not_recorded
     assert launch_seconds({STARTED_AT: "100"}, process_began=99.995) == 0.0
     assert isinstance(launch_seconds({STARTED_AT: "soon"}, process_began=1.0), NotRecorded)
 

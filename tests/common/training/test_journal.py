@@ -356,7 +356,7 @@ def refused(config: Config, *, size: int = 1) -> str:
 
 def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
     config = make_config(tmp_path)
-    assert "no run folder" in refused(resumed(config))
+    assert "not a run folder" in refused(resumed(config))
     play(config, lambda journal, _: end_epoch(journal, 1))
     assert "still running" in refused(resumed(config))
 

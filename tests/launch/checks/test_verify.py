@@ -184,8 +184,8 @@ def test_what_cannot_be_run_again_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["FOLDER/none"], "no run folder: No such file or directory"),
-        (["FOLDER"], "no run folder"),
+        (["FOLDER/none"], "not a run folder: No such file or directory"),
+        (["FOLDER"], "not a run folder"),
         (["FOLDER/run", "--time-ratio", "0.5"], "Received: --time-ratio 0.5"),
         (["FOLDER/run", "--time-ratio", "nan"], "Received: --time-ratio nan"),
     ],

@@ -122,7 +122,7 @@ def old_run(tmp_path: Path) -> Path:
         ),
         (["--", *SMALL, "--device", "gpu"], "no GPU was found"),
         (["--", *SMALL, "--mixed-precision"], "mixed precision needs a GPU"),
-        (["--", "--resume", "RUNS/none"], "no run folder"),
+        (["--", "--resume", "RUNS/none"], "not a run folder"),
         (["--np", "1", "--", "--resume", "RUNS/old"], "nothing is left to do"),
         (["--np", "2", "--", "--resume", "RUNS/old"], "Start it with -np 1"),
         (["--np", "1", "--framework", "keras", "--", "--resume", "RUNS/old"], "Use torch_impl/train.py"),
