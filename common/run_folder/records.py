@@ -164,7 +164,9 @@ class Totals:
     steady_images_per_second: float | NotRecorded | None = None  # None with one epoch
     # Of the last start, before `startup_seconds`: see `common.run_folder.start_times`.
     queue_seconds: float | NotRecorded | None = None  # None: no queue
-    launch_seconds: float | NotRecorded | None = None  # from the starting command to the process of rank 0; None: unknown
+    launch_seconds: float | NotRecorded | None = (
+        None  # from the starting command to the process of rank 0; None: unknown
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +214,9 @@ class EpochRecord:
     validation_loss: float | NotRecorded | None
     validation_accuracy: float | NotRecorded | None
     training_seconds: float | NotRecorded  # including the wait for data
-    data_wait_seconds: float | NotRecorded  # part of training_seconds; in PyTorch on a CPU it includes making the batches
+    data_wait_seconds: (
+        float | NotRecorded
+    )  # part of training_seconds; in PyTorch on a CPU it includes making the batches
     validation_seconds: float | NotRecorded
     # After the epoch: waiting for ranks, comparing weights, writing; and the pauses for checkpoints inside it.
     checkpoint_seconds: float | NotRecorded
