@@ -34,14 +34,14 @@ def test_seconds_by_hand() -> None:
     [
         ({SUBMITTED_AT: "100", BEGAN_AT: "99"}, "1.000 s before HOROVOD_TWINS_SUBMITTED_AT: the clocks of two hosts"),
         ({SUBMITTED_AT: "100"}, "did not record its start"),
-        ({SUBMITTED_AT: "yesterday", BEGAN_AT: "99"}, "no time in seconds"),
-        ({SUBMITTED_AT: "1", BEGAN_AT: ""}, "no time in seconds"),
-        ({SUBMITTED_AT: "nan", BEGAN_AT: "99"}, "no time in seconds"),
-        ({SUBMITTED_AT: "-inf", BEGAN_AT: "99"}, "no time in seconds"),
-        ({SUBMITTED_AT: "1764000000.%N", BEGAN_AT: "99"}, "no time in seconds"),  # of a `date` without nanoseconds
+        ({SUBMITTED_AT: "yesterday", BEGAN_AT: "99"}, "not a time in seconds"),
+        ({SUBMITTED_AT: "1", BEGAN_AT: ""}, "not a time in seconds"),
+        ({SUBMITTED_AT: "nan", BEGAN_AT: "99"}, "not a time in seconds"),
+        ({SUBMITTED_AT: "-inf", BEGAN_AT: "99"}, "not a time in seconds"),
+        ({SUBMITTED_AT: "1764000000.%N", BEGAN_AT: "99"}, "not a time in seconds"),  # of a `date` without nanoseconds
     ],
 )
-def test_what_cannot_be_is_not_recorded(variables: dict[str, str], words: str) -> None:
+def test_impossible_times_are_not_recorded(variables: dict[str, str], words: str) -> None:
     found = queue_seconds(variables)
     assert isinstance(found, NotRecorded) and words in found.not_recorded
 
