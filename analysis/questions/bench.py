@@ -14,7 +14,8 @@ from analysis.output.finding import Finding, Plot, add_show_options, check_forma
 from analysis.output.plots import IDEAL, SETTINGS, Row, draw_rows, framework_style, n_words
 from analysis.output.tables import Table, shown_interval
 from analysis.stats.inference import median_interval
-from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios, read_bench
+from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios
+from common.checks.result_file import read_result
 
 CONTROLLERS = ("mpi", "gloo")  # between which `horovodrun` leaves the choice
 
@@ -50,7 +51,7 @@ def add_command(commands: Any) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     check_format(options)
-    show(find(read_bench(options.file)), options)
+    show(find(read_result(options.file, BenchRecord, command="python -m launch bench")), options)
 
 
 def find(record: BenchRecord) -> Finding:

@@ -14,7 +14,8 @@ from typing import Any
 from analysis.output.finding import Finding, add_show_options, check_format, show
 from analysis.output.tables import Cell, Table
 from analysis.stats.proportions import accuracy_difference
-from common.checks.verify_record import WholeRun, read_verify, whole_run
+from common.checks.result_file import read_result
+from common.checks.verify_record import VERIFY_FILE, VerifyRecord, WholeRun, whole_run
 from common.measurement.interference import Interference
 from common.run_folder.environment import stack_of
 from common.run_folder.records import Run, read_run
@@ -60,7 +61,7 @@ def add_command(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     check_format(options)
-    record = read_verify(options.folder)
+    record = read_result(options.folder / VERIFY_FILE, VerifyRecord, command="python -m launch verify")
     before, after = read_run(options.folder / record.run), read_run(options.folder)
     verdict = judge(before, after, time_ratio=record.time_ratio)
     show(_finding(verdict, before, after), options)

@@ -3,18 +3,12 @@
 `python -m launch bench` writes it, `python -m analysis bench` shows it.
 """
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from common.errors import UserError, first_problem
 from common.run_folder.environment import Environment
 
-SCHEMA_VERSION = 1
 BUSY_SHARE = 0.3  # load average per core from which other programs disturb a measurement
 
 
@@ -98,30 +92,3 @@ def pair_ratios(turns: Sequence[Turn]) -> list[float]:
         for number in rounds
         if (True, number) in speeds and (False, number) in speeds
     ]
-
-
-def write_bench(file: Path, record: BenchRecord) -> None:
-    """Write the record."""
-    file.write_text(json.dumps(asdict(record), indent=1) + "\n")
-
-
-def read_bench(file: Path) -> BenchRecord:
-    """Read and validate the record.
-
-    Raises:
-        UserError: it is missing, or it does not follow the schema.
-    """
-    try:
-        record = TypeAdapter(BenchRecord).validate_json(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"cannot read the benchmark: {error.strerror}. Received: {file}. Give a file of `python -m launch bench`"
-        ) from None
-    except ValueError as error:  # not UTF-8, or pydantic's ValidationError
-        reason = first_problem(error) if isinstance(error, ValidationError) else str(error)
-        raise UserError(f"{file} is not a benchmark: {reason}. Give a file of `python -m launch bench`") from None
-    if record.schema_version != SCHEMA_VERSION:
-        raise UserError(
-            f"unknown schema version. Received: {record.schema_version} in {file}. This program reads {SCHEMA_VERSION}"
-        )
-    return record

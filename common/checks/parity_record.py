@@ -1,30 +1,27 @@
-"""`parity.json`: what was compared to prove that both frameworks train alike, how far apart it was, and may be.
+"""`parity.json`: the comparisons that prove that both frameworks train alike, with differences and tolerances.
 
 `python -m launch parity` writes it, `python -m analysis parity` shows it. Differences are relative to the largest entry
 of the reference, the worst of all arrays compared.
 """
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
 from common.checks.parity_cases import Dtype
-from common.errors import UserError, first_problem
+from common.checks.result_file import read_result
 from common.run_folder.environment import Environment
 from common.run_folder.records import Timestamp
-from common.utils.atomic import write_atomically
 
-SCHEMA_VERSION = 1
 PARITY_FILE = "parity.json"
 _STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayComparison:
-    """Two sets of arrays laid side by side.
+    """Two sets of arrays, compared.
 
     Attributes:
         what: outputs, gradients, weights after some updates ...
@@ -111,17 +108,9 @@ class ParityRecord:
     runs: list[str] = field(default_factory=list)  # run folders beside this file
 
 
-_PARITY = TypeAdapter(ParityRecord)
-
-
 def parity_schema() -> dict[str, Any]:
     """Return the JSON Schema of `parity.json`."""
-    return _PARITY.json_schema()
-
-
-def write_parity(folder: Path, record: ParityRecord) -> None:
-    """Write `parity.json` so that a reader sees the old one or the new one, whole."""
-    write_atomically(folder / PARITY_FILE, json.dumps(asdict(record), indent=1) + "\n")
+    return TypeAdapter(ParityRecord).json_schema()
 
 
 def read_parity(folder: Path) -> ParityRecord:
@@ -130,21 +119,4 @@ def read_parity(folder: Path) -> ParityRecord:
     Raises:
         UserError: it is missing, or does not follow the schema.
     """
-    file = folder / PARITY_FILE
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"no proofs to show: {error.strerror}. Received: {file}. Name a folder that `python -m launch parity` made"
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{file} is not a valid parity.json. Received: {error}. Restore it") from None
-    try:
-        record = _PARITY.validate_json(text, strict=True)
-    except ValidationError as error:
-        raise UserError(f"{file} is not a valid parity.json: {first_problem(error)}. Restore it") from None
-    if record.schema_version != SCHEMA_VERSION:
-        raise UserError(
-            f"unknown schema version. Received: {record.schema_version} in {file}. This program reads {SCHEMA_VERSION}"
-        )
-    return record
+    return read_result(folder / PARITY_FILE, ParityRecord, command="python -m launch parity")

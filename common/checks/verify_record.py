@@ -3,18 +3,17 @@
 `python -m launch verify` writes it, `python -m analysis verify` judges the two runs.
 """
 
-import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict
 
+from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.config import Config
-from common.errors import UserError, first_problem
+from common.errors import UserError
 from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, Hashes, Run, Totals, World
-from common.utils.atomic import write_atomically
 
 VERIFY_FILE = "verify.json"
 
@@ -29,7 +28,7 @@ class VerifyRecord:
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
-    schema_version: int = 1
+    schema_version: int = SCHEMA_VERSION
     run: str
     time_ratio: float
 
@@ -63,23 +62,4 @@ def whole_run(run: Run) -> WholeRun:
 
 def write_verify(folder: Path, *, run: Path, time_ratio: float) -> None:
     """Write `verify.json` into the folder of a rerun."""
-    record = VerifyRecord(run=os.path.relpath(run, folder), time_ratio=time_ratio)
-    write_atomically(folder / VERIFY_FILE, json.dumps(asdict(record), indent=1) + "\n")
-
-
-def read_verify(folder: Path) -> VerifyRecord:
-    """Read `verify.json`.
-
-    Raises:
-        UserError: it is missing, or it does not follow the schema.
-    """
-    file = folder / VERIFY_FILE
-    try:
-        return TypeAdapter(VerifyRecord).validate_json(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"this is not a rerun: {error.strerror}. Received: {file}. Give a folder of `python -m launch verify`"
-        ) from None
-    except ValueError as error:  # not UTF-8, or pydantic's ValidationError
-        reason = first_problem(error) if isinstance(error, ValidationError) else str(error)
-        raise UserError(f"{file} cannot be read: {reason}. Run `python -m launch verify` again") from None
+    write_result(folder / VERIFY_FILE, VerifyRecord(run=os.path.relpath(run, folder), time_ratio=time_ratio))

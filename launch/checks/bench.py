@@ -23,8 +23,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common.checks.bench_record import SCHEMA_VERSION, BenchRecord, MeasuredStart, Turn, pair_ratios, write_bench
+from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios
 from common.checks.bench_turns import TASKS
+from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.environment import describe_environment
 from common.utils.cores import usable_cores
@@ -176,7 +177,7 @@ def _finish(record: BenchRecord, output: Path) -> int:
     if not record.starts:
         output.unlink(missing_ok=True)
         return 0
-    write_bench(output, replace(record, finished=_timestamp()))
+    write_result(output, replace(record, finished=_timestamp()))
     code = run_analysis("bench", output)
     print(f"raw turns: {output}")
     return code

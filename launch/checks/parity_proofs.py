@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from common.checks.parity_record import SCHEMA_VERSION, ParityRecord, ParitySettings, write_parity
+from common.checks.parity_record import PARITY_FILE, ParityRecord, ParitySettings
 from common.checks.parity_worker import ParityJob
+from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.errors import UserError, from_os_error
 from common.run_folder.environment import describe_environment
 from common.run_folder.records import EPOCHS_FILE, now, read_run
@@ -111,7 +112,7 @@ class ParityProofs:
     def _keep(self, findings: ParityResults) -> None:
         self.findings += findings
         self.record = replace(self.record, comparisons=self.findings.comparisons, curves=self.findings.curves)
-        write_parity(self.folder, self.record)
+        write_result(self.folder / PARITY_FILE, self.record)
 
     def _start(self, frameworks: Sequence[str], jobs: list[ParityJob], *, np: int) -> list[ParitySide]:
         """Start the ranks of one framework, or of both at once; return the folders of their results."""

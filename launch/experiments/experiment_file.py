@@ -60,7 +60,7 @@ class Protocol:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation:
+class PreparationCommand:
     """A command of `python -m common`; it is skipped where `makes` or `unless` exists."""
 
     __pydantic_config__ = _STRICT
@@ -114,7 +114,7 @@ class ExperimentFile:
     folder: Path
     about: dict[str, Any]
     protocol: Protocol
-    preparations: list[Preparation]
+    preparations: list[PreparationCommand]
     cells: list[dict[str, Any]]
 
     def error(self, problem: str, received: object, remedy: str) -> UserError:
@@ -164,7 +164,7 @@ def read_experiment_file(name: str, *, runs_folder: Path) -> ExperimentFile:
         folder=folder,
         about=content.get("about", {}),
         protocol=validated(Protocol, content.get("experiment", {}), path=path, where="[experiment]"),
-        preparations=validated(list[Preparation], content.get("prepare", []), path=path, where="[[prepare]]"),
+        preparations=validated(list[PreparationCommand], content.get("prepare", []), path=path, where="[[prepare]]"),
         cells=[{**shared, **cell} for cell in cells],
     )
     file.check_metered(file.protocol.repeats, file.protocol.metered)

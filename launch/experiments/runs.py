@@ -11,7 +11,7 @@ from pathlib import Path
 from common.errors import UserError, user_errors
 from common.run_folder.records import EPOCHS_FILE
 from common.run_folder.set_aside import set_aside
-from launch.experiments.experiment_file import Preparation
+from launch.experiments.experiment_file import PreparationCommand
 from launch.experiments.left_over import left_over, left_over_preparation
 from launch.experiments.plan import ExperimentPlan, PlannedRun
 from launch.experiments.survey import SurveyedRun, log_file, survey_run
@@ -57,13 +57,13 @@ def make_run(plan: ExperimentPlan, planned: PlannedRun, *, advance: Callable[[fl
     return after if after.state == "finished" else replace(after, state="failed")
 
 
-def prepare(preparations: Sequence[Preparation], missing: Sequence[PlannedRun], *, folder: Path) -> None:
+def prepare(preparations: Sequence[PreparationCommand], missing: Sequence[PlannedRun], *, folder: Path) -> None:
     """Run the preparations whose products are used by missing runs, or by other needed preparations.
 
     Raises:
         UserError: one failed.
     """
-    needed: list[Preparation] = []
+    needed: list[PreparationCommand] = []
     words = [word for run in missing for word in run.arguments(folder)]
     for preparation in reversed(preparations):
         if any(preparation.makes in word for word in words):

@@ -20,15 +20,8 @@ from analysis.output.tables import FORMATS, Table, render
 from analysis.questions.parity.command import parity_table
 from analysis.questions.parity.plots import plot_losses, plot_ranks
 from analysis.runs.sameness import why_not_the_same
-from common.checks.parity_record import (
-    SCHEMA_VERSION,
-    ArrayComparison,
-    Curve,
-    ParityRecord,
-    ParitySettings,
-    read_parity,
-    write_parity,
-)
+from common.checks.parity_record import PARITY_FILE, ArrayComparison, Curve, ParityRecord, ParitySettings, read_parity
+from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.config import Config, config_from_dict
 from common.model.weights import save_weights
 from common.run_folder.environment import describe_environment
@@ -127,7 +120,7 @@ def proofs(**changes: Any) -> ParityRecord:
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     record = proofs(comparisons=[compared(difference=float("inf"))])
-    write_parity(tmp_path, record)
+    write_result(tmp_path / PARITY_FILE, record)
     assert read_parity(tmp_path) == record
 
 
@@ -151,7 +144,10 @@ def test_the_table_has_the_worst_of_each_row() -> None:
 def test_what_differs_is_said_and_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], difference: float
 ) -> None:
-    write_parity(tmp_path, proofs(comparisons=[compared(difference=difference), compared(optimizer="adam")], curves=[]))
+    write_result(
+        tmp_path / PARITY_FILE,
+        proofs(comparisons=[compared(difference=difference), compared(optimizer="adam")], curves=[]),
+    )
     assert main(["parity", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "DIFFERS" in shown and "flag: differs: mlp, 50 updates, momentum, float64, keras np 1 against torch" in shown
@@ -162,7 +158,7 @@ def test_what_differs_is_said_and_refused(
 
 
 def test_a_record_of_nothing_proves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_parity(tmp_path, proofs(comparisons=[], curves=[]))
+    write_result(tmp_path / PARITY_FILE, proofs(comparisons=[], curves=[]))
     assert main(["parity", str(tmp_path), "--format", "latex"]) == 0
     shown = capsys.readouterr()
     assert shown.err.splitlines()[1] == "flag: nothing was compared" and r"\begin{tabular}{llll" in shown.out
@@ -170,14 +166,14 @@ def test_a_record_of_nothing_proves_nothing(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_proofs_that_were_not_finished_are_flagged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_parity(tmp_path, proofs(ended_at=None, curves=[]))
+    write_result(tmp_path / PARITY_FILE, proofs(ended_at=None, curves=[]))
     assert main(["parity", str(tmp_path)]) == 0
     assert "flag: the proofs were not finished" in capsys.readouterr().out
     assert main(["parity", str(tmp_path), "--strict"]) == 2
 
 
 def test_a_proof_of_all_is_shown_with_its_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_parity(tmp_path, proofs())
+    write_result(tmp_path / PARITY_FILE, proofs())
     assert main(["parity", str(tmp_path), "--strict"]) == 0
     shown = capsys.readouterr().out
     assert "Nothing to flag" in shown
@@ -219,7 +215,7 @@ def test_plots_show_the_numbers() -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_flags_are_heard_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
-    write_parity(tmp_path, proofs(ended_at=None, curves=[curve()]))
+    write_result(tmp_path / PARITY_FILE, proofs(ended_at=None, curves=[curve()]))
     assert main(["parity", str(tmp_path), "--format", form, "--plots", str(tmp_path / "elsewhere")]) == 0
     shown = capsys.readouterr()
     assert "flag: the proofs were not finished" in (shown.out if form == "text" else shown.err)
@@ -230,7 +226,7 @@ def test_flags_are_heard_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
-    write_parity(tmp_path, proofs(comparisons=[compared()] * 5000))
+    write_result(tmp_path / PARITY_FILE, proofs(comparisons=[compared()] * 5000))
     command = f"{sys.executable} -m analysis parity {tmp_path} --all --format csv | head -1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
@@ -241,12 +237,12 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "no proofs to show: No such file or directory"),
-        ("{", "is not a valid parity.json"),
-        ("[]", "is not a valid parity.json"),
-        ("unknown field", "is not a valid parity.json: more"),
+        (None, "cannot read the result: No such file or directory"),
+        ("{", "is not a result of `python -m launch parity`"),
+        ("[]", "is not a result of `python -m launch parity`"),
+        ("unknown field", "is not a result of `python -m launch parity`: more"),
         ("other version", "unknown schema version. Received: 99"),
-        (b"\xff\xfe", "is not a valid parity.json"),
+        (b"\xff\xfe", "is not a result of `python -m launch parity`"),
     ],
 )
 def test_what_is_no_record_is_one_line(
@@ -286,7 +282,7 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
 
 
 def test_plots_that_cannot_be_written_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_parity(tmp_path, proofs())
+    write_result(tmp_path / PARITY_FILE, proofs())
     (tmp_path / "file").write_text("")
     assert main(["parity", str(tmp_path), "--plots", str(tmp_path / "file" / "plots")]) == 2
     assert "writing a plot failed: Not a directory" in capsys.readouterr().err
@@ -419,7 +415,7 @@ def test_the_table_of_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_runs_beside_the_proofs_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_parity(tmp_path, proofs(runs=["torch", "keras"]))
+    write_result(tmp_path / PARITY_FILE, proofs(runs=["torch", "keras"]))
     write_run(tmp_path / "torch")
     write_run(tmp_path / "keras", framework="keras", settings={"training": {"seed": 2}})
     assert main(["parity", str(tmp_path)]) == 0

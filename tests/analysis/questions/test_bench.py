@@ -11,7 +11,8 @@ from builders import make_environment
 
 from analysis.__main__ import main
 from analysis.questions.bench import fastest_controllers, speed_ratios
-from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios, write_bench
+from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios
+from common.checks.result_file import write_result
 
 
 def turn(contestant: str, number: int, *, images: int = 100, seconds: float = 1.0) -> Turn:
@@ -64,7 +65,7 @@ def test_the_faster_controller_is_named_and_overlapping_ranges_are_reported() ->
 def test_the_table_has_base_range_interval_and_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The 95 % interval of the median of six values is their range; of five there is none."""
     file = tmp_path / "bench.json"
-    write_bench(file, record_of(start_of([1.75, 1.8, 1.85, 1.8, 1.8]), start_of([1.5, 1.4, 1.6] * 2, name="gloo")))
+    write_result(file, record_of(start_of([1.75, 1.8, 1.85, 1.8, 1.8]), start_of([1.5, 1.4, 1.6] * 2, name="gloo")))
     assert main(["bench", str(file), "--plots", str(tmp_path / "plots")]) == 0
     printed = capsys.readouterr().out
     mpi, gloo = ([word.strip() for word in line.split("  ") if word]
@@ -76,7 +77,7 @@ def test_the_table_has_base_range_interval_and_count(tmp_path: Path, capsys: pyt
 
 def test_a_busy_machine_is_flagged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bench.json"
-    write_bench(file, record_of(start_of([1.8]), load=50.0))
+    write_result(file, record_of(start_of([1.8]), load=50.0))
     assert main(["bench", str(file)]) == 0
     assert "flag: other programs kept the machine busy: load average 50.00" in capsys.readouterr().out
 
@@ -94,9 +95,9 @@ def test_files_of_earlier_versions_are_read(tmp_path: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "cannot read the benchmark: No such file or directory"),
-        (b"\xff", "is not a benchmark"),
-        (b"{}", "is not a benchmark: schema_version"),
+        (None, "cannot read the result: No such file or directory"),
+        (b"\xff", "is not a result of `python -m launch bench`"),
+        (b"{}", "is not a result of `python -m launch bench`: schema_version"),
         (json.dumps(asdict(record_of()) | {"schema_version": 2}).encode(), "unknown schema version. Received: 2"),
     ],
 )

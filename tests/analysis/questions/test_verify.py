@@ -215,11 +215,11 @@ def test_the_exit_code_and_what_is_shown(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_folder_that_is_no_rerun_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(tmp_path)]) == 2
-    assert "this is not a rerun: No such file or directory" in capsys.readouterr().err
+    assert "cannot read the result: No such file or directory" in capsys.readouterr().err
     for content in (b"{}", b"\xff"):
         (tmp_path / "verify.json").write_bytes(content)
         assert main(["verify", str(tmp_path)]) == 2
         error = capsys.readouterr().err
-        assert error.count("\n") == 1 and "verify.json cannot be read" in error
+        assert error.count("\n") == 1 and "verify.json is not a result of `python -m launch verify`" in error
     with pytest.raises(UserError, match="the record lacks what a rerun needs"):
         whole_run(make_finished_run(hashes=NotRecorded("lost")))

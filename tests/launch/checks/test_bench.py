@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from common.checks.bench_record import read_bench
+from common.checks.bench_record import BenchRecord
+from common.checks.result_file import read_result
 from launch.__main__ import main
 
 
@@ -63,7 +64,7 @@ def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], 
     assert done.returncode == 0, done.stderr
     assert f"raw turns: {output}" in done.stdout
     assert "Speed in pairs of turns\nmodel" in done.stdout  # the table of `python -m analysis bench`
-    (measured,) = read_bench(output).starts
+    (measured,) = read_result(output, BenchRecord, command="bench").starts
     assert [(turn.contestant, turn.round) for turn in measured.turns] == [
         (name, number) for number in (0, 1) for name in contestants
     ]
