@@ -20,7 +20,7 @@ from common import __main__ as common
 from common.config import parse_command_line
 from common.training import prediction
 from launch import __main__ as launch
-from launch import setup
+from launch.installation import command as setup_command
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = re.compile(r"(\S*/)?python[\d.]*")
@@ -224,7 +224,7 @@ def check_python(words: list[str]) -> str | None:
     if program.endswith("_impl/predict.py"):
         return parsed(lambda given: prediction._parse(given, program=program), arguments)
     if program == "launch/setup.py":
-        return parsed(setup.parse, arguments)
+        return parsed(setup_command.parse, arguments)
     return None if program in SCRIPTS else f"{program} is not in SCRIPTS"
 
 

@@ -1,136 +1,210 @@
-"""Write a bundle, as a folder or as a tar file, hashing each file while it is copied. What is in one: `unstage.py`."""
+"""A bundle: what is in it, and reading it with every file checked.
 
+    bundle/manifest.json    what is in it, for which kind of machine; path, size and SHA-256 of every other file
+           unstage.py       sets up from it (`bundle_script.py`)
+           code/            the project
+           wheels/          as `make wheels` fills it; for another architecture the pure-Python ones only
+           datasets/NAME/   entries of the cache of data sets
+           inputs/          weights and prepared images
+
+Standard library only: the machine that reads it has nothing else yet.
+"""
+
+import contextlib
 import hashlib
-import io
 import json
+import os
 import shutil
+import sys
 import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+import time
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from common.errors import UserError
 from common.utils.atomic import temporary_folder_beside
-from launch.offline import unstage
 
-# Given a path in the bundle, what can be read there, its size in bytes, and whether it is a program.
-Write = Callable[[str, Any, int, bool], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """A file that is to be packed, and its path in the bundle."""
-
-    file: Path
-    path: str
-
-    @property
-    def bytes(self) -> int:
-        """Its size."""
-        return self.file.stat().st_size
+FORMAT = 1
+TOP = "bundle"
+MANIFEST = "manifest.json"
+SCRIPT = "unstage.py"
+PARTS = ("code", "wheels", "datasets", "inputs")
+CHUNK = 1 << 20  # bytes
 
 
-class _Hashed:
-    """A file that is read once, hashed on the way."""
+class Progress:
+    """How much is done and how long the rest takes: one line that is rewritten on a terminal, else one at the end."""
 
-    def __init__(self, file: BinaryIO, progress: unstage.Progress) -> None:
-        self._file, self._progress, self.digest = file, progress, hashlib.sha256()
+    def __init__(self, title: str, total: int) -> None:
+        """Start the clock; `total` in bytes."""
+        self.title, self.total, self.done = title, total, 0
+        self.started = self.shown = time.monotonic()
 
-    def read(self, size: int = -1) -> bytes:
-        """Return the next bytes."""
-        chunk = self._file.read(size)
-        self.digest.update(chunk)
-        self._progress.add(len(chunk))
-        return chunk
+    def add(self, count: int) -> None:
+        """Count so many bytes as done."""
+        self.done += count
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - self.shown > 0.2:
+            self.shown = now
+            left = (self.total - self.done) * (now - self.started) / self.done
+            shown = f"{size_of(self.done)} of {size_of(self.total)}, about {max(0, left):.0f} s left"
+            print(f"\r{self.title}: {shown}   ", end="", file=sys.stderr, flush=True)
 
-
-@contextmanager
-def temporary_place(out: Path) -> Iterator[Path]:
-    """Give a hidden folder beside `out`, on the same disk; it is removed at the end, whatever happens.
-
-    Raises:
-        UserError: `out` exists, or there is no folder to hold it.
-    """
-    require_new(out)
-    if not out.parent.is_dir():
-        raise UserError(f"there is no folder to hold the bundle. Received: {out.parent}. Make it, or name another")
-    with temporary_folder_beside(out) as folder:
-        yield folder
+    def end(self) -> None:
+        """Print the sum."""
+        if sys.stderr.isatty():
+            print("\r" + " " * 79 + "\r", end="", file=sys.stderr, flush=True)
+        print(f"{self.title}: {size_of(self.done)} in {time.monotonic() - self.started:.1f} s", flush=True)
 
 
-def require_new(out: Path) -> None:
-    """Raise UserError if something is there already."""
-    if out.exists() or out.is_symlink():
-        raise UserError(f"nothing is overwritten. Received: {out}, which exists. Remove it, or name another: -o NAME")
+def size_of(count: float) -> str:
+    """Return a number of bytes as text: 512 B, 1.5 kB, 340.0 MB, 1.3 GB (powers of 1000)."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.1f} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1000
+    return f"{count:.1f} GB"
 
 
-def pack(sources: list[Source], description: dict[str, Any], *, out: Path, place: Path) -> str:
-    """Write a bundle in `place`, then give it its name; return the manifest's checksum.
-
-    Args:
-        sources: all files.
-        description: what the manifest says besides their list.
-        out: NAME.tar, else a folder.
-        place: on the same disk.
+@contextlib.contextmanager
+def unpacked(archive: Path, *, near: Path) -> Iterator[Path]:
+    """Yield the folder that a tar file contains, unpacked into a hidden folder in `near`, which is removed at the end.
 
     Raises:
-        UserError: the disk has too little room, or `out` came into being meanwhile.
+        UserError: no tar file, cut off, or with members that are no bundle's.
     """
-    total, free = sum(source.bytes for source in sources), shutil.disk_usage(place).free
-    if free < total:
-        raise UserError(unstage.disk_is_short(total, free, out.parent))
-    progress = unstage.Progress("packing", total)
-    with _writer(place / out.name) as write:
-        files = [_copy(source, write, progress) for source in sources]
-        manifest = {**description, "format": unstage.FORMAT, "files": files}
-        checksum = unstage.sha256_of_manifest(manifest)
-        text = json.dumps({"sha256": checksum, "manifest": manifest}, indent=1).encode() + b"\n"
-        write(unstage.MANIFEST, io.BytesIO(text), len(text), False)
-    progress.end()
-    require_new(out)
-    (place / out.name).rename(out)
-    return checksum
+    if not archive.is_file():
+        raise UserError(f"there is no such bundle. Received: {archive}. Name a tar file or folder made by `stage`")
+    with temporary_folder_beside(near / TOP) as temporary:
+        try:
+            with tarfile.open(archive, "r:") as tar:
+                unpack(tar, temporary)
+        except (tarfile.TarError, EOFError) as error:
+            raise UserError(
+                f"the bundle is no whole tar file ({error}). Received: {archive}. Copy it here again"
+            ) from None
+        yield temporary / TOP
 
 
-def _copy(source: Source, write: Write, progress: unstage.Progress) -> dict[str, Any]:
-    """Copy a file; return its line of the manifest."""
-    status = source.file.stat()
-    executable = bool(status.st_mode & 0o100)
-    with source.file.open("rb") as file:
-        hashed = _Hashed(file, progress)
-        write(source.path, hashed, status.st_size, executable)
-    sha256 = hashed.digest.hexdigest()
-    return {"path": source.path, "bytes": status.st_size, "sha256": sha256, "executable": executable}
-
-
-def _writer(place: Path) -> AbstractContextManager[Write]:
-    return _tar_writer(place) if place.suffix == ".tar" else _folder_writer(place)
-
-
-@contextmanager
-def _folder_writer(folder: Path) -> Iterator[Write]:
-    folder.mkdir()
-
-    def write(path: str, content: Any, size: int, executable: bool) -> None:
-        target = folder / path
+def unpack(tar: tarfile.TarFile, folder: Path) -> None:
+    """Unpack plain files only; names that lead elsewhere, links, devices and repeated names are refused."""
+    members = [member for member in tar.getmembers() if not member.isdir()]
+    seen = set()
+    for member in members:
+        problem = problem_of_path(member.name)
+        if problem is None and not member.isfile():
+            problem = "it is no plain file"
+        if problem is None and PurePosixPath(member.name).parts[0] != TOP:
+            problem = f"it is outside of {TOP}/"
+        if problem is None and member.name in seen:
+            problem = "it is there twice"
+        seen.add(member.name)
+        if problem:
+            raise UserError(f"the tar file is no bundle of `stage`: {problem}. Received: {member.name!r}. Stage anew")
+    needed, free = sum(member.size for member in members), shutil.disk_usage(folder).free
+    if free < needed:
+        raise UserError(disk_is_short(needed, free, folder.parent))
+    progress = Progress("unpacking", needed)
+    for member in members:
+        target = folder / member.name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
-            shutil.copyfileobj(content, file, unstage.CHUNK)
-        target.chmod(0o755 if executable else 0o644)
+        content = tar.extractfile(member)
+        assert content is not None, member.name  # a plain file has content
+        with content, target.open("wb") as file:
+            shutil.copyfileobj(content, file, CHUNK)
+        progress.add(member.size)
+    progress.end()
 
-    yield write
+
+def problem_of_path(path: str) -> str | None:
+    """Return why a path in a bundle cannot be one; None if it can. Nothing is asked of the file system."""
+    parts = path.split("/")
+    if not path or path.startswith("/") or ".." in parts or "." in parts or "" in parts:
+        return "a path that leads out of the bundle"
+    if "\\" in path or any(ord(letter) < 32 for letter in path):
+        return "a path with characters that no name here has"
+    return None
 
 
-@contextmanager
-def _tar_writer(file: Path) -> Iterator[Write]:
-    """Write a tar file that is not compressed: wheels are already."""
-    with tarfile.open(file, "w", format=tarfile.PAX_FORMAT) as tar:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the list of what a bundle holds, checked against its own checksum.
 
-        def write(path: str, content: Any, size: int, executable: bool) -> None:
-            member = tarfile.TarInfo(f"{unstage.TOP}/{path}")
-            member.size, member.mode = size, 0o755 if executable else 0o644
-            tar.addfile(member, content)
+    Raises:
+        UserError: it is missing, damaged, or of a newer program.
+    """
+    path = folder / MANIFEST
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        manifest, checksum = written["manifest"], written["sha256"]
+    except FileNotFoundError:
+        raise UserError(f"a bundle has a {MANIFEST}. Received: {folder}, without. Name one made by `stage`") from None
+    except (ValueError, TypeError, KeyError):
+        raise UserError(f"the bundle is damaged: {MANIFEST} cannot be read. Received: {path}. Copy it again") from None
+    if checksum != sha256_of_manifest(manifest):
+        raise UserError(f"the bundle is damaged: {MANIFEST} has another checksum. Received: {path}. Copy it again")
+    if manifest["format"] != FORMAT:
+        received = f"Received: format {manifest['format']}, this program reads {FORMAT}"
+        raise UserError(f"the bundle is of another version of `stage`. {received}. Use the {SCRIPT} in the bundle")
+    for file in manifest["files"]:
+        top = PurePosixPath(file["path"]).parts[:1]
+        if problem_of_path(file["path"]) or top[0] not in (*PARTS, SCRIPT):
+            raise UserError(f"the bundle's list names no file of a bundle. Received: {file['path']!r}. Stage anew")
+    return dict(manifest)
 
-        yield write
+
+def sha256_of_manifest(manifest: dict[str, Any]) -> str:
+    """Return the checksum of a manifest, whatever its layout."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def check_files(folder: Path, manifest: dict[str, Any]) -> None:
+    """Check that a bundle holds the files that are listed, as they were, and no others.
+
+    Raises:
+        UserError: names the first file that is damaged, missing or additional.
+    """
+    listed = {file["path"]: file for file in manifest["files"]}
+    found = set(files_of(folder)) - {MANIFEST}
+    for path in sorted(found - set(listed)):
+        raise UserError(f"the bundle has a file too many. Received: {path}. Remove it, or copy the bundle again")
+    for path in sorted(set(listed) - found):
+        raise UserError(f"the bundle lacks a file. Received: none at {path}. Copy the bundle again")
+    progress = Progress("checking", sum(file["bytes"] for file in listed.values()))
+    for path, file in sorted(listed.items()):
+        if (folder / path).is_symlink() or not (folder / path).is_file():
+            raise UserError(f"the bundle holds plain files only. Received: {path}. Copy the bundle again")
+        size = (folder / path).stat().st_size
+        if size != file["bytes"]:
+            received = f"{size} bytes instead of {file['bytes']}"
+            raise UserError(f"a file of the bundle is damaged. Received: {path}, {received}. Copy the bundle again")
+        if sha256_of_file(folder / path, progress) != file["sha256"]:
+            raise UserError(
+                f"a file of the bundle is damaged. Received: {path}, another SHA-256. Copy the bundle again"
+            )
+    progress.end()
+
+
+def files_of(folder: Path) -> list[str]:
+    """Return the paths of all that is no folder, relative; links are not followed."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        links = [name for name in folders if (Path(place) / name).is_symlink()]
+        found += [(Path(place) / name).relative_to(folder).as_posix() for name in (*files, *links)]
+    return found
+
+
+def sha256_of_file(path: Path, progress: Progress | None = None) -> str:
+    """Return the SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for chunk in iter(lambda: file.read(CHUNK), b""):
+            digest.update(chunk)
+            if progress:
+                progress.add(len(chunk))
+    return digest.hexdigest()
+
+
+def disk_is_short(needed: int, free: int, place: Path) -> str:
+    """Return the error for a disk that is too small; sizes in bytes."""
+    return f"the disk is too full. Received: {size_of(free)} free at {place}, needed {size_of(needed)}. Make room there"

@@ -1,4 +1,4 @@
-"""What goes into a bundle: the project's code, data sets, weights and prepared images. Wheels: `stage_wheels.py`."""
+"""What goes into a bundle: the project's code, data sets, weights and prepared images. Wheels: `wheels.py`."""
 
 import fnmatch
 import io
@@ -14,8 +14,8 @@ from common.data import cache as dataset_cache
 from common.data.catalog import PUBLISHED
 from common.data.loading import load_dataset
 from common.errors import UserError, expanded
-from launch.offline import unstage
-from launch.offline.bundle import Source
+from launch.offline import bundle
+from launch.offline.packing import Source
 
 PREPARED = "prepared:"
 SHOWN = 3  # names of changed files in an error
@@ -41,7 +41,7 @@ def code_sources(root: Path, place: Path, *, uncommitted: bool) -> list[Source]:
         _require_committed(root)
         with tarfile.open(fileobj=io.BytesIO(_git(root, "archive", "--format=tar", "HEAD"))) as archive:
             archive.extractall(place)  # written by git a moment ago
-        root, names = place, sorted(unstage.files_of(place))
+        root, names = place, sorted(bundle.files_of(place))
     return [Source(file=root / name, path=f"code/{name}") for name in names]
 
 
@@ -146,7 +146,7 @@ def require_different_names(sources: list[Source]) -> None:
     """Raise UserError if two files would come to lie at one place."""
     seen: dict[str, Path] = {}
     for source in sources:
-        if unstage.problem_of_path(source.path):
+        if bundle.problem_of_path(source.path):
             raise UserError(f"no bundle can hold a file of this name. Received: {source.file}. Rename it")
         if source.path in seen:
             raise UserError(

@@ -2,7 +2,7 @@
 
     python -m launch stage -o bundle.tar --dataset mnist cifar10 --weights runs/NAME/weights.safetensors
 
-`unstage.py` says what is in a bundle and sets up from it; it is packed, too.
+`bundle.py` describes a bundle, `unstage.py` sets up from it.
 """
 
 import argparse
@@ -17,11 +17,12 @@ from common.errors import UserError, expanded
 from common.run_folder.revision import source_revision
 from common.utils.paths import ROOT
 from launch.installation import plan as setup_plan
+from launch.installation.needed_python import NEEDED_PYTHON
 from launch.installation.run import terminate_as_interrupt
-from launch.offline import bundle, unstage
+from launch.offline import bundle, bundle_script, packing
 from launch.offline import sources as stage_sources
 from launch.offline import wheels as stage_wheels
-from launch.offline.bundle import Source
+from launch.offline.packing import Source
 from launch.sites.site_files import read_launch_site
 
 ALL, PURE, NONE = "all", "pure", "none"  # wheels
@@ -67,11 +68,11 @@ def run(options: argparse.Namespace) -> None:
         UserError: something cannot be had, is damaged, or does not fit.
     """
     out = expanded(options.out).absolute()
-    with terminate_as_interrupt(), bundle.temporary_place(out) as place:
+    with terminate_as_interrupt(), packing.temporary_place(out) as place:
         sources, description = gather(options, place)
         stage_sources.require_different_names(sources)
         print_sizes(sources)
-        checksum = bundle.pack(sources, description, out=out, place=place)
+        checksum = packing.pack(sources, description, out=out, place=place)
     print(f"{out}: manifest {checksum}")
     print(f"On the other machine: {how_to_unstage(out)}")
 
@@ -81,7 +82,7 @@ def gather(options: argparse.Namespace, place: Path) -> tuple[list[Source], dict
     architecture = architecture_of(options)
     (place / "code").mkdir()
     (place / "wheels").mkdir()
-    sources = [Source(file=Path(unstage.__file__), path=unstage.SCRIPT)]
+    sources = [Source(file=Path(bundle_script.__file__), path=bundle.SCRIPT)]
     sources += stage_sources.code_sources(ROOT, place / "code", uncommitted=options.uncommitted)
     data = stage_sources.dataset_sources(options.dataset)
     weights = stage_sources.weights_sources(options.weights)
@@ -93,7 +94,7 @@ def gather(options: argparse.Namespace, place: Path) -> tuple[list[Source], dict
         "revision": source_revision(ROOT),
         "target": {
             "architecture": architecture,
-            "python": ".".join(map(str, unstage.NEEDED_PYTHON)),
+            "python": ".".join(map(str, NEEDED_PYTHON)),
             "glibc": "".join(platform.libc_ver()),
         },
         "setup": setup,
@@ -151,12 +152,12 @@ def print_sizes(sources: list[Source]) -> None:
         counts[part] += 1
         sizes[part] += source.bytes
     for part in counts:
-        print(f"{part:<11} {counts[part]:5} files {unstage.size_of(sizes[part]):>10}")
+        print(f"{part:<11} {counts[part]:5} files {bundle.size_of(sizes[part]):>10}")
     sys.stdout.flush()
 
 
 def how_to_unstage(out: Path) -> str:
     """Return the commands for the other machine, where the bundle is copied into the current folder."""
     if out.suffix == ".tar":
-        return f"tar xf {out.name} && python3 {unstage.TOP}/{unstage.SCRIPT}"
-    return f"python3 {out.name}/{unstage.SCRIPT}"
+        return f"tar xf {out.name} && python3 {bundle.TOP}/{bundle.SCRIPT}"
+    return f"python3 {out.name}/{bundle.SCRIPT}"

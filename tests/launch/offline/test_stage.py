@@ -1,6 +1,5 @@
 """Nodes without internet: a bundle is packed, checked and set up from, with no network and nothing of the project."""
 
-import argparse
 import ast
 import io
 import json
@@ -20,16 +19,17 @@ from safetensors.numpy import save_file
 
 from common.__main__ import main as common_main
 from common.data.loading import load_dataset
-from common.errors import UserError
+from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.run_folder import revision
 from common.utils import cache_folder as cache
 from launch import __main__ as launch_program
 from launch.installation import horovod_wheel
 from launch.installation import plan as setup_plan
 from launch.installation.state import State
+from launch.offline import bundle as bundle_format
 from launch.offline import stage, unstage
 from launch.offline import wheels as stage_wheels
-from launch.offline.bundle import Source
+from launch.offline.packing import Source
 
 ROOT = Path(__file__).resolve().parents[3]
 BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
@@ -105,7 +105,7 @@ def run_launch(*arguments: object, code: int = 0) -> None:
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """Run a command that has to be refused; return the one line that says why."""
     capsys.readouterr()
-    run_launch(*arguments, code=unstage.EXIT_CODE_USER_ERROR)
+    run_launch(*arguments, code=EXIT_CODE_USER_ERROR)
     told = capsys.readouterr().err
     assert told.count("\n") == 1, told
     assert "Received: " in told
@@ -123,7 +123,7 @@ def unstage_refused(capsys: pytest.CaptureFixture[str], bundle: Path, folder: Pa
 def as_tar(bundle: Path, tar: Path, change: Callable[[tarfile.TarInfo], tarfile.TarInfo] | None = None) -> Path:
     """Pack a folder into a tar file, as a user might."""
     with tarfile.open(tar, "w") as archive:
-        archive.add(bundle, unstage.TOP, filter=change)
+        archive.add(bundle, bundle_format.TOP, filter=change)
     return tar
 
 
@@ -219,7 +219,9 @@ def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path: Path, kind: 
     out = tmp_path / ("bundle.tar" if kind == "tar" else "bundle")
     run_launch("stage", "-o", out, "--uncommitted", "--dataset", "mnist")
     target, home = tmp_path / "there", tmp_path / "home"
-    unstage_it = [BASE_PYTHON, "-I", ROOT / "launch" / "unstage.py", out, "--folder", target]
+    if kind == "tar":
+        subprocess.run(["tar", "xf", str(out)], cwd=tmp_path, check=True)
+    unstage_it = [BASE_PYTHON, "-I", "bundle/unstage.py", "--folder", target]
     told = without_network(unstage_it, folder=tmp_path, home=home)
     assert "building Horovod" not in told
     for framework in State(ROOT).chosen():
@@ -242,13 +244,13 @@ def test_prepared_images_come_along(project: Path, tmp_path: Path, capsys: pytes
 
 
 def test_the_manifest_names_machine_versions_and_every_file(bundle: Path) -> None:
-    manifest = unstage.read_manifest(bundle)
+    manifest = bundle_format.read_manifest(bundle)
     assert manifest["target"]["architecture"] == os.uname().machine
     assert manifest["target"]["python"] == "3.11"
     assert manifest["versions"]["torch"] == setup_plan.pins(ROOT / "launch" / "installation" / "requirements")["torch"]
-    assert {file["path"] for file in manifest["files"]} == {*unstage.files_of(bundle)} - {unstage.MANIFEST}
+    assert {file["path"] for file in manifest["files"]} == {*bundle_format.files_of(bundle)} - {bundle_format.MANIFEST}
     script = next(file for file in manifest["files"] if file["path"] == "unstage.py")
-    assert script["sha256"] == unstage.sha256_of_file(ROOT / "launch" / "unstage.py")
+    assert script["sha256"] == bundle_format.sha256_of_file(ROOT / "launch" / "offline" / "bundle_script.py")
 
 
 def test_changes_are_refused_or_packed_when_asked_for(
@@ -268,7 +270,7 @@ def test_changes_are_refused_or_packed_when_asked_for(
     assert (tmp_path / "bundle" / "code" / "LICENSE").read_text(encoding="utf-8") == "mine\n"
     assert (tmp_path / "bundle" / "code" / "new.txt").exists()
     assert not (tmp_path / "bundle" / "code" / "README.md").exists()
-    assert unstage.read_manifest(tmp_path / "bundle")["revision"].endswith("+changes")
+    assert bundle_format.read_manifest(tmp_path / "bundle")["revision"].endswith("+changes")
 
 
 def test_without_git_all_is_packed_but_what_tools_and_runs_leave(
@@ -281,7 +283,7 @@ def test_without_git_all_is_packed_but_what_tools_and_runs_leave(
         (plain / name).touch()
     monkeypatch.setattr(stage, "ROOT", plain)
     run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels")
-    assert set(unstage.files_of(tmp_path / "bundle" / "code")) == set(committed(checkout))
+    assert set(bundle_format.files_of(tmp_path / "bundle" / "code")) == set(committed(checkout))
 
 
 def test_a_folder_that_was_unstaged_can_be_staged_again_and_knows_its_commit(
@@ -290,10 +292,10 @@ def test_a_folder_that_was_unstaged_can_be_staged_again_and_knows_its_commit(
     run_launch("unstage", bundle, "--folder", tmp_path / "there", "--cache", tmp_path / "cache")
     monkeypatch.setattr(stage, "ROOT", tmp_path / "there")
     run_launch("stage", "-o", tmp_path / "again", "--no-wheels")
-    assert unstage.read_manifest(tmp_path / "again")["revision"] == git(checkout, "rev-parse", "HEAD")
+    assert bundle_format.read_manifest(tmp_path / "again")["revision"] == git(checkout, "rev-parse", "HEAD")
     (tmp_path / "there" / "LICENSE").write_text("mine\n", encoding="utf-8")
     run_launch("stage", "-o", tmp_path / "changed", "--no-wheels")
-    assert unstage.read_manifest(tmp_path / "changed")["revision"].endswith("+changes")
+    assert bundle_format.read_manifest(tmp_path / "changed")["revision"].endswith("+changes")
 
 
 @pytest.mark.parametrize(
@@ -461,10 +463,10 @@ def test_a_link_over_which_a_later_member_would_write_is_refused(
 def test_a_list_that_leads_elsewhere_is_refused_though_its_checksum_is_right(
     own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
 ) -> None:
-    manifest = unstage.read_manifest(own)
+    manifest = bundle_format.read_manifest(own)
     manifest["files"].append({"path": path, "bytes": 0, "sha256": "", "executable": False})
-    written = {"manifest": manifest, "sha256": unstage.sha256_of_manifest(manifest)}
-    (own / unstage.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
+    written = {"manifest": manifest, "sha256": bundle_format.sha256_of_manifest(manifest)}
+    (own / bundle_format.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
     assert repr(path) in unstage_refused(capsys, own, tmp_path / "there")
 
 
@@ -509,22 +511,22 @@ def test_an_interrupted_set_up_goes_on_from_the_same_bundle_only(
     run_launch("stage", "-o", tmp_path / "other", "--no-wheels")
     assert "another bundle" in unstage_refused(capsys, tmp_path / "other", there)
     run_launch("unstage", bundle, "--folder", there, "--cache", tmp_path / "cache")
-    assert "going on" in capsys.readouterr().out
+    assert "resuming" in capsys.readouterr().out
     assert not (there / unstage.UNFINISHED).exists()
 
 
 def test_a_set_up_that_fails_is_one_line_and_can_go_on(
     own: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    manifest = unstage.read_manifest(own)
+    manifest = bundle_format.read_manifest(own)
     manifest["setup"]["wheels"] = stage.ALL  # though there are none
-    written = {"manifest": manifest, "sha256": unstage.sha256_of_manifest(manifest)}
-    (own / unstage.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
+    written = {"manifest": manifest, "sha256": bundle_format.sha256_of_manifest(manifest)}
+    (own / bundle_format.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
     (own / "wheels").mkdir()
     run_launch("unstage", own, "--folder", tmp_path / "there", code=2)
     told = capfd.readouterr().err
-    assert told.splitlines()[0].startswith("setup: pip finds no")
-    assert told.splitlines()[-1].startswith("unstage: error: set-up failed")
+    assert told.splitlines()[0].startswith("setup: error: pip finds no")
+    assert "unstage: error: set-up failed" in told.splitlines()[-1]
     assert "Traceback" not in told
     assert (tmp_path / "there" / unstage.UNFINISHED).exists()
 
@@ -550,26 +552,30 @@ def test_another_architecture_is_refused(
     assert "ppc64le here" in unstage_refused(capsys, bundle, tmp_path / "there")
 
 
-def test_another_python_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(unstage, "NEEDED_PYTHON", (3, 99))
-    assert unstage.main(["nothing"]) == unstage.EXIT_CODE_USER_ERROR
-    assert "Python 3.99 is needed. Received: Python 3.11" in capsys.readouterr().err
+@pytest.mark.parametrize("script", ["launch/setup.py", "launch/offline/bundle_script.py"])
+def test_older_pythons_can_read_what_hands_over(script: str) -> None:
+    folder = "launch/installation"
+    for path in (script, f"{folder}/needed_python.py", f"{folder}/__init__.py", "launch/__init__.py"):
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"), feature_version=(3, 6))
+        assert all(type(node) is not ast.AnnAssign for node in ast.walk(tree))
+    first = ast.parse((ROOT / script).read_text(encoding="utf-8"))
+    modules = [node.module for node in ast.walk(first) if isinstance(node, ast.ImportFrom)]
+    assert modules[0] == "launch.installation.needed_python", "before anything that only newer ones can read"
 
 
-def test_the_script_stands_alone_and_older_pythons_can_read_it() -> None:
-    text = (ROOT / "launch" / "unstage.py").read_text(encoding="utf-8")
-    tree = ast.parse(text, feature_version=(3, 6))
-    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    assert {str(module).split(".")[0] for module in modules} - {*sys.stdlib_module_names} == {"common"}
-    # From the bundle's code, and itself of the standard library alone.
-    assert [module for module in modules if str(module).startswith("common")] == ["common.utils.cache_folder"]
+def test_code_that_is_damaged_is_one_line(own: Path, tmp_path: Path) -> None:
+    (own / "code" / "launch" / "offline" / "unstage.py").write_text("damaged (", encoding="utf-8")
+    command = [BASE_PYTHON, "-I", str(own / "unstage.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == EXIT_CODE_USER_ERROR
+    assert done.stderr.startswith("unstage: error: the bundle is damaged: its code cannot be loaded. Received: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_what_says_where_the_code_came_from_has_one_name() -> None:
     assert unstage.ORIGIN == revision.STAGED_FILE
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
-    assert {unstage.ORIGIN, unstage.UNFINISHED, "inputs/"} <= {*ignored}
+    assert {f"/{unstage.ORIGIN}", f"/{unstage.UNFINISHED}", "/inputs/"} <= {*ignored}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"manifest": {"revision": "abc"}}', '{"manifest": {"files": [1]}}'])
@@ -683,17 +689,10 @@ def test_a_disk_too_small_to_set_up_on_is_one_line(
     assert ("needed" if known else "No space left on device") in told
 
 
-def test_the_command_and_the_script_take_the_same_arguments() -> None:
-    parser = argparse.ArgumentParser()
-    unstage.add_arguments(parser)
-    options = parser.parse_args(["x.tar", "--folder", "y", "--cache", "z", "--check"])
-    assert vars(options) == {"bundle": Path("x.tar"), "folder": Path("y"), "cache": Path("z"), "check": True}
-
-
 def test_progress_tells_size_and_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    progress = unstage.Progress("packing", 10**9)
-    progress.began -= 300
+    progress = bundle_format.Progress("packing", 10**9)
+    progress.started -= 300
     progress.shown -= 1
     progress.add(250_000_000)
     told = re.search(r"packing: 250.0 MB of 1.0 GB, about (\d+) s left", capsys.readouterr().err)
