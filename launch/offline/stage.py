@@ -36,7 +36,7 @@ def add_command(commands: Any) -> None:
         description="Pack code, wheels, the built Horovod, data sets and weights, with checksums, for `unstage`.",
     )
     parser.add_argument(
-        "-o", "--out", type=Path, required=True, metavar="NAME", help="a tar file if it ends in .tar, else a folder"
+        "-o", "--output", type=Path, required=True, metavar="NAME", help="a tar file if it ends in .tar, else a folder"
     )
     parser.add_argument(
         "--frameworks", nargs="+", choices=setup_plan.FRAMEWORKS, default=[], help="default: those of this clone"
@@ -53,7 +53,7 @@ def add_command(commands: Any) -> None:
         "--architecture", metavar="NAME", help="for machines of which `uname -m` says this (default: as here)"
     )
     wheels = parser.add_mutually_exclusive_group()
-    wheels.add_argument("--wheels", type=Path, metavar="DIR", help="already filled: make wheels WHEELS=DIR")
+    wheels.add_argument("--wheels", type=Path, metavar="FOLDER", help="already filled: make wheels WHEELS=DIR")
     wheels.add_argument("--no-wheels", action="store_true", help="leave the packages out")
     parser.add_argument(
         "--uncommitted", action="store_true", help="pack the code as it lies here, changes that are not committed too"
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         UserError: something cannot be had, is damaged, or does not fit.
     """
-    out = expanded(options.out).absolute()
+    out = expanded(options.output).absolute()
     with terminate_as_interrupt(), packing.temporary_place(out) as place:
         sources, description = gather(options, place)
         stage_sources.require_different_names(sources)

@@ -496,7 +496,7 @@ def test_a_folder_that_exists_is_left_alone(bundle: Path, tmp_path: Path, capsys
     unstage_refused(capsys, bundle, tmp_path / "link")
 
 
-def test_an_interrupted_set_up_goes_on_from_the_same_bundle_only(
+def test_an_interrupted_set_up_is_resumed_from_the_same_bundle_only(
     project: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = tmp_path / "there"
@@ -515,9 +515,10 @@ def test_an_interrupted_set_up_goes_on_from_the_same_bundle_only(
     assert not (there / unstage.UNFINISHED).exists()
 
 
-def test_a_set_up_that_fails_is_one_line_and_can_go_on(
-    own: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_a_set_up_that_fails_is_one_line_and_can_be_resumed(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "cache"))  # no other set-up to wait for
     manifest = bundle_format.read_manifest(own)
     manifest["setup"]["wheels"] = stage.ALL  # though there are none
     written = {"manifest": manifest, "sha256": bundle_format.sha256_of_manifest(manifest)}
