@@ -6,10 +6,10 @@
                                   meta.json           classes, pixel statistics, origin; size and CRC-32 of the files
     <cache folder>/datasets/.mnist.lock
 
-An entry is built in a folder of its own and renamed into place, so a reader never sees half of one. Who wants to build
-holds the lock, which spans processes and hosts; readers need no lock and no right to write. Each load reads all bytes
-once for their CRC-32 (1 to 4 GB/s; they are wanted in memory anyway): a damaged entry is built again. Files
-above 2 GB are checked by size on a load, and in full by `python -m common datasets verify`.
+An entry is built in its own folder and renamed into place, so a reader never sees part of one. The builder holds the
+lock, which works across processes and hosts; readers need neither lock nor write permission. Each load computes the
+CRC-32 of all bytes (1 to 4 GB/s) and builds a damaged entry again. Files above 2 GB are checked by size on a load, and
+in full by `python -m common datasets verify`.
 """
 
 import contextlib
@@ -40,12 +40,12 @@ ARRAY_FILES = ("train_images.npy", "train_labels.npy", "test_images.npy", "test_
 
 @dataclass(frozen=True)
 class SplitContent:
-    """What a builder gives for one split.
+    """One split as its builder returns it.
 
     Attributes:
         image_shape: (height, width, channels).
-        image_chunks: parts of (samples, height, width, channels) uint8, in order; read once, so they may be made as
-            they are asked for.
+        image_chunks: parts of (samples, height, width, channels) uint8, in order; read once, so a generator is
+            enough.
         labels: (samples,) class numbers.
     """
 
@@ -56,7 +56,7 @@ class SplitContent:
 
 @dataclass(frozen=True)
 class Content:
-    """What a builder gives for a data set; `origin` says where it came from, for people."""
+    """A data set as its builder returns it; `origin` describes its source."""
 
     class_names: tuple[str, ...]
     train: SplitContent
@@ -65,7 +65,7 @@ class Content:
 
 
 class DamagedEntryError(Exception):
-    """A cache entry is there but not as it was written; the message says what differs."""
+    """A cache entry differs from what was written; the message says how."""
 
 
 def datasets_folder() -> Path:
@@ -94,7 +94,7 @@ def load_or_build(entry: str, build: Callable[[Path], Content], *, name: str) ->
             except FileNotFoundError:
                 pass
             except DamagedEntryError as error:
-                say(f"data set {name} in the cache is damaged ({error}); making it anew")
+                say(f"data set {name} in the cache is damaged ({error}); making it again")
             _build_entry(entry, build, waiting_since)
             return load_entry(entry, name=name)
 

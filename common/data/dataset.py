@@ -1,4 +1,4 @@
-"""What a data set is once it is loaded; `common.data.loading` loads one."""
+"""A loaded data set; `common.data.loading` loads one."""
 
 from dataclasses import dataclass
 

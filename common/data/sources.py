@@ -232,7 +232,7 @@ def _require_program(name: str) -> str:
 
 
 def _run_client(command: list[str], work_folder: Path, bar_megabytes: float | None) -> None:
-    """Run a client in the work folder; the bar follows the folder's size, as the clients do not tell how far they are.
+    """Run a client in the work folder; the bar follows the folder's size, as the clients do not report their progress.
 
     Raises:
         SourceError: it fails; with its reason.

@@ -26,17 +26,17 @@ _STRICT = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceEnergy:
-    """Energy of a device over the run.
+    """Energy of one device over the run.
 
     Attributes:
-        name: as in power.csv; of a kind of which nothing is known without a number.
-        method: counter: counted by the hardware; integral: of its power; absent: not measured, as `reason` says.
-        used: the run used it; CPUs and RAM always, as they feed the GPUs.
-        idle_watts_before, idle_watts_after: mean power at rest; None where that was not measured.
+        name: as in power.csv; without a number if no device of this kind could be listed.
+        method: counter: counted by the hardware; integral: integral of power; absent: not measured, for `reason`.
+        used: whether the run used it; always true for CPUs and RAM.
+        idle_watts_before, idle_watts_after: mean idle power; None if it was not measured.
         joules: of the counted phases; None: not measured.
-        joules_above_idle: `joules` less what the device takes at rest, by the mean of `idle_watts_*`; None: one of
-            them was not measured.
-        joules_by_phase: of all phases, start-up and rest, too; empty: not measured.
+        joules_above_idle: `joules` minus idle energy, from the mean of `idle_watts_*`; None if one of them was not
+            measured.
+        joules_by_phase: of all phases, including start-up and idle phases; empty: not measured.
     """
 
     __pydantic_config__ = _STRICT
@@ -54,12 +54,12 @@ class DeviceEnergy:
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyTotals:
-    """Sums over devices in the counted phases. None: not one of them was measured.
+    """Sums over devices in the counted phases; None if none of them was measured.
 
     Attributes:
-        complete: every one of the devices was measured. If not, compare only with sums over the same devices.
+        complete: whether all devices were measured. If not, compare only with sums over the same devices.
         joules_by_phase: of the counted phases.
-        joules_above_idle: None, too, where one of them was measured but its rest was not.
+        joules_above_idle: also None if the idle power of a measured device was not measured.
         edp_joule_seconds, ed2p_joule_square_seconds: see `energy_delay` and `energy_delay_squared`.
     """
 
@@ -74,10 +74,10 @@ class EnergyTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyRecord:
-    """What a run took; of a resumed run since its last start.
+    """Energy of a run.
 
     Attributes:
-        interval_seconds: from one sample of power to the next.
+        interval_seconds: between samples of power.
         counted_phases: those in `seconds` and all totals.
         seconds: of the counted phases, by the clock of the power trace.
         seconds_by_phase: of all phases, each on its slowest host.
@@ -100,7 +100,7 @@ def sampled_energy(watts: NDArray[np.float64], *, interval_seconds: float) -> ND
     """Energy e = sampling interval x sum of power samples, as in the thesis, in joules.
 
     Args:
-        watts: (samples, ...) float64, even samples.
+        watts: (samples, ...) float64, equally spaced.
         interval_seconds: from one to the next.
 
     Returns:
@@ -123,7 +123,7 @@ def energy_delay_squared(seconds: float, joules: float) -> float:
 
 
 def energy_above_idle(joules: float, *, idle_watts: float, seconds: float) -> float:
-    """Energy that the work itself took, in joules = energy - power at rest x time."""
+    """Energy of the work itself = energy - idle power x time, in joules."""
     return joules - idle_watts * seconds
 
 
@@ -144,7 +144,7 @@ def seconds_by_phase(trace: PowerTrace) -> dict[str, float]:
 
 
 def joules_by_phase(trace: PowerTrace, device: str) -> dict[str, float]:
-    """Return what a device took in each phase, in joules."""
+    """Return the energy of a device in each phase, in joules."""
     return _sums_by_phase(trace, trace.series[device].joules)
 
 
@@ -159,12 +159,12 @@ def energy_record(
     """Return the record of a run.
 
     Args:
-        traces: one of each host.
-        used_gpus: host -> its GPUs that the run used, named as in the host's trace; a host without any may be left out.
+        traces: one per host.
+        used_gpus: host -> its GPUs that the run used, named as in the host's trace; hosts without any may be missing.
         interval_seconds: as the traces were sampled.
 
     Raises:
-        ValueError: a used GPU is none that is known to its host, measured or not.
+        ValueError: a used GPU is not known to its host, measured or not.
     """
     slowest: dict[str, float] = defaultdict(float)
     for trace in traces:
@@ -188,7 +188,7 @@ def energy_record(
 
 
 def describe_energy(record: EnergyRecord) -> str:
-    """Return in lines what a run took, and what was not measured and why."""
+    """Return lines with the energy of a run, and the devices that were not measured and why."""
     totals = record.used_devices
     lines = []
     if totals.joules is not None:
@@ -207,7 +207,7 @@ def _counted(by_phase: Mapping[str, float]) -> float:
 
 
 def _host_devices(trace: PowerTrace, traces: Sequence[PowerTrace], *, used_gpus: set[str]) -> Iterable[DeviceEnergy]:
-    """Yield the devices of a host, those that were measured first."""
+    """Yield the devices of a host, measured ones first."""
     unknown = used_gpus - {*trace.series, *trace.not_measured}
     if unknown and "gpu" not in trace.not_measured:
         raise ValueError(f"{trace.host} has no {', '.join(sorted(unknown))}")
@@ -224,7 +224,7 @@ def _host_devices(trace: PowerTrace, traces: Sequence[PowerTrace], *, used_gpus:
             kind=kind,
             method=trace.series[name].method if name in trace.series else "absent",
             reason=trace.not_measured.get(name),
-            # "gpu" without a number stands for all of a host's, where none could be listed.
+            # "gpu" without a number is all GPUs of a host on which none could be listed.
             used=kind != "gpu" or name in used_gpus or (name == "gpu" and bool(used_gpus)),
             idle_watts_before=before,
             idle_watts_after=after,
@@ -240,7 +240,7 @@ def _mean_watts(joules: Mapping[str, float], seconds: Mapping[str, float], phase
 
 
 def _totals(devices: Sequence[DeviceEnergy], *, seconds: float) -> EnergyTotals:
-    """Return sums over those devices that were measured; `seconds` of the run's counted phases."""
+    """Return sums over the measured devices; `seconds` is the time of the counted phases."""
     measured = [device for device in devices if device.joules is not None]
     joules = _sum(device.joules for device in measured)
     phases = [phase for phase in COUNTED_PHASES if any(phase in device.joules_by_phase for device in measured)]

@@ -1,4 +1,4 @@
-"""Whether a run had its machines for itself: load, other processes, throttling; and the memory its ranks took."""
+"""Interference with a run: load, other processes, throttling; also the memory and cores that its ranks used."""
 
 import os
 import resource
@@ -12,25 +12,25 @@ import psutil
 from pydantic import ConfigDict
 
 THROTTLE_FOLDER = Path("/sys/devices/system/cpu")
-HEAVY_CORES = 0.2  # of a core; what takes more disturbs
+HEAVY_CORES = 0.2  # of a core; processes that use more are recorded
 SAMPLE_SECONDS = 0.3
 MOST_NAMED = 5  # other processes of a host
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interference:
-    """What else the hosts did, in the order of ranks; of a resumed run since its last start.
+    """Interference on the hosts, in the order of ranks; for a resumed run since its last start.
 
     Attributes:
-        load_average_before: of each host, over the minute before training, the run's own start-up included.
-        other_processes_before: those that took more than a fifth of a core during start-up, the heaviest of each
+        load_average_before: of each host, over the minute before training, including the run's own start-up.
+        other_processes_before: those that used more than 0.2 of a core during start-up, the heaviest of each
             host, as "name, 87 % of a core".
-        throttled_cores: times that a core was slowed down because it was hot, during training and test, over all
-            hosts; None where the machine does not count that.
+        throttled_cores: number of times that a core was slowed down by heat during training and test, over all
+            hosts; None if the machine does not count them.
         peak_memory_bytes: of each rank, resident on the host.
-        peak_device_memory_bytes: of each rank, as its framework counts; None on a CPU.
+        peak_device_memory_bytes: of each rank, as reported by its framework; None on a CPU.
         busy_cores: processor seconds of each rank / seconds, from before training to the end of the test; None in
-            records that are older than this field.
+            older records.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -44,7 +44,7 @@ class Interference:
 
 @dataclass(frozen=True)
 class Sample:
-    """Processor time at a moment: (process, its start) -> seconds so far, name."""
+    """Processor times at one time: (process, its start) -> seconds so far, name."""
 
     at: float
     spent: dict[tuple[int, float], tuple[float, str]]
@@ -52,7 +52,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class HostBefore:
-    """What the first rank of a host saw there before training."""
+    """State of a host before training, measured by its first rank."""
 
     load_average: float
     other_processes: list[str]
@@ -61,7 +61,7 @@ class HostBefore:
 
 @dataclass(frozen=True)
 class RankAfter:
-    """What a rank tells at the end; `before` and `throttled` are None where another rank speaks for the host."""
+    """Measurements of a rank at the end; `before` and `throttled` are None except on the first rank of a host."""
 
     before: HostBefore | None
     throttled: int | None
@@ -72,29 +72,29 @@ class RankAfter:
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of the clock, and seconds of processor time of this process, at a moment."""
+    """Clock and processor time of this process, in seconds, at one time."""
 
     at: float
     processor_seconds: float
 
 
 def spent_so_far() -> Spent:
-    """Return the time of this process until now, all its threads counted."""
+    """Return the times of this process so far, over all its threads."""
     return Spent(time.monotonic(), time.process_time())
 
 
 def look_at_host(earlier: Sample) -> HostBefore:
-    """Return the state of this host, now and since an earlier sample."""
+    """Return the state of this host now and since an earlier sample."""
     return HostBefore(os.getloadavg()[0], other_processes(earlier), throttle_count())
 
 
 def look_at_rank(before: HostBefore | None, *, since: Spent, peak_device_memory_bytes: int | None) -> RankAfter:
-    """Return what this rank has to tell at the end.
+    """Return the measurements of this rank at the end.
 
     Args:
-        before: what `look_at_host` returned, on the first rank of a host.
+        before: result of `look_at_host` on the first rank of a host, else None.
         since: the time of this rank before training.
-        peak_device_memory_bytes: as the framework counts it; None on a CPU.
+        peak_device_memory_bytes: as reported by the framework; None on a CPU.
     """
     throttled = None if before is None else throttle_count()
     now = spent_so_far()
@@ -103,12 +103,12 @@ def look_at_rank(before: HostBefore | None, *, since: Spent, peak_device_memory_
 
 
 def peak_memory_bytes() -> int:
-    """Return the most memory of this process that was resident at once."""
+    """Return the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
 def summarize(ranks: Iterable[RankAfter]) -> Interference:
-    """Return the record of what all ranks told, in their order."""
+    """Return the record of the measurements of all ranks, given in their order."""
     ranks = list(ranks)
     hosts = [(rank.before, rank.throttled) for rank in ranks if rank.before is not None]
     counted = [
@@ -125,7 +125,7 @@ def summarize(ranks: Iterable[RankAfter]) -> Interference:
 
 
 def throttle_count(folder: Path = THROTTLE_FOLDER) -> int | None:
-    """Return how often heat has slowed down the cores of this host since it was started; None: not counted."""
+    """Return how often heat has slowed down cores of this host since its boot; None if it is not counted."""
     counts = []
     for file in folder.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
         try:
@@ -136,7 +136,7 @@ def throttle_count(folder: Path = THROTTLE_FOLDER) -> int | None:
 
 
 def other_processes(earlier: Sample) -> list[str]:
-    """Return the processes that have taken more than HEAVY_CORES since, heaviest first, but for this run's own.
+    """Return the processes that used more than HEAVY_CORES since, heaviest first, without those of this run.
 
     Waits until SAMPLE_SECONDS have passed.
     """
@@ -154,7 +154,7 @@ def other_processes(earlier: Sample) -> list[str]:
 
 
 def take_sample() -> Sample:
-    """Return the processor time of all processes so far."""
+    """Return the processor times of all processes so far."""
     at, spent = time.monotonic(), {}
     for process in psutil.process_iter(["create_time", "cpu_times", "name"]):
         times = process.info["cpu_times"]
@@ -164,10 +164,10 @@ def take_sample() -> Sample:
 
 
 def _own_processes() -> set[int]:
-    """Return the processes of this one's session, all that it has started, and ranks.
+    """Return the processes of this session, the children of this process, and the other ranks.
 
-    Ranks have one command line; a launcher may have given each a session of its own. The tree above is no guide: the
-    first process of a container adopts the orphans of others.
+    All ranks have the same command line; a launcher may give each its own session. The parents of this process do not
+    help: the first process of a container adopts orphans of others.
     """
     here = psutil.Process()
     command, session = here.cmdline(), os.getsid(0)

@@ -1,4 +1,4 @@
-"""Measure power while a run goes on: one reader a host, however many ranks it runs.
+"""Measure power during a run: one reader per host, independent of the number of ranks.
 
     reader = PowerReader(find_sources(), host=socket.gethostname(), interval_seconds=0.5)
     reader.start()                              # before the framework takes a GPU, which would not be idle then
@@ -62,7 +62,7 @@ class PowerReader:
         self._thread = threading.Thread(target=self._sample, name="power", daemon=True)
 
     def start(self) -> None:
-        """Take the first sample and go on by a thread. What follows is start-up, until the first mark."""
+        """Take the first sample and start the thread. The phase is start-up until the first mark."""
         self.sample()
         self._thread.start()
 
@@ -73,7 +73,7 @@ class PowerReader:
             self._phase = phase
 
     def measure_idle(self, phase: str, seconds: float) -> None:
-        """Let the machine rest as a phase of its own; the phase so far goes on afterwards.
+        """Measure idle power as a separate phase; the previous phase continues afterwards.
 
         Args:
             phase: IDLE_BEFORE or IDLE_AFTER.

@@ -1,11 +1,11 @@
-"""Where a machine tells its energy: GPUs through NVML, CPU packages and RAM through the powercap tree (RAPL).
+"""Sources of power and energy: NVML for GPUs, the powercap tree (RAPL) for CPU packages and RAM.
 
     sources = find_sources()
     sources.devices         # each has a name (gpu0, cpu0, ram0), a method and read()
-    sources.not_measured    # name -> why: no figure is made up for it
+    sources.not_measured    # name -> reason
     sources.close()
 
-All devices of the machine are found, busy or not; which of them a run uses is for the caller to say. GPUs are numbered
+All devices of the machine are found; the caller knows which of them a run uses. GPUs are numbered
 by NVML, in the order of the PCI bus, which is CUDA's order only under CUDA_DEVICE_ORDER=PCI_BUS_ID: compare `uuid`.
 """
 
@@ -31,11 +31,11 @@ class ReadingError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """Something whose energy is measured.
+    """A device whose energy is measured.
 
     Attributes:
         name: its kind (gpu, cpu, ram) and number on this machine; dies of one package as cpu0-die-1.
-        method: counter: the hardware counts joules; integral: it tells watts, which have to be integrated.
+        method: counter: the hardware counts joules; integral: it reports watts, which have to be integrated.
         read: returns joules since it was found (counter) or watts now (integral); raises ReadingError.
         uuid: of a GPU, as nvidia-smi -L prints it.
     """
@@ -48,7 +48,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The devices of this machine, and why others are not measured. A kind of which nothing is known has no number."""
+    """The devices of this machine, and why others are not measured; a kind without listed devices has no number."""
 
     devices: list[Device]
     not_measured: dict[str, str]
@@ -56,7 +56,7 @@ class Sources:
 
 
 def find_sources(*, powercap: Path = POWERCAP_FOLDER, nvml: Any = None) -> Sources:
-    """Return what can be measured on this machine. Each device has been read once.
+    """Return the devices that can be measured on this machine. Each has been read once.
 
     Args:
         powercap: folder of the kernel's powercap zones.
@@ -75,7 +75,7 @@ class _Counter:
         self._units_per_joule = units_per_joule
         self._range_units = range_units
         self._last = read_units()
-        self._total = 0  # an integer: differences stay exact however long the counter has run
+        self._total = 0  # an integer, so that differences stay exact
 
     def __call__(self) -> float:
         now = self._read_units()
@@ -90,7 +90,7 @@ class _Counter:
 
 
 def _find_gpus(nvml: Any, not_measured: dict[str, str]) -> tuple[list[Device], Callable[[], None]]:
-    """Return all GPUs that NVML knows and what ends its use; what fails goes into `not_measured`."""
+    """Return all GPUs that NVML lists and a function that closes it; failures go into `not_measured`."""
     if nvml is None:
         try:
             import pynvml  # here, as an environment without it still measures CPUs
@@ -125,7 +125,7 @@ def _find_gpus(nvml: Any, not_measured: dict[str, str]) -> tuple[list[Device], C
 
 
 def _gpu(nvml: Any, index: int) -> Device:
-    """Return the GPU by its counter, which GPUs have from Volta on, or else by its power."""
+    """Return the GPU, read by its energy counter (from Volta on) or otherwise by its power."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     uuid = nvml.nvmlDeviceGetUUID(handle)
 
@@ -149,9 +149,9 @@ def _gpu(nvml: Any, index: int) -> Device:
 
 
 def _find_zones(powercap: Path, not_measured: dict[str, str]) -> list[Device]:
-    """Return CPU packages and their RAM; what cannot be read goes into `not_measured`.
+    """Return CPU packages and their RAM; failures go into `not_measured`.
 
-    AMD's processors have zones of the same names. `intel-rapl-mmio` is left out, which counts the same packages again.
+    AMD processors have zones of the same names. `intel-rapl-mmio` is skipped: it counts the same packages again.
     """
     zones = list(_packages(powercap))
     if not zones:
@@ -180,7 +180,7 @@ def _packages(powercap: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _name(zone: Path) -> str:
-    """Return what the kernel calls a zone; empty if it does not tell."""
+    """Return the kernel's name of a zone; empty if it cannot be read."""
     try:
         return (zone / "name").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -189,7 +189,7 @@ def _name(zone: Path) -> str:
 
 def _zone(name: str, zone: Path) -> Device:
     range_units = None
-    with suppress(ReadingError):  # a counter that does not wrap meanwhile can do without
+    with suppress(ReadingError):  # needed only if the counter wraps
         range_units = _read_integer(zone / "max_energy_range_uj")
     joules = _Counter(lambda: _read_integer(zone / "energy_uj"), units_per_joule=MICROJOULES, range_units=range_units)
     return Device(name=name, method="counter", read=joules)

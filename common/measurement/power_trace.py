@@ -22,8 +22,8 @@ class Series:
 
     Attributes:
         method: counter or integral, see `common.measurement.power_sources.Device`.
-        watts: (samples,) float64; counter: mean since the sample before, NaN where that was too short ago to tell;
-            integral: as the device told it.
+        watts: (samples,) float64; counter: mean since the previous sample, NaN if that was too recent;
+            integral: as the device reported it.
         joules: (samples,) float64, energy since the sample before; 0 at the first. counter: as counted; integral:
             watts x seconds since the sample before, the right-hand rule.
     """
@@ -38,7 +38,7 @@ class PowerTrace:
     """All devices of one host over a run; it can be pickled.
 
     Attributes:
-        host: name of the machine; empty where a file does not tell it.
+        host: name of the machine; empty if the file does not contain it.
         seconds: (samples,) float64 since the trace's first sample, never falling.
         phases: (samples,) the phase that the time before a sample belongs to.
         series: device -> what it took.

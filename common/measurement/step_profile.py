@@ -1,7 +1,7 @@
-"""Where a step goes: one definition of its parts, in both frameworks.
+"""The parts of a training step and their times, defined in the same way for both frameworks.
 
-A clock of laps: each part begins where the one before ended, and ends when the device has done its work. So the parts
-add up to the step; for the same reason nothing overlaps and a profiled run is slower than a timed one.
+Each part starts where the previous one ended and ends when the device has finished its work. The parts therefore add up
+to the step, nothing overlaps, and a profiled run is slower than a timed one.
 """
 
 import time
@@ -12,21 +12,21 @@ from typing import Literal, TypeVar
 from pydantic import ConfigDict
 
 Part = Literal["input", "forward", "backward", "waiting", "allreduce", "optimizer", "rest"]
-# input: the batch is waited for; waiting: a barrier, for stragglers; rest: sums of losses, progress, the loop itself.
+# input: waiting for the batch; waiting: a barrier, for stragglers; rest: sums of losses, progress, the loop itself.
 PARTS: tuple[Part, ...] = ("input", "forward", "backward", "waiting", "allreduce", "optimizer", "rest")
-LEFT_OUT_STEPS = 5  # of a start: memory is taken and graphs are built in them
+LEFT_OUT_STEPS = 5  # after a start: they allocate memory and build graphs
 
 Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepProfile:
-    """Seconds of a step, means over the measured steps; of a resumed run since its last start.
+    """Seconds per step, means over the measured steps; for a resumed run since its last start.
 
     Attributes:
-        steps: measured.
-        left_out_steps: at the start, which build graphs and take memory.
-        step_seconds: mean over ranks, by a clock around the loop over the same steps.
+        steps: number of measured steps.
+        left_out_steps: not measured, because they allocate memory and build graphs.
+        step_seconds: mean over ranks, measured around the loop over the same steps.
         parts_seconds: part -> mean over ranks.
         parts_over_step: sum of the parts / step_seconds.
         step_seconds_of_ranks: in the order of ranks.
@@ -45,7 +45,7 @@ class StepProfile:
 
 @dataclass
 class Laps:
-    """What one rank measured: sums over its steps."""
+    """The measurements of one rank: sums over its steps."""
 
     steps: int
     loop_seconds: float
@@ -53,7 +53,7 @@ class Laps:
 
 
 class Profiler:
-    """The clock of laps of one rank.
+    """Times the parts of the steps of one rank.
 
     Args:
         synchronize: waits until the device has done all its work.
@@ -66,13 +66,13 @@ class Profiler:
         self.restart()
 
     def restart(self) -> None:
-        """Forget all, and leave out the next steps."""
+        """Discard all measurements, and leave out the next steps."""
         self._left_out = 0
         self._last = 0.0
         self._laps = Laps(0, 0.0, dict.fromkeys(PARTS, 0.0))
 
     def steps(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield the batches of an epoch; a step lasts from asking for its batch until the next one is asked for."""
+        """Yield the batches of an epoch; a step lasts from the request of its batch to that of the next one."""
         started: float | None = None
         self._last = self._clock()
         while True:
@@ -93,11 +93,11 @@ class Profiler:
             self._laps.loop_seconds += self._clock() - started
 
     def lap(self, part: Part, *, ended_at: float | None = None) -> None:
-        """End a part of the step; the next one begins.
+        """End a part of the step; the next one starts.
 
         Args:
-            part: that ends.
-            ended_at: when it ended, in seconds since 1970, where a compiled function has seen that; None for now.
+            part: the part that ends.
+            ended_at: its end in seconds since 1970, if a compiled function recorded it; None: now.
         """
         self._synchronize()
         now = self._clock()
@@ -115,7 +115,7 @@ class Profiler:
 def average_over_ranks(laps: Sequence[Laps]) -> StepProfile | None:
     """Return the profile of a run from those of its ranks, in their order; None if no step was measured.
 
-    All ranks made the same steps. A run that is resumed for few of them measures none.
+    All ranks run the same steps. A run that is resumed for only a few steps measures none.
     """
     steps = laps[0].steps
     if steps == 0:
@@ -136,7 +136,7 @@ def average_over_ranks(laps: Sequence[Laps]) -> StepProfile | None:
 
 
 def profile_table(profile: StepProfile) -> str:
-    """Return a line for each part of the step."""
+    """Return one line per part of the step."""
     rows = [
         f"  {part:10} {1000 * seconds:9.3f} ms  {100 * seconds / profile.step_seconds:5.1f} %"
         for part, seconds in profile.parts_seconds.items()

@@ -1,4 +1,4 @@
-"""Phases of a run: the one way, in both frameworks, to take the time of a part of it.
+"""Phases of a run and their times, measured in the same way in both frameworks.
 
 with phases.phase("training", synchronize=lambda: synchronize(device)) as timer:
     ...
@@ -21,31 +21,31 @@ Item = TypeVar("Item")
 
 @dataclass
 class Timer:
-    """Seconds of one rank; 0 until they have been taken."""
+    """Seconds of one rank; 0 until the phase has ended."""
 
     seconds: float = 0.0
 
 
 @dataclass
 class _Lasting:
-    """A phase that lasts, since when its time has not been taken, and whether listeners were told of it."""
+    """The current phase, the time since which it is not yet counted, and whether listeners were notified."""
 
     name: Phase
     timer: Timer
     synchronize: Callable[[], None]
     since: float
-    is_told: bool
+    is_announced: bool
 
 
 class Phases:
-    """Takes the times of one rank's phases and tells listeners when one begins.
+    """Times the phases of one rank and notifies listeners when a phase starts.
 
-    A run begins in "startup" and is in "other" between phases. A phase inside another one, such as an evaluation in
-    start-up, is timed but not told: it belongs to the outer one.
+    A run starts in "startup" and is in "other" between phases. A phase inside another one, such as an evaluation in
+    start-up, is timed but not announced: it belongs to the outer one.
 
     Attributes:
-        listeners: called with the phase that begins, on the thread that trains and outside of all times.
-        current: the phase that lasts.
+        listeners: called with the phase that starts, on the training thread and outside of all times.
+        current: the current phase.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -56,7 +56,7 @@ class Phases:
         self._lasting: _Lasting | None = None
 
     def startup_ends(self) -> None:
-        """End start-up, which has lasted since the process was made: imports are part of it."""
+        """End start-up, which started with the process: imports are part of it."""
         self.startup_seconds = process_age()
         self._begin("other")
 
@@ -67,41 +67,41 @@ class Phases:
         Args:
             name: of the phase.
             synchronize: waits until the device has done all its work; called at both edges, before the clock is read.
-            before: seconds of the phase that an earlier start has taken.
+            before: seconds of the phase in an earlier start of the run.
 
         Yields:
             A timer that holds the seconds once the phase has ended.
         """
-        outer, told = self._lasting, self.current == "other"
+        outer, announced = self._lasting, self.current == "other"
         synchronize()
-        if told:
+        if announced:
             self._begin(name)
-        self._lasting = lasting = _Lasting(name, Timer(before), synchronize, self._clock(), is_told=told)
+        self._lasting = lasting = _Lasting(name, Timer(before), synchronize, self._clock(), is_announced=announced)
         try:
             yield lasting.timer
             synchronize()
         finally:
             lasting.timer.seconds += self._clock() - lasting.since
             self._lasting = outer
-            if told:
+            if announced:
                 self._begin("other")
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Leave the phase that lasts: what is done meanwhile is none of its time and goes by "other".
+        """Leave the current phase: the time until the end of the pause does not count and belongs to "other".
 
         The phase's timer holds the seconds so far.
         """
         lasting = self._lasting
-        assert lasting is not None, "a pause is made in a phase"
+        assert lasting is not None, "a pause needs a phase"
         lasting.synchronize()
         lasting.timer.seconds += self._clock() - lasting.since
-        if lasting.is_told:
+        if lasting.is_announced:
             self._begin("other")
         try:
             yield
         finally:
-            if lasting.is_told:
+            if lasting.is_announced:
                 self._begin(lasting.name)
             lasting.since = self._clock()
 
@@ -112,10 +112,10 @@ class Phases:
 
 
 def process_age() -> float:
-    """Return the seconds since this process was made.
+    """Return the seconds since this process was started.
 
-    By the clock that counts from the machine's boot: the time of day at boot, from which psutil dates processes, is
-    known to a whole second only.
+    Measured by the clock that counts from the machine's boot: the time of day at boot, which psutil uses, is known only
+    to a whole second.
     """
     try:
         began = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
@@ -125,7 +125,7 @@ def process_age() -> float:
 
 
 def timed(items: Iterator[Item], timer: Timer) -> Iterator[Item]:
-    """Yield the items; the seconds from asking for each until it is there are added to the timer."""
+    """Yield the items; add the seconds of waiting for each of them to the timer."""
     while True:
         asked = time.perf_counter()
         try:

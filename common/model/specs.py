@@ -291,7 +291,7 @@ def _output_shape(layer: Layer, shape: Shape) -> Shape:
 
 
 def _weights(layer: Layer, shape: Shape) -> tuple[WeightSpec, ...]:
-    """First weights follow torchvision for ResNet, elsewhere torch.nn's defaults: uniform within 1 / sqrt(fan-in)."""
+    """Initial weights follow torchvision for ResNet, elsewhere torch.nn's defaults: uniform within 1 / sqrt(fan-in)."""
     name = layer.name
     if isinstance(layer, Convolution):
         kernel_shape = (layer.filters, shape[0], layer.kernel, layer.kernel)
@@ -338,7 +338,7 @@ def layer_table(spec: ModelSpec) -> str:
     widths = [max(len(row[column]) for row in (head, *body)) for column in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
              for row in (head, *body)]  # fmt: skip
-    total = f"{spec.name}: {spec.parameters:,} parameters, {spec.multiply_adds / 1e6:,.3f} M multiply-adds an image"
+    total = f"{spec.name}: {spec.parameters:,} parameters, {spec.multiply_adds / 1e6:,.3f} M multiply-adds per image"
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], total])
 
 

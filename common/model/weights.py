@@ -1,6 +1,6 @@
-"""The first weights, drawn by NumPy from the seed, and the framework-neutral weights file (safetensors).
+"""Initial weights, drawn by NumPy from the seed, and the framework-neutral weights file (safetensors).
 
-The file has PyTorch's names and layout (see `common.model.specs`); hashes are of what stands in the file.
+The file has PyTorch's names and layout (see `common.model.specs`); hashes are of the arrays in the file.
 """
 
 import errno
@@ -22,10 +22,10 @@ Weights = dict[str, np.ndarray]
 
 
 def draw_initial_weights(spec: ModelSpec, *, seed: int, dtype: str = "float32") -> Weights:
-    """Return the first weights of a model: the same for both frameworks, every rank and every number of ranks.
+    """Return the initial weights of a model: the same in both frameworks, on all ranks, for any number of ranks.
 
-    Each array has a generator of its own, keyed by the seed and the array's name, and is drawn in float64 and then
-    cast, so that a float32 and a float64 run start from the same point.
+    Each array has its own generator, keyed by the seed and the name of the array. It is drawn in float64 and then
+    cast, so that float32 and float64 runs start from the same point.
     """
     return {weight.name: _draw(weight, seed).astype(dtype) for weight in spec.weights}
 
@@ -41,12 +41,12 @@ def _draw(weight: WeightSpec, seed: int) -> np.ndarray:
 
 
 def save_weights(path: Path, weights: Weights, *, durable: bool = True) -> None:
-    """Write arrays so that a reader sees the whole file or none; the same arrays give the same bytes.
+    """Write arrays atomically; the same arrays give the same bytes.
 
     Args:
         path: of the file.
         weights: the arrays.
-        durable: wait until the disk has it, so that it outlives a crash of the machine.
+        durable: wait until the data is on disk, so that it survives a crash of the machine.
     """
     try:
         with atomic_file(path, durable=durable) as temporary:
@@ -80,7 +80,7 @@ def check_weights(weights: Weights, spec: ModelSpec, *, source: str) -> None:
         found = weights[name].shape if name in weights else "none"
         if wanted != found:
             raise UserError(
-                f"these weights are of another model than {spec.name} for {' x '.join(map(str, spec.input_shape))} "
+                f"these weights do not belong to {spec.name} for {' x '.join(map(str, spec.input_shape))} "
                 f"images and {spec.outputs} outputs: {name} should have shape {wanted}. Received: {found} in {source}. "
                 "Name a run of the same model, data set and outputs"
             )

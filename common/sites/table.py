@@ -1,8 +1,8 @@
-"""Places to run: machines and dated prices, as data with sources (`sites.toml`, or a table of the user's own).
+"""Sites: machines and dated prices with their sources (`sites.toml`, or a table of the user's own).
 
     python -m launch sites        # all of them; `python -m launch show NAME` prints one
 
-`launch` estimates with this table and `analysis` prices with it, so both speak of the same money.
+Estimates by `launch` and costs by `analysis` use the same table.
 """
 
 import difflib
@@ -34,7 +34,7 @@ class Gpu:
         energy_counter: whether the driver counts joules (from Volta on); else power has to be integrated.
         memory_bus_bits: width of the way to its memory.
         cores, clock_ghz: of its simple processors.
-        purchase_usd: what it cost to buy, where the source tells.
+        purchase_usd: what it cost to buy, if the source states it.
     """
 
     __pydantic_config__ = _STRICT
@@ -146,7 +146,7 @@ class Sites:
 
 
 _SITES = TypeAdapter(Sites)
-LAUNCH_TABLE = "launch"  # of a file that also tells how jobs are started there; `launch` reads it
+LAUNCH_TABLE = "launch"  # table of a site file that describes how jobs are started; read by `launch`
 
 
 def read_sites(path: Path = SITES_FILE) -> Sites:
@@ -168,7 +168,7 @@ def read_sites(path: Path = SITES_FILE) -> Sites:
         # Through JSON: in its strict mode pydantic takes tables for dataclasses and days written out, and nothing else.
         table = _SITES.validate_json(json.dumps(own, default=str), strict=True)
     except ValidationError as error:
-        raise UserError(f"{path} is no table of sites: {first_problem(error)}. Mend the file") from None
+        raise UserError(f"{path} is not a valid table of sites: {first_problem(error)}. Fix the file") from None
     _check(table, path=path)
     return table
 
@@ -179,7 +179,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"cannot read the sites: {error.strerror}. Received: {path}. Name a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"the table of sites is not TOML. Received: {path} ({error}). Mend the file") from None
+        raise UserError(f"the table of sites is not TOML. Received: {path} ({error}). Fix the file") from None
 
 
 def _check(table: Sites, *, path: Path) -> None:
@@ -187,14 +187,16 @@ def _check(table: Sites, *, path: Path) -> None:
         for what, received, known in (("gpu", site.gpu, table.gpus), ("successor", site.successor, table.sites)):
             if received is not None and received not in known:
                 raise UserError(
-                    f"{path} is no table of sites: the {what} of {name} is not in it. Received: {received}. "
+                    f"{path} is not a valid table of sites: the {what} of {name} is not in it. Received: {received}. "
                     f"Use one of {', '.join(known)}"
                 )
         if (site.gpu is None) != (site.gpus == 0):
             raise UserError(
-                f"{path} is no table of sites: {name} needs both `gpu` and `gpus`, or neither. "
-                f"Received: {site.gpu} and {site.gpus}. Mend the file"
+                f"{path} is not a valid table of sites: {name} needs both `gpu` and `gpus`, or neither. "
+                f"Received: {site.gpu} and {site.gpus}. Fix the file"
             )
         wrong = [price.usd_per_hour for price in site.prices if not 0 <= price.usd_per_hour < float("inf")]
         if wrong:
-            raise UserError(f"{path} is no table of sites: a price of {name}. Received: {wrong[0]}. Mend the file")
+            raise UserError(
+                f"{path} is not a valid table of sites: a price of {name}. Received: {wrong[0]}. Fix it"
+            )

@@ -197,7 +197,7 @@ def one_process_jobs(framework: str, killed_epochs: int) -> list[Job]:
 # job -> what its one line of error says
 BAD_RESUME = {
     "ranks": r"the run began with another number of ranks\. Received: -np 1\. Start it with -np 2",
-    "foreign": r"these weights are of another model than mlp .* Received: ",
+    "foreign": r"these weights do not belong to mlp .* Received: ",
     "settings": r"a resumed run keeps its settings \(learning_rate is 0\.01\)\. Received: --learning-rate 1\.0\.",
     "timeline": r"a timeline shows what ranks exchange, and there is one rank only\. Received: --horovod-timeline\.",
     "done": r"the last epoch was cut short by --max-steps and cannot be resumed\. Received: --resume",
@@ -390,7 +390,7 @@ def test_a_run_is_recorded_and_printed(starts: Starts, framework: str, size: int
 
     lines = printed.splitlines()
     assert re.sub(" +", " ", lines[0]) == "layer type parameters output shape weights shape padding stride"
-    assert "cnn: 21,840 parameters, 0.480 M multiply-adds an image" in lines
+    assert "cnn: 21,840 parameters, 0.480 M multiply-adds per image" in lines
     settings = ("data: dataset synthetic", "model: ", "optimizer: ", "schedule: ", "training: ", "device: ", "record: ")
     assert all(sum(line.startswith(start) for line in lines) == 1 for start in settings)
     assert sum(line.startswith("epoch ") for line in lines) == epochs

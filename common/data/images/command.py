@@ -53,7 +53,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     preparing.add_argument("--skip-broken", action="store_true", help="leave out broken files and list them")
     preparing.set_defaults(run=prepare_images)
 
-    drawing = actions.add_parser("draw", help="draw silhouettes of nine shapes, a folder to try things with")
+    drawing = actions.add_parser("draw", help="draw example images of nine shapes, for trials")
     drawing.add_argument("folder", type=Path, metavar="FOLDER", help="the folder to make")
     drawing.add_argument("--images", type=int, default=9000, help="in all classes (default: %(default)s)")
     drawing.add_argument("--size", default="227x227", metavar="WxH", help="in pixels (default: %(default)s)")
@@ -101,7 +101,7 @@ def prepare_images(options: argparse.Namespace) -> None:
 
 
 def draw_images(options: argparse.Namespace) -> None:
-    """Draw a folder of silhouettes and say what it took.
+    """Draw a folder of shapes and print the time it took.
 
     Raises:
         UserError: an impossible setting, or the folder exists.

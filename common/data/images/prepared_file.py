@@ -155,7 +155,7 @@ def load_prepared(path: Path, *, name: str) -> Dataset:
 
 
 def read_description(path: Path) -> tuple[Description, int]:
-    """Return what a prepared file holds, and where its first array begins.
+    """Return the description of a prepared file, and the offset of its first array.
 
     Raises:
         UserError: the header is damaged or of another kind.

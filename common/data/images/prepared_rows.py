@@ -1,4 +1,4 @@
-"""Which image stands in which row of a file of prepared images: split class by class, then shuffled, by the seed."""
+"""The rows of a file of prepared images: split class by class, then shuffled, by the seed."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ def parse_shares(text: str) -> Shares:
 
 @dataclass(frozen=True)
 class Rows:
-    """Which image stands in which row of the file: training, validation, test.
+    """The image of each row of the file: training, validation, test.
 
     Attributes:
         folder: of the class folders.

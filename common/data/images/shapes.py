@@ -1,9 +1,9 @@
-"""Gray images of nine silhouettes, drawn from a seed: a stand-in for photographs that cannot be shipped.
+"""Gray images of nine shapes, drawn from a seed: a stand-in for photographs that cannot be distributed.
 
     python -m common images draw FOLDER --images 9000 --size 227x227 --seed 1
 
-Each image has one dark shape at a random place, size, rotation and stretch, among lines and blots, blurred and under
-noise. It depends on the seed and its own number only.
+Each image has one dark shape of random position, size, rotation and stretch among lines and blots, with blur and noise.
+It depends only on the seed and its number.
 """
 
 import functools
@@ -45,7 +45,7 @@ def _polygon(corners: int) -> np.ndarray:
 
 
 def _crescent() -> np.ndarray:
-    """Return the outer arc, and back along the inner one, whose middle lies to the side."""
+    """Return the outer arc, and back along the inner one, whose center is off to the side."""
     outer = np.linspace(0.2 * np.pi, 1.8 * np.pi, CURVE_POINTS)
     horn = _on_circle(outer[0])
     middle = np.array([0.45, 0.0])
@@ -133,7 +133,7 @@ def draw_folder(
         size: (width, height) in pixels.
         seed: any whole number >= 0; the files do not depend on anything else.
         progress: whether to show a bar; None: on a terminal without a launcher.
-        workers: number of processes (None: one a core).
+        workers: number of processes; None: one per core.
 
     Raises:
         UserError: the folder exists, or there are too few images or pixels.

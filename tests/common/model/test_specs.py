@@ -111,7 +111,7 @@ def test_layer_table_of_cnn() -> None:
     assert cells[3] == ["relu1", "relu", "0", "10 x 24 x 24".replace("24", "12")]
     assert cells[-1] == ["fc2", "Dense", "510", "10", "10 x 50"]
     assert len(cells) == 1 + 12
-    assert lines[-1] == "cnn: 21,840 parameters, 0.480 M multiply-adds an image"
+    assert lines[-1] == "cnn: 21,840 parameters, 0.480 M multiply-adds per image"
 
 
 def test_layer_table_shows_padding_and_stride_of_resnet34() -> None:
