@@ -197,6 +197,4 @@ def _check(table: Sites, *, path: Path) -> None:
             )
         wrong = [price.usd_per_hour for price in site.prices if not 0 <= price.usd_per_hour < float("inf")]
         if wrong:
-            raise UserError(
-                f"{path} is not a valid table of sites: a price of {name}. Received: {wrong[0]}. Fix it"
-            )
+            raise UserError(f"{path} is not a valid table of sites: a price of {name}. Received: {wrong[0]}. Fix it")
