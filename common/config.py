@@ -13,7 +13,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -400,6 +400,15 @@ class Config:
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Return the settings as plain nested dictionaries (for JSON)."""
         return dataclasses.asdict(self)
+
+
+def changed_settings(before: Config, after: Config) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield subject, name, old value and new value of each setting that differs."""
+    old = before.as_dict()
+    for subject, values in after.as_dict().items():
+        for name, value in values.items():
+            if value != old[subject][name]:
+                yield subject, name, old[subject][name], value
 
 
 def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, source: str = "settings") -> Config:

@@ -43,7 +43,7 @@ class Interference:
 
 
 @dataclass(frozen=True)
-class Sample:
+class ProcessTimes:
     """Processor times at one time: (process, its start) -> seconds so far, name."""
 
     at: float
@@ -83,7 +83,7 @@ def spent_so_far() -> Spent:
     return Spent(time.monotonic(), time.process_time())
 
 
-def look_at_host(earlier: Sample) -> HostBefore:
+def look_at_host(earlier: ProcessTimes) -> HostBefore:
     """Return the state of this host now and since an earlier sample."""
     return HostBefore(os.getloadavg()[0], other_processes(earlier), throttle_count())
 
@@ -135,7 +135,7 @@ def throttle_count(folder: Path = THROTTLE_FOLDER) -> int | None:
     return sum(counts) if counts else None
 
 
-def other_processes(earlier: Sample) -> list[str]:
+def other_processes(earlier: ProcessTimes) -> list[str]:
     """Return the processes that used more than HEAVY_CORES since, heaviest first, without those of this run.
 
     Waits until SAMPLE_SECONDS have passed.
@@ -153,14 +153,14 @@ def other_processes(earlier: Sample) -> list[str]:
     return [f"{name}, {100 * share:.0f} % of a core" for share, name in sorted(heavy, reverse=True)[:MOST_NAMED]]
 
 
-def take_sample() -> Sample:
+def take_sample() -> ProcessTimes:
     """Return the processor times of all processes so far."""
     at, spent = time.monotonic(), {}
     for process in psutil.process_iter(["create_time", "cpu_times", "name"]):
         times = process.info["cpu_times"]
         if times is not None:
             spent[process.pid, process.info["create_time"]] = (times.user + times.system, process.info["name"])
-    return Sample(at, spent)
+    return ProcessTimes(at, spent)
 
 
 def _own_processes() -> set[int]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from common.config import Config, parse_command_line
+from common.config import Config, changed_settings, parse_command_line
 from common.errors import UserError
 from common.run_folder.checkpoints import Checkpoint, load_newest_checkpoint, usable_checkpoints
 from common.run_folder.records import (
@@ -84,15 +84,13 @@ def _is_metered(folder: Path | str) -> UserError:
 
 def _check_changes(old: Config, config: Config, *, but_for: frozenset[str] = frozenset()) -> None:
     """Raise UserError if a setting is another that a resumed run keeps, `but_for` some of subject record."""
-    old_values, values = old.as_dict(), config.as_dict()
     may_change = MAY_CHANGE | {"record": MAY_CHANGE["record"] | but_for}
-    for subject, fields in values.items():
-        for name, value in fields.items():
-            if value != old_values[subject][name] and name not in may_change.get(subject, set()):
-                raise UserError(
-                    f"a resumed run keeps its settings ({name} is {old_values[subject][name]}). Received: "
-                    f"--{name.replace('_', '-')} {value}. Leave it out, or start a new run"
-                )
+    for subject, name, before, now in changed_settings(old, config):
+        if name not in may_change.get(subject, set()):
+            raise UserError(
+                f"a resumed run keeps its settings ({name} is {before}). Received: "
+                f"--{name.replace('_', '-')} {now}. Leave it out, or start a new run"
+            )
     if config.schedule.decay == "cosine" and config.training.epochs != old.training.epochs:
         raise UserError(
             f"the cosine decay was laid out for {old.training.epochs} epochs. Received: --epochs "

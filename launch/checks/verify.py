@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from common.checks.verify_record import WholeRun, whole_run, write_verify
-from common.config import Config
+from common.config import Config, changed_settings
 from common.distributed.communicator import under_launcher
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded
 from common.model.weights import weights_hash
@@ -168,15 +168,7 @@ def plan_rerun(run: Run) -> Rerun:
 
 def changed_flags(config: Config) -> list[str]:
     """Return the flags of all settings that are not the defaults."""
-    defaults = Config().as_dict()
-    return settings_flags(
-        {
-            name: value
-            for subject, values in config.as_dict().items()
-            for name, value in values.items()
-            if value != defaults[subject][name]
-        }
-    )
+    return settings_flags({name: value for _, name, _, value in changed_settings(Config(), config)})
 
 
 def _check_machine(framework: str, world: World) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.config import Config
+from common.config import Config, changed_settings
 from common.errors import UserError
 from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus, PlannedState
 from common.run_folder.records import Run, Status, World, read_run
@@ -119,12 +119,8 @@ def _lack(plan: ExperimentPlan, planned: PlannedRun, host: HostResources) -> str
 
 
 def _check_settings(run: Run, config: Config, planned: PlannedRun, *, file: Path) -> None:
-    before, now = config.as_dict(), planned.config.as_dict()
     changes = [
-        (name, before[subject][name], value)
-        for subject, values in now.items()
-        for name, value in values.items()
-        if subject != "record" and value != before[subject][name]
+        (name, old, new) for subject, name, old, new in changed_settings(config, planned.config) if subject != "record"
     ]
     world, wanted = run.record.world, planned.cell.keys.controller
     if isinstance(world, World) and world.size > 1 and wanted is not None and world.controller != wanted:

@@ -10,7 +10,7 @@ from builders import make_config, make_setup
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.config import Config, config_from_dict, parse_command_line, requested_resume
+from common.config import Config, changed_settings, config_from_dict, parse_command_line, requested_resume
 from common.errors import UserError
 
 PROGRAM = "torch_impl/train.py"
@@ -374,6 +374,12 @@ def test_settings_survive_dictionary_and_json(
     assert config.data.image_size == image_size and config.training.seed == seed
     assert config_from_dict(config.as_dict()) == config
     assert config_from_dict(json.loads(json.dumps(config.as_dict()))) == config
+
+
+def test_changed_settings_are_found_by_subject_and_name() -> None:
+    before, after = Config(), config_from_dict({"training": {"epochs": 3}, "model": {"model": "mlp"}})
+    assert list(changed_settings(before, before)) == []
+    assert list(changed_settings(before, after)) == [("model", "model", "cnn", "mlp"), ("training", "epochs", 12, 3)]
 
 
 def test_settings_cannot_be_changed_afterwards() -> None:

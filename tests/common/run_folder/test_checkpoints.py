@@ -174,7 +174,7 @@ def test_one_whose_files_have_not_all_arrived_is_left_out(file: str, setup: RunS
 def test_another_model_is_refused(setup: RunSetup, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
     other = model_spec("mlp", input_shape=setup.spec.input_shape, outputs=7)
-    with pytest.raises(UserError, match=r"another model than mlp.*fc2.weight should have shape \(7, 192\)"):
+    with pytest.raises(UserError, match=r"do not belong to mlp.*fc2.weight should have shape \(7, 192\)"):
         load_newest_checkpoint(tmp_path, spec=other)
 
 
