@@ -84,7 +84,12 @@ def _finding(verdict: Verdict, before: Run, after: Run) -> Finding:
         question="Does the run reproduce?",
         answer=verdict.answer,
         tables=[
-            Table("Run and rerun", ["compared", before.folder.name, after.folder.name, "result"], verdict.rows, {})
+            Table(
+                f"{before.folder.name} and its rerun {after.folder.name}",
+                ["compared", "run", "rerun", "result"],
+                verdict.rows,
+                {},
+            )
         ],
         notes=notes,
     )

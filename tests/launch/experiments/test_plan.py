@@ -1,4 +1,4 @@
-"""Experiment files: what they lay out, what they refuse, and what they are expected to take."""
+"""Experiment files: the planned runs, what is refused, and the estimates."""
 
 import tomllib
 from dataclasses import replace
@@ -44,7 +44,7 @@ def test_a_grid_is_the_product_of_its_axes_round_by_round(tmp_path: Path) -> Non
     assert plan.folder == tmp_path / "runs" / "made"
 
 
-def test_commands_are_those_that_one_would_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_as_one_would_type_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[3])
     plan = plan_of(
         '[[cells]]\nframework = "keras"\nmodel = "mlp"\nnp = 2\ncontroller = "gloo"\ndropout = false\nseed = 7\n'
@@ -94,7 +94,7 @@ def test_an_axis_of_pairs_and_names_of_variants(tmp_path: Path) -> None:
     assert plan.cells[-1].config.data.image_size == (8, 10)
 
 
-def test_one_experiment_laid_over_another(tmp_path: Path) -> None:
+def test_an_experiment_based_on_another(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text(TWO)
     changed = plan_of(f'based_on = "{tmp_path}/base.toml"\n[experiment]\nrepeats = 2\n[settings]\nepochs = 4', tmp_path)
     assert {cell.config.training.epochs for cell in changed.cells} == {4}
@@ -156,19 +156,19 @@ CELL = '[[cells]]\nframework = "torch"\n'
         ('based_on = "nothing.toml"\n', "cannot read the experiment: No such file or directory"),
     ],
 )
-def test_what_an_experiment_file_may_not_say(text: str, message: str, tmp_path: Path) -> None:
+def test_what_an_experiment_file_may_not_contain(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message) as caught:
         plan_of(text, tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_names_what_there_is(tmp_path: Path) -> None:
+def test_a_missing_file_lists_the_shipped_ones(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Received: nothing\. Give a TOML file, or one of a-against-a, controllers"):
         read_plan("nothing", runs_folder=tmp_path)
 
 
 @pytest.mark.parametrize("name", shipped_experiments())
-def test_shipped_experiments_lay_out(name: str, tmp_path: Path) -> None:
+def test_shipped_experiments_can_be_planned(name: str, tmp_path: Path) -> None:
     plan = read_plan(name, runs_folder=tmp_path)
     assert plan.file.about["title"]
     assert plan.file.about["question"]
@@ -203,7 +203,7 @@ def test_the_study_of_003_is_run_as_it_was() -> None:
     assert (changed.validation, changed.eval_batch_size) == ("sharded", 128)
 
 
-def test_files_that_are_shipped_say_nothing_twice() -> None:
+def test_shipped_files_repeat_no_setting_of_their_base() -> None:
     """What is based on another file repeats no setting of it."""
     for file in EXPERIMENTS.glob("*.toml"):
         content = tomllib.loads(file.read_text())
@@ -256,7 +256,7 @@ def test_an_estimate_by_hand() -> None:
     assert metered.seconds == pytest.approx(START_SECONDS + 14 + passes * 2 * multiply_adds / rate)
 
 
-def test_what_is_not_known_is_not_guessed() -> None:
+def test_unknown_sizes_give_no_estimate() -> None:
     config = replace(Config(), data=replace(Config().data, dataset="images:/somewhere"))
     unknown = estimate_run(config, np=1, site=RENTED, gpu=GPU, earlier=[])
     assert (unknown.seconds, unknown.basis, unknown.joules, unknown.usd) == (None, "not known", None, None)
