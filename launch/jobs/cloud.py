@@ -15,7 +15,7 @@ from common.errors import UserError
 from common.utils.paths import ROOT
 from launch.jobs.job import Job
 
-# Where a site file of the user's own is written there: it tells commands of the project how ranks are started.
+# Where a site file of the user's own is written there: commands of the project read there how ranks are started.
 SITE_FOLDER = "/tmp/horovod-twins-site"
 
 
@@ -82,7 +82,7 @@ def require(program: str) -> None:
 
 
 def parse_json(text: str, *, source: str) -> Any:
-    """Return the JSON document in what a program printed; lines of its own may stand before it.
+    """Return the JSON document in what a program printed; other lines may precede it.
 
     Raises:
         UserError: there is none.
@@ -92,7 +92,7 @@ def parse_json(text: str, *, source: str) -> Any:
             return json.loads(text[found.start() :])
         except ValueError:
             continue
-    raise UserError(f"{source} printed no JSON. Received: {text.strip()[:200]!r}. Look at it by hand")
+    raise UserError(f"{source} printed no JSON. Received: {text.strip()[:200]!r}. Run it by hand")
 
 
 def for_remote(job: Job, *, project_folder: str) -> Job:
@@ -100,7 +100,7 @@ def for_remote(job: Job, *, project_folder: str) -> Job:
 
     Args:
         job: as it was asked for here.
-        project_folder: where the project lies there.
+        project_folder: of the project there.
 
     Raises:
         UserError: its experiment or recipe is a file that does not come along.

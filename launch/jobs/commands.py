@@ -1,4 +1,4 @@
-"""`python -m launch sites`, `show`, `status`, `logs`, `cancel`: look at places and at jobs."""
+"""`python -m launch sites`, `show`, `status`, `logs`, `cancel`: inspect sites and jobs."""
 
 import argparse
 import os
@@ -27,7 +27,7 @@ def add_command(commands: Any) -> None:
     showing = commands.add_parser("show", help="show all that is known of a site: scheduler, machines, prices")
     showing.add_argument("site", metavar="SITE", help="a name that `sites` shows, or a file")
     showing.set_defaults(run=show_site)
-    status = commands.add_parser("status", help="how jobs stand")
+    status = commands.add_parser("status", help="show the status of jobs")
     status.add_argument("job", metavar="JOB", nargs="*", help="default: all")
     status.set_defaults(run=show_status)
     logs = commands.add_parser("logs", help="print what a job has printed")
@@ -100,7 +100,7 @@ def _is_set(value: object) -> bool:
 
 
 def show_status(options: argparse.Namespace) -> int:
-    """Print how jobs stand; return 1 if one of those that were named has failed."""
+    """Print the status of jobs; return 1 if a named one failed."""
     parent = expanded(options.jobs_folder)
     names = options.job or job_names(parent)
     if not names:

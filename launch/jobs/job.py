@@ -41,11 +41,11 @@ class Job:
         experiment: its name or file; None: a trainer.
         arguments: of the trainer or of `experiment run`, as they were given.
         minutes: time limit.
-        repeats: how often a trainer is run, with a seed of its own each.
+        repeats: number of runs of a trainer, each with its own seed.
         seed: of the first repeat.
         spot: on machines that may be taken away.
-        preflight: look over all hosts before the ranks are started.
-        preflight_flags: that tell it what the run will use.
+        preflight: check all hosts before the ranks start.
+        preflight_flags: what the run will use.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Job:
 
     @property
     def project_folder(self) -> str:
-        """Where the project lies at the site."""
+        """Folder of the project at the site."""
         return self.site.project_folder or str(ROOT)
 
     @property
@@ -132,7 +132,7 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """How a job stands; `reason`: why it waits or failed, where that is known."""
+    """State of a job; `reason`: why it waits or failed, if known."""
 
     state: JobState
     reason: str = ""

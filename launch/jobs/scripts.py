@@ -8,7 +8,7 @@ from common.utils.timestamps import BEGAN_AT, STARTED_AT
 from launch.jobs.job import Job, read_settings
 from launch.starting.shell import line
 
-CHECKPOINT_MINUTES = 10  # of jobs that may have to go on in another turn
+CHECKPOINT_MINUTES = 10  # of jobs that may have to resume in another turn
 
 
 def _record_time(name: str) -> str:
@@ -16,7 +16,7 @@ def _record_time(name: str) -> str:
     return f"{name}=$(date +%s.%N); export {name}"
 
 
-# Before the command that starts a trainer's ranks: the run records how long that takes. Experiments tell it themselves.
+# Before the command that starts a trainer's ranks: the run records how long that takes. Experiments do it themselves.
 RECORD_START = _record_time(STARTED_AT)
 
 
@@ -54,7 +54,7 @@ def trainer_words(job: Job, *, name: str, seed: str | None = None) -> list[str]:
 
 
 def resuming(job: Job) -> Job:
-    """Return the job of a trainer that goes on with the run that an earlier turn of the job has begun."""
+    """Return the job with its trainer resuming the run that an earlier turn of the job started."""
     assert job.program
     settings = read_settings(job.arguments, program=job.program)
     saving = [] if settings.record.checkpoint_minutes else ["--checkpoint-minutes", str(CHECKPOINT_MINUTES)]
@@ -75,7 +75,7 @@ def preflight_words(job: Job, *, hosts: str | None = None) -> list[str]:
 
 
 def site_flags(job: Job, *, hosts: str | None = None) -> list[str]:
-    """Return the flags that tell another command of the project where it runs.
+    """Return the flags that name the site and its hosts to another command of the project.
 
     Args:
         job: what is run.

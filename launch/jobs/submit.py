@@ -49,12 +49,12 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--site", default="local", help="a name that `sites` shows, or a file (default: %(default)s)")
     parser.add_argument("--nodes", type=int, default=1, help="default: %(default)s")
     parser.add_argument("--gpus-per-node", type=int, default=0, help="default: %(default)s")
-    parser.add_argument("--ranks-per-node", type=int, help="default: a rank a GPU, without GPUs one rank")
+    parser.add_argument("--ranks-per-node", type=int, help="default: one per GPU, without GPUs 1")
     parser.add_argument("--name", help="of the job and of its run folder (default: what it runs, and the time)")
     parser.add_argument("--minutes", type=int, default=60, help="time limit (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=1, help="runs of a trainer, each with the next seed")
     parser.add_argument("--spot", action="store_true", help="on machines that may be taken away, for less")
-    parser.add_argument("--no-preflight", action="store_true", help="leave out the look over all hosts")
+    parser.add_argument("--no-preflight", action="store_true", help="skip the check of all hosts")
     parser.add_argument(
         "--runs-folder", metavar="FOLDER", help="of its run folders there (default: the site's, or runs)"
     )
@@ -72,14 +72,14 @@ def run(options: argparse.Namespace) -> int:
     machine = job.site.machines[job.node]
     if options.dry_run:
         if machine.retired:
-            print(f"note: nobody can have {job.node} since {machine.retired}; its successor is {machine.successor}",
+            print(f"note: {job.node} is retired since {machine.retired}; its successor is {machine.successor}",
                   file=sys.stderr)  # fmt: skip
         for name, text in files.items():
             print(text if len(files) == 1 else f"# {name}\n{text}", end="")
         return 0
     if machine.retired:
         raise UserError(
-            f"nobody can have this machine since {machine.retired}. Received: {job.node}. Use its successor, "
+            f"this machine is retired since {machine.retired}. Received: {job.node}. Use its successor, "
             f"{machine.successor}; --dry-run shows what would have been submitted"
         )
     folder = new_folder(job.name, parent=expanded(options.jobs_folder))
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
         ),
     )  # fmt: skip
     elsewhere = [] if options.jobs_folder == JOBS_FOLDER else ["--jobs-folder", options.jobs_folder]
-    print(f"submitted {job.name} ({job.site.scheduler} {identifier}); look after it with: "
+    print(f"submitted {job.name} ({job.site.scheduler} {identifier}); follow it with: "
           f"{shlex.join(['python', '-m', 'launch', 'status', job.name, *elsewhere])}")  # fmt: skip
     return 0
 
@@ -137,7 +137,7 @@ def _job(options: argparse.Namespace) -> Job:
     if longest is not None and options.minutes > 60 * longest:
         raise UserError(
             f"{site.name} grants {longest:g} hours at most. Received: --minutes {options.minutes}. "
-            "Give less: a trainer goes on from its checkpoints"
+            "Give less: a trainer resumes from its checkpoints"
         )
     if options.spot and site.scheduler != "skypilot":
         raise UserError(f"{site.name} has no spot machines. Received: --spot. Leave it out")
@@ -164,7 +164,7 @@ def _job(options: argparse.Namespace) -> Job:
 
 
 def _preflight_flags(program: str | None, settings: Config | None) -> list[str]:
-    """Return the flags that tell a preflight what the job will use; an experiment uses this and that."""
+    """Return the flags that describe the job to its preflight; those of an experiment vary by run."""
     if settings is None:
         return ["--dataset", "none"]
     (framework,) = (name for name, path in PROGRAMS.items() if path == program)
@@ -191,7 +191,7 @@ def _what(
         if not arguments or arguments[0].startswith("-"):
             raise UserError(f"the experiment has no name. Received: {shlex.join(words)}. Write: experiment smoke")
         if options.repeats != 1:
-            raise UserError(f"an experiment tells its own repeats. Received: --repeats {options.repeats}. Leave it out")
+            raise UserError(f"an experiment sets its own repeats. Received: --repeats {options.repeats}. Leave it out")
         plan = read_plan(arguments[0], runs_folder=Path("runs"))
         patterns = _experiment_options(arguments[1:])
         if patterns:
@@ -211,7 +211,7 @@ def _what(
 
 def _check_line(word: str) -> None:
     if any(ord(character) < 32 or ord(character) == 127 for character in word):
-        raise UserError(f"a word of several lines cannot stand in a script. Received: {word!r}. Use one line")
+        raise UserError(f"a script cannot hold a word of several lines. Received: {word!r}. Use one line")
 
 
 def _experiment_options(arguments: list[str]) -> list[str]:

@@ -26,8 +26,9 @@ from common.sites.table import LAUNCH_TABLE, Site, Sites, read_sites
 SITE_FILES = Path(__file__).parent
 _STRICT = ConfigDict(extra="forbid")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_HOST = re.compile(r"[\w.-]+(:[1-9]\d*)?")
-_PLAIN_PATH = re.compile(r"[\w/.+@=,~-]+")
+# Launchers put host names and paths into lines for shells as they are; a leading hyphen would be a flag of ssh.
+HOST_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", flags=re.ASCII)
+PLAIN_PATH = re.compile(r"[\w/.+@=,:~-]+")
 
 Scheduler = Literal["local", "hosts", "slurm", "skypilot", "kubernetes"]
 
@@ -39,7 +40,7 @@ class HostsOptions:
     Attributes:
         names: each "host:slots"; without slots one rank fits.
         spread: share the ranks out evenly; else a host is filled before the next is used.
-        ssh_port, identity_file: of ssh, where it needs them; else its own configuration tells.
+        ssh_port, identity_file: of ssh, where its own configuration does not say.
         mpi_folder: whose `bin` holds Open MPI's programs on every host; None: that of the interpreter, if it has them,
             else the PATH of each host is to lead to them.
     """
@@ -62,7 +63,7 @@ class SlurmOptions:
         cores_per_gpu: logical cores that go with a GPU; None: those that Slurm gives.
         max_hours: longest time limit that the cluster grants.
         requeue: whether a job goes back into the queue when its time limit comes near.
-        notice_seconds: how long before the limit it is told.
+        notice_seconds: how long before the limit it is signaled.
         extra: further words after `#SBATCH`, such as "--exclusive".
     """
 
@@ -90,7 +91,7 @@ class SkyPilotOptions:
         autostop_minutes: after so long without a job they stop, and cost no more than their disks.
         disk_gb: of each, 10^9 bytes.
         image: a container image that holds the project, at `project_folder`; None: the cloud's own, and the project as
-            it lies here, which is set up there.
+            it is here, set up there.
         bucket: a store for what shall outlive the machines, such as "s3://name", seen there as the folder /bucket.
     """
 
@@ -159,14 +160,14 @@ class LaunchSite:
 
     Attributes:
         name: of the file.
-        title, source, checked: what it is, where that is written, and when it was last looked at.
+        title, source, checked: what it is, where that is written, and when it was last checked.
         scheduler: who starts a job.
         launcher: what starts its ranks.
         controller: how ranks talk to each other before NCCL, where there is NCCL, takes over.
         nodes: kinds of node that can be had, names of the table of machines, from few GPUs to many.
         python: the interpreter there; a relative path starts at the project's folder. None: `.venv/bin/python` on
             machines that the job sets up, else the one that submits, as nodes see the same folders.
-        project_folder: where the project lies there; None: where the command is given.
+        project_folder: of the project there; None: where the command is given.
         runs_folder: folder of the run folders there; None: `runs` in the project's folder.
         data_folder: cache of data sets there; None: the user's own.
         scratch_folder: for files of the moment.
@@ -295,16 +296,16 @@ def _read(path: Path) -> LaunchSite:
     except OSError as error:
         raise UserError(f"cannot read the site: {error.strerror}. Received: {path}. Name a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"the site is not TOML. Received: {path} ({error}). Mend the file") from None
+        raise UserError(f"the site is not TOML. Received: {path} ({error}). Correct the file") from None
     table = content.get(LAUNCH_TABLE)
     if not isinstance(table, dict):
-        raise UserError(f"{path} has no table [{LAUNCH_TABLE}]. Received: {', '.join(content)}. Mend the file")
+        raise UserError(f"{path} has no table [{LAUNCH_TABLE}]. Received: {', '.join(content)}. Correct the file")
     try:
         site = _SITE.validate_json(
             json.dumps({**table, "name": path.stem, "file": str(path)}, default=str), strict=True
         )
     except ValidationError as error:
-        raise UserError(f"{path} is no site: {first_problem(error)}. Mend the file") from None
+        raise UserError(f"{path} is no site: {first_problem(error)}. Correct the file") from None
     _check(site, tables=_OPTIONS & set(table))
     return site
 
@@ -333,7 +334,7 @@ def _check(site: LaunchSite, *, tables: set[str]) -> None:
             raise _wrong(site, "an impossible variable", name, "Use letters, digits and '_' only")
         if any(secret in name.upper() for secret in SECRETS):
             raise _wrong(
-                site, "a secret, as its name says, which would stand in scripts for all to read", name,
+                site, "a secret, as its name says, which scripts would show to everybody", name,
                 "Hand it over by the secret store of the cloud, or set it in your own shell",
             )  # fmt: skip
     if site.launcher == "srun" and site.scheduler != "slurm":
@@ -341,17 +342,17 @@ def _check(site: LaunchSite, *, tables: set[str]) -> None:
     if site.controller == "gloo" and site.launcher != "horovodrun":
         raise _wrong(site, "Gloo without horovodrun, which alone starts it", site.launcher, "Use horovodrun, or mpi")
     for host in site.hosts.names:
-        if _HOST.fullmatch(host) is None:
+        name, colon, slots = host.partition(":")
+        if HOST_NAME.fullmatch(name) is None or (colon and re.fullmatch(r"[1-9]\d*", slots) is None):
             raise _wrong(site, "an impossible host", host, "Write it as name:slots, such as node1:4")
     if not 0 < (site.hosts.ssh_port or 22) < 2**16:
         raise _wrong(site, "an impossible port", site.hosts.ssh_port, "Give 1 to 65535, or leave it out")
     for path in (site.hosts.identity_file, site.hosts.mpi_folder, site.network_interface):
-        if path is not None and _PLAIN_PATH.fullmatch(path) is None:
-            # horovodrun and mpirun put it into lines for shells as it is.
+        if path is not None and PLAIN_PATH.fullmatch(path) is None:
             raise _wrong(site, "blanks or signs that launchers cannot hand on", repr(path), "Use a plain path")
     if not 0 < (site.slurm.max_hours or 1) < float("inf") or site.slurm.notice_seconds < 0:
         raise _wrong(
-            site, "an impossible time", f"{site.slurm.max_hours}, {site.slurm.notice_seconds}", "Mend the file"
+            site, "an impossible time", f"{site.slurm.max_hours}, {site.slurm.notice_seconds}", "Correct the file"
         )
 
 

@@ -1,6 +1,6 @@
-"""`python -m launch train --find-largest-batch`: the largest batch of a rank that fits into memory, found by trying.
+"""`python -m launch train --find-largest-batch`: the largest batch per rank that fits into memory, found by trying.
 
-Each try is a run of two updates in a folder of its own that is thrown away. On a CPU a try that would fill the host's
+Each trial is a run of two updates in a temporary folder. On a CPU, a trial that would fill the host's
 memory is ended before it does, for the kernel might end somebody else's program in its place; on a GPU the framework
 says that its memory is full.
 """
@@ -53,7 +53,7 @@ def find_largest_batch(
     most = len(experiment.training_indices) // experiment.size
     free = psutil.virtual_memory().available
     limit = SHARE_OF_FREE_MEMORY * free if memory_gb is None else memory_gb * 1e9
-    print(f"memory: {limit / 1e9:.1f} GB for all ranks; batches of 1 to {most:,} images a rank", flush=True)
+    print(f"memory: {limit / 1e9:.1f} GB for all ranks; batches of 1 to {most:,} images per rank", flush=True)
     fits, too_large = 0, most + 1
     with tempfile.TemporaryDirectory(prefix="largest-batch-") as folder:
         while too_large - fits > max(1, fits // FINENESS):
@@ -68,7 +68,7 @@ def find_largest_batch(
     if fits == most:
         print(f"largest batch that fits: {fits:,}, all training samples of a rank")
     elif fits:
-        print(f"largest batch that fits: {fits:,} a rank ({too_large:,} does not fit)")
+        print(f"largest batch that fits: {fits:,} per rank ({too_large:,} does not fit)")
     else:
         print("not even one image fits")
     return fits
@@ -104,7 +104,7 @@ def _try(command: Sequence[str], folder: Path, *, batch: int, limit_bytes: float
     text = last_lines(log)
     if _FULL.search(text) or process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return False, "memory is full"
-    raise UserError(f"a try with a batch of {batch} failed. Received: {reason_in(log)}. Mend that first")
+    raise UserError(f"a trial with a batch of {batch} failed. Received: {reason_in(log)}. Fix that first")
 
 
 def _resident_bytes(process: "subprocess.Popen[bytes]") -> int:

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +11,11 @@ from common.errors import UserError
 from common.sites.table import Sites
 from common.utils.paths import ROOT
 from common.utils.timestamps import STARTED_AT
-from launch.sites.site_files import LaunchSite, read_launch_site
+from launch.sites.site_files import HOST_NAME, PLAIN_PATH, LaunchSite, read_launch_site
 from launch.starting.processes import require_program
 from launch.starting.shell import Shell
 from launch.starting.ssh import Ssh, is_this_host, require_hosts
 
-# What horovodrun takes, which hands it to a shell as it is; no hyphen first, which ssh would take for a flag.
-_HOST = re.compile(r"[A-Za-z0-9_][\w.-]*", flags=re.ASCII)
-_PLAIN_PATH = re.compile(r"[\w/.+@=:,-]+")  # which no shell reads otherwise
 # Variables that ranks need on hosts where mpirun starts them, beside those of MPI and of the site.
 _HANDED_ON = (
     "PATH",
@@ -56,7 +52,7 @@ def parse_hosts(text: str) -> list[Slots]:
     found = []
     for part in text.split(","):
         host, colon, ranks = part.strip().partition(":")
-        if _HOST.fullmatch(host) is None or (colon and not ranks.isdecimal()):
+        if HOST_NAME.fullmatch(host) is None or (colon and not ranks.isdecimal()):
             raise UserError(f"hosts are written as name:slots. Received: {text}. Write them as node1:4,node2:4")
         if colon and int(ranks) < 1:
             raise UserError(f"a host without slots takes no rank. Received: {part}. Give 1 or more, or leave it out")
@@ -64,7 +60,7 @@ def parse_hosts(text: str) -> list[Slots]:
     names = [slots.host for slots in found]
     doubled = [name for name in names if names.count(name) > 1]
     if doubled:
-        raise UserError(f"a host stands there twice. Received: {doubled[0]} in {text}. Give it all its slots at once")
+        raise UserError(f"a host is named twice. Received: {doubled[0]} in {text}. Give it all its slots at once")
     return found
 
 
@@ -172,7 +168,7 @@ class Launcher:
         if not away:
             return
         folder = str(Path.cwd())
-        if _PLAIN_PATH.fullmatch(folder) is None:
+        if PLAIN_PATH.fullmatch(folder) is None:
             raise UserError(
                 f"horovodrun does not find this folder on other hosts. Received: {folder!r}. Use one whose path has "
                 "letters, digits, '/', '.', '_', '+' and '-' only"
@@ -232,7 +228,7 @@ def launcher_at(
         site: its name or file; None: this machine, or hosts that are named.
         hosts: "a:2,b:2" or the path of a host file, in place of the site's own; None: the site's.
         gpus_per_node: that its nodes have.
-        machines: a table of one's own, whose kinds of node may be named as sites, too.
+        machines: a table of machines in place of the project's.
 
     Raises:
         UserError: unknown site, or no such hosts.

@@ -54,7 +54,7 @@ def run_for_hosts(
     Args:
         commands: host -> words.
         limit_seconds: after which a command is killed.
-        on_end: is told of each as it ends.
+        on_end: called with each outcome as it ends.
     """
     running: list[subprocess.Popen[str]] = []
     with ThreadPoolExecutor(max(1, len(commands))) as pool:
@@ -82,7 +82,7 @@ def _run(host: str, words: Sequence[str], limit_seconds: float, running: list[su
             text=True,
             errors="replace",
             env={**os.environ, "LC_ALL": "C"},  # messages in the words that are known
-            start_new_session=True,  # so that all of it can be killed together
+            start_new_session=True,  # so that its whole group can be killed
         )
     except OSError as error:
         text = f"{words[0]}: {error.strerror}"
@@ -101,7 +101,7 @@ def _run(host: str, words: Sequence[str], limit_seconds: float, running: list[su
 
 
 def _what_is_left(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Return what a killed command has said; something that left its session may hold the pipes open for ever."""
+    """Return what a killed command has said; a process that left its session may keep the pipes open."""
     try:
         return process.communicate(timeout=LEFT_SECONDS)
     except subprocess.TimeoutExpired:

@@ -65,7 +65,7 @@ def clean_line(line: str) -> str | None:
 
 
 def _pass_on(source: IO[str], target: TextIO) -> None:
-    # Where nobody reads any more (`| head`), the program must hear of it too: an unread pipe would stop it for ever.
+    # Where nobody reads any more (`| head`), the program must learn of it too: a pipe that nobody reads would block it.
     with source, suppress(BrokenPipeError):
         for line in source:
             shown = clean_line(line)
@@ -91,7 +91,7 @@ def _signals_left_to(process: subprocess.Popen[str]) -> Iterator[None]:
 def _terminate(process: subprocess.Popen[str]) -> None:
     """Send SIGTERM to the program and to what it has started in its process group.
 
-    For MPI horovodrun turns into a shell that waits for mpirun: told alone, the shell would end and mpirun go on.
+    For MPI, horovodrun becomes a shell that waits for mpirun: signaled alone, the shell would end, mpirun not.
     """
     group = os.getpgrp()
     with suppress(psutil.NoSuchProcess):
@@ -140,7 +140,7 @@ def require_program(name: str) -> None:
 
 
 def not_installed(name: str) -> UserError:
-    """Return the error for people where a program is missing, most of which the set-up installs."""
+    """Return the user error for a missing program, most of which the set-up installs."""
     received, remedy = _NOT_OF_THE_SETUP.get(name, (sys.executable, "Run `make setup` and use its .venv"))
     return UserError(f"{name} is not installed. Received: {received}. {remedy}")
 
@@ -180,9 +180,9 @@ def last_lines(log: Path) -> str:
 
 
 def reason_in(log: Path) -> str:
-    """Return the line of a log of ranks that tells why they ended.
+    """Return the line of a log that says why the ranks ended.
 
-    That is the last error for people; else the first exception, which launchers answer with some of their own; else the
+    The last user error; else the first exception, after which launchers print their own; else the
     last line that is no rule of hyphens.
     """
     lines = last_lines(log).splitlines()
@@ -203,7 +203,7 @@ def end_processes(processes: Sequence[psutil.Process]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the ranks and what started them, all at once: mpirun outlives a horovodrun that is told alone."""
+    """End the ranks and what started them, all at once: mpirun outlives a horovodrun that is signaled alone."""
     with suppress(psutil.NoSuchProcess):
         first = psutil.Process(process.pid)
         end_processes([first, *first.children(recursive=True)])

@@ -10,7 +10,7 @@ from common.distributed.console import readable_seconds
 
 
 class Progress:
-    """Tells the time left from the planned seconds of all parts and from how long what is done took."""
+    """Shows the time left, from the planned seconds of all parts and the measured time of those done."""
 
     def __init__(self, planned_seconds: float) -> None:
         self._planned, self._done = planned_seconds, 0.0
@@ -29,14 +29,14 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._bar.close()
 
     def advance(self, planned_seconds: float, title: str, *, line: bool = False) -> None:
-        """Tell of so many planned seconds done; `line`: also where there is no terminal."""
+        """Count planned seconds as done; `line`: print a line, also without a terminal."""
         self._done += planned_seconds
         spent = time.monotonic() - self._began
-        # Too little done tells no pace: the plan is believed until a twentieth of it is done.
+        # The first part shows no pace: the plan is trusted until 5 % of it is done.
         known = self._done > 0.05 * self._planned
         left_seconds = (self._planned - self._done) * spent / self._done if known else self._planned - spent
         left = readable_seconds(round(max(0.0, left_seconds)))

@@ -22,7 +22,7 @@ _REMEDIES = {
     "Connection refused": "Start sshd there, or name its port as ssh_port",
     "Permission denied": "Add your public key to ~/.ssh/authorized_keys there, or name the private one as ssh_identity",
     "Host key verification failed": "Connect once by hand and compare the key of the host",
-    "Could not resolve hostname": "Mend the name, or add it to /etc/hosts or ~/.ssh/config",
+    "Could not resolve hostname": "Correct the name, or add it to /etc/hosts or ~/.ssh/config",
     "No route to host": "See whether it is switched on and joined to this network",
     "timed out": "See whether it is switched on, and whether a firewall lets ssh through",
 }
@@ -47,18 +47,19 @@ class Ssh:
 
     def command(self, host: str) -> list[str]:
         """Return the command before the words that are to run on a host."""
-        # No connection is begun for others to share: its process would hold our pipes open after the command has ended.
-        options = ["BatchMode=yes", f"ConnectTimeout={CONNECT_SECONDS}", "ControlMaster=no"]
-        return ["ssh", *(word for option in options for word in ("-o", option)), *self.flags, host]
+        # No shared connection: its process would hold our pipes open after the command has ended.
+        times = [f"ConnectTimeout={CONNECT_SECONDS}", f"ServerAliveInterval={ANSWER_SECONDS}"]
+        options = [word for option in ("BatchMode=yes", "ControlMaster=no", *times) for word in ("-o", option)]
+        return ["ssh", *options, *self.flags, host]
 
     def words(self, host: str, command: Sequence[str], *, limit_seconds: int) -> list[str]:
         """Return the command that runs another one on a host, quoted for the shell there."""
-        # An ssh that is killed leaves its command running on the other side: there `timeout` ends it.
+        # A killed ssh does not stop its command on the other host: `timeout` does.
         return [*self.command(host), shlex.join(["timeout", str(limit_seconds), *command])]
 
 
 def unreachable(hosts: Sequence[str], *, ssh: Ssh) -> list[str]:
-    """Return a line for each host that ssh does not reach: what, on which host, how to mend it."""
+    """Return a line for each host that ssh does not reach: what, on which host, how to fix it."""
     commands = {host: ssh.words(host, ["true"], limit_seconds=ANSWER_SECONDS) for host in hosts}
     problems = []
     for host, outcome in run_for_hosts(commands, limit_seconds=ANSWER_SECONDS).items():
@@ -84,7 +85,7 @@ def require_hosts(hosts: Sequence[str], *, ssh: Ssh) -> None:
 
 
 def is_this_host(name: str) -> bool:
-    """Return whether a name is this host's, by its addresses: as horovodrun tells which ranks need no ssh."""
+    """Return whether a name is this host's, by its addresses, as horovodrun decides which ranks need no ssh."""
     try:
         address = socket.gethostbyname(name)
     except OSError:

@@ -1,6 +1,6 @@
 """`python -m launch train`: check the settings, print the command, start the ranks.
 
-The checks, and the fetching of the data with a bar, come before any rank starts: so what the user can mend is one line,
+The checks, and the fetching of the data with a bar, come before any rank starts: so a user error is one line,
 without the lines that a launcher adds when its ranks end with an error.
 """
 
@@ -96,7 +96,7 @@ def check_settings(settings: Config, *, framework: str, size: int) -> RunSetup:
 
     Raises:
         UserError: something does not fit together.
-        AlreadyFinished: the run was to be begun or resumed, and it is finished.
+        AlreadyFinished: the run was to be started or resumed, and is finished.
     """
     experiment = prepare_run(settings, size=size, progress=sys.stderr.isatty())
     record = settings.record

@@ -27,11 +27,11 @@ from common.utils.atomic import temporary_folder_beside
 from common.utils.paths import ROOT
 from launch.jobs.job import JOBS_FOLDER, read_job
 from launch.jobs.schedulers import scheduler
+from launch.starting.ssh import Ssh
 from launch.transfer.fetched_runs import RemoteRun, Root, find_runs, sums_of, why_not_replaceable
 from launch.transfer.remote_files import RemoteFolder, checksum, shown
 
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15")
-ROUNDS = 6  # a run that goes on changes while it is copied; what has changed is copied again
+ROUNDS = 6  # a running run changes while it is copied; what changed is copied again
 
 
 def add_command(commands: Any) -> None:
@@ -60,13 +60,13 @@ def run(options: argparse.Namespace) -> None:
             "Name a job, or give --from HOST:FOLDER"
         )
     place, roots = _of_job(options) if options.job else _of_words(options.source)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves nothing half, as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # removes what is incomplete, as Ctrl-C does
     fetching = RunFetcher(place, roots, to=expanded(options.folder))
     began = time.monotonic()
     with user_errors("fetching runs"):
         fetching.run()
     print(f"{counted(len(fetching.settled) - len(fetching.refused), 'run')} here, "
-          f"looked at in {readable_seconds(time.monotonic() - began)}")  # fmt: skip
+          f"checked in {readable_seconds(time.monotonic() - began)}")  # fmt: skip
     if fetching.refused:
         more = f" (and {len(fetching.refused) - 1} more)" if len(fetching.refused) > 1 else ""
         raise UserError(f"{fetching.refused[0]}{more}")
@@ -88,11 +88,12 @@ def _of_words(words: str) -> tuple[RemoteFolder, list[Root]]:
     if "/" in host or not colon:  # the colon is one of the folder's name
         host, folder = "", words
     if not folder or not words.isprintable() or host.startswith("-") or (colon and not host and folder != words):
-        raise UserError(f"this is no place. Received: --from {words!r}. Write HOST:FOLDER, such as node1:work/runs")
+        raise UserError(f"--from names no folder. Received: --from {words!r}. Write HOST:FOLDER, as in node1:runs")
     if not host:
         return RemoteFolder([], ""), [Root.at(str(expanded(folder).absolute()), name="")]
     # ssh begins in the home folder.
-    return RemoteFolder([*SSH, host], ""), [Root.at("." if folder == "~" else folder.removeprefix("~/"), name="")]
+    path = "." if folder == "~" else folder.removeprefix("~/")
+    return RemoteFolder(Ssh().command(host), ""), [Root.at(path, name="")]
 
 
 @dataclass
@@ -122,7 +123,7 @@ class _PartialRun:
 
 
 class RunFetcher:
-    """Fetches the runs that lie in some folders of a place.
+    """Fetches the runs in some folders of a machine.
 
     Attributes:
         settled: where a run is put here -> whether it is here now as it is there.
@@ -205,7 +206,7 @@ class RunFetcher:
             self._of(run).sums[name] = digest
 
         with tqdm(total=total, unit="B", unit_scale=True, disable=not sys.stderr.isatty(), leave=False) as bar:
-            self._place.receive(list(wanted), into=into, came=came, tell=bar.update)
+            self._place.receive(list(wanted), into=into, came=came, advance=bar.update)
 
     def _has_special_files(self, run: RemoteRun) -> bool:
         odd = [name for name, entry in run.files.items() if entry.kind != "f"]
@@ -217,11 +218,11 @@ class RunFetcher:
     def _is_same_folder(self, run: RemoteRun) -> bool:
         here = run.is_here()
         if here:
-            self._settle(run, "lies here, where both machines see it")
+            self._settle(run, "is on a shared file system")
         return here
 
     def _put(self, run: RemoteRun) -> None:
-        """Give a run that is whole its name, if nothing stands there but an earlier state of it."""
+        """Give a complete run its name, unless something else than an earlier state of it has that name."""
         new = self._of(run).folder
         if not run.to.exists() and not run.to.is_symlink():
             new.rename(run.to)

@@ -11,7 +11,7 @@ from common.run_folder.records import EPOCHS_FILE, RUN_FILE, WEIGHTS_FILE, Hashe
 from common.run_folder.set_aside import SET_ASIDE
 from launch.transfer.remote_files import Entry, checksum, shown
 
-# What a run itself removes when it goes on; anything else that is here only was put here by somebody.
+# What a run itself removes when it resumes; anything else that is only here was added by somebody.
 _OF_THE_RUN = (WEIGHTS_FILE, "checkpoints/")
 
 
@@ -21,7 +21,7 @@ class Root:
 
     Attributes:
         path: as `place` makes it.
-        name: here; empty: what is in it stands here without a folder around it, unless it is itself a run.
+        name: here; empty: its content is put here without a folder around it, unless it is itself a run.
     """
 
     path: str
@@ -55,8 +55,8 @@ class RemoteRun:
     files: Mapping[str, Entry]
 
     def is_here(self) -> bool:
-        """Return whether it lies on a file system that both machines see, at the place where it would be put."""
-        # Either is enough: a run that goes on writes them anew now and then.
+        """Return whether it is on a shared file system, where it would be put."""
+        # Either is enough: a running run rewrites them.
         return any(name in self.files and self.files[name].is_file(self.to / name) for name in (RUN_FILE, EPOCHS_FILE))
 
 
@@ -91,7 +91,7 @@ def find_runs(entries: Mapping[str, Entry], root: Root, *, to: Path) -> list[Rem
 
 
 def sums_of(folder: Path) -> dict[str, str] | None:
-    """Return path within a run folder here -> SHA-256; None: there is none, or it holds what is no plain file."""
+    """Return path within a run folder here -> SHA-256; None: there is none, or it holds other than plain files."""
     if not folder.is_dir():
         return None
     sums = {}

@@ -114,15 +114,15 @@ class RemoteFolder:
         *,
         into: Callable[[str], Path],
         came: Callable[[str, str], object],
-        tell: Callable[[int], object],
+        advance: Callable[[int], object],
     ) -> None:
         """Copy files to this machine.
 
         Args:
             names: of plain files. One that has gone, or is no plain file any more, is left out.
             into: name -> path of the new file.
-            came: told of each file that has come whole: its name, and the SHA-256 of what was written.
-            tell: told of bytes as they come.
+            came: called with each complete file: its name, and the SHA-256 of what was written.
+            advance: called with the number of bytes as they come.
 
         Raises:
             UserError: the connection broke, or something came that was not asked for.
@@ -142,26 +142,26 @@ class RemoteFolder:
                         if member.isreg():
                             content = archive.extractfile(member)
                             assert content, "a plain file has content"
-                            came(member.name, _write(content, into(member.name), tell=tell))
+                            came(member.name, _write(content, into(member.name), advance=advance))
             except tarfile.TarError:
-                output.read()  # the program's end tells the reason; and what has not come is not counted as come
+                output.read()  # the program's exit code gives the reason, and a file that did not come is not counted
 
     @contextmanager
     def _running(self, script: str) -> Iterator[tuple[IO[bytes], Callable[[], list[str]]]]:
-        """Run a script there; yield its output and what tells, once that has been read, the lines of its errors.
+        """Run a script there; yield its output, and a function that returns the lines of its errors once that is read.
 
         Raises:
             UserError: it could not be run to its end.
         """
         entering = f"cd -- {shlex.quote(self.folder)} || exit {_NO_SUCH_FOLDER}\n" if self.folder else ""
-        # What single programs end with is seen in what they have written; the shell's own end tells of the connection.
+        # The output shows how single programs ended; the shell's own exit code is that of the connection.
         text = f"LC_ALL=C; export LC_ALL\n{entering}{script}\nexit 0\n"
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as told:
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as messages:
             given.write(os.fsencode(text))
             given.seek(0)
             command = [*self.shell, "sh"]
             try:
-                process = subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=told)
+                process = subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=messages)
             except OSError as error:
                 raise UserError(
                     f"{command[0]} cannot be run: {error.strerror}. Received: {shlex.join(command)}. Install it"
@@ -170,8 +170,8 @@ class RemoteFolder:
 
             def errors() -> list[str]:
                 process.wait()
-                told.seek(0)
-                return told.read().decode(errors="replace").splitlines()
+                messages.seek(0)
+                return messages.read().decode(errors="replace").splitlines()
 
             try:
                 yield process.stdout, errors
@@ -199,12 +199,12 @@ def checksum(path: Path) -> str:
 
 
 def shown(name: str | Path) -> str:
-    """Return a name for people, whatever characters it has."""
+    """Return a printable name, whatever characters it has."""
     text = os.fsencode(name).decode(errors="replace")
     return text if text.isprintable() else repr(text)
 
 
-def _write(content: IO[bytes], path: Path, *, tell: Callable[[int], object]) -> str:
+def _write(content: IO[bytes], path: Path, *, advance: Callable[[int], object]) -> str:
     """Write a file from a stream; return its SHA-256.
 
     Raises:
@@ -216,7 +216,7 @@ def _write(content: IO[bytes], path: Path, *, tell: Callable[[int], object]) -> 
         while block := content.read(BLOCK_BYTES):
             file.write(block)
             digest.update(block)
-            tell(len(block))
+            advance(len(block))
     return digest.hexdigest()
 
 

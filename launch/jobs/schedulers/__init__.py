@@ -21,7 +21,7 @@ class Scheduler(Protocol):
         """
 
     def state(self, record: JobRecord, folder: Path) -> JobStatus:
-        """Return how a job stands."""
+        """Return the status of a job."""
 
     def logs(self, record: JobRecord, folder: Path) -> list[str]:
         """Return the command that prints what the job has printed."""
@@ -36,7 +36,7 @@ class Scheduler(Protocol):
     def shell(self, record: JobRecord, folder: Path) -> list[str]:
         """Return the command before `sh`, where the run folders are seen; empty: this host.
 
-        Where the site names no `project_folder`, it begins where the project lies there.
+        Where the site names no `project_folder`, it starts in the project's folder there.
         """
 
 

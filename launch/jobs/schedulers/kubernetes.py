@@ -68,7 +68,7 @@ def render(job: Job) -> dict[str, str]:
             FILES_FILE: to_yaml(_files_pod(job, name=name).table()),
         }
     except ValidationError as error:
-        raise UserError(f"Kubernetes would not take this: {first_problem(error)}. Mend {job.site.file}") from None
+        raise UserError(f"Kubernetes would not take this: {first_problem(error)}. Correct {job.site.file}") from None
 
 
 def _check(job: Job) -> None:
@@ -93,8 +93,8 @@ def _name(name: str, *, workers: int) -> str:
 def _mpi_job(job: Job, *, name: str) -> MPIJob:
     """Return the MPIJob.
 
-    The launcher is not begun before all workers are there, and its time limit with it: waiting for nodes is free. It is
-    not begun again when it fails: why it failed would fail it again.
+    The launcher, and with it the time limit, starts when all workers are ready: waiting for nodes is free. It is
+    not restarted when it fails: the cause would fail it again.
     """
     options = job.site.kubernetes
     return MPIJob(
@@ -250,15 +250,15 @@ def submit(job: Job, folder: Path) -> str:
     return _name(job.name, workers=job.nodes)
 
 
-_LOOK = "Look at it by `kubectl cluster-info` and `kubectl get crd mpijobs.kubeflow.org`"
+_LOOK = "See `kubectl cluster-info` and `kubectl get crd mpijobs.kubeflow.org`"
 
 
 def state(record: JobRecord, folder: Path) -> JobStatus:
-    """Return how the job stands: the last of its conditions that holds."""
+    """Return the status of the job: the last of its conditions that is true."""
     words = ["get", "mpijob", record.id, "--ignore-not-found", "--output", "json"]
     text = run_program([*_kubectl_of(record), *words], remedy=_LOOK)
     if not text.strip():
-        return JobStatus("unknown", "the cluster knows it no more")
+        return JobStatus("unknown", "the cluster no longer knows it")
     conditions = parse_json(text, source="kubectl").get("status", {}).get("conditions", [])
     holding = {one["type"]: one for one in conditions if one.get("status") == "True"}
     for kind, standing in _STATES.items():

@@ -1,4 +1,4 @@
-"""This machine: a script in the background, in a session of its own, that outlives the terminal."""
+"""This machine: a script in the background that outlives the terminal."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def submit(job: Job, folder: Path) -> str:
 
 
 def state(record: JobRecord, folder: Path) -> JobStatus:
-    """Return how it stands, by its process and the exit code that it leaves."""
+    """Return its status, by its process and its exit code file."""
     if _process(record):
         return JobStatus("running")
     try:
@@ -95,7 +95,7 @@ def cancel(record: JobRecord, folder: Path) -> None:
 
 
 def shell(record: JobRecord, folder: Path) -> list[str]:
-    """Its run folders lie here."""
+    """Its run folders are on this machine."""
     return []
 
 

@@ -1,8 +1,8 @@
 """SkyPilot: machines of a cloud, rented for the job. The command `sky` (SkyPilot 0.14) rents, sets up, runs and stops.
 
-On demand a job is a cluster of its own; it stops when it has nothing to do, and its disks keep the run folders until
+On demand, a job is its own cluster; it stops when it is idle, and its disks keep the run folders until
 `sky down`. On spot machines, which may be taken away, it is a managed job: SkyPilot begins it anew on other machines,
-and trainers go on from what lies in the bucket. Nothing of it has run on a cloud yet.
+and trainers resume from the bucket. Nothing of it has run on a cloud yet.
 """
 
 import re
@@ -75,7 +75,7 @@ def _check(job: Job) -> None:
         raise UserError(f"this is no bucket. Received: {options.bucket}. Write it as s3://name")
     if options.bucket and not Path(job.runs_folder).is_relative_to(BUCKET):
         raise UserError(
-            f"run folders would not lie in the bucket. Received: runs_folder {job.site.runs_folder}. "
+            f"run folders would not be in the bucket. Received: runs_folder {job.site.runs_folder}. "
             f'Write runs_folder = "{BUCKET}/runs" into {job.site.file}'
         )
     if job.spot and not options.bucket:
@@ -88,7 +88,7 @@ def _check(job: Job) -> None:
                         f"Leave it out of {job.site.file}")  # fmt: skip
     if (options.image is None) != (job.site.project_folder is None):
         raise UserError(
-            f"an image and the place of the project in it go together. Received: image {options.image}, "
+            f"an image needs the project's folder in it, and the other way round. Received: image {options.image}, "
             f"project_folder {job.site.project_folder}. Write both into {job.site.file}, or neither"
         )
 
@@ -155,22 +155,22 @@ def submit(job: Job, folder: Path) -> str:
         words = ["sky", "jobs", "launch", "--yes", "--detach-run", "--name", name, task]
         identifier, end = f"{MANAGED}{name}", f"sky jobs cancel --name {name}"
     else:
-        told = [word for each in timestamp(SUBMITTED_AT).items() for word in ("--env", "=".join(each))]
-        words = ["sky", "launch", "--yes", "--detach-run", *told, "--cluster", name, task]
+        env = [word for each in timestamp(SUBMITTED_AT).items() for word in ("--env", "=".join(each))]
+        words = ["sky", "launch", "--yes", "--detach-run", *env, "--cluster", name, task]
         identifier, end = name, f"sky down {name}"
     try:
-        show_program(words, remedy=f"End what was begun with: {end}")
+        show_program(words, remedy=f"End what was started with: {end}")
     except KeyboardInterrupt:
-        print(f"SkyPilot goes on with it; end it with: {end}", file=sys.stderr)
+        print(f"SkyPilot keeps running it; end it with: {end}", file=sys.stderr)
         raise
     return identifier
 
 
 def state(record: JobRecord, folder: Path) -> JobStatus:
-    """Return how the job stands, as SkyPilot says."""
+    """Return the status that SkyPilot reports."""
     found = _managed_job(record) if _is_managed(record) else _job_of_cluster(record)
     if found is None:
-        return JobStatus("unknown", "SkyPilot knows it no more")
+        return JobStatus("unknown", "SkyPilot no longer knows it")
     standing = str(found.get("status"))
     reason = str(found.get("failure_reason") or found.get("details") or standing.lower().replace("_", " "))
     known = _STATES.get(standing, "failed" if standing.startswith("FAILED") else "unknown")
@@ -190,7 +190,7 @@ def _job_of_cluster(record: JobRecord) -> Mapping[str, Any] | None:
     return max(jobs, key=lambda one: one["job_id"], default=None)
 
 
-_LOOK = "Look at it by `sky status` and `sky check`"
+_LOOK = "See `sky status` and `sky check`"
 
 
 def logs(record: JobRecord, folder: Path) -> list[str]:
@@ -216,7 +216,7 @@ def shell(record: JobRecord, folder: Path) -> list[str]:
         bucket = record.read_site().skypilot.bucket
         raise UserError(
             f"the machines of a managed job are gone when it ends. Received: {record.name}. "
-            f"Its run folders lie in {bucket}: aws s3 sync {bucket}/runs runs"
+            f"Its run folders are in {bucket}: aws s3 sync {bucket}/runs runs"
         )
     text = run_program(["sky", "status", record.id, "--output", "json"], remedy=_LOOK)  # it writes ssh's configuration
     for cluster in parse_json(text, source="sky"):

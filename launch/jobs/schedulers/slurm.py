@@ -1,4 +1,4 @@
-"""Slurm: a batch script that goes back into the queue before its time limit to go on later; an array for repeats.
+"""Slurm: a batch script that requeues itself before its time limit and resumes; an array for repeats.
 
 The script is submitted from the job's folder, where its output and its exit code go. Slurm's commands are looked for on
 this machine, which sees the same folders as the nodes: a login node.
@@ -19,14 +19,14 @@ from launch.starting.launchers import Launcher
 from launch.starting.shell import Shell, line
 
 SCRIPT = "job.sh"
-TERMINATED = 143  # the exit code of a script that was told to end
+TERMINATED = 143  # the exit code of a script after SIGTERM
 # Slurm has its own way of quoting in its header, and a shell never reads it: such values are not written at all.
 _HEADER_VALUE = re.compile(r"[^\s'\"\\#`$]+")
 
 _QUEUED = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "SUSPENDED", "STOPPED", "RESIZING"}
 
-# A job that was put back is submitted anew, whoever put it back; Slurm knows when, to a second.
+# A requeued job counts as submitted again; Slurm knows when, to a second.
 AFTER_REQUEUE = [
     'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then',
     f"  unset {SUBMITTED_AT}",
@@ -62,7 +62,7 @@ def render(job: Job) -> dict[str, str]:
     """Return the batch script.
 
     Raises:
-        UserError: a value of the site cannot stand in the header of one.
+        UserError: a value of the site cannot be written into its header.
     """
     return {SCRIPT: script(job)}
 
@@ -70,7 +70,7 @@ def render(job: Job) -> dict[str, str]:
 def script(job: Job) -> str:
     """Return the batch script of a job; see `render`."""
     settings = read_settings(job.arguments, program=job.program) if job.program else None
-    # A metered run could not go on.
+    # A metered run cannot be resumed.
     requeues = job.site.slurm.requeue and not (settings and settings.energy.energy)
     if requeues and job.program:
         job = resuming(job)
@@ -92,7 +92,7 @@ def script(job: Job) -> str:
         *(_before_time_limit(job).splitlines() if requeues else []),
         "",
         *([RECORD_START] if job.program else []),
-        # In the background, and in a session of its own: the shell hears signals, and can tell all of it to end.
+        # In the background and in its own session: the shell receives signals and can end all of it.
         *([f"setsid {words} &", "step=$!", 'wait "$step"'] if requeues else [words]),
         "",
     ]
@@ -127,8 +127,8 @@ def _header(job: Job, *, requeues: bool) -> list[str]:
 def _checked(value: object) -> str:
     if _HEADER_VALUE.fullmatch(str(value)) is None:
         raise UserError(
-            f"Slurm could read this otherwise than it is meant. Received: {value!r}. "
-            "Mend [launch.slurm] of the site: no blanks, quotes, '\\', '#', '$' and '`'"
+            f"Slurm could misread this. Received: {value!r}. "
+            "Correct [launch.slurm] of the site: no blanks, quotes, '\\', '#', '$' and '`'"
         )
     return str(value)
 
@@ -146,7 +146,7 @@ def _counts(job: Job) -> list[str]:
     lines = ["ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))"]
     if job.site.launcher == "srun":
         # The ranks of a node see all its GPUs, as NCCL wants it; each trainer takes the one of its local rank.
-        # When a rank has ended the others get a minute, to end with exit codes of their own; then they are killed.
+        # After the first rank ends, the others have a minute to end by themselves; then they are killed.
         lines.append("export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none SLURM_WAIT=60")
         lines.append('export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # which srun does not take from sbatch')
         if job.site.network_interface:
@@ -168,7 +168,7 @@ def _counts(job: Job) -> list[str]:
 
 
 def _hosts(job: Job) -> Shell | None:
-    """Return the hosts where a launcher has to be told them."""
+    """Return the hosts, for a launcher that does not ask Slurm."""
     return Shell('"$hosts"') if job.site.launcher == "horovodrun" else None
 
 
@@ -185,9 +185,9 @@ def _words(job: Job) -> list[str]:
 
 def _before_time_limit(job: Job) -> str:
     """Return the lines that are run near the time limit."""
-    # srun that is told to end kills at once; Slurm tells the ranks, which then write how far they came.
-    tell_ranks = ['scancel --signal=TERM "$SLURM_JOB_ID" || true'] if job.site.launcher == "srun" else []
-    tell_all = ['kill -TERM -- "-$step" || true'] if job.experiment or not tell_ranks else []
+    # srun kills the ranks when it is terminated; a signal by Slurm lets them save their state.
+    end_ranks = ['scancel --signal=TERM "$SLURM_JOB_ID" || true'] if job.site.launcher == "srun" else []
+    end_step = ['kill -TERM -- "-$step" || true'] if job.experiment or not end_ranks else []
     if job.experiment:
         folders = line([str(expanded(folder)) for folder in job.run_folders()])
         saved, remedy = f"{folders} -maxdepth 2 -name weights.safetensors", "no run of the experiment ends in this time"
@@ -195,7 +195,7 @@ def _before_time_limit(job: Job) -> str:
         folder = line([f"{expanded(job.runs_folder)}/"])
         saved, remedy = f'{folder}"$name/checkpoints" -name state.json', "or fewer --checkpoint-minutes"
     return BEFORE_TIME_LIMIT.format(
-        stop="\n    ".join([*tell_ranks, *tell_all]), saved=saved, remedy=f"give more --minutes, {remedy}"
+        stop="\n    ".join([*end_ranks, *end_step]), saved=saved, remedy=f"give more --minutes, {remedy}"
     )
 
 
@@ -209,12 +209,12 @@ def submit(job: Job, folder: Path) -> str:
     done = _slurm(["sbatch", "--parsable", SCRIPT], folder=folder, variables=timestamp(SUBMITTED_AT))
     if done.returncode:
         raise UserError(f"Slurm refuses the job: {_one_line(done.stderr)}. Received: {job.site.file}. "
-                        "Mend the site, or ask for less")  # fmt: skip
+                        "Correct the site file, or ask for less")  # fmt: skip
     return done.stdout.strip().partition(";")[0]
 
 
 def state(record: JobRecord, folder: Path) -> JobStatus:
-    """Return how the job stands: all tasks of an array together."""
+    """Return the status of the job, of all tasks of an array as one."""
     tasks = _in_queue(record.id) or _in_accounts(record.id) or _from_exit_codes(folder, repeats=record.repeats)
     if not tasks:
         return JobStatus("unknown", "Slurm does not know the job any more, and it has left no exit code")
@@ -229,7 +229,7 @@ def logs(record: JobRecord, folder: Path) -> list[str]:
     """
     files = sorted(folder.glob("output*.log"), key=lambda path: (len(path.name), path.name))
     if not files:
-        raise UserError(f"the job has not printed anything yet. Received: {record.name}. Look at its status")
+        raise UserError(f"the job has not printed anything yet. Received: {record.name}. Check its status")
     return ["tail", "-n", "+1", *map(str, files)]
 
 
@@ -244,7 +244,7 @@ def cancel(record: JobRecord, folder: Path) -> None:
 
 
 def shell(record: JobRecord, folder: Path) -> list[str]:
-    """Its run folders are seen from here."""
+    """Its run folders are visible on this machine."""
     return []
 
 
@@ -267,13 +267,13 @@ def _one_line(text: str) -> str:
 
 
 def _in_queue(identifier: str) -> list[JobStatus]:
-    """Return how each task stands while Slurm still holds it: until some minutes after its end."""
+    """Return the status of each task while Slurm keeps it: until some minutes after its end."""
     form = "--Format=State:30,exit_code:20,Reason:100"
     done = _slurm(["squeue", "--noheader", "--array", "--states=all", f"--jobs={identifier}", form])
     if done.returncode and "Invalid job id" not in done.stderr:
         raise UserError(f"Slurm does not answer: {_one_line(done.stderr)}. Received: job {identifier}. Try again")
     rows = [row.split(maxsplit=2) for row in done.stdout.splitlines() if row.strip()]
-    # As the system's wait tells it: signal, and 256 times the exit code.
+    # As wait(2) encodes it: the signal, plus 256 times the exit code.
     return [_state(row[0], code=int(row[1]) >> 8, reason=" ".join(row[2:]).strip()) for row in rows]
 
 
@@ -307,7 +307,7 @@ def _from_exit_codes(folder: Path, *, repeats: int) -> list[JobStatus]:
 
 
 def _state(name: str, *, code: int, reason: str = "") -> JobStatus:
-    """Return a state of Slurm's by our name; a reason of its own where it tells more than the state does."""
+    """Return a state of Slurm's by our name; with Slurm's reason where it adds to the state."""
     if name in _QUEUED:
         return JobStatus("queued", reason)
     if name in _RUNNING:
@@ -320,7 +320,7 @@ def _state(name: str, *, code: int, reason: str = "") -> JobStatus:
 
 
 def _combined(tasks: Sequence[JobStatus]) -> JobStatus:
-    """Return how an array stands: it runs as long as one of its tasks does, and one that fails is not overlooked."""
+    """Return the status of an array: running while one of its tasks runs, then failed if one failed."""
     if len(tasks) == 1:
         return tasks[0]
     order: tuple[JobState, ...] = ("running", "queued", "failed", "cancelled", "finished")

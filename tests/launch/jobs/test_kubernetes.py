@@ -375,7 +375,7 @@ def test_a_refusal_is_one_line(tmp_path: Path, kubectl: MadePrograms, capsys: py
     kubectl.add("kubectl", Answer(to=["create"], err=f"warning\n{exists}\n", code=1))
     assert submit(tmp_path) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert f"kubectl create failed. Received: {exists}. Look at it by `kubectl" in error
+    assert f"kubectl create failed. Received: {exists}. See `kubectl" in error
     assert list((tmp_path / "jobs").iterdir()) == []
 
 

@@ -297,13 +297,13 @@ def test_scripts_pass_shellcheck(tmp_path: Path) -> None:
     ("lines", "options", "changes", "error"),
     [
         ("", "", {"spot": True}, "spot machines may be taken away"),
-        ("", 'bucket = "s3://ours"', {}, "run folders would not lie in the bucket. Received: runs_folder None"),
-        ('runs_folder = "/elsewhere"', 'bucket = "s3://ours"', {}, "run folders would not lie in the bucket"),
+        ("", 'bucket = "s3://ours"', {}, "run folders would not be in the bucket. Received: runs_folder None"),
+        ('runs_folder = "/elsewhere"', 'bucket = "s3://ours"', {}, "run folders would not be in the bucket"),
         (BUCKET, 'bucket = "ours"', {}, "this is no bucket. Received: ours"),
         (BUCKET, 'bucket = "s3://$(x)"', {}, "this is no bucket"),
         ('launcher = "mpirun"', "", {}, "machines are joined by horovodrun. Received: launcher mpirun"),
-        ("", 'image = "ours"', {}, "an image and the place of the project in it go together"),
-        ('project_folder = "/opt"', "", {}, "an image and the place of the project in it go together"),
+        ("", 'image = "ours"', {}, "an image needs the project's folder in it"),
+        ('project_folder = "/opt"', "", {}, "an image needs the project's folder in it"),
         ("", "", {"name": "a" * 70}, "the name is too long there"),
         ("", "", {"node": "cte-power"}, "the cloud knows this machine by no name. Received: cte-power"),
         ("", "", {"program": None, "experiment": "/elsewhere/x.toml"}, "file is not in the project"),
@@ -449,9 +449,9 @@ def test_what_is_not_json_is_one_line(tmp_path: Path, sky: MadePrograms) -> None
     with pytest.raises(UserError, match="sky printed no JSON"):
         skypilot.state(record(), tmp_path)
     sky.add("sky", Answer(out=GONE))
-    assert skypilot.state(record(), tmp_path).reason == "SkyPilot knows it no more"
+    assert skypilot.state(record(), tmp_path).reason == "SkyPilot no longer knows it"
     sky.add("sky", Answer(err="first\nno credentials\n", code=3))
-    with pytest.raises(UserError, match=r"^sky queue.* failed\. Received: no credentials\. Look at it by"):
+    with pytest.raises(UserError, match=r"^sky queue.* failed\. Received: no credentials\. See "):
         skypilot.state(record(), tmp_path)
 
 

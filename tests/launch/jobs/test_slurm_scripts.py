@@ -117,7 +117,7 @@ def test_checkpoints_are_as_often_as_asked_for() -> None:
 def test_what_slurm_could_misread_is_refused(name: str, value: object) -> None:
     site = site_at("slurm")
     job = make_job(site=replace(site, slurm=replace(site.slurm, **{name: value})), gpus_per_node=4)
-    with pytest.raises(UserError, match=r"Slurm could read this otherwise than it is meant\. Received: .*Mend"):
+    with pytest.raises(UserError, match=r"Slurm could misread this\. Received: .*Correct"):
         slurm.render(job)
 
 
@@ -141,7 +141,7 @@ class Stage:
         path.chmod(0o755)
 
     def site(self, **changes: Any) -> LaunchSite:
-        """Return a site that lies here."""
+        """Return a site on this machine."""
         here = {"project_folder": str(self.folder), "python": str(self.folder / "bin/python"), "runs_folder": "runs"}
         return replace(read_launch_site("slurm"), **{**here, **changes})
 

@@ -80,7 +80,7 @@ def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
         (["--", "experiment", "smokes"], "cannot read the experiment"),
         (["--", "experiment", "smoke", "--only", "nothing-*"], "no cell has such a name"),
         (["--", "experiment", "smoke", "--dry-run"], "takes nothing but --only PATTERNS"),
-        (["--repeats", "2", "--", "experiment", "smoke"], "an experiment tells its own repeats"),
+        (["--repeats", "2", "--", "experiment", "smoke"], "an experiment sets its own repeats"),
         (["--nodes", "0", "--", "experiment", "smoke"], "--nodes is out of range"),
         (["--minutes", "0", "--", "experiment", "smoke"], "--minutes is out of range"),
         (["--site", "mars", "--", "experiment", "smoke"], "unknown site. Received: mars"),
@@ -90,7 +90,7 @@ def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
         (["--name", "a b", "--", "experiment", "smoke"], "--name is no name of a job"),
         (["--name", "../x", "--", "experiment", "smoke"], "--name is no name of a job"),
         (["--site", "aws-p3", "--gpus-per-node", "4", "--", *["keras_impl/train.py", *SMALL]],
-         "nobody can have this machine since 2025-12-31. Received: aws-p3-8xlarge. Use its successor, aws-g5-12xlarge"),
+         "this machine is retired since 2025-12-31. Received: aws-p3-8xlarge. Use its successor, aws-g5-12xlarge"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_run_is_refused_before(
@@ -135,7 +135,7 @@ def test_what_would_be_submitted_to_retired_machines_names_the_successor(
     words = ["--site", "aws-g3", "--gpus-per-node", "1", "--dry-run", "--", "torch_impl/train.py", *SMALL]
     assert submit(tmp_path, *words) == 0
     captured = capsys.readouterr()
-    assert "note: nobody can have aws-g3-4xlarge since 2025-10-31; its successor is aws-g4dn-xlarge" in captured.err
+    assert "note: aws-g3-4xlarge is retired since 2025-10-31; its successor is aws-g4dn-xlarge" in captured.err
     assert "g3.4xlarge" in captured.out
 
 
@@ -252,7 +252,7 @@ def test_a_failing_job_is_reported_as_failed(tmp_path: Path, capsys: pytest.Capt
     words = ["--name", "bad", "--no-preflight", "--", "torch_impl/train.py", *SMALL]
     assert submit(tmp_path, "--site", own_site(tmp_path), *words) == 0
     look = ["status", "bad", "--jobs-folder", str(tmp_path / "jobs")]
-    assert capsys.readouterr().out.endswith(f"look after it with: {shlex.join(['python', '-m', 'launch', *look])}\n")
+    assert capsys.readouterr().out.endswith(f"follow it with: {shlex.join(['python', '-m', 'launch', *look])}\n")
     line = ended(tmp_path, "bad", capsys)
     assert " failed " in line and "exit code 2" in line
     assert launch.main(look) == 1

@@ -204,7 +204,7 @@ def test_hosts_that_are_none(text: str) -> None:
 
 
 def test_a_host_named_twice_and_one_without_slots() -> None:
-    with pytest.raises(UserError, match=r"a host stands there twice. Received: a"):
+    with pytest.raises(UserError, match=r"a host is named twice. Received: a"):
         parse_hosts("a:1,b:1,a:2")
     with pytest.raises(UserError, match="a host without slots"):
         parse_hosts("a:0")

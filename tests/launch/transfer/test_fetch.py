@@ -428,7 +428,7 @@ def test_runs_on_a_file_system_that_both_see_are_left_alone(tmp_path: Path, caps
     (tmp_path / "same").symlink_to(tmp_path / "runs")
     before = (run / "run.json").stat()
     shown = fetched(capsys, "--from", str(tmp_path / "same"), "--folder", str(tmp_path / "runs"))
-    assert "lies here, where both machines see it" in shown
+    assert "is on a shared file system" in shown
     assert (run / "run.json").stat() == before
     only_whole(tmp_path / "runs", "a")
 
@@ -489,11 +489,11 @@ def test_the_shells_of_schedulers(
         ([], "Received: no job and no --from. Name a job"),
         (["job1", "--from", "host:runs"], "Received: job1 and host:runs"),
         (["no-such-job"], "no such job. Received: no-such-job"),
-        (["--from", "host:"], "this is no place. Received: --from 'host:'"),
-        (["--from", ":runs"], "this is no place. Received: --from ':runs'"),
-        (["--from=-oProxyCommand=evil:runs"], "this is no place"),
-        (["--from", "host\n:runs"], "this is no place"),
-        (["--from", ""], "this is no place"),
+        (["--from", "host:"], "--from names no folder. Received: --from 'host:'"),
+        (["--from", ":runs"], "--from names no folder. Received: --from ':runs'"),
+        (["--from=-oProxyCommand=evil:runs"], "--from names no folder"),
+        (["--from", "host\n:runs"], "--from names no folder"),
+        (["--from", ""], "--from names no folder"),
         (["--from", "nowhere/at/all"], "there is no run. Received: "),
         (["--from", "."], "there is no run. Received: "),
     ],
