@@ -78,7 +78,7 @@ def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
         (["--site", "aws-g4dn", "--", "torch_impl/train.py", "--recipe=../x.toml"], "cannot read the recipe"),
         (["--", "experiment"], "the experiment has no name"),
         (["--", "experiment", "smokes"], "cannot read the experiment"),
-        (["--", "experiment", "smoke", "--only", "nothing-*"], "no cell has such a name"),
+        (["--", "experiment", "smoke", "--only", "nothing-*"], "no cell has this name"),
         (["--", "experiment", "smoke", "--dry-run"], "takes nothing but --only PATTERNS"),
         (["--repeats", "2", "--", "experiment", "smoke"], "an experiment sets its own repeats"),
         (["--nodes", "0", "--", "experiment", "smoke"], "--nodes is out of range"),
