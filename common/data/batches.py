@@ -1,6 +1,6 @@
-"""From samples to batches: gather, normalise, prefetch. In NumPy, so both frameworks read the same floats.
+"""From samples to batches: gather, normalize, prefetch. In NumPy, so both frameworks read the same floats.
 
-Pixels stay uint8 or float16 until a batch is made. These have few values (256; 15,361 from 0 to 1), so normalisation is
+Pixels stay uint8 or float16 until a batch is made. These have few values (256; 15,361 from 0 to 1), so normalization is
 a lookup in a table of floats per channel, computed once in float64: exact, the same for both frameworks, and faster
 than the arithmetic (148 x 197 pixels of float16: 22 us by lookup, 54 us in float32 arithmetic; medians of 9).
 """
@@ -25,7 +25,7 @@ _HALF_CODES = int(np.float16(1).view(np.uint16)) + 1
 
 
 class PixelScale(Protocol):
-    """What normalisation needs to know of a data set: the data set itself, or its record in a run folder."""
+    """What normalization needs to know of a data set: the data set itself, or its record in a run folder."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -161,7 +161,7 @@ def evaluation_batches(
 def prefetch(iterator: Iterator[Item], *, depth: int = 2) -> Iterator[Item]:
     """Yield the iterator's items, made by a thread up to `depth` items ahead.
 
-    The thread gathers and normalises (NumPy lets go of the interpreter lock there) while the framework computes.
+    The thread gathers and normalizes (NumPy lets go of the interpreter lock there) while the framework computes.
     An exception in the iterator is raised here, at its place. Closing this generator, or dropping it, ends the thread.
     """
     if depth < 1:

@@ -146,7 +146,7 @@ FASHION_MNIST = PublishedDataset(
 
 CIFAR10 = PublishedDataset(
     name="cifar10",
-    title="small colour photographs",
+    title="small color photographs",
     image_shape=(32, 32, 3),
     samples=(50_000, 10_000),
     class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),

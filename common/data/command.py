@@ -22,10 +22,10 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     listing = actions.add_parser("list", help="show all data sets and which of them are in the cache")
     listing.set_defaults(run=lambda options: list_datasets())
 
-    fetch = actions.add_parser("fetch", help="put data sets into the cache, e.g. for nodes without network")
+    fetch = actions.add_parser("fetch", help="download data sets into the cache")
     fetch.add_argument("names", nargs="+", metavar="NAME", help=dataset_help())
     fetch.add_argument(
-        "--data-folder", type=Path, metavar="FOLDER", help="where the original files are looked for first"
+        "--data-folder", type=Path, metavar="FOLDER", help="folder with the original files, searched first"
     )
     fetch.add_argument("--image-size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="pixels, for images:PATH")
     fetch.add_argument("--gray", action="store_true", help="convert to one channel, for images:PATH")

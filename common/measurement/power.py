@@ -3,7 +3,7 @@
     reader = PowerReader(find_sources(), host=socket.gethostname(), interval_seconds=0.5)
     reader.start()                              # before the framework takes a GPU, which would not be idle then
     reader.measure_idle(IDLE_BEFORE, 5)
-    reader.mark("training")                     # at each edge of a phase, with the device synchronised
+    reader.mark("training")                     # at each edge of a phase, with the device synchronized
     ...
     reader.measure_idle(IDLE_AFTER, 5)
     trace = reader.stop()                       # a PowerTrace; `energy.py` takes those of several hosts together

@@ -45,7 +45,7 @@ class MaxPooling(Layer):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNorm(Layer):
-    """Batch normalisation over a channel; running = decay x running + (1 - decay) x batch, variance unbiased."""
+    """Batch normalization over a channel; running = decay x running + (1 - decay) x batch, variance unbiased."""
 
     decay: float = 0.9
     epsilon: float = 1e-5

@@ -35,12 +35,12 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     preparing = actions.add_parser(
-        "prepare", help="make one file of a folder with a subfolder of images for each class"
+        "prepare", help="write a folder of images into one file for training"
     )
-    preparing.add_argument("folder", type=Path, metavar="FOLDER", help="with class folders of PNG or JPEG files")
-    preparing.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to make")
+    preparing.add_argument("folder", type=Path, metavar="FOLDER", help="folder with one subfolder of PNG or JPEG files per class")
+    preparing.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to write")
     preparing.add_argument("--size", required=True, metavar="WxH", help="width x height in pixels, such as 197x148")
-    preparing.add_argument("--gray", action="store_true", help="one channel (without it: three)")
+    preparing.add_argument("--gray", action="store_true", help="convert to one channel (default: three)")
     preparing.add_argument(
         "--dtype", choices=get_args(PixelType), default="uint8",
         help="uint8: pixels as they are; float16: pixel / 255, twice the size (default: %(default)s)",
@@ -49,15 +49,15 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
         "--split", default="85/2/13", metavar="A/B/C",
         help="percent of each class for training, validation and test (default: %(default)s)",
     )  # fmt: skip
-    preparing.add_argument("--seed", type=int, default=1, help="of split and order (default: %(default)s)")
+    preparing.add_argument("--seed", type=int, default=1, help="seed of split and order (default: %(default)s)")
     preparing.add_argument("--skip-broken", action="store_true", help="leave out broken files and list them")
     preparing.set_defaults(run=prepare_images)
 
     drawing = actions.add_parser("draw", help="draw example images of nine shapes, for trials")
-    drawing.add_argument("folder", type=Path, metavar="FOLDER", help="the folder to make")
-    drawing.add_argument("--images", type=int, default=9000, help="in all classes (default: %(default)s)")
-    drawing.add_argument("--size", default="227x227", metavar="WxH", help="in pixels (default: %(default)s)")
-    drawing.add_argument("--seed", type=int, default=1, help="of all that is random (default: %(default)s)")
+    drawing.add_argument("folder", type=Path, metavar="FOLDER", help="new folder for the images")
+    drawing.add_argument("--images", type=int, default=9000, help="number of images over all classes (default: %(default)s)")
+    drawing.add_argument("--size", default="227x227", metavar="WxH", help="width x height in pixels (default: %(default)s)")
+    drawing.add_argument("--seed", type=int, default=1, help="seed of the drawings (default: %(default)s)")
     drawing.set_defaults(run=draw_images)
 
 

@@ -72,7 +72,7 @@ def load_images(
         name: of the returned data set.
         image_size: (height, width) to which all images are resized (bilinear, not keeping proportions); without it all
             must be of one size.
-        gray: convert to one channel; without it all must be gray or all in colour.
+        gray: convert to one channel; without it all must be gray or all in color.
         progress: whether to show a bar while decoding; None: on a terminal without a launcher.
 
     Raises:
@@ -226,7 +226,7 @@ def _common_shape(samples: Sequence[Sample], image_size: tuple[int, int] | None,
     if not gray and len(channel_counts) > 1:
         found = [f"{channels} channel(s): {len(paths)}, e.g. {paths[0]}" for channels, paths in channel_counts.items()]
         raise UserError(
-            f"some images are gray and some in colour. Received: {some(found, joint='; ')}. "
+            f"some images are gray and some in color. Received: {some(found, joint='; ')}. "
             "Give --gray to convert all of them"
         )
     height, width = image_size or next(iter(sizes))

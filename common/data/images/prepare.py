@@ -90,7 +90,7 @@ def prepare(
         file: is made here, and must not exist.
         settings: see there.
         progress: whether to show a bar; None: on a terminal without a launcher.
-        workers: number of threads (None: one a core).
+        workers: number of threads; None: one per core.
 
     Raises:
         UserError: the folder holds no class folders, files are broken, a class is too small, or the file exists.

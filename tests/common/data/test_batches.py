@@ -1,4 +1,4 @@
-"""Batches: the right samples, exact normalisation, and a prefetch that neither loses an item nor leaves a thread."""
+"""Batches: the right samples, exact normalization, and a prefetch that neither loses an item nor leaves a thread."""
 
 import threading
 import time
@@ -48,7 +48,7 @@ def test_normalize_has_the_bits_of_the_formula(channels: int, dtype: type) -> No
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_float16_pixels_are_normalised_by_the_formula(channels: int, dtype: type) -> None:
+def test_float16_pixels_are_normalized_by_the_formula(channels: int, dtype: type) -> None:
     random = np.random.default_rng(0)
     mean, deviation = tuple(random.uniform(0.2, 0.8, channels)), tuple(random.uniform(0.1, 0.4, channels))
     dataset = dataset_with(mean, deviation)

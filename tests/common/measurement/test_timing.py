@@ -1,4 +1,4 @@
-"""Phases: one clock, synchronised edges, listeners; start-up is no other phase."""
+"""Phases: one clock, synchronized edges, listeners; start-up is separate."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def phases_of(log: Log) -> Phases:
     return phases
 
 
-def test_a_phase_is_synchronised_and_told_outside_its_time() -> None:
+def test_a_phase_is_synchronized_and_announced_outside_its_time() -> None:
     log = Log()
     phases = phases_of(log)
     phases.startup_ends()

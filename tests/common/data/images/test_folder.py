@@ -137,11 +137,11 @@ def test_pixel_formats_become_gray_or_rgb(tmp_path: Path, cache: Path, mode: str
     assert values == {0, 255}
 
 
-def test_gray_converts_colour(tmp_path: Path, cache: Path) -> None:
+def test_gray_converts_color(tmp_path: Path, cache: Path) -> None:
     for name in ("a", "b"):
         for number, mode in enumerate(("L", "RGB")):
             write_image(tmp_path / f"made/{name}/{number}.png", 77, mode=mode)
-    with pytest.raises(UserError, match=r"some in colour.*--gray"):
+    with pytest.raises(UserError, match=r"some in color.*--gray"):
         load_dataset(f"images:{tmp_path}/made")
     dataset = load_dataset(f"images:{tmp_path}/made", gray=True)
     assert dataset.image_shape[2] == 1 and (dataset.train.images == 77).all()

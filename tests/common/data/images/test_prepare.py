@@ -319,7 +319,7 @@ def test_without_validation_rows_a_share_is_cut_or_missed(folder: Path, tmp_path
 
 
 @pytest.mark.parametrize("pixels", ["uint8", "float16"])
-def test_batches_are_normalised(folder: Path, tmp_path: Path, pixels: str) -> None:
+def test_batches_are_normalized(folder: Path, tmp_path: Path, pixels: str) -> None:
     data = {"dataset": f"prepared:{make(folder, pixels=pixels)}"}
     setup = make_setup(make_config(tmp_path, data=data, model={"dtype": "float64"}))
     dataset, rows = setup.dataset, setup.training_indices

@@ -49,7 +49,7 @@ def test_an_image_is_gray_of_its_size_and_unlike_the_others() -> None:
     assert len({image.tobytes() for image in made}) == len(made)
     assert all(image.std() > 5 for image in made)
     circle, hexagon = (pixels(CLASS_NAMES.index(name)) for name in ("circle", "hexagon"))
-    assert (circle == hexagon).mean() < 0.2  # neighbours do not share their background either
+    assert (circle == hexagon).mean() < 0.2  # neighbors do not share their background either
 
 
 def test_shapes_lie_within_a_circle_and_have_different_areas() -> None:
