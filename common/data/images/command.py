@@ -35,9 +35,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     preparing = actions.add_parser("prepare", help="write a folder of images into one file for training")
-    preparing.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="folder with one subfolder of PNG or JPEG files per class"
-    )
+    preparing.add_argument("folder", type=Path, metavar="FOLDER", help="one subfolder of PNG or JPEG files per class")
     preparing.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to write")
     preparing.add_argument("--size", required=True, metavar="WxH", help="width x height in pixels, such as 197x148")
     preparing.add_argument("--gray", action="store_true", help="convert to one channel (default: three)")
@@ -55,12 +53,8 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
 
     drawing = actions.add_parser("draw", help="draw example images of nine shapes, for trials")
     drawing.add_argument("folder", type=Path, metavar="FOLDER", help="new folder for the images")
-    drawing.add_argument(
-        "--images", type=int, default=9000, help="number of images over all classes (default: %(default)s)"
-    )
-    drawing.add_argument(
-        "--size", default="227x227", metavar="WxH", help="width x height in pixels (default: %(default)s)"
-    )
+    drawing.add_argument("--images", type=int, default=9000, help="number in all (default: %(default)s)")
+    drawing.add_argument("--size", default="227x227", metavar="WxH", help="size in pixels (default: %(default)s)")
     drawing.add_argument("--seed", type=int, default=1, help="seed of the drawings (default: %(default)s)")
     drawing.set_defaults(run=draw_images)
 
