@@ -5,6 +5,8 @@ A command in a block of code is read as its program reads it, without running it
 they stand. Of programs that are not ours only those of `ELSEWHERE` may be shown.
 """
 
+import contextlib
+import io
 import itertools
 import re
 import shlex
@@ -46,6 +48,7 @@ SCRIPTS = {
     "launch/unstage.py": "tests/launch/offline/test_stage.py",
     "bundle/unstage.py": "tests/launch/offline/test_stage.py",
     "tests/run.py": "tests/test_run.py",
+    "tests/support/slow_link.py": "tests/end_to_end/test_slow_link.py",
 }
 MODULES = {"launch.installation.lock": "writes what is installed; tests/launch/installation/test_setup.py reads it"}
 TOOLS = ("pytest", "mypy", "ruff", "pip", "venv")  # of others, started by make
@@ -149,6 +152,14 @@ def shown_commands(page: Path) -> Iterator[Shown]:
             yield Shown(str(page.relative_to(ROOT)), number, command)
 
 
+def named_commands(page: Path) -> Iterator[Shown]:
+    """Yield the commands in the text and the tables of a page, which may leave out arguments or write `...`."""
+    text = BLOCK.sub(lambda block: "\n" * block[0].count("\n"), page.read_text(encoding="utf-8"))
+    for number, line in enumerate(text.splitlines(), start=1):
+        for command in re.findall(r"`((?:make|python|horovodrun) [^`]+)`", line):
+            yield Shown(str(page.relative_to(ROOT)), number, command.replace("...", "").replace("\\|", "|"))
+
+
 def is_program(word: str) -> bool:
     """Return whether a line that begins so is a command."""
     return word in ("make", *STARTERS, *ELSEWHERE) or bool(PYTHON.fullmatch(word))
@@ -250,10 +261,12 @@ PROGRAMS: dict[str, Callable[[list[str]], object]] = {
 
 def parsed(parse: Callable[[list[str]], object], arguments: list[str]) -> str | None:
     """Return the error of a parser, or None; `--help` ends one well."""
+    messages = io.StringIO()
     try:
-        parse(arguments)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(messages):
+            parse(arguments)
     except SystemExit as end:
-        return None if end.code in (0, None) else f"cannot be parsed: {shlex.join(arguments)}"
+        return None if end.code in (0, None) else f"cannot be parsed: {messages.getvalue().strip()}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
@@ -272,6 +285,17 @@ def test_every_command_shown_can_be_read_by_its_program() -> None:
     commands = [command for page in pages() for command in shown_commands(page)]
     assert len(commands) > 20
     wrong = [f"{one.page}:{one.line}: {one.text}: {reason}" for one in commands if (reason := check(one.text))]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.usefixtures("parse_only")
+def test_every_command_named_in_the_text_exists() -> None:
+    commands = [one for page in pages() if page.name != "CHANGELOG.md" for one in named_commands(page)]
+    wrong = [
+        f"{one.page}:{one.line}: {one.text}: {reason}"
+        for one in commands
+        if (reason := check(one.text)) and "arguments are required" not in reason
+    ]
     assert not wrong, "\n".join(wrong)
 
 
