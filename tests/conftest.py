@@ -3,6 +3,7 @@
 With TWINS_NO_SKIP=1 everything that tests need was installed, and a test that is skipped fails.
 """
 
+import importlib.util
 import os
 from collections.abc import Generator
 
@@ -11,6 +12,14 @@ import pytest
 
 hypothesis.settings.register_profile("twins", deadline=None)  # the machine may be busy
 hypothesis.settings.load_profile("twins")
+
+
+@pytest.fixture(params=["torch", "keras"])
+def framework(request: pytest.FixtureRequest) -> str:
+    """Each framework that is installed."""
+    if importlib.util.find_spec(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    return request.param
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects

@@ -302,13 +302,6 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starts]:
     made.close()
 
 
-@pytest.fixture(params=FRAMEWORKS)
-def framework(request: pytest.FixtureRequest) -> str:
-    if importlib.util.find_spec(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    return request.param
-
-
 def first(outcomes: Outcomes, job: str) -> Outcome:
     """Return rank 0's outcome of a job that went well on all ranks, where the others printed nothing."""
     assert [outcome.code for outcome in outcomes[job]] == [0] * len(outcomes[job]), outcomes[job]

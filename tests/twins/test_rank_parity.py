@@ -5,7 +5,6 @@ order alone moves a ReLU or a maximum to the other side now and then, so one upd
 only for the model that has neither.
 """
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -77,13 +76,6 @@ class Starts:
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory: pytest.TempPathFactory) -> Starts:
     return Starts(tmp_path_factory.mktemp("rank_parity"))
-
-
-@pytest.fixture(params=["torch", "keras"])
-def framework(request: pytest.FixtureRequest) -> str:
-    if importlib.util.find_spec(request.param) is None:
-        pytest.skip(f"{request.param} is not installed")
-    return request.param
 
 
 CONTROLLERS = ["mpi", pytest.param("gloo", marks=pytest.mark.long)]

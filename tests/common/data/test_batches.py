@@ -1,13 +1,13 @@
 """Batches: the right samples, exact normalization, and a prefetch that neither loses an item nor leaves a thread."""
 
 import threading
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import wait_until
 
 from common.data.batches import evaluation_batches, normalization_table, normalize, prefetch, training_batches
 from common.data.dataset import Dataset, Split
@@ -184,9 +184,7 @@ def test_prefetch_makes_as_many_ahead_as_asked_for_and_its_thread_ends() -> None
     ahead = set()
     for taken in range(1, 51):
         assert next(batches) == taken - 1
-        deadline = time.monotonic() + 30
-        while len(made) < taken + 3 and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda taken=taken: len(made) >= taken + 3)  # type: ignore[misc]
         ahead.add(len(made) - taken)
     assert ahead == {3}
     batches.close()

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +17,7 @@ from builders import make_epoch, make_record, make_status
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from waiting import wait_until
 
 from common.__main__ import main
 from common.checks.parity_record import ParityRecord
@@ -305,13 +305,6 @@ def test_the_first_end_wins(tmp_path: Path) -> None:
     assert run.record.status.ended_at is not None
 
 
-def wait_for(condition: Any) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.005)
-
-
 def heartbeat(folder: Path) -> str:
     status = read_run(folder).record.status
     assert isinstance(status, Status)
@@ -323,11 +316,11 @@ def test_the_heartbeat_moves_until_the_end(tmp_path: Path, monkeypatch: pytest.M
     started = moment(30)
     others = set(threading.enumerate())
     writer = RunWriter.create(tmp_path / "a", make_record(status=make_status(started_at=started, heartbeat_at=started)))
-    wait_for(lambda: heartbeat(tmp_path / "a") > started)
+    wait_until(lambda: heartbeat(tmp_path / "a") > started)
     later = heartbeat(tmp_path / "a")
-    wait_for(lambda: heartbeat(tmp_path / "a") > later)
+    wait_until(lambda: heartbeat(tmp_path / "a") > later)
     writer.end("finished")
-    wait_for(lambda: not [t for t in set(threading.enumerate()) - others if t.name == "heartbeat"])
+    wait_until(lambda: not [t for t in set(threading.enumerate()) - others if t.name == "heartbeat"])
     last = (tmp_path / "a" / "run.json").read_text()
     assert read_run(tmp_path / "a").state == "finished" and (tmp_path / "a" / "run.json").read_text() == last
 
@@ -345,8 +338,8 @@ def test_the_heartbeat_outlives_a_full_disk(tmp_path: Path, monkeypatch: pytest.
     started = moment(30)
     writer = RunWriter.create(tmp_path / "a", make_record(status=make_status(heartbeat_at=started)))
     monkeypatch.setattr(records, "write_atomically", fail_twice)
-    wait_for(lambda: len(failures) == 2)
-    wait_for(lambda: heartbeat(tmp_path / "a") > started)
+    wait_until(lambda: len(failures) == 2)
+    wait_until(lambda: heartbeat(tmp_path / "a") > started)
     writer.end("finished")
 
 
@@ -373,7 +366,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     reader.start()
     for number in range(1, 61):
         writer.add_epoch(make_epoch(number))
-    wait_for(lambda: errors or (seen and seen[-1] == 60))
+    wait_until(lambda: errors or (seen and seen[-1] == 60))
     stop.set()
     reader.join()
     writer.end("finished")

@@ -6,12 +6,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+import waiting
 from builders import make_record, make_status
 from trainer_runs import ROOT, Finished, finish, start_command, wait_until
 
@@ -300,7 +299,7 @@ def test_processes_of_other_runs_do_not_count_as_left_over(tmp_path: Path, monke
     sleeper = [sys.executable, "-c", "import time; time.sleep(60)", *eleventh.arguments(plan.folder)]
     process = psutil.Popen(sleeper)
     try:
-        _soon(lambda: bool(left_over(plan, eleventh)))
+        waiting.wait_until(lambda: bool(left_over(plan, eleventh)))
         assert [found.pid for found in left_over(plan, eleventh)] == [process.pid]
         assert left_over(plan, plan.runs[0]) == []  # -r1 is a prefix of -r11
     finally:
@@ -311,15 +310,8 @@ def test_processes_of_other_runs_do_not_count_as_left_over(tmp_path: Path, monke
     plan = read_plan(str(tmp_path / "made.toml"), runs_folder=tmp_path / "runs")
     process = psutil.Popen(sleeper, cwd=tmp_path)
     try:
-        _soon(lambda: [found.pid for found in left_over(plan, eleventh)] == [process.pid])
+        waiting.wait_until(lambda: [found.pid for found in left_over(plan, eleventh)] == [process.pid])
     finally:
         process.kill()
         process.wait()
     assert {found.state for found in survey(plan)} == {"to do"}
-
-
-def _soon(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

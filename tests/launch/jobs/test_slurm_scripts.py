@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from rendered_files import assert_as_kept
+from waiting import wait_until
 
 from common.errors import UserError
 from launch.jobs.job import Job, JobRecord, JobStatus
@@ -182,13 +183,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     stage = Stage(tmp_path)
     yield stage
     stage.end()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 def save_checkpoint(stage: Stage, *, run: str = "trial", runs_folder: str = "runs") -> None:

@@ -3,12 +3,12 @@
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from two_hosts import INTERFACE, PATIENCE_SECONDS, ROOT, SSH_PORT, Hosts, several_hosts
+from two_hosts import INTERFACE, ROOT, SSH_PORT, Hosts, several_hosts
+from waiting import wait_until
 
 from common.errors import UserError
 from common.run_folder.records import read_run
@@ -87,11 +87,11 @@ def test_a_cancelled_job_leaves_no_rank_on_any_host(hosts: Hosts, tmp_path: Path
     submitted = hosts.run("a", [*LAUNCH, "submit", *words, "--", "torch_impl/train.py", *endless])
     assert submitted.returncode == 0, submitted.stderr
     log = tmp_path / "jobs" / "endless" / "output.log"
-    wait_until(lambda: "images/s" in log.read_text(), what=lambda: log.read_text())
+    wait_until(lambda: "images/s" in log.read_text(), shown=lambda: log.read_text())
     assert all(ranks_on(hosts, host) for host in "ab")
     assert hosts.run("a", [*LAUNCH, "cancel", "endless", *jobs]).returncode == 0
     wait_for_state(hosts, "endless", "cancelled", jobs=jobs)
-    wait_until(lambda: not ranks_on(hosts, "a") and not ranks_on(hosts, "b"), what=lambda: log.read_text())
+    wait_until(lambda: not ranks_on(hosts, "a") and not ranks_on(hosts, "b"), shown=lambda: log.read_text())
 
 
 def ranks_on(hosts: Hosts, host: str) -> list[str]:
@@ -108,16 +108,8 @@ def wait_for_state(hosts: Hosts, name: str, state: str, *, jobs: Sequence[str]) 
     def log() -> str:
         return hosts.run("a", [*LAUNCH, "logs", name, *jobs]).stdout
 
-    wait_until(lambda: f"  {state} " in shown(), what=lambda: shown() + log())
+    wait_until(lambda: f"  {state} " in shown(), shown=lambda: shown() + log())
     return log()
-
-
-def wait_until(condition: Callable[[], bool], *, what: Callable[[], str]) -> None:
-    """Wait until it is so; `what` tells how things stand where it never becomes so."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, what()
-        time.sleep(0.2)
 
 
 @pytest.mark.cluster
@@ -191,7 +183,7 @@ for outcome in run(["sleep", "86399"], limit_seconds=1):
     assert done.stdout.splitlines() == [f"b 3 b {output}", f"a 3 a {output}", "b True", "a True"], done.stderr
     wait_until(
         lambda: not any("86399" in line for host in "ab" for line in hosts.running(host)),
-        what=lambda: str(hosts.running("b")),
+        shown=lambda: str(hosts.running("b")),
     )
 
 
