@@ -384,7 +384,7 @@ def test_a_spot_job_is_a_managed_one(tmp_path: Path, sky: MadePrograms, capsys: 
     assert "spot machines cost less" in capsys.readouterr().err
 
 
-def test_a_refusal_is_one_line_that_tells_how_to_end_it(
+def test_a_refusal_is_one_line_with_the_remedy(
     tmp_path: Path, sky: MadePrograms, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sky.add("sky", Answer(code=1))

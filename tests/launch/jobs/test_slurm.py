@@ -183,7 +183,7 @@ def _shorten(slurm: Slurm, job: str) -> None:
 
 
 @pytest.mark.parametrize("framework", ["torch", "keras"])
-def test_a_run_that_meets_the_time_limit_goes_on_and_ends_with_the_weights_of_one_that_does_not(
+def test_a_requeued_run_ends_with_the_weights_of_an_uninterrupted_one(
     framework: str, desk: Desk, done: dict[str, str]
 ) -> None:
     name, whole = f"held-{framework}", {"torch": "torch-r1", "keras": "keras"}[framework]
@@ -198,7 +198,7 @@ def test_a_run_that_meets_the_time_limit_goes_on_and_ends_with_the_weights_of_on
     assert "the time limit is near: requeueing, to resume from what was saved\n" in log
 
 
-def test_runs_tell_what_their_start_cost(desk: Desk, done: dict[str, str]) -> None:
+def test_runs_record_what_their_start_cost(desk: Desk, done: dict[str, str]) -> None:
     launchers = {"held-torch": "srun", "held-keras": "srun", "torch-r1": "mpirun", "keras": "horovodrun"}
     for name, launcher in launchers.items():
         record = desk.run(name).record
@@ -224,7 +224,7 @@ def test_an_array_runs_each_repeat_with_a_seed_of_its_own(desk: Desk, done: dict
     ]
 
 
-def test_status_tells_of_arrays_and_of_requeued_jobs(
+def test_status_of_arrays_and_of_requeued_jobs(
     desk: Desk, done: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert launch.main(["status", "torch", "held-torch", "keras", "--jobs-folder", desk.jobs]) == 0
@@ -266,7 +266,7 @@ def test_a_job_can_be_ended(desk: Desk, capsys: pytest.CaptureFixture[str]) -> N
     assert "the job does not run any more" in capsys.readouterr().err
 
 
-def test_what_slurm_refuses_is_one_line_and_leaves_no_job(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_by_slurm_is_one_line_and_leaves_no_job(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(AssertionError):
         desk.submit("huge", "--nodes", "99", "--", TRAINERS["torch"], *SMALL)
     error = capsys.readouterr().err.splitlines()[-1]

@@ -250,7 +250,7 @@ def test_a_run_that_ends_just_then_is_finished(stage: Stage) -> None:
     assert stage.exit_code() == "0\n" and all("requeue" not in words for words in stage.words())
 
 
-def test_an_experiment_is_told_itself_and_goes_on_only_if_a_run_was_done(stage: Stage) -> None:
+def test_an_experiment_is_signaled_itself_and_requeued_only_if_a_run_finished(stage: Stage) -> None:
     stage.program("python", stage.endless)
     job = make_job(site=stage.site(), program=None, experiment="smoke", arguments=())
     assert notified(stage, job, saves=False)[0] == 1
@@ -349,7 +349,7 @@ def record(*, identifier: str = "7", repeats: int = 1) -> JobRecord:
          JobStatus("failed", "1 failed, 2 finished; exit code 1")),
     ],
 )  # fmt: skip
-def test_how_a_job_stands_as_long_as_slurm_holds_it(
+def test_status_while_slurm_knows_the_job(
     queue: str, state: JobStatus, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.program("squeue", f"echo {shlex.quote(queue)}")
@@ -366,7 +366,7 @@ def test_how_a_job_stands_as_long_as_slurm_holds_it(
         ("echo 'Slurm accounting storage is disabled' >&2; exit 1", JobStatus("failed", "exit code 3")),
     ],
 )
-def test_how_a_job_stands_that_slurm_has_forgotten(
+def test_status_after_slurm_has_forgotten_the_job(
     accounts: str, state: JobStatus, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.program("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
@@ -387,7 +387,7 @@ def test_a_job_that_left_nothing_is_unknown(stage: Stage, monkeypatch: pytest.Mo
     assert slurm.state(record(repeats=2), stage.folder) == JobStatus("finished", "2 finished")
 
 
-def test_a_script_that_is_told_to_end_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminated_script_leaves_its_exit_code(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.program("srun", stage.endless)
     process = stage.start(make_job(site=stage.site()))
     stage.wait_for_ranks()

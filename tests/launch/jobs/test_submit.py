@@ -139,7 +139,7 @@ def test_what_would_be_submitted_to_retired_machines_names_the_successor(
     assert "g3.4xlarge" in captured.out
 
 
-def test_the_price_of_rented_nodes_is_told_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_price_of_rented_nodes_is_printed_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--site", "aws-g4dn", "--nodes", "2", "--gpus-per-node", "4", "--minutes", "90", "--dry-run"]
     assert submit(tmp_path, *words, "--", "experiment", "smoke") == 0
     assert "at most $11.74 (2 x aws-g4dn-12xlarge at $3.912 an hour" in capsys.readouterr().err  # 2 x 1.5 x 3.912

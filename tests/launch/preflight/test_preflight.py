@@ -576,7 +576,7 @@ def test_what_ends_the_question_ends_what_was_asked(tmp_path: Path) -> None:
         ("exit 127", "(exit code 127): no output"),
     ],
 )
-def test_an_answer_that_is_none(script: str, words: str) -> None:
+def test_an_unreadable_answer_is_reported(script: str, words: str) -> None:
     outcome = run_for_hosts({"a": ["sh", "-c", script]}, limit_seconds=100)["a"]
     line = read_answer(made_target(channel="local"), outcome)
     assert isinstance(line, str) and line.startswith("a: ") and words in line

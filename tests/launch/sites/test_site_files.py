@@ -80,7 +80,7 @@ processor = "two of them"
 """
 
 
-def test_a_site_of_ones_own_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_custom_site_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ours.toml"
     file.write_text(OWN.format(gpu="v100"))  # a GPU of the project's table
     site = read_launch_site(str(file))
@@ -166,7 +166,7 @@ def test_a_site_is_shown_with_its_machines_and_prices(capsys: pytest.CaptureFixt
     assert "$1.14 an hour (on demand, Linux, us-east-1; 2025-10-31" in shown and "4.8" in shown
 
 
-def test_a_table_of_ones_own_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_custom_table_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(
         '[gpus.x]\nname = "x"\nfp32_tflops = 1.0\nmemory_gb = 1.0\nmemory_bandwidth_gb_s = 1.0\npower_watts = 1.0\n'
@@ -198,7 +198,7 @@ def test_too_few_slots() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a,,b", "a:x", "a:-1", "-oProxyCommand=x:1", "a b", ":2"])
-def test_hosts_that_are_none(text: str) -> None:
+def test_invalid_hosts(text: str) -> None:
     with pytest.raises(UserError, match=r"hosts are written as name:slots"):
         parse_hosts(text)
 

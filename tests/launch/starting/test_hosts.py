@@ -124,7 +124,7 @@ def wait_for_state(hosts: Hosts, name: str, state: str, *, jobs: Sequence[str]) 
     ],
     ids=["no sshd", "key", "host key", "name", "two names"],
 )
-def test_a_host_that_does_not_let_in_is_told_in_one_line(
+def test_an_unreachable_host_is_reported_in_one_line(
     hosts: Hosts, tmp_path: Path, changed: dict[str, object], named: str, words: Sequence[str]
 ) -> None:
     site = write_site(tmp_path, hosts=options_of(hosts, **changed))
@@ -138,7 +138,7 @@ def test_a_host_that_does_not_let_in_is_told_in_one_line(
 
 
 @pytest.mark.cluster
-def test_a_job_is_not_submitted_where_a_host_does_not_let_in(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_job_is_not_submitted_where_a_host_is_unreachable(hosts: Hosts, tmp_path: Path) -> None:
     site = write_site(tmp_path, hosts=options_of(hosts, ssh_port=2))
     submit = ["submit", "--site", str(site), "--nodes", "2", "--jobs-folder", str(tmp_path / "jobs")]
     done = hosts.run("a", [*LAUNCH, *submit, "--", "torch_impl/train.py", *SHORT])
@@ -188,7 +188,7 @@ for outcome in run(["sleep", "86399"], limit_seconds=1):
 
 
 @pytest.mark.cluster
-def test_a_folder_that_horovodrun_loses_on_other_hosts_is_refused(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_folder_that_horovodrun_cannot_enter_on_other_hosts_is_refused(hosts: Hosts, tmp_path: Path) -> None:
     site = write_site(tmp_path, hosts=options_of(hosts))
     folder = tmp_path / "with blank"
     folder.mkdir()
@@ -217,12 +217,12 @@ def test_what_launchers_would_hand_to_a_shell_is_refused(
 
 
 @pytest.mark.parametrize("text", ["a b:1", "-oProxyCommand:1", "a:1,$(reboot):1", "a:0", "a:1,a:2", "user@a:1", ""])
-def test_hosts_that_are_none_are_refused(text: str) -> None:
+def test_invalid_hosts_are_refused(text: str) -> None:
     with pytest.raises(UserError):
         parse_hosts(text)
 
 
-def test_the_words_that_reach_hosts(tmp_path: Path) -> None:
+def test_launcher_arguments_for_hosts(tmp_path: Path) -> None:
     hosts = ['names = ["a:2", "b:2"]', "ssh_port = 2222", 'identity_file = "/home/me/key"', 'mpi_folder = "/opt/mpi"']
     start = Launcher(
         site=read_launch_site(str(write_site(tmp_path, hosts=hosts))), hosts=[Slots("a", 2), Slots("b", 2)]

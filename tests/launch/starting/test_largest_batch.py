@@ -83,7 +83,7 @@ def test_a_try_that_fails_for_another_reason_ends_the_search(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("words", ["DefaultCPUAllocator: can't allocate memory", "OOM: CUDA out of memory"])
-def test_a_full_memory_is_told_from_other_failures(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_memory_is_distinguished_from_other_failures(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         largest_batch, "train_command", lambda *_, **__: [sys.executable, "-c", f"import sys; sys.exit({words!r})"]
     )

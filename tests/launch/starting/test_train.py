@@ -153,7 +153,7 @@ def test_without_horovodrun_one_line_says_what_to_do(
     assert "horovodrun is not installed" in capsys.readouterr().err
 
 
-def test_a_missing_program_that_the_set_up_does_not_bring_is_told_otherwise(
+def test_a_missing_program_that_set_up_does_not_install_has_its_own_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(train.shutil, "which", lambda name, path=None: None)
