@@ -3,7 +3,7 @@
 #   build.sh tools   cpu|gpu              what set-up needs: Python, a compiler; for gpu CUDA's compiler
 #   build.sh project cpu|gpu [REVISION]   set-up in /opt/horovod-twins: packages, MPI, Horovod compiled
 #   build.sh runtime cpu|gpu              what running needs: Python, ssh, a user other than root
-# Versions stand in launch/installation/requirements/. A folder `wheels` in the project (make wheels WHEELS=wheels) is the only
+# Versions are in launch/installation/requirements/. A folder `wheels` in the project (make wheels WHEELS=wheels) is the only
 # source of packages if it is there. Nothing of gpu has been tried.
 set -euo pipefail
 

@@ -61,7 +61,7 @@ def set_up(options: argparse.Namespace) -> None:
         return
     with state.locked():
         if not state.satisfies(request):  # another set-up may have done it while this one waited
-            setup_run.carry_out(request, state)
+            setup_run.run_set_up(request, state)
         if options.fill_wheels:
             folder = Path(options.fill_wheels).expanduser().absolute()
             setup_run.fill_wheels(request, state, folder)

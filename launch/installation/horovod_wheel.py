@@ -104,7 +104,7 @@ def cache_key(
 
     Args:
         pins: package name -> version, of all packages that are installed when Horovod is built
-        compiler: what `compiler_version` says, e.g. "12.2.0"
+        compiler: what `compiler_version` returns, e.g. "12.2.0"
     """
     parts = [f"horovod{VERSION}r{RECIPE}", f"py{sys.version_info.major}.{sys.version_info.minor}"]
     if "torch" in frameworks:
@@ -147,8 +147,10 @@ def keep(wheel: Path, key: str) -> Path:
 
 
 def cache_error(error: OSError) -> UserError:
-    """Return what to tell about a cache folder that cannot be written."""
-    return UserError(f"the cache folder cannot be written: {error}. Mend it, or name another in HOROVOD_TWINS_CACHE")
+    """Return the error for a cache folder that cannot be written."""
+    return UserError(
+        f"the cache folder cannot be written: {error}. Change its permissions, or name another in HOROVOD_TWINS_CACHE"
+    )
 
 
 def compiler() -> str | None:
@@ -255,11 +257,11 @@ def apply_edits(source: Path, edits: tuple[Edit, ...] = EDITS) -> None:
 
 
 def relative_runpath(runpath: str, *, library: Path, venv: Path) -> str:
-    """Return a RUNPATH that says the same from wherever the environment lies.
+    """Return a RUNPATH that stays right when the environment is moved.
 
     Args:
         runpath: as built, e.g. "/clone/.venv/lib"
-        library: where the library will lie when installed, e.g. /clone/.venv/lib/python3.11/site-packages/horovod/x.so
+        library: of the library when it is installed, e.g. /clone/.venv/lib/python3.11/site-packages/horovod/x.so
 
     Folders inside the environment become relative to the library ("$ORIGIN/.."). Others (a system's CUDA) stay.
     """

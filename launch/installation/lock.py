@@ -2,9 +2,9 @@
 
     make lock
 
-The needs are read from pyproject.toml, the versions from the environment that runs this (`.venv`), so the way to a
-newer version is: change pyproject.toml, `pip install` the new version into `.venv`, run the tests, `make lock`.
-A package that several sets need stands in each of their files, with the same version.
+The needs are read from pyproject.toml, the versions from the environment that runs this (`.venv`), so to update a
+version: change pyproject.toml, `pip install` the new version into `.venv`, run the tests, `make lock`.
+A package that several sets need is in each of their files, with the same version.
 """
 
 import re
@@ -63,7 +63,7 @@ def closure(needs: list[str]) -> dict[str, str]:
 
 
 def applies(need: Requirement, extras: set[str]) -> bool:
-    """Tell whether a dependency is wanted here, given the extras that were asked for."""
+    """Return whether a dependency is wanted here, given the extras that were asked for."""
     if need.marker is None:
         return True
     return any(need.marker.evaluate({"extra": extra}) for extra in extras or {""})

@@ -1,7 +1,7 @@
 """What set-up would do, as data: steps made of commands. Nothing here runs anything or looks at the machine.
 
 `plan(request, machine=...)` is a pure function, so that the commands for a machine that is not at hand (one with an
-NVIDIA GPU, say) can be tested and printed. `setup_run.py` carries the steps out.
+NVIDIA GPU, say) can be tested and printed. `run.py` runs the steps.
 """
 
 import shlex
@@ -54,7 +54,7 @@ class Machine:
     """What the plan depends on and cannot know by itself."""
 
     wheel: Path | None = None  # the built Horovod wheel, if one was found
-    key: str = "KEY"  # where it lies in the cache, or will lie
+    key: str = "KEY"  # its folder in the cache
     jobs: int = 2  # compilers at once
     compute_capabilities: tuple[str, ...] = ()  # of the NVIDIA GPUs here
     has_venv: bool = False
@@ -67,19 +67,19 @@ class Command:
     Args:
         installs: it leaves the environment half changed when it is interrupted
         folder: where it runs, if not in the clone
-        mend: what to do if it fails; without it, what its output suggests
+        remedy: what to do if it fails; without it, what its output suggests
     """
 
     args: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     installs: bool = False
     folder: Path | None = None
-    mend: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
 class Call:
-    """Something done in Python: the name of a method of `setup_run.Runner`, and what it does in words."""
+    """Something done in Python: the name of a method of `run.Runner`, and what it does in words."""
 
     method: str
     words: str
@@ -242,8 +242,8 @@ def trial(request: Request, machine: Machine, framework: str) -> Command:
     """Return the command that loads Horovod's library for one framework and asks it what it can do."""
     module = {"torch": "horovod.torch", "keras": "horovod.tensorflow"}[framework]
     built = "hvd.mpi_built() and hvd.gloo_built()" + (" and hvd.nccl_built()" if request.gpu else "")
-    mend = f"Remove {machine.wheel}, so that Horovod is built anew" if machine.wheel else ""
-    return Command((request.python, "-c", f"import {module} as hvd; assert {built}"), mend=mend)
+    remedy = f"Remove {machine.wheel}, so that Horovod is built again" if machine.wheel else ""
+    return Command((request.python, "-c", f"import {module} as hvd; assert {built}"), remedy=remedy)
 
 
 def wheels_step(request: Request, folder: Path, *, cpu_index: bool) -> Step:

@@ -1,4 +1,4 @@
-"""Carry out the plan of set-up: run the commands, show progress, turn failures into one line that says what to do."""
+"""Run the plan of set-up: run the commands, show progress, turn failures into one line that says what to do."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from launch.installation import plan as setup_plan
 from launch.installation.plan import Call, Command, Machine, Request, Step
 from launch.installation.state import State, wait_for_lock
 
-# What pip, venv, CMake or the compiler say (a regular expression), what that means, how to mend it. First match counts.
+# Output of pip, venv, CMake or the compiler (a regular expression), what it means, the remedy. First match counts.
 FAILURES = (
     (
         r"No space left on device|Disk quota exceeded",
@@ -31,12 +31,12 @@ FAILURES = (
         "this Python has no venv module",
         "Install it (Debian, Ubuntu: apt-get install python3-venv), or name another Python: make setup PYTHON=PATH",
     ),
-    (r"[Kk]illed signal|cannot allocate memory|MemoryError", "the memory did not suffice", "Close other programs"),
+    (r"[Kk]illed signal|cannot allocate memory|MemoryError", "there was not enough memory", "Close other programs"),
     (
         r"Temporary failure in name resolution|NewConnectionError|ConnectionError|Connection refused|"
         r"Network is unreachable|Read timed out|ProxyError|SSLError|NameResolutionError",
         "a package index could not be reached",
-        "Mend the network or pip's settings (proxy, index), or set up without: make setup WHEELS=DIR",
+        "Check the network or pip's settings (proxy, index), or set up without: make setup WHEELS=DIR",
     ),
     (
         r"No matching distribution found for ([^\s]+)",
@@ -47,7 +47,7 @@ FAILURES = (
 )
 
 
-def carry_out(request: Request, state: State) -> None:
+def run_set_up(request: Request, state: State) -> None:
     """Set up, the lock being held: check what can be checked first, run the plan, write the stamp at the very end."""
     frameworks, dev = state.installed() if state.usable(request) else ((), False)
     wanted = tuple(f for f in setup_plan.FRAMEWORKS if f in {*request.frameworks, *frameworks})
@@ -137,7 +137,7 @@ def check_build_tools(request: Request) -> None:
 
 
 def gpu_present() -> bool:
-    """Tell whether this machine has an NVIDIA GPU with a working driver."""
+    """Return whether this machine has an NVIDIA GPU with a working driver."""
     return Path("/proc/driver/nvidia/version").exists() or bool(ask_nvidia("--list-gpus"))
 
 
@@ -205,7 +205,7 @@ class Runner:
                 )
             )
         if code != 0:
-            self.fail(start_of_output, command.mend)
+            self.fail(start_of_output, command.remedy)
         if command.installs:
             self.state.installing.unlink()
 
@@ -229,12 +229,12 @@ class Runner:
         """Return what rewrites the step's line on a terminal; nothing elsewhere."""
         return f"\r{self.line}" if sys.stdout.isatty() else ""
 
-    def fail(self, start_of_output: int, mend: str = "") -> NoReturn:
+    def fail(self, start_of_output: int, remedy: str = "") -> NoReturn:
         """Raise UserError with what the failed command's output means."""
         with self.state.log.open(encoding="utf-8", errors="replace") as log:
             log.seek(start_of_output)
             what, usual = explain(log.read())
-        raise UserError(f"{what}. {mend or usual}, then run the same again. All output: {self.state.log}")
+        raise UserError(f"{what}. {remedy or usual}, then run the same again. All output: {self.state.log}")
 
     def ask(self, args: list[str]) -> str:
         """Return what a program of the environment prints; raise UserError if it fails."""
@@ -243,8 +243,8 @@ class Runner:
         with self.state.log.open("a", encoding="utf-8") as log:
             print(f"\n$ {' '.join(args)}\n{done.stdout}{done.stderr}", file=log)
             if done.returncode != 0:
-                what, mend = explain(done.stderr)
-                raise UserError(f"{what}. {mend}, then run the same again. All output: {self.state.log}")
+                what, remedy = explain(done.stderr)
+                raise UserError(f"{what}. {remedy}, then run the same again. All output: {self.state.log}")
         return done.stdout
 
     # The calls of the plan.
@@ -308,14 +308,14 @@ def environment(venv: Path) -> dict[str, str]:
 
 
 def explain(output: str) -> tuple[str, str]:
-    """Return what a failed command's output means, and how to mend it."""
-    for pattern, what, mend in FAILURES:
+    """Return what a failed command's output means, and the remedy."""
+    for pattern, what, remedy in FAILURES:
         if found := re.search(pattern, output):
-            return what.format(*found.groups()), mend
+            return what.format(*found.groups()), remedy
     lines = output.strip().splitlines() or ["nothing"]
     errors = [line for line in lines if re.search(r"\berror\b[: ]", line, flags=re.IGNORECASE)]
-    said = lines[-1] if "Traceback" in output else (errors or lines)[0]
-    return f"a command failed and said: {said.strip()[:200]}", "See the log"
+    message = lines[-1] if "Traceback" in output else (errors or lines)[0]
+    return f"a command failed: {message.strip()[:200]}", "See the log"
 
 
 @contextmanager
@@ -333,7 +333,7 @@ def terminate_as_interrupt() -> Iterator[None]:
 
 
 def spell(seconds: float) -> str:
-    """Return a duration for people: "42 s" or "3 min 12 s"."""
+    """Return a duration as text: "42 s" or "3 min 12 s"."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 

@@ -1,12 +1,12 @@
 """What set-up remembers, in `.venv/horovod-twins/`.
 
 stamp.json   written last, removed first: what is installed, and from which lock files. No stamp, no use.
-place.json   where and for what kind of machine this environment was made; if that changed it is made anew
+place.json   where and for what kind of machine this environment was made; if that changed it is created again
 chosen       the frameworks asked for last, the default of the next time
-installing   there while pip changes the environment: found at the start, the environment is made anew,
+installing   there while pip changes the environment: found at the start, the environment is created again,
              for a package that pip was unpacking can look installed
 lock         held while a set-up works here
-setup.log    everything that pip and CMake said
+setup.log    the output of pip and CMake
 """
 
 import fcntl
@@ -53,7 +53,7 @@ class State:
         return tuple(name for name in names if name in FRAMEWORKS)
 
     def gpu(self) -> bool | None:
-        """Tell whether this environment was made for a GPU; None if there is none yet.
+        """Return whether this environment was made for a GPU; None if there is none yet.
 
         It stays as it was made: a cluster's login node without a GPU shares it with the nodes that have one.
         """
@@ -61,7 +61,7 @@ class State:
         return answer if isinstance(answer, bool) else None
 
     def satisfies(self, request: Request) -> bool:
-        """Tell whether all that is asked for is installed, whole and current. More may be installed."""
+        """Return whether all that is asked for is installed, whole and current. More may be installed."""
         stamp = read(self.folder / "stamp.json")
         return (
             stamp.get("fingerprint") == fingerprint(request)
@@ -71,7 +71,7 @@ class State:
         )
 
     def usable(self, request: Request) -> bool:
-        """Tell whether there is an environment to build upon: made here, for this kind of machine, unbroken."""
+        """Return whether there is an environment to build upon: made here, for this kind of machine, unbroken."""
         whole = (self.venv / "bin" / "python").exists() and not self.installing.exists()
         return whole and read(self.folder / "place.json") == place(request)
 

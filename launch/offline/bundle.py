@@ -101,7 +101,7 @@ def unpack(tar: tarfile.TarFile, folder: Path) -> None:
             problem = "it is there twice"
         seen.add(member.name)
         if problem:
-            raise UserError(f"the tar file is no bundle of `stage`: {problem}. Received: {member.name!r}. Stage anew")
+            raise UserError(f"the tar file is no bundle: {problem}. Received: {member.name!r}. Pack it again")
     needed, free = sum(member.size for member in members), shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(disk_is_short(needed, free, folder.parent))
@@ -149,7 +149,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     for file in manifest["files"]:
         top = PurePosixPath(file["path"]).parts[:1]
         if problem_of_path(file["path"]) or top[0] not in (*PARTS, SCRIPT):
-            raise UserError(f"the bundle's list names no file of a bundle. Received: {file['path']!r}. Stage anew")
+            raise UserError(f"the bundle's list names no file of a bundle. Received: {file['path']!r}. Pack it again")
     return dict(manifest)
 
 

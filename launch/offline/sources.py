@@ -27,7 +27,7 @@ def code_sources(root: Path, place: Path, *, uncommitted: bool) -> list[Source]:
     Args:
         root: of the project.
         place: an empty folder, for files as they were committed.
-        uncommitted: take the files as they lie there, changes included.
+        uncommitted: take the files of the working tree, changes included.
 
     Raises:
         UserError: there are changes that are not committed.
@@ -51,7 +51,7 @@ def _require_committed(root: Path) -> None:
         more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         raise UserError(
             f"there are changes that are not committed. Received: {', '.join(changed[:SHOWN])}{more}. Commit them, or "
-            "pack the files as they lie there: --uncommitted"
+            "pack the files of the working tree: --uncommitted"
         )
 
 
@@ -61,8 +61,8 @@ def _git(root: Path, *arguments: str) -> bytes:
     except FileNotFoundError:
         raise UserError(f"this folder is a checkout of git. Received: {root}, and no git here. Install it") from None
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
-        raise UserError(f"git {arguments[0]} failed. Received: {said[0]}. Mend the checkout in {root}")
+        output = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
+        raise UserError(f"git {arguments[0]} failed. Received: {output[0]}. Repair the checkout in {root}")
     return done.stdout
 
 
@@ -88,10 +88,10 @@ def _files_without_git(root: Path) -> Iterator[str]:
 
 
 def dataset_sources(names: list[str]) -> list[Source]:
-    """Return the files of data sets: entries of the cache, made first if need be, and prepared images.
+    """Return the files of data sets: entries of the cache, fetched first if needed, and prepared images.
 
     Raises:
-        UserError: a data set that cannot be had or packed, or a damaged one.
+        UserError: a data set that cannot be fetched or packed, or a damaged one.
     """
     sources = []
     for name in names:
@@ -143,7 +143,7 @@ def _input(file: Path) -> Source:
 
 
 def require_different_names(sources: list[Source]) -> None:
-    """Raise UserError if two files would come to lie at one place."""
+    """Raise UserError if two files would have the same path."""
     seen: dict[str, Path] = {}
     for source in sources:
         if bundle.problem_of_path(source.path):

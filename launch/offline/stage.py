@@ -54,18 +54,20 @@ def add_command(commands: Any) -> None:
     )
     wheels = parser.add_mutually_exclusive_group()
     wheels.add_argument("--wheels", type=Path, metavar="FOLDER", help="already filled: make wheels WHEELS=DIR")
-    wheels.add_argument("--no-wheels", action="store_true", help="leave the packages out")
+    wheels.add_argument("--no-wheels", action="store_true", help="pack no packages")
     parser.add_argument(
-        "--uncommitted", action="store_true", help="pack the code as it lies here, changes that are not committed too"
+        "--uncommitted",
+        action="store_true",
+        help="pack the code of the working tree, uncommitted changes included",
     )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Gather, pack, tell the sizes.
+    """Gather, pack, print the sizes.
 
     Raises:
-        UserError: something cannot be had, is damaged, or does not fit.
+        UserError: something cannot be fetched, is damaged, or does not fit.
     """
     out = expanded(options.output).absolute()
     with terminate_as_interrupt(), packing.temporary_place(out) as place:

@@ -113,5 +113,5 @@ def require_all(request: Request, sources: list[Source]) -> None:
 
 
 def has_built_horovod(sources: list[Source]) -> bool:
-    """Tell whether a built Horovod is among the wheels."""
+    """Return whether a built Horovod is among the wheels."""
     return any(source.path.startswith("wheels/horovod/") for source in sources)

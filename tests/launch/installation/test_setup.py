@@ -225,7 +225,7 @@ def test_a_changed_tool_setting_changes_nothing(clone: Path, state: setup_state.
     assert state.satisfies(Request(root=clone))
 
 
-def test_an_environment_left_by_an_interrupted_pip_is_made_anew(clone: Path, state: setup_state.State) -> None:
+def test_an_environment_left_by_an_interrupted_pip_is_created_again(clone: Path, state: setup_state.State) -> None:
     request = Request(root=clone)
     half_installed = clone / ".venv" / "lib" / "half"
     half_installed.mkdir(parents=True)
@@ -237,7 +237,7 @@ def test_an_environment_left_by_an_interrupted_pip_is_made_anew(clone: Path, sta
     assert not state.usable(request)
 
 
-def test_a_moved_clone_is_set_up_anew(clone: Path, state: setup_state.State) -> None:
+def test_a_moved_clone_is_set_up_again(clone: Path, state: setup_state.State) -> None:
     state.finish(Request(root=clone))
     moved = clone.with_name("moved")
     clone.rename(moved)
@@ -283,7 +283,7 @@ def test_a_set_up_waits_for_another_one_in_the_same_clone(clone: Path) -> None:
 
 
 def is_running(process: int) -> bool:
-    """Tell whether a process still runs; one that ended and that nobody asked about yet does not."""
+    """Return whether a process still runs; one that ended and that nobody asked about yet does not."""
     try:
         return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -342,7 +342,7 @@ def test_a_path_with_blanks_is_refused(tmp_path: Path) -> None:
 
 def test_a_failed_command_names_the_log(clone: Path, state: setup_state.State) -> None:
     runner = setup_run.Runner(Request(root=clone), state, Machine())
-    with pytest.raises(UserError, match=r"a command failed and said: x.cc:1: error: no such thing.*setup\.log"):
+    with pytest.raises(UserError, match=r"a command failed: x.cc:1: error: no such thing.*setup\.log"):
         runner.run(Command(("sh", "-c", "echo compiling; echo x.cc:1: error: no such thing; exit 1")))
     assert "compiling" in state.log.read_text(encoding="utf-8")
 
@@ -356,7 +356,7 @@ def test_a_failed_command_names_the_log(clone: Path, state: setup_state.State) -
         ("c++: fatal error: Killed signal terminated program cc1plus", "memory"),
         ("ERROR: No matching distribution found for torch==2.13.0", "pip finds no torch==2.13.0"),
         ("Traceback (most recent call last):\nImportError: libmpi.so.40", "ImportError: libmpi.so.40"),
-        ("", "said: nothing"),
+        ("", "a command failed: nothing"),
     ],
 )
 def test_output_is_explained(output: str, what: str) -> None:
@@ -468,8 +468,8 @@ def test_the_installed_horovod_holds_no_absolute_path() -> None:
 def test_help_lists_every_target() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = next(line for line in text.splitlines() if line.startswith(".PHONY:")).split()[1:]
-    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert [target for target in targets if f"make {target} " not in told] == []
+    printed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [target for target in targets if f"make {target} " not in printed] == []
 
 
 @pytest.mark.long

@@ -40,7 +40,7 @@ WITHOUT_NETWORK = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-ro
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout of git that holds the project as it lies here, all of it committed."""
+    """A checkout of git that holds the project's working tree, all of it committed."""
     folder = tmp_path_factory.mktemp("checkout") / "project"
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
@@ -106,18 +106,18 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """Run a command that has to be refused; return the one line that says why."""
     capsys.readouterr()
     run_launch(*arguments, code=EXIT_CODE_USER_ERROR)
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1, told
-    assert "Received: " in told
-    return told
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1, printed
+    assert "Received: " in printed
+    return printed
 
 
 def unstage_refused(capsys: pytest.CaptureFixture[str], bundle: Path, folder: Path) -> str:
     """Let a bundle be refused; assert that nothing was left anywhere."""
     beside = sorted(folder.parent.iterdir())
-    told = refused(capsys, "unstage", bundle, "--folder", folder, "--cache", folder.parent / "cache")
+    printed = refused(capsys, "unstage", bundle, "--folder", folder, "--cache", folder.parent / "cache")
     assert sorted(folder.parent.iterdir()) == beside
-    return told
+    return printed
 
 
 def as_tar(bundle: Path, tar: Path, change: Callable[[tarfile.TarInfo], tarfile.TarInfo] | None = None) -> Path:
@@ -173,9 +173,9 @@ def test_a_bundle_sets_up_where_nothing_is(project: Path, weights: Path, tmp_pat
         subprocess.run(["tar", "xf", str(out)], cwd=tmp_path, check=True)
     home, target = tmp_path / "home", tmp_path / "there"
     # -I: nothing of the project is found, wherever this is called.
-    told = without_network([BASE_PYTHON, "-I", "bundle/unstage.py", "--folder", target], folder=tmp_path, home=home)
-    assert f"cd {target}" in told
-    assert "--dataset mnist" in told
+    printed = without_network([BASE_PYTHON, "-I", "bundle/unstage.py", "--folder", target], folder=tmp_path, home=home)
+    assert f"cd {target}" in printed
+    assert "--dataset mnist" in printed
     run_launch("unstage", tmp_path / "bundle", "--check")  # it is still whole
 
     code = committed(project)
@@ -222,8 +222,8 @@ def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path: Path, kind: 
     if kind == "tar":
         subprocess.run(["tar", "xf", str(out)], cwd=tmp_path, check=True)
     unstage_it = [BASE_PYTHON, "-I", "bundle/unstage.py", "--folder", target]
-    told = without_network(unstage_it, folder=tmp_path, home=home)
-    assert "building Horovod" not in told
+    printed = without_network(unstage_it, folder=tmp_path, home=home)
+    assert "building Horovod" not in printed
     for framework in State(ROOT).chosen():
         train(target / ".venv" / "bin" / "python", framework, target, tmp_path)
 
@@ -262,10 +262,10 @@ def test_changes_are_refused_or_packed_when_asked_for(
     (changed / "LICENSE").write_text("mine\n", encoding="utf-8")
     (changed / "new.txt").write_text("new\n", encoding="utf-8")
     (changed / "README.md").unlink()
-    told = refused(capsys, "stage", "-o", tmp_path / "bundle", "--no-wheels")
-    assert "LICENSE" in told
-    assert "new.txt" in told
-    assert "--uncommitted" in told
+    printed = refused(capsys, "stage", "-o", tmp_path / "bundle", "--no-wheels")
+    assert "LICENSE" in printed
+    assert "new.txt" in printed
+    assert "--uncommitted" in printed
     run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--uncommitted")
     assert (tmp_path / "bundle" / "code" / "LICENSE").read_text(encoding="utf-8") == "mine\n"
     assert (tmp_path / "bundle" / "code" / "new.txt").exists()
@@ -323,8 +323,8 @@ def test_two_inputs_of_one_name_are_refused(
 ) -> None:
     other = tmp_path / weights.name
     shutil.copy(weights, other)
-    told = refused(capsys, "stage", "-o", tmp_path / "bundle", "--no-wheels", "--weights", weights, other)
-    assert str(other) in told
+    printed = refused(capsys, "stage", "-o", tmp_path / "bundle", "--no-wheels", "--weights", weights, other)
+    assert str(other) in printed
 
 
 def test_nothing_is_overwritten_by_staging(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -334,13 +334,13 @@ def test_nothing_is_overwritten_by_staging(project: Path, tmp_path: Path, capsys
     assert "no/bundle" not in refused(capsys, "stage", "-o", tmp_path / "no" / "bundle", "--no-wheels")
 
 
-def test_wheels_that_set_up_would_miss_are_told_before_they_are_carried_away(
+def test_wheels_that_set_up_would_miss_are_reported_before_they_are_packed(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "tqdm-4.70.1-py3-none-any.whl").touch()
-    told = refused(capsys, "stage", "-o", tmp_path / "bundle", "--wheels", tmp_path / "wheels")
-    assert "annotated-types==" in told
+    printed = refused(capsys, "stage", "-o", tmp_path / "bundle", "--wheels", tmp_path / "wheels")
+    assert "annotated-types==" in printed
 
 
 def test_wheels_of_every_pin_are_complete() -> None:
@@ -441,8 +441,8 @@ def test_a_tar_file_that_would_write_elsewhere_is_refused(
     member.type, member.linkname = kind, "/etc/passwd"
     add_member(tar, member)
     (tmp_path / "place").mkdir()
-    told = unstage_refused(capsys, tar, tmp_path / "place" / "there")
-    assert repr(name) in told
+    printed = unstage_refused(capsys, tar, tmp_path / "place" / "there")
+    assert repr(name) in printed
     assert not Path("/tmp/evil-of-test-stage").exists()
 
 
@@ -525,10 +525,10 @@ def test_a_set_up_that_fails_is_one_line_and_can_be_resumed(
     (own / bundle_format.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
     (own / "wheels").mkdir()
     run_launch("unstage", own, "--folder", tmp_path / "there", code=2)
-    told = capfd.readouterr().err
-    assert told.splitlines()[0].startswith("setup: error: pip finds no")
-    assert "unstage: error: set-up failed" in told.splitlines()[-1]
-    assert "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert printed.splitlines()[0].startswith("setup: error: pip finds no")
+    assert "unstage: error: set-up failed" in printed.splitlines()[-1]
+    assert "Traceback" not in printed
     assert (tmp_path / "there" / unstage.UNFINISHED).exists()
 
 
@@ -604,10 +604,10 @@ def test_for_ppc64le_pure_wheels_go_on_top_of_modules(
     monkeypatch.setattr("platform.machine", lambda: "ppc64le")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache", tmp_path / "cache")
-    told = capfd.readouterr().out
-    assert "torch==" in told
-    assert "numpy==" in told
-    assert "tensorflow" not in told
+    printed = capfd.readouterr().out
+    assert "torch==" in printed
+    assert "numpy==" in printed
+    assert "tensorflow" not in printed
     python = tmp_path / "there" / ".venv" / "bin" / "python"
     program = "import tyro, launch; print(tyro.__file__, launch.__file__)"
     found = subprocess.run(
@@ -626,7 +626,7 @@ def test_of_a_folder_of_wheels_the_pure_ones_of_the_pinned_versions_are_taken(tm
         f"tqdm-{pins['tqdm']}-py3-none-any.whl",
         f"numpy-{pins['numpy']}-cp311-cp311-manylinux_2_28_x86_64.whl",
         "tyro-0.0.1-py3-none-any.whl",
-        "jinja2-3.1.6-py3-none-any.whl",
+        "networkx-3.6.1-py3-none-any.whl",
     ):
         (tmp_path / name).touch()
     sources = stage_wheels.pure_sources(request, tmp_path)
@@ -666,9 +666,9 @@ def test_a_disk_too_small_for_the_bundle_is_one_line(
 ) -> None:
     if not known:
         monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**12))
-    # Uncommitted: as the files lie there, so that none of them is written before the bundle is.
-    told = refused(capsys, "stage", "-o", small_disk / name, "--no-wheels", "--uncommitted")
-    assert ("needed" if known else "No space left on device") in told
+    # Uncommitted: the files of the working tree, so that none of them is written before the bundle is.
+    printed = refused(capsys, "stage", "-o", small_disk / name, "--no-wheels", "--uncommitted")
+    assert ("needed" if known else "No space left on device") in printed
     assert list(small_disk.iterdir()) == []
 
 
@@ -686,16 +686,16 @@ def test_a_disk_too_small_to_set_up_on_is_one_line(
     received = as_tar(bundle, tmp_path / "bundle.tar") if kind == "tar" else bundle
     if not known:
         monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**12))
-    told = unstage_refused(capsys, received, small_disk / "there")
-    assert ("needed" if known else "No space left on device") in told
+    printed = unstage_refused(capsys, received, small_disk / "there")
+    assert ("needed" if known else "No space left on device") in printed
 
 
-def test_progress_tells_size_and_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_shows_size_and_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     progress = bundle_format.Progress("packing", 10**9)
     progress.started -= 300
     progress.shown -= 1
     progress.add(250_000_000)
-    told = re.search(r"packing: 250.0 MB of 1.0 GB, about (\d+) s left", capsys.readouterr().err)
-    assert told
-    assert 900 <= int(told[1]) < 1200
+    printed = re.search(r"packing: 250.0 MB of 1.0 GB, about (\d+) s left", capsys.readouterr().err)
+    assert printed
+    assert 900 <= int(printed[1]) < 1200
