@@ -45,7 +45,8 @@ ELSEWHERE = {
 STARTERS = ("horovodrun", "mpirun", "srun", "docker", "apptainer")  # of a Python program, which is looked at
 # A Python program of ours -> the test that runs it.
 SCRIPTS = {
-    "launch/unstage.py": "tests/launch/offline/test_stage.py",
+    "keras_impl/minimal.py": "tests/end_to_end/test_minimal.py",
+    "torch_impl/minimal.py": "tests/end_to_end/test_minimal.py",
     "bundle/unstage.py": "tests/launch/offline/test_stage.py",
     "tests/run.py": "tests/test_run.py",
     "tests/support/slow_link.py": "tests/end_to_end/test_slow_link.py",
