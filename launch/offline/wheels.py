@@ -9,7 +9,7 @@ from launch.installation import horovod_wheel
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
 from launch.installation.plan import Request
-from launch.installation.state import State
+from launch.installation.state import SetupState
 from launch.offline.packing import Source
 
 MISSING_SHOWN = 5
@@ -22,7 +22,7 @@ def request_of(root: Path, frameworks: tuple[str, ...]) -> Request:
     Raises:
         UserError: that is not set up.
     """
-    state = State(root)
+    state = SetupState(root)
     wanted = frameworks or state.installed()[0] or setup_plan.FRAMEWORKS
     request = Request(root=root, frameworks=wanted, gpu=bool(state.gpu()))
     if not state.satisfies(request):
@@ -35,7 +35,7 @@ def request_of(root: Path, frameworks: tuple[str, ...]) -> Request:
 
 def fill(request: Request, folder: Path) -> None:
     """Put all packages, Horovod's source and the built wheel into a folder."""
-    state = State(request.root)
+    state = SetupState(request.root)
     with state.locked():
         setup_run.fill_wheels(request, state, folder)
 
@@ -45,7 +45,7 @@ def fill_pure(request: Request, folder: Path) -> None:
 
     What the frameworks need is left out: where they come from modules, their packages do, too.
     """
-    state = State(request.root)
+    state = SetupState(request.root)
     lock = ("--no-deps", "-r", str(request.lock_files / "base.txt"))
     with state.locked():
         runner = setup_run.Runner(request, state, setup_run.Machine())

@@ -25,7 +25,7 @@ from common.utils import cache_folder as cache
 from launch import __main__ as launch_program
 from launch.installation import horovod_wheel
 from launch.installation import plan as setup_plan
-from launch.installation.state import State
+from launch.installation.state import SetupState
 from launch.offline import bundle as bundle_format
 from launch.offline import stage, unstage
 from launch.offline import wheels as stage_wheels
@@ -224,7 +224,7 @@ def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path: Path, kind: 
     unstage_it = [BASE_PYTHON, "-I", "bundle/unstage.py", "--folder", target]
     printed = without_network(unstage_it, folder=tmp_path, home=home)
     assert "building Horovod" not in printed
-    for framework in State(ROOT).chosen():
+    for framework in SetupState(ROOT).chosen():
         train(target / ".venv" / "bin" / "python", framework, target, tmp_path)
 
 
@@ -592,7 +592,7 @@ def test_for_ppc64le_pure_wheels_go_on_top_of_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """All but the processor is real: the wheels, the environment on top of another Python's packages, their install."""
-    state = State(ROOT)
+    state = SetupState(ROOT)
     if not state.satisfies(setup_plan.Request(root=ROOT, frameworks=("torch",), gpu=bool(state.gpu()))):
         pytest.skip("wheels are taken from a clone that is set up: make setup")
     run_launch("stage", "-o", tmp_path / "bundle", "--site", "cte-power", "--frameworks", "torch", "--uncommitted")
