@@ -22,7 +22,7 @@ SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") \
 	$(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-ci test-all lint types bench parity smoke report wheels lock cloud-parsers clean
+.PHONY: help setup train test test-ci test-all lint types bench parity smoke report results wheels lock cloud-parsers clean
 
 help: ## list the targets
 	@echo "Targets:"
@@ -77,6 +77,10 @@ smoke: ## every kind of experiment at toy size, both frameworks, under 5 minutes
 report: ## one page of what RUNS tell, in OUT (default: those of make smoke, report.html)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)"
 	@.venv/bin/python -m analysis report $(RUNS) -o "$(OUT)" $(ARGS)
+
+results: ## write the tables of results in README.md and analysis/README.md (ARGS="--add RUNS..." adds runs first)
+	@$(SETUP) --frameworks "$(FRAMEWORKS)"
+	@.venv/bin/python -m analysis results $(ARGS)
 
 wheels: ## fill WHEELS=DIR for `make setup WHEELS=DIR` on a machine without network
 	@test -n "$(WHEELS)" || { echo "make wheels: name the folder: make wheels WHEELS=DIR" >&2; exit 2; }

@@ -9,7 +9,7 @@ python -m analysis compare RUN RUN                    two runs on one screen
 python -m analysis report RUNS... -o report.html      all of it in one self-contained page
 python -m analysis times RUNS...                      times of epochs; mean epoch, test and total
 python -m analysis check RUNS...                      why a run or a comparison is not valid
-python -m analysis aa-test RUNS...                how often the comparison errs
+python -m analysis a-against-a RUNS...                how often the comparison errs
 python -m analysis parity FOLDER                      what the proofs of `python -m launch parity` showed
 python -m analysis parity RUN RUN                     whether two runs were the same experiment
 python -m analysis bench FILE                         the speed that `python -m launch bench` measured
@@ -18,12 +18,14 @@ python -m analysis experiment FOLDER                  medians of each cell of an
 python -m analysis import-thesis FOLDER -o RUNS       the raw files of the thesis as run folders
 python -m analysis thesis RUNS...                     its tables and figures, with the published values
 python -m analysis ring --ranks 4                     the ring all-reduce, pass by pass
+python -m analysis results                            the tables of results in this repository's pages
 """
 
 import sys
 from collections.abc import Sequence
 
-from analysis.questions import aa_test, bench, check, compare, experiment, frameworks, times, verify
+from analysis.questions import aa_test as a_against_a
+from analysis.questions import bench, check, compare, experiment, frameworks, times, verify
 from analysis.questions.clouds import command as clouds
 from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
@@ -31,6 +33,7 @@ from analysis.questions.parity import command as parity
 from analysis.questions.ring import command as ring
 from analysis.questions.scaling import command as scaling
 from analysis.report import command as report
+from analysis.results import command as results
 from analysis.thesis import command as thesis
 from analysis.thesis import import_command as import_thesis
 from common.utils.command_line import Parser, run_command
@@ -45,7 +48,7 @@ COMMANDS = (
     compare,
     report,
     check,
-    aa_test,
+    a_against_a,
     parity,
     bench,
     verify,
@@ -53,6 +56,7 @@ COMMANDS = (
     import_thesis,
     thesis,
     ring,
+    results,
 )
 
 

@@ -100,7 +100,7 @@ ORDER = {
         {"jobs", "checks"},
         {"transfer"},
     ],
-    "analysis": [{"runs", "stats"}, {"output"}, {"questions"}, {"thesis"}, {"report"}],
+    "analysis": [{"runs", "stats"}, {"output"}, {"questions"}, {"thesis"}, {"report", "results"}],
 }
 FILES_AT_MOST = 15
 

@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 from analysis.output.plots import save_figure
 from analysis.output.tables import FORMATS, Table, render
 from analysis.runs.published import checked_sources, published_notes, published_runs
-from analysis.runs.reading import load_runs
-from analysis.runs.table import Selection
+from analysis.runs.reading import Selection, read_runs
 from common.errors import UserError
 
 
@@ -104,7 +103,8 @@ def named_runs(options: argparse.Namespace) -> Selection:
         UserError: there are no runs, or a source is unknown.
     """
     sources = checked_sources(options.published)
-    return load_runs(options.runs, added=published_runs(sources), published=sources)
+    selection = read_runs(options.runs)
+    return replace(selection, runs=[*selection.runs, *published_runs(sources)], published=sources)
 
 
 def check_format(options: argparse.Namespace) -> None:

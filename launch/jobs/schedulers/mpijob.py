@@ -197,7 +197,7 @@ class Pod(Part):
     spec: PodSpec
 
 
-class PersistentVolumeClaimSpec(Part):
+class ClaimSpec(Part):
     """corev1.PersistentVolumeClaimSpec."""
 
     access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany"]]
@@ -205,13 +205,13 @@ class PersistentVolumeClaimSpec(Part):
     storage_class_name: Subdomain | None = None
 
 
-class PersistentVolumeClaim(Part):
+class Claim(Part):
     """corev1.PersistentVolumeClaim."""
 
     api_version: Literal["v1"] = "v1"
     kind: Literal["PersistentVolumeClaim"] = "PersistentVolumeClaim"
     metadata: Metadata
-    spec: PersistentVolumeClaimSpec
+    spec: ClaimSpec
 
 
 def host_name(job: str, *, worker: int) -> str:

@@ -1,7 +1,7 @@
 """The thesis's tables from the run folders that its raw files become: totals, speedups, accuracies, energies.
 
-The raw files are no part of the project: these tests are collected only where they lie, in the folder that THESIS_DATA
-names or in ../shared/reference/thesis.
+The raw files are not part of the project: these tests are collected only where the files
+are available, in the folder that THESIS_DATA names or in ../shared/reference/thesis.
 """
 
 from pathlib import Path
@@ -146,7 +146,7 @@ def test_energies(runs: Path, name: str) -> None:
     ],
 )
 def test_energy_delay_products(runs: Path, suffix: str, used: tuple[str, ...], every: tuple[str, ...]) -> None:
-    """Of mean time and mean energy, as the thesis has it; the CPU's sums stand for both."""
+    """Of mean time and mean energy, as the thesis has it; the CPU's sums are used for both."""
     for which, printed in (("used_devices", used), ("all_devices", every)):
         products = {}
         for name in ENVIRONMENTS:

@@ -1,7 +1,7 @@
 """The thesis's energies and energy-delay products from its raw traces, to the digits that it publishes.
 
-The traces are no part of the project: these tests are collected only where they lie, in the folder that THESIS_DATA
-names or in ../shared/reference/thesis.
+The traces are not part of the project: these tests are collected only where the files
+are available, in the folder that THESIS_DATA names or in ../shared/reference/thesis.
 """
 
 import pytest

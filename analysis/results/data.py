@@ -1,0 +1,65 @@
+"""Run folders and `parity.json` small and neutral enough to be committed: no weights, no host name, no local path."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from common.checks.parity_record import PARITY_FILE
+from common.errors import UserError, user_errors
+from common.run_folder.records import EPOCHS_FILE, RUN_FILE
+
+HOST = "host"  # replaces every host name
+FOLDER = "runs"  # replaces every path
+_PATH = re.compile(r"(?<![\w/.])/(?!sys/)\S+")  # /sys is the same on every Linux
+
+
+def add_data(source: Path, *, data: Path) -> int:
+    """Copy the finished runs of a folder, or of `launch parity`, into `data/<its name>`; return their number.
+
+    Records keep every measurement; hosts and paths are replaced, environment variables are left out.
+
+    Raises:
+        UserError: there are no runs in the folder, or it cannot be copied.
+    """
+    records = [file for file in sorted(source.glob(f"*/{RUN_FILE}")) if _state(file) == "finished"]
+    if not records and not (source / PARITY_FILE).exists():
+        raise UserError(f"there are no finished runs to add. Received: {source}. Name a folder of run folders")
+    target = data / source.resolve().name
+    with user_errors("copying results"):
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        for file in records:
+            folder = target / file.parent.name
+            folder.mkdir()
+            _write(folder / RUN_FILE, _neutral_record(file))
+            shutil.copyfile(file.with_name(EPOCHS_FILE), folder / EPOCHS_FILE)
+        if (source / PARITY_FILE).exists():
+            _write(target / PARITY_FILE, _neutral_record(source / PARITY_FILE))
+    return len(records)
+
+
+def _state(file: Path) -> str:
+    return str(json.loads(file.read_text(encoding="utf-8"))["status"].get("state"))
+
+
+def _write(file: Path, record: Any) -> None:
+    file.write_text(json.dumps(record, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def _neutral_record(file: Path) -> Any:
+    record = json.loads(file.read_text(encoding="utf-8"))
+    hosts = {record["environment"]["host"], *record.get("world", {}).get("hosts", [])}
+    record["environment"]["variables"] = {}
+    return _neutral(record, hosts=hosts)
+
+
+def _neutral(value: Any, *, hosts: set[str]) -> Any:
+    if isinstance(value, dict):
+        return {name: _neutral(one, hosts=hosts) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_neutral(one, hosts=hosts) for one in value]
+    if isinstance(value, str):
+        return HOST if value in hosts else _PATH.sub(FOLDER, value)
+    return value

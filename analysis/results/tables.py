@@ -1,0 +1,109 @@
+"""The tables of results: name in the pages -> how it is made from `analysis/data`."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.output.finding import Plot
+from analysis.output.tables import Table, render
+from analysis.questions import frameworks
+from analysis.questions.parity import command as parity
+from analysis.questions.scaling import command as scaling
+from analysis.runs.reading import Selection, read_runs
+from common.checks.parity_record import read_parity
+from common.distributed.console import counted
+from common.measurement.interference import Interference
+from common.run_folder.environment import Environment
+from common.run_folder.records import Status
+
+PACKAGES = ("horovod", "torch", "tensorflow-cpu", "keras")
+
+
+def frameworks_table(data: Path) -> str:
+    """Return Keras against PyTorch, with what the runs ran on."""
+    selection = _runs(data / "results")
+    table = frameworks.find(selection).tables[0]
+    return f"{described(selection)}\n\n{_shown(_frame(table).drop(columns='p'), table.formats)}"
+
+
+def times_table(data: Path) -> str:
+    """Return training time, rate and test accuracy of each framework."""
+    _, times, accuracies = (_frame(table) for table in frameworks.find(_runs(data / "results")).tables)
+    cell = ["framework", "model, data set, np"]
+    merged = times.merge(accuracies, on=cell, suffixes=("", ", accuracy"))
+    shown = [*cell, "n", "training, s", "95 % interval", "images/s", "accuracy, %", "95 % interval, accuracy"]
+    return _shown(merged[shown], {"n": "d", "training, s": ".2f", "images/s": ",.0f", "accuracy, %": ".2f"})
+
+
+def scaling_table(data: Path) -> str:
+    """Return the speedups of training over one rank."""
+    table = scaling.find(_runs(data / "results")).tables[0]
+    speedups = _frame(table).drop(columns=["total, s", "speedup", "95 % interval", "efficiency"])
+    return _shown(speedups[speedups["scaling"] != "base"], table.formats)
+
+
+def parity_table(data: Path) -> str:
+    """Return the largest differences between the two frameworks, a row per model."""
+    comparisons = pd.DataFrame([asdict(one) for one in read_parity(data / "parity").comparisons])
+    # Without first weights, whose limit is 0.
+    judged = comparisons[(comparisons["tolerance"] > 0) & (comparisons["dtype"] == "float64")]
+    between = judged["between"].map(lambda names: names[0].split()[0] != names[1].split()[0])
+    by_model = judged[between].groupby("model", sort=False)
+    shown = by_model.agg(comparisons=("difference", "size"), largest=("difference", "max"), limit=("tolerance", "min"))
+    shown = shown.reset_index().rename(columns={"largest": "largest relative difference, float64"})
+    return _shown(shown, {"comparisons": "d", "largest relative difference, float64": ".1e", "limit": ".0e"})
+
+
+TABLES: dict[str, Callable[[Path], str]] = {
+    "frameworks": frameworks_table,
+    "times": times_table,
+    "scaling": scaling_table,
+    "parity": parity_table,
+}
+FIGURES = ("frameworks-time", "losses")
+
+
+def plots(data: Path) -> list[Plot]:
+    """Return the plots whose names are in FIGURES."""
+    selection = _runs(data / "results")
+    found = [*frameworks.find(selection).plots, *parity.find(data / "parity").plots]
+    return [plot for plot in found if plot.name in FIGURES]
+
+
+def described(selection: Selection) -> str:
+    """Return a sentence about the runs: how many, when, on what, with which versions, and what else was at work."""
+    runs = selection.runs
+    records = [run.record for run in runs]
+    environments = [one.environment for one in records if isinstance(one.environment, Environment)]
+    machines = dict.fromkeys(f"{one.processor} with {one.cores} cores" for one in environments)
+    versions = dict.fromkeys(f"{name} {one.packages[name]}" for one in environments for name in PACKAGES
+                             if name in one.packages)  # fmt: skip
+    days = sorted({one.status.started_at[:10] for one in records if isinstance(one.status, Status)})
+    epochs = sorted({int(run.total("epochs")) for run in runs})
+    seeds = {run.seed for run in runs}
+    disturbed = sum(
+        isinstance(one.isolation, Interference) and bool(one.isolation.other_processes_before) for one in records
+    )
+    return (
+        f"{counted(len(runs), 'run')} with {counted(len(seeds), 'seed')}, {counted(epochs[-1], 'epoch')} each, of "
+        f"{' and '.join(days)} on {' and '.join(machines)}; {', '.join(versions)}. "
+        f"Before {disturbed} of the runs, other processes used the machine."
+    )
+
+
+@cache
+def _runs(folder: Path) -> Selection:
+    return read_runs([folder])
+
+
+def _frame(table: Table) -> pd.DataFrame:
+    return pd.DataFrame([*table.rows], columns=[*table.headings], dtype=object)
+
+
+def _shown(frame: pd.DataFrame, formats: dict[str, str]) -> str:
+    """Return a table in Markdown, without empty columns."""
+    frame = frame.dropna(axis="columns", how="all")
+    return render(Table("", [*frame], frame.to_numpy().tolist(), formats), "md")

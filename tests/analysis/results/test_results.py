@@ -1,0 +1,92 @@
+"""`python -m analysis results`: pages equal what the command writes; the committed data is small and neutral."""
+
+import json
+from pathlib import Path
+
+import pytest
+from builders import make_run_record, write_both, write_run
+
+from analysis.__main__ import main
+from analysis.results import command
+from analysis.results.command import DATA, PAGES, ROOT, with_results
+from analysis.results.data import HOST, add_data
+from analysis.results.tables import FIGURES, TABLES, plots
+from analysis.runs.reading import read_runs
+from common.errors import UserError
+from common.run_folder.records import EPOCHS_FILE, RUN_FILE
+
+MOST_BYTES = 700_000
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_tables_of_a_page_are_what_the_command_writes(name: str) -> None:
+    page = (ROOT / name).read_text(encoding="utf-8")
+    assert with_results(page, data=DATA) == page
+    assert page.count("<!-- results: ") == page.count("<!-- end of results -->")
+
+
+def test_a_table_that_was_edited_by_hand_is_replaced() -> None:
+    page = "Before\n<!-- results: parity -->\n| model | by hand |\n<!-- end of results -->\nAfter\n"
+    written = with_results(page, data=DATA)
+    assert written.startswith("Before\n<!-- results: parity -->\n| model ") and "by hand" not in written
+    assert written.endswith("|\n<!-- end of results -->\nAfter\n") and with_results(written, data=DATA) == written
+
+
+def test_an_unknown_table_is_an_error() -> None:
+    with pytest.raises(UserError, match="no such table of results"):
+        with_results("<!-- results: speed -->\n<!-- end of results -->", data=DATA)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_has_rows(name: str) -> None:
+    lines = TABLES[name](DATA).splitlines()
+    assert sum(line.startswith("| ") for line in lines) >= 2
+
+
+def test_every_figure_is_made_and_committed() -> None:
+    assert {plot.name for plot in plots(DATA)} == set(FIGURES)
+    assert all((command.FIGURES / f"{name}.png").is_file() for name in FIGURES)
+
+
+def test_the_committed_data_is_small_neutral_and_valid() -> None:
+    files = [file for file in DATA.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < MOST_BYTES
+    assert {file.name for file in files} <= {RUN_FILE, EPOCHS_FILE, "parity.json"}
+    for record in DATA.rglob("*.json"):
+        found = json.loads(record.read_text(encoding="utf-8"))
+        assert found["environment"]["host"] == HOST and found["environment"]["variables"] == {}
+        assert not [word for word in words_of(found) if word.startswith(("/", "~")) and not word.startswith("/sys/")], (
+            record
+        )
+    selection = read_runs([DATA])
+    assert selection.left_out == [] and all(run.state == "finished" for run in selection.runs)
+
+
+def words_of(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [word for one in value.values() for word in words_of(one)]
+    if isinstance(value, list):
+        return [word for one in value for word in words_of(one)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_added_runs_keep_their_numbers_and_lose_host_and_paths(tmp_path: Path) -> None:
+    runs = write_both(tmp_path / "results", seeds=2)
+    (runs / "torch-1" / "weights.safetensors").write_bytes(b"large")
+    write_run(runs / "hosts", make_run_record(host="gpu17.example.org", ranks=2, name="/home/somebody/run"))
+    assert add_data(runs, data=tmp_path / "data") == 5
+    added = tmp_path / "data" / "results"
+    assert {file.name for file in added.rglob("*") if file.is_file()} == {RUN_FILE, EPOCHS_FILE}
+    text = "".join(file.read_text(encoding="utf-8") for file in added.rglob("*.json"))
+    assert "gpu17" not in text and "node1" not in text and "/home" not in text
+    before, after = (read_runs([folder]).runs for folder in (runs, added))
+    assert [run.record.totals for run in before] == [run.record.totals for run in after]
+    assert [run.record.hashes for run in before] == [run.record.hashes for run in after]
+    (runs / "hosts" / RUN_FILE).unlink()
+    assert add_data(runs, data=tmp_path / "data") == 4 and not (added / "hosts").exists()
+
+
+def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["results", "--add", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert f"there are no finished runs to add. Received: {tmp_path}." in error and error.count("\n") == 1
