@@ -9,7 +9,7 @@ python -m analysis compare RUN RUN                    two runs on one screen
 python -m analysis report RUNS... -o report.html      all of it in one self-contained page
 python -m analysis times RUNS...                      times of epochs; mean epoch, test and total
 python -m analysis check RUNS...                      why a run or a comparison is not valid
-python -m analysis a-against-a RUNS...                how often the comparison errs
+python -m analysis aa-test RUNS...                how often the comparison errs
 python -m analysis parity FOLDER                      what the proofs of `python -m launch parity` showed
 python -m analysis parity RUN RUN                     whether two runs were the same experiment
 python -m analysis bench FILE                         the speed that `python -m launch bench` measured
@@ -24,8 +24,7 @@ python -m analysis results                            the tables of results in t
 import sys
 from collections.abc import Sequence
 
-from analysis.questions import aa_test as a_against_a
-from analysis.questions import bench, check, compare, experiment, frameworks, times, verify
+from analysis.questions import aa_test, bench, check, compare, experiment, frameworks, times, verify
 from analysis.questions.clouds import command as clouds
 from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
@@ -48,7 +47,7 @@ COMMANDS = (
     compare,
     report,
     check,
-    a_against_a,
+    aa_test,
     parity,
     bench,
     verify,

@@ -325,3 +325,11 @@ def test_a_wrong_command_is_found(command: str, words: str) -> None:
 def test_programs_that_are_not_read_here_are_run_by_a_test() -> None:
     for program, reason in (ELSEWHERE | SCRIPTS | MODULES).items():
         assert not reason.startswith("tests/") or program.rpartition("/")[2] in (ROOT / reason).read_text(), program
+
+
+# Length
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*/README.md")), ids=lambda page: page.parent.name)
+def test_the_page_of_a_folder_is_short(page: Path) -> None:
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= 200

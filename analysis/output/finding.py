@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from analysis.output.plots import save_figure
 from analysis.output.tables import FORMATS, Table, render
 from analysis.runs.published import checked_sources, published_notes, published_runs
-from analysis.runs.reading import Selection, read_runs
+from analysis.runs.reading import load_runs
+from analysis.runs.table import Selection
 from common.errors import UserError
 
 
@@ -103,8 +104,7 @@ def named_runs(options: argparse.Namespace) -> Selection:
         UserError: there are no runs, or a source is unknown.
     """
     sources = checked_sources(options.published)
-    selection = read_runs(options.runs)
-    return replace(selection, runs=[*selection.runs, *published_runs(sources)], published=sources)
+    return load_runs(options.runs, added=published_runs(sources), published=sources)
 
 
 def check_format(options: argparse.Namespace) -> None:

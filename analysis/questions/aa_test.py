@@ -1,8 +1,8 @@
-"""`python -m analysis a-against-a`: what the comparison of times calls faster where nothing differs, and what it finds.
+"""`python -m analysis aa-test`: an A/A test of the comparison of times: its false alarms, and the delays it detects.
 
-Runs of one setting are split at random into two sides and compared as two frameworks would be. Paired: runs that
-followed each other make a pair, and chance says which is on which side, as in an interleaved experiment. Unpaired:
-chance alone makes the sides. A delay is planted by multiplying the times of one side.
+Runs of one setting are split at random into two sides and compared as two frameworks would be. Paired: consecutive
+runs make a pair, and chance assigns them to the sides, as in an interleaved experiment. Unpaired: chance alone makes
+the sides. A delay is injected by multiplying the times of one side.
 """
 
 import argparse
@@ -20,16 +20,16 @@ from analysis.output.finding import Finding, Plot, add_options, selected, show
 from analysis.output.plots import IDEAL, SETTINGS, framework_style
 from analysis.output.tables import Table
 from analysis.runs.cells import Cell, cells_of
-from analysis.runs.reading import Selection, StudiedRun
-from analysis.runs.validity import flags_of
+from analysis.runs.table import Selection, runs_in
+from analysis.runs.validity import cell_runs, flags_of
 from analysis.stats.inference import FEWEST_PAIRS, paired_depth, unpaired_depth, walsh_averages
 from common.run_folder.records import Status
 
 FEWEST_RUNS = 40
 MOST_CELLS = 2
-MOST_RUNS = 200  # of a cell: time and memory grow with their square
+MOST_RUNS = 200  # per cell: time and memory grow with their square
 SPLITS = 20_000
-AT_ONCE = 250  # splits, for the memory's sake
+BATCH = 250  # splits at a time, to limit memory
 SEED = 1
 DELAY = 0.05
 POWER = 0.9
@@ -37,9 +37,9 @@ POWER = 0.9
 
 @dataclass(frozen=True)
 class Splits:
-    """Intervals of the log ratio of the two sides, of all splits: (splits,) float64 each.
+    """Intervals of the log ratio of the two sides, one per split: (splits,) float64 each.
 
-    A delay shifts the ratio and nothing else, so these tell for every delay in how many splits it is found.
+    A delay shifts the ratio and nothing else, so these give the share of splits that detect it for every delay.
     """
 
     pairs: int
@@ -51,21 +51,21 @@ class Splits:
         """Share of splits in which one side is called faster, though both are the same."""
         return float(np.mean((self.low > 0) | (self.high < 0)))
 
-    def found(self, delay: float) -> float:
-        """Share of splits in which a planted delay, as a fraction, is found."""
+    def power(self, delay: float) -> float:
+        """Share of splits in which an injected delay, as a fraction, is detected."""
         return float(np.mean(self.low + math.log1p(delay) > 0))
 
     @property
     def smallest_delay(self) -> float:
-        """The smallest delay, as a fraction, that is found in POWER of the splits."""
+        """The smallest delay, as a fraction, that is detected in POWER of the splits."""
         return math.expm1(max(0.0, float(np.quantile(-self.low, POWER, method="inverted_cdf"))))
 
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = commands.add_parser(
-        "a-against-a",
-        help="how often the comparison errs: runs of one setting against themselves",
+        "aa-test",
+        help="A/A test: how often the comparison errs, on runs of one setting",
         description=f"Split runs of one setting (at least {FEWEST_RUNS}) at random and compare the halves.",
     )
     add_options(parser)
@@ -81,53 +81,53 @@ def find(selection: Selection) -> Finding:
     """Compare every cell of enough runs with itself."""
     cells = cells_of(selection.runs)
     enough = [cell for cell in cells if len(cell.timed) >= FEWEST_RUNS]
-    question = "How often is a framework called faster than itself, and which delay is found?"
+    question = "How often is a framework called faster than itself, and which delay is detected?"
     if not enough:
         most = max((len(cell.timed) for cell in cells), default=0)
         answer = (
-            f"No setting has the {FEWEST_RUNS} timed runs that this takes (the most is {most}): "
-            "`python -m launch experiment run a-against-a` makes them."
+            f"No setting has the {FEWEST_RUNS} timed runs that an A/A test takes (the most is {most}): "
+            "`python -m launch experiment run aa-test` makes them."
         )
-        return Finding(name="a-against-a", question=question, answer=answer, tables=[])
-    left = len(enough) - MOST_CELLS
+        return Finding(name="aa-test", question=question, answer=answer, tables=[])
+    more = len(enough) - MOST_CELLS
     cut = sum(len(cell.timed) > MOST_RUNS for cell in enough)
     enough = sorted(enough, key=lambda cell: -len(cell.timed))[:MOST_CELLS]
     splits = [(cell, paired_splits(seconds(cell)), unpaired_splits(seconds(cell))) for cell in enough]
     return Finding(
-        name="a-against-a",
+        name="aa-test",
         question=question,
         answer=" ".join(_sentence(cell, paired) for cell, paired, _ in splits),
         tables=[_table(splits), _by_pairs(enough)],
         plots=[_plot(splits)],
-        flags=[*selection.left_out, *flags_of([run for cell in enough for run in cell.runs], enough)],
+        flags=[*selection.left_out, *flags_of(cell_runs(enough), enough)],
         notes=[
-            f"{SPLITS:,} random splits (seed {SEED}) of the same runs each; a delay is planted by multiplying the "
-            "times of one side; paired: neighbours in time, as in an interleaved experiment",
-            "as chance splits the runs, at most 5 % are called faster whatever the runs are like: that tests the "
-            "comparison; which delay is found tells of the machine; neither tells of drift that meets one side alone, "
-            "as where the sides do not take turns",
-            *([f"{left} more settings have enough runs: only those with the most are shown"] if left > 0 else []),
-            *([f"of {cut} settings only the first {MOST_RUNS} runs are taken"] if cut else []),
+            f"{SPLITS:,} random splits (seed {SEED}) of the same runs each; a delay is injected by multiplying the "
+            "times of one side; paired: neighbors in time, as in an interleaved experiment",
+            "chance splits the runs, so at most 5 % should be called faster whatever the runs are like: that tests the "
+            "comparison; the delay that is detected depends on the noise of the machine; neither shows drift that "
+            "affects one side alone, as where the sides do not take turns",
+            *([f"{more} more settings have enough runs: only those with the most are shown"] if more > 0 else []),
+            *([f"of {cut} settings only the first {MOST_RUNS} runs are used"] if cut else []),
         ],
     )
 
 
 def seconds(cell: Cell) -> NDArray[np.float64]:
-    """Return the training seconds of the first timed runs in the order in which they were made, (runs,) float64."""
-    return np.array([run.training_seconds for run in sorted(cell.timed, key=_started_at)[:MOST_RUNS]])
-
-
-def _started_at(run: StudiedRun) -> str:
-    return run.record.status.started_at if isinstance(run.record.status, Status) else ""
+    """Return the training seconds of the first timed runs in the order in which they started, (runs,) float64."""
+    started = [
+        run.record.status.started_at if isinstance(run.record.status, Status) else "" for run in runs_in(cell.timed)
+    ]
+    order = np.argsort(started, kind="stable")[:MOST_RUNS]
+    return cell.timed["training_seconds"].to_numpy()[order]
 
 
 def paired_splits(values: NDArray[np.float64]) -> Splits:
-    """Return the splits of (runs,) values within pairs of neighbours; an odd one at the end is left out."""
+    """Return the splits of (runs,) values within pairs of neighbours; an odd one at the end is dropped."""
     random = np.random.default_rng(SEED)
     logs = np.log(values[: len(values) // 2 * 2])
     differences = logs[1::2] - logs[::2]
     pairs = len(differences)
-    signs = (random.choice([-1.0, 1.0], size=(AT_ONCE, pairs)) for _ in range(SPLITS // AT_ONCE))
+    signs = (random.choice([-1.0, 1.0], size=(BATCH, pairs)) for _ in range(SPLITS // BATCH))
     return _splits(pairs, (walsh_averages(differences * some) for some in signs), depth=paired_depth(pairs))
 
 
@@ -135,15 +135,15 @@ def unpaired_splits(values: NDArray[np.float64]) -> Splits:
     """Return the splits of (runs,) values into two halves by chance alone."""
     random = np.random.default_rng(SEED)
     logs, half = np.log(values), len(values) // 2
-    orders = (random.permuted(np.tile(logs, (AT_ONCE, 1)), axis=1) for _ in range(SPLITS // AT_ONCE))
+    orders = (random.permuted(np.tile(logs, (BATCH, 1)), axis=1) for _ in range(SPLITS // BATCH))
     differences = (
-        (some[:, :half, None] - some[:, None, half : 2 * half]).reshape(AT_ONCE, half * half) for some in orders
+        (some[:, :half, None] - some[:, None, half : 2 * half]).reshape(BATCH, half * half) for some in orders
     )
     return _splits(half, differences, depth=unpaired_depth(half, half))
 
 
 def _splits(pairs: int, differences: Iterable[NDArray[np.float64]], *, depth: int) -> Splits:
-    """Take the edges of the intervals from (AT_ONCE, differences) at a time."""
+    """Return the intervals of (BATCH, differences) at a time, between their `depth`-th smallest and largest."""
     low, high = [], []
     for some in differences:
         ordered = np.partition(some, (depth - 1, some.shape[1] - depth), axis=1)
@@ -155,14 +155,14 @@ def _splits(pairs: int, differences: Iterable[NDArray[np.float64]], *, depth: in
 def _sentence(cell: Cell, paired: Splits) -> str:
     return (
         f"{cell.name}: called faster than itself in {100 * paired.false_alarms:.1f} % of random splits of "
-        f"{2 * paired.pairs} runs into pairs; a planted delay of {100 * DELAY:g} % is found in "
-        f"{100 * paired.found(DELAY):.0f} %, one of {100 * paired.smallest_delay:.1f} % in {100 * POWER:.0f} %."
+        f"{2 * paired.pairs} runs into pairs; an injected delay of {100 * DELAY:g} % is detected in "
+        f"{100 * paired.power(DELAY):.0f} %, one of {100 * paired.smallest_delay:.1f} % in {100 * POWER:.0f} %."
     )
 
 
 def _table(splits: Sequence[tuple[Cell, Splits, Splits]]) -> Table:
-    found, smallest = f"a delay of {100 * DELAY:g} % found, %", f"found in {100 * POWER:.0f} %: a delay of, %"
-    headings = ["framework, model, data set, np", "runs", "median, s", "spread of neighbours, %", "compared",
+    found, smallest = f"detects {100 * DELAY:g} %, %", f"delay detected in {100 * POWER:.0f} %, %"
+    headings = ["framework, model, data set, np", "runs", "median, s", "spread of neighbors, %", "compared",
                 "called faster, %", found, smallest]  # fmt: skip
     rows: list[list[Any]] = []
     for cell, paired, unpaired in splits:
@@ -172,15 +172,15 @@ def _table(splits: Sequence[tuple[Cell, Splits, Splits]]) -> Table:
         for how, one in (("paired", paired), ("unpaired", unpaired)):
             rows.append(
                 [cell.name, len(values), float(np.median(values)), spread, how, 100 * one.false_alarms,
-                 100 * one.found(DELAY), 100 * one.smallest_delay]
+                 100 * one.power(DELAY), 100 * one.smallest_delay]
             )  # fmt: skip
     formats = {"runs": "d", "median, s": ".2f", found: ".0f"}
-    formats |= dict.fromkeys(("spread of neighbours, %", "called faster, %", smallest), ".1f")
+    formats |= dict.fromkeys(("spread of neighbors, %", "called faster, %", smallest), ".1f")
     return Table("Runs of one setting against themselves", headings, rows, formats)
 
 
 def _by_pairs(cells: Sequence[Cell]) -> Table:
-    """Return which delay is found with how many pairs: what an experiment has to take to find it."""
+    """Return the delay that each number of pairs detects: how many runs an experiment needs."""
     most = max(len(seconds(cell)) // 2 for cell in cells)
     numbers = [n for n in (FEWEST_PAIRS, 10, 20, 40, 80) if n <= most]
     headings = ["framework, model, data set, np", *(f"{n} pairs" for n in numbers)]
@@ -191,7 +191,7 @@ def _by_pairs(cells: Sequence[Cell]) -> Table:
             100 * paired_splits(values[: 2 * n]).smallest_delay if 2 * n <= len(values) else None for n in numbers
         ]
         rows.append([cell.name, *of_numbers])
-    title = f"The smallest delay that is found in {100 * POWER:.0f} % of splits, %"
+    title = f"The smallest delay that is detected in {100 * POWER:.0f} % of splits, %"
     return Table(title, headings, rows, dict.fromkeys(headings[1:], ".1f"))
 
 
@@ -204,16 +204,16 @@ def _plot(splits: Sequence[tuple[Cell, Splits, Splits]]) -> Plot:
         for cell, paired, unpaired in splits:
             style = framework_style(cell.framework)
             for how, one, line in (("paired", paired, "-"), ("unpaired", unpaired, ":")):
-                found = [100 * one.found(delay) for delay in delays]
-                label = f"{cell.name}, {how}, {one.pairs} runs a side"
+                found = [100 * one.power(delay) for delay in delays]
+                label = f"{cell.name}, {how}, {one.pairs} runs per side"
                 ax.plot(100 * delays, found, color=style["color"], linestyle=line, label=label)
                 rows += [[cell.name, how, 100 * delay, value] for delay, value in zip(delays, found, strict=True)]
         ax.axhline(100 * POWER, **IDEAL)
         ax.axvline(100 * DELAY, **IDEAL)
-        ax.set_xlabel("planted delay, %")
-        ax.set_ylabel("found in so many splits, %")
+        ax.set_xlabel("injected delay, %")
+        ax.set_ylabel("splits that detect it, %")
         ax.legend(fontsize=8)
-        figure.suptitle(f"Which delay is found: runs of one setting, split at random {SPLITS:,} times")
-    data = Table("Found delays", ["framework, model, data set, np", "compared", "delay, %", "found, %"], rows,
-                 {"delay, %": ".2f", "found, %": ".1f"})  # fmt: skip
-    return Plot("a-against-a", figure, data)
+        figure.suptitle(f"A/A test: runs of one setting, split at random {SPLITS:,} times")
+    data = Table("Detected delays", ["framework, model, data set, np", "compared", "delay, %", "detected, %"], rows,
+                 {"delay, %": ".2f", "detected, %": ".1f"})  # fmt: skip
+    return Plot("aa-test", figure, data)

@@ -1,4 +1,4 @@
-"""`python -m analysis check`: why runs, or their comparison, are not valid; in plain words."""
+"""`python -m analysis check`: validity checks of runs and of comparisons."""
 
 import argparse
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from analysis.output.plots import framework_style
 from analysis.output.tables import Table
 from analysis.questions.frameworks import pairs_of
 from analysis.runs.cells import Cell, cells_of
-from analysis.runs.reading import Selection
+from analysis.runs.table import Selection
 from analysis.runs.validity import flags_of, pair_flags
 from common.distributed.console import counted
 
@@ -18,8 +18,8 @@ def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = commands.add_parser(
         "check",
-        help="why a run or a comparison is not valid",
-        description="Look for what makes runs invalid or incomparable. With --strict, what is found is an error.",
+        help="validity checks of runs and comparisons",
+        description="Report what makes runs invalid or incomparable. With --strict, a finding is an error.",
     )
     add_options(parser)
     parser.set_defaults(run=run)
@@ -31,14 +31,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def find(selection: Selection) -> Finding:
-    """Look at every run, at runs of the same settings, and at both frameworks side by side."""
+    """Check every run, runs of the same settings, and pairs of both frameworks."""
     cells = cells_of(selection.runs)
     pairs, _ = pairs_of(cells)
     flags = [*selection.left_out, *flags_of(selection.runs, cells)]
     flags += [flag for pair in pairs for flag in pair_flags(*pair)]
     flags = list(dict.fromkeys(flags))
     looked_at = f"{counted(len(selection.runs), 'run')}, {counted(len(pairs), 'pair')} of frameworks"
-    answer = f"{counted(len(flags), 'finding')} in {looked_at}." if flags else f"Nothing speaks against {looked_at}."
+    answer = f"{counted(len(flags), 'finding')} in {looked_at}." if flags else f"No findings in {looked_at}."
     return Finding(
         name="check",
         question="Are these runs and comparisons valid?",
@@ -52,10 +52,8 @@ def _table(cells: Sequence[Cell]) -> Table:
     headings = ["framework", "model, data set, np", "runs", "finished", "timed", "seeds", "metered", "profiled"]
     rows = []
     for cell in cells:
-        seeds = {run.seed for run in cell.runs if run.seed is not None}
         rows.append(
             [framework_style(cell.framework)["label"], cell.label, len(cell.runs), len(cell.finished), len(cell.timed),
-             len(seeds) or None, sum(run.metered for run in cell.runs),
-             sum(run.record.profile is not None for run in cell.runs)]
+             cell.runs["seed"].nunique() or None, int(cell.runs["metered"].sum()), int(cell.runs["profiled"].sum())]
         )  # fmt: skip
     return Table("Runs by their settings", headings, rows, dict.fromkeys(headings[2:], "d"))

@@ -1,26 +1,28 @@
-"""`python -m analysis compare`: two runs on one screen: what differs, then time and accuracy."""
+"""`python -m analysis compare`: what differs between two runs, then their times and accuracies."""
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from operator import attrgetter
 from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.output.finding import Finding, Plot, add_options, selected, show
 from analysis.output.plots import SETTINGS, framework_style
 from analysis.output.tables import Cell, Table
-from analysis.runs.reading import Selection, StudiedRun
 from analysis.runs.sameness import HASHES, why_not_the_same
+from analysis.runs.table import RunRow, Selection, curve, runs_in
 from analysis.runs.validity import flags_of
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord
 from common.run_folder.records import Hashes, NotRecorded, Run, read_run
 
-# Field of a record -> its subject for people, in the order of the table. Results and moments stand elsewhere.
+# Field of a record -> its subject, in the order of the table. Results and timestamps are not compared here.
 SUBJECTS = {
     "framework": "framework",
     "origin": "origin",
@@ -33,17 +35,17 @@ SUBJECTS = {
 }
 # Of the machine, by the start of the field's name.
 _OF_MACHINE = {"packages": "versions", "python": "versions", "source_revision": "source", "variables": "variables"}
-# Settings and source tell what the command does; Open MPI's daemon numbers every run anew.
+# Settings and source say what the command does; Open MPI's daemon numbers every run anew.
 _LEFT_OUT = ("command", "variables.OMPI_MCA_orte_", "variables.OMPI_MCA_ess_")
 _ALL_HASHES = {**HASHES, "final_weights": "final weights"}
-_NOTHING = "not there"
+_ABSENT = "absent"
 
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = commands.add_parser(
         "compare",
-        help="two runs on one screen: what differs, then time and accuracy",
+        help="what differs between two runs, their times and accuracies",
         description="Compare two runs.",
     )
     add_options(parser)
@@ -66,38 +68,38 @@ def run(options: argparse.Namespace) -> None:
 
 
 def find(selection: Selection) -> Finding:
-    """Compare two runs; of any other number there is nothing to say."""
+    """Compare two runs; for any other number the answer says that two are needed."""
     question = "What is different about these two runs?"
     if len(selection.runs) != 2:
         answer = f"Two runs are compared, and there are {len(selection.runs)}."
         return Finding(name="compare", question=question, answer=answer, tables=[])
-    first, second = selection.runs
+    first, second = runs_in(selection.runs)
     reasons = why_not_the_same(_whole(first), _whole(second))
-    plot = _plot(first, second)
-    notes = ["one run each proves nothing: repeat both with several seeds and see `python -m analysis frameworks`"]
+    plot = _plot(first, second, selection.epochs)
+    notes = ["one run each shows nothing: repeat both with several seeds and see `python -m analysis frameworks`"]
     if plot is None:
         notes.append("no plot: there are no epochs with a loss or an accuracy in either run")
     return Finding(
         name="compare",
         question=question,
         answer=_answer(first, second, reasons),
-        tables=[differences_table(first, second), results_table(first, second)],
+        tables=[differences_table(first, second), results_table(first, second, selection.epochs)],
         plots=[plot] if plot else [],
         flags=list(dict.fromkeys([*selection.left_out, *reasons, *flags_of(selection.runs, [])])),
         notes=notes,
     )
 
 
-def _whole(run: StudiedRun) -> Run:
+def _whole(run: RunRow) -> Run:
     """Return a run with the records of its epochs; a published result has none, and no folder."""
     return Run(run.folder, run.record, [], run.state) if run.published_in else read_run(run.folder)
 
 
-def _titled(what: str, first: StudiedRun, second: StudiedRun) -> str:
+def _titled(what: str, first: RunRow, second: RunRow) -> str:
     return f"{what} (first: {first.folder}, second: {second.folder})"
 
 
-def differences_table(first: StudiedRun, second: StudiedRun) -> Table:
+def differences_table(first: RunRow, second: RunRow) -> Table:
     """Return a row for each thing that differs; hashes always have theirs."""
     rows: list[list[Cell]] = []
     sides = [_hashes(run) for run in (first, second)]
@@ -115,7 +117,7 @@ def differences_table(first: StudiedRun, second: StudiedRun) -> Table:
     return Table(_titled("What differs", first, second), ["subject", "what", "first", "second", ""], rows, {})
 
 
-def _hashes(run: StudiedRun) -> dict[str, str]:
+def _hashes(run: RunRow) -> dict[str, str]:
     hashes = run.record.hashes
     values = {name: getattr(hashes, name) if isinstance(hashes, Hashes) else hashes for name in _ALL_HASHES}
     return {name: _words(value if value is not None else NotRecorded("none")) for name, value in values.items()}
@@ -132,7 +134,7 @@ def differing_leaves(first: Any, second: Any, path: str = "") -> Iterator[tuple[
     )
     if isinstance(one, dict) and isinstance(other, dict):
         for name in dict.fromkeys((*one, *other)):
-            inner = one.get(name, NotRecorded(_NOTHING)), other.get(name, NotRecorded(_NOTHING))
+            inner = one.get(name, NotRecorded(_ABSENT)), other.get(name, NotRecorded(_ABSENT))
             yield from differing_leaves(*inner, f"{path}.{name}" if path else str(name))
     elif one != other:
         yield path, _words(one), _words(other)
@@ -144,16 +146,16 @@ def _plain(value: Any) -> Any:
 
 def _words(value: Any) -> str:
     if isinstance(value, NotRecorded):
-        return _NOTHING if value.not_recorded == _NOTHING else f"not recorded: {value.not_recorded}"
+        return _ABSENT if value.not_recorded == _ABSENT else f"not recorded: {value.not_recorded}"
     if isinstance(value, dict):
         return "recorded"
     return " ".join(str(item) for item in value) if isinstance(value, list | tuple) else str(value)
 
 
-def results_table(first: StudiedRun, second: StudiedRun) -> Table:
+def results_table(first: RunRow, second: RunRow, epochs: pd.DataFrame) -> Table:
     """Return times and rates with their ratio, losses and accuracies with their difference."""
     rows: list[list[Cell]] = []
-    for title, values in _figures(first, second).items():
+    for title, values in _results(first, second, epochs).items():
         one, other = values
         if math.isnan(one) and math.isnan(other):
             continue
@@ -185,45 +187,39 @@ _TOTAL, _EPOCH, _ENERGY, _EDP = "training + validation + test, s", "s/epoch of t
 _RATIOS = {*_TIMES, _TOTAL, _EPOCH, _ENERGY, _EDP}
 
 
-def _figures(first: StudiedRun, second: StudiedRun) -> dict[str, tuple[float, float]]:
-    """Return what was measured in both runs; NaN where it was not. Phases that took no time are not shown."""
-    runs = first, second
-    figures: dict[str, tuple[float, float]] = {}
-
-    def add(title: str, values: list[float]) -> None:
-        figures[title] = values[0], values[1]
-
-    for title, name in _TIMES.items():
-        values = [run.total(name) for run in runs]
-        if any(values):
-            add(title, values)
-    add(_TOTAL, [run.total_seconds for run in runs])
-    add(_EPOCH, [run.epoch_seconds for run in runs])
-    add("epochs", [run.total("epochs") for run in runs])
-    add("steps", [run.total("steps") for run in runs])
-    add("training loss, last epoch", [_last(run, "training_loss") for run in runs])
-    add("validation loss, last epoch", [_last(run, "validation_loss") for run in runs])
-    add("test loss", [run.total("test_loss") for run in runs])
-    for title, name in (("training", "training_accuracy"), ("validation", "validation_accuracy")):
-        add(f"{title} accuracy, last epoch, %", [100 * _last(run, name) for run in runs])
-    add("test accuracy, %", [100 * run.total("test_accuracy") for run in runs])
-    for title, name in ((_ENERGY, "joules"), (_EDP, "edp_joule_seconds")):
-        add(title, [_energy(run, name) for run in runs])
-    return figures
+def _results(first: RunRow, second: RunRow, epochs: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Return title -> what was measured in both runs; NaN where it was not. Phases that took no time are not shown."""
+    of_run: dict[str, Callable[[RunRow], float]] = {
+        **{title: attrgetter(name) for title, name in _TIMES.items()},
+        _TOTAL: attrgetter("total_seconds"),
+        _EPOCH: attrgetter("epoch_seconds"),
+        "epochs": attrgetter("trained_epochs"),
+        "steps": attrgetter("steps"),
+        "training loss, last epoch": lambda run: _last(epochs, run, "training_loss"),
+        "validation loss, last epoch": lambda run: _last(epochs, run, "validation_loss"),
+        "test loss": attrgetter("test_loss"),
+        "training accuracy, last epoch, %": lambda run: 100 * _last(epochs, run, "training_accuracy"),
+        "validation accuracy, last epoch, %": lambda run: 100 * _last(epochs, run, "validation_accuracy"),
+        "test accuracy, %": lambda run: 100 * run.test_accuracy,
+        _ENERGY: lambda run: _energy(run, "joules"),
+        _EDP: lambda run: _energy(run, "edp_joule_seconds"),
+    }
+    results = {title: (of(first), of(second)) for title, of in of_run.items()}
+    return {title: values for title, values in results.items() if title not in _TIMES or any(values)}
 
 
-def _last(run: StudiedRun, name: str) -> float:
-    values = run.series(name)
+def _last(epochs: pd.DataFrame, run: RunRow, name: str) -> float:
+    values = curve(epochs, run, name)
     return float(values[-1]) if len(values) else math.nan
 
 
-def _energy(run: StudiedRun, name: str) -> float:
+def _energy(run: RunRow, name: str) -> float:
     energy = run.record.energy
     value = getattr(energy.used_devices, name) if isinstance(energy, EnergyRecord) else None
     return math.nan if value is None else value
 
 
-def _answer(first: StudiedRun, second: StudiedRun, reasons: list[str]) -> str:
+def _answer(first: RunRow, second: RunRow, reasons: list[str]) -> str:
     if reasons:
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
         words = f"The two runs are not the same experiment, or not shown to be: {reasons[0]}{more}."
@@ -243,10 +239,10 @@ def _answer(first: StudiedRun, second: StudiedRun, reasons: list[str]) -> str:
     return words
 
 
-def _plot(first: StudiedRun, second: StudiedRun) -> Plot | None:
+def _plot(first: RunRow, second: RunRow, epochs_table: pd.DataFrame) -> Plot | None:
     """Draw training loss and accuracy by epoch; None without any."""
     runs = {"first": first, "second": second}
-    validated = any(np.isfinite(run.series("validation_accuracy")).any() for run in runs.values())
+    validated = any(np.isfinite(curve(epochs_table, run, "validation_accuracy")).any() for run in runs.values())
     accuracy = "validation_accuracy" if validated else "training_accuracy"
     rows: list[list[Cell]] = []
     with matplotlib.rc_context(SETTINGS):
@@ -256,7 +252,7 @@ def _plot(first: StudiedRun, second: StudiedRun) -> Plot | None:
             ("training loss", f"{accuracy.replace('_', ' ')}, %"), strict=True,
         ):  # fmt: skip
             for which, run in runs.items():
-                values = run.series(name) * scale
+                values = curve(epochs_table, run, name) * scale
                 epochs = np.arange(1, len(values) + 1)
                 drawn = np.isfinite(values)
                 style = framework_style(run.framework)

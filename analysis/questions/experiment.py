@@ -14,7 +14,8 @@ import pandas as pd
 
 from analysis.output.finding import Finding, add_show_options, check_format, show
 from analysis.output.tables import Table
-from analysis.runs.reading import StudiedRun, read_runs
+from analysis.runs.reading import load_runs
+from analysis.runs.table import RunRow, runs_in
 from common.distributed.console import counted
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord
@@ -65,7 +66,7 @@ def find(folder: Path, *, status: ExperimentStatus | None = None, base: str | No
         UserError: there are no runs, or no such cell.
     """
     wanted = status is None or any(one.state == "finished" for one in status.runs)
-    runs = {run.name: run for run in read_runs([folder]).runs} if wanted else {}
+    runs = {run.name: run for run in runs_in(load_runs([folder]).runs)} if wanted else {}
     planned = status.runs if status else [_status_of(run) for run in runs.values()]
     rows = [
         {"cell": one.cell, "state": one.state, **(_figures(runs[one.name]) if one.name in runs else {})}
@@ -88,19 +89,19 @@ def find(folder: Path, *, status: ExperimentStatus | None = None, base: str | No
     )
 
 
-def _status_of(run: StudiedRun) -> PlannedRunStatus:
+def _status_of(run: RunRow) -> PlannedRunStatus:
     cell = re.sub(r"-r[0-9]+$", "", run.name)
     if run.state == "finished" or run.state == "running":
         return PlannedRunStatus(name=run.name, cell=cell, state=run.state)
     return PlannedRunStatus(name=run.name, cell=cell, state="failed", reason=run.state)
 
 
-def _figures(run: StudiedRun) -> dict[str, float]:
+def _figures(run: RunRow) -> dict[str, float]:
     """Return the numbers of a run by the headings of their columns; times only if the run counts for time."""
     if run.state != "finished":
         return {}
     isolation, energy = run.record.isolation, run.record.energy
-    figures = {"test accuracy": run.total("test_accuracy")}
+    figures = {"test accuracy": run.test_accuracy}
     if run.timed:
         figures |= {"training, s": run.training_seconds, "images/s": run.images_per_second}
         if isinstance(isolation, Interference):

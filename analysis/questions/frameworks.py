@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +16,19 @@ from analysis.output.options import MARGIN, add_margin_option, add_target_option
 from analysis.output.plots import ROW_INCHES, SETTINGS, STYLES, Row, draw_rows, framework_style, spread_words
 from analysis.output.tables import Table, shown_interval
 from analysis.runs.cells import Cell, cells_of
-from analysis.runs.reading import Selection, StudiedRun
 from analysis.runs.settings import SERIES
+from analysis.runs.table import Selection, seconds_to
 from analysis.runs.validity import flags_of, pair_flags
 from analysis.stats.inference import (
-    Comparison,
-    Sameness,
+    Effect,
+    Equivalence,
     difference,
+    equivalence,
     harmonic_mean,
     median_interval,
     median_of,
     olympic_mean,
     ratio,
-    sameness,
 )
 
 MOST_DRAWN = 25  # rows of a plot that can still be read
@@ -42,9 +42,9 @@ class Match:
 
     base: Cell
     other: Cell
-    time: Comparison | None
-    accuracy: Comparison | None
-    sameness: Sameness
+    time: Effect | None
+    accuracy: Effect | None
+    equivalence: Equivalence
     flags: list[str]
 
     @property
@@ -52,7 +52,7 @@ class Match:
         """Who is faster; a difference counts if its 95 % interval leaves out 1."""
         if self.time is None or self.time.interval is None:
             return "too few runs"
-        if self.time.interval.holds(1.0):
+        if self.time.interval.contains(1.0):
             return "not shown"
         return f"{STYLES[OTHER if self.time.estimate < 1 else BASE]['label']} faster"
 
@@ -85,7 +85,7 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
         margin: of accuracy, as a fraction, within which both are the same.
         target: validation accuracy, as a fraction, to which the time is shown; None: what runs recorded.
     """
-    cells = cells_of(selection.runs)
+    cells = cells_of(selection.runs.assign(seconds_to_target=seconds_to(selection, target)))
     matches, alone = matched(cells, margin=margin)
     flags = [*selection.left_out, *flags_of(selection.runs, cells), *(flag for one in matches for flag in one.flags)]
     notes = [f"{cell.name}: no runs of another framework to compare with" for cell in alone]
@@ -155,19 +155,19 @@ def _all_settings(cell: Cell) -> Hashable:
 
 
 def _place(cell: Cell) -> Hashable:
-    run = cell.runs[0]
-    return run.model, run.dataset, run.ranks, run.image_size, run.origin
+    run = cell.first
+    return run.model, run.data_set, run.np, run.image_size, run.origin
 
 
 def _match(base: Cell, other: Cell, *, margin: float) -> Match:
-    times = [cell.seconds(lambda run: run.training_seconds) for cell in (other, base)]
-    accuracies = [cell.results(lambda run: run.accuracy) for cell in (other, base)]
+    times = [cell.seconds("training_seconds") for cell in (other, base)]
+    accuracies = [cell.results("accuracy") for cell in (other, base)]
     return Match(
         base=base,
         other=other,
         time=ratio(*times),
         accuracy=difference(*accuracies),
-        sameness=sameness(*accuracies, margin=margin),
+        equivalence=equivalence(*accuracies, margin=margin),
         flags=pair_flags(base, other),
     )
 
@@ -187,10 +187,12 @@ def _answer(matches: Sequence[Match], *, margin: float) -> str:
     undecided = sum("faster" not in one.verdict for one in matches)
     if undecided:
         words.append(f"no difference in time is shown in {undecided}")
-    by_sameness = {kind: sum(one.sameness == kind for one in matches) for kind in ("same", "different", "not shown")}
-    accuracy = f"The accuracy is the same to within {100 * margin:g} points in {by_sameness['same']} of {count}"
-    accuracy += f", different in {by_sameness['different']}" if by_sameness["different"] else ""
-    accuracy += f", and not shown to be either in {by_sameness['not shown']}" if by_sameness["not shown"] else ""
+    by_equivalence = {
+        kind: sum(one.equivalence == kind for one in matches) for kind in ("same", "different", "not shown")
+    }
+    accuracy = f"The accuracy is the same to within {100 * margin:g} points in {by_equivalence['same']} of {count}"
+    accuracy += f", different in {by_equivalence['different']}" if by_equivalence["different"] else ""
+    accuracy += f", and not shown to be either in {by_equivalence['not shown']}" if by_equivalence["not shown"] else ""
     times = "; ".join(words)
     counts = [len(cell.timed) for one in matches for cell in (one.base, one.other)]
     n = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
@@ -210,13 +212,13 @@ def _verdicts(matches: Sequence[Match], *, margin: float) -> Table:
             [one.base.label, _pairs(time), time.estimate if time else None,
              shown_interval(time.interval if time else None, ".3f"), time.p_value if time else None, one.verdict,
              100 * accuracy.estimate if accuracy else None,
-             shown_interval(accuracy.interval if accuracy else None, "+.2f", scale=100), one.sameness]
+             shown_interval(accuracy.interval if accuracy else None, "+.2f", scale=100), one.equivalence]
         )  # fmt: skip
     formats = {headings[2]: ".3f", "p": ".2g", headings[6]: "+.2f"}
     return Table("Keras against PyTorch (below 1: Keras is faster)", headings, rows, formats)
 
 
-def _pairs(comparison: Comparison | None) -> str:
+def _pairs(comparison: Effect | None) -> str:
     if comparison is None:
         return "none"
     ours, theirs = comparison.n
@@ -230,16 +232,16 @@ def times_table(cells: Sequence[Cell], *, target: float | None = None) -> Table:
                 "min", "max", "images/s", "s/epoch", "s/epoch after the first", to_target, "reached by"]  # fmt: skip
     rows = []
     for cell in cells:
-        seconds = list(cell.seconds(lambda run: run.training_seconds).values())
+        seconds = list(cell.seconds("training_seconds").values())
         if not seconds:
             continue
-        rates = list(cell.seconds(lambda run: run.images_per_second).values())
-        reached = list(cell.seconds(lambda run: run.seconds_to(target)).values())
+        rates = list(cell.seconds("images_per_second").values())
+        reached = list(cell.seconds("seconds_to_target").values())
         rows.append(
             [framework_style(cell.framework)["label"], cell.label, len(seconds), float(np.median(seconds)),
              shown_interval(median_interval(seconds), ".2f"), float(np.mean(seconds)), olympic_mean(seconds),
-             min(seconds), max(seconds), harmonic_mean(rates), _median(cell, lambda run: run.epoch_seconds),
-             _median(cell, lambda run: run.steady_epoch_seconds), median_of(reached),
+             min(seconds), max(seconds), harmonic_mean(rates), _median(cell, "epoch_seconds"),
+             _median(cell, "steady_epoch_seconds"), median_of(reached),
              f"{len(reached)} of {len(seconds)}" if reached or target is not None else None]
         )  # fmt: skip
     formats = dict.fromkeys(("training, s", "mean", "mean of the middle", "min", "max", to_target), ".2f")
@@ -247,7 +249,7 @@ def times_table(cells: Sequence[Cell], *, target: float | None = None) -> Table:
     return Table("Times (medians; images/s: harmonic means)", headings, rows, formats)
 
 
-def _median(cell: Cell, of: Callable[[StudiedRun], float]) -> float | None:
+def _median(cell: Cell, of: str) -> float | None:
     return median_of(cell.seconds(of).values())
 
 
@@ -256,8 +258,8 @@ def results_table(cells: Sequence[Cell]) -> Table:
     headings = ["framework", "model, data set, np", "n", "accuracy, %", "95 % interval", "mean", "min", "max"]
     rows = []
     for cell in cells:
-        values = [100 * value for value in cell.results(lambda run: run.accuracy).values()]
-        lost = sum(math.isnan(run.accuracy) for run in cell.finished)
+        values = [100 * value for value in cell.results("accuracy").values()]
+        lost = int(cell.finished["accuracy"].isna().sum())
         if values:
             n = f"{len(values)} ({lost} without)" if lost else str(len(values))
             rows.append(
@@ -273,10 +275,10 @@ def _plots(cells: Sequence[Cell]) -> list[Plot]:
     plots = []
     for name, title, unit, scale, values_of in (
         ("frameworks-time", "Training time", "seconds", 1.0,
-         lambda cell: cell.seconds(lambda run: run.training_seconds)),
+         lambda cell: cell.seconds("training_seconds")),
         ("frameworks-rate", "Training throughput", "images a second", 1.0,
-         lambda cell: cell.seconds(lambda run: run.images_per_second)),
-        ("frameworks-accuracy", "Accuracy", "%", 100.0, lambda cell: cell.results(lambda run: run.accuracy)),
+         lambda cell: cell.seconds("images_per_second")),
+        ("frameworks-accuracy", "Accuracy", "%", 100.0, lambda cell: cell.results("accuracy")),
     ):  # fmt: skip
         found = {id(cell): list(values_of(cell).values()) for cell in cells}
         drawn = [cell for cell in cells if found[id(cell)]]
@@ -287,7 +289,7 @@ def _plots(cells: Sequence[Cell]) -> list[Plot]:
         drawn = [cell for cell in drawn if cell.label in labels[:MOST_DRAWN]]
         groups: dict[str, list[Row]] = defaultdict(list)
         for cell in drawn:
-            published = cell.runs[0].origin == "published"
+            published = cell.is_published
             row = Row(
                 label=cell.label, values=found[id(cell)], style=framework_style(cell.framework), published=published
             )

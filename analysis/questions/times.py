@@ -7,6 +7,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -25,8 +26,8 @@ from analysis.output.plots import (
     wrapped,
 )
 from analysis.output.tables import Table, shown_interval
-from analysis.runs.cells import Cell, cells_of
-from analysis.runs.reading import Selection, StudiedRun
+from analysis.runs.cells import Cell, Quantity, cells_of
+from analysis.runs.table import RunRow, Selection, curve, runs_in
 from analysis.runs.validity import flags_of
 from analysis.stats.inference import median_interval, median_of
 from common.distributed.console import counted
@@ -52,23 +53,22 @@ def run(options: argparse.Namespace) -> None:
     show(find(selected(options)), options)
 
 
-def epoch_seconds(run: StudiedRun) -> NDArray[np.float64]:
-    """Return the training seconds of each epoch: (epochs,) float64; empty where the source has no epochs."""
-    seconds = run.series("training_seconds")
-    return seconds if np.isfinite(seconds).all() else np.empty(0)
+Curves = list[tuple[str, NDArray[np.float64]]]  # name of a run, its training seconds by epoch
 
 
-def total_of(run: StudiedRun) -> float:
+def epoch_curves(cell: Cell, epochs: pd.DataFrame) -> Curves:
+    """Return the training seconds of each epoch, (epochs,) float64, of the timed runs that recorded them."""
+    curves = [(run.name, curve(epochs, run, "training_seconds")) for run in runs_in(cell.timed)]
+    return [(name, seconds) for name, seconds in curves if len(seconds) and np.isfinite(seconds).all()]
+
+
+def total_of(run: RunRow) -> float:
     """Total = sum of the epochs' training times + test time, as in the notebook."""
-    test = run.total("test_seconds")
+    test = run.test_seconds
     return run.training_seconds + (0.0 if math.isnan(test) else test)
 
 
-QUANTITIES = {
-    "mean epoch": lambda run: run.epoch_seconds,
-    "test": lambda run: run.total("test_seconds"),
-    "total": total_of,
-}
+QUANTITIES: dict[str, Quantity] = {"mean epoch": "epoch_seconds", "test": "test_seconds", "total": total_of}
 
 
 def find(selection: Selection) -> Finding:
@@ -77,22 +77,24 @@ def find(selection: Selection) -> Finding:
     flags = [*selection.left_out, *flags_of(selection.runs, cells)]
     if not cells:
         return Finding(name="times", question=_QUESTION, answer="None of these runs has times.", tables=[], flags=flags)
-    silent = [cell for cell in cells if not any(len(epoch_seconds(run)) for run in cell.timed)]
-    lively = [cell for cell in cells if cell not in silent]
-    plots = [plot for plot in (plot_epochs(lively[:MOST_DRAWN]), plot_totals(cells[:MOST_DRAWN])) if plot is not None]
+    curves = [(cell, epoch_curves(cell, selection.epochs)) for cell in cells]
+    with_curves = [(cell, of_cell) for cell, of_cell in curves if of_cell]
+    plots = [
+        plot for plot in (plot_epochs(with_curves[:MOST_DRAWN]), plot_totals(cells[:MOST_DRAWN])) if plot is not None
+    ]
     notes = []
-    if silent:
-        notes.append(f"no lines of {counted(len(silent), 'cell')}, for their sources hold no times of single epochs")
-    for what, found in (("epoch times", lively), ("execution times", cells)):
-        if len(found) > MOST_DRAWN:
-            notes.append(f"{what} are drawn of the first {MOST_DRAWN} of {len(found)} cells")
+    if missing := len(cells) - len(with_curves):
+        notes.append(f"no lines for {counted(missing, 'cell')}: their sources hold no times of single epochs")
+    for what, count in (("epoch times", len(with_curves)), ("execution times", len(cells))):
+        if count > MOST_DRAWN:
+            notes.append(f"{what} are drawn for the first {MOST_DRAWN} of {count} cells")
     notes.append("training times of the slowest rank; total = sum of epochs + test, as in the notebook, without "
                  "validation and start-up; range: the slowest less the fastest epoch of a run")  # fmt: skip
     return Finding(
         name="times",
         question=_QUESTION,
         answer=_answer(cells),
-        tables=[times_table(cells)],
+        tables=[times_table(curves)],
         plots=plots,
         flags=flags,
         notes=notes,
@@ -100,7 +102,7 @@ def find(selection: Selection) -> Finding:
 
 
 def _has_times(cell: Cell) -> bool:
-    return bool(cell.seconds(lambda run: run.training_seconds))
+    return bool(cell.seconds("training_seconds"))
 
 
 def side_by_side(cells: Sequence[Cell]) -> list[Cell]:
@@ -108,12 +110,12 @@ def side_by_side(cells: Sequence[Cell]) -> list[Cell]:
     order: dict[tuple[str, ...], int] = {}
     for cell in cells:
         order.setdefault(_experiment(cell), len(order))
-    return sorted(cells, key=lambda cell: (order[_experiment(cell)], cell.runs[0].device))
+    return sorted(cells, key=lambda cell: (order[_experiment(cell)], cell.first.device))
 
 
 def _experiment(cell: Cell) -> tuple[str, ...]:
-    first = cell.runs[0]
-    return first.framework, first.model, first.dataset
+    first = cell.first
+    return first.framework, first.model, first.data_set
 
 
 def _answer(cells: Sequence[Cell]) -> str:
@@ -134,16 +136,16 @@ def _answer(cells: Sequence[Cell]) -> str:
 def _by_device(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Return pairs of a cell on CPUs and the cell on GPUs of the same experiment and number of ranks."""
     pairs = []
-    for cpu in (cell for cell in cells if cell.runs[0].device == "cpu"):
-        same = [cell for cell in cells if cell.runs[0].device == "gpu" and _alike(cell) == _alike(cpu)]
+    for cpu in (cell for cell in cells if cell.first.device == "cpu"):
+        same = [cell for cell in cells if cell.first.device == "gpu" and _alike(cell) == _alike(cpu)]
         pairs += [[cpu, same[0]]] if len(same) == 1 else []
     return pairs
 
 
 def _alike(cell: Cell) -> tuple[Any, ...]:
-    first = cell.runs[0]
+    first = cell.first
     settings = cell.settings
-    return (*_experiment(cell), first.ranks, settings.get("controller"), first.global_batch, first.image_size,
+    return (*_experiment(cell), first.np, settings.get("controller"), first.global_batch, first.image_size,
             settings.get("origin"), settings.get("epochs"))  # fmt: skip
 
 
@@ -162,15 +164,15 @@ def _median(cell: Cell, quantity: str) -> float | None:
     return median_of(cell.seconds(QUANTITIES[quantity]).values())
 
 
-def times_table(cells: Sequence[Cell]) -> Table:
+def times_table(curves: Sequence[tuple[Cell, Curves]]) -> Table:
     """Return mean epoch, test and total of each cell, and by how much its epochs differ."""
     headings = ["framework", "model, data set, np", "n", "mean epoch, s", "95 % interval", "range of epochs, s",
                 "test, s", "total, s", "95 % interval of it", "min", "max"]  # fmt: skip
-    rows: list[list[tables.Cell]] = []
-    for cell in cells:
+    table_rows: list[list[tables.Cell]] = []
+    for cell, of_cell in curves:
         epochs, totals = (list(cell.seconds(QUANTITIES[name]).values()) for name in ("mean epoch", "total"))
-        ranges = [float(np.ptp(seconds)) for run in cell.timed if len(seconds := epoch_seconds(run))]
-        rows.append(
+        ranges = [float(np.ptp(seconds)) for _, seconds in of_cell]
+        table_rows.append(
             [framework_style(cell.framework)["label"], cell.label, len(cell.timed), _median(cell, "mean epoch"),
              shown_interval(median_interval(epochs), ".3f"), float(np.median(ranges)) if ranges else None,
              _median(cell, "test"), _median(cell, "total"), shown_interval(median_interval(totals), ".2f"),
@@ -178,47 +180,40 @@ def times_table(cells: Sequence[Cell]) -> Table:
         )  # fmt: skip
     formats = {"n": "d"} | dict.fromkeys(("mean epoch, s", "range of epochs, s", "test, s"), ".3f")
     return Table(
-        "Times of epochs, test and all (medians over runs)", headings, rows,
+        "Times of epochs, test and all (medians over runs)", headings, table_rows,
         formats | dict.fromkeys(("total, s", "min", "max"), ",.2f"),
     )  # fmt: skip
 
 
-def plot_epochs(cells: Sequence[Cell]) -> Plot | None:
+def plot_epochs(curves: Sequence[tuple[Cell, Curves]]) -> Plot | None:
     """Draw the time of every epoch: a panel for each cell, a thin line for each run, their median bold."""
-    curves = {cell.name: {run.name: epoch_seconds(run) for run in cell.timed} for cell in cells}
-    curves = {
-        name: known
-        for name, of_cell in curves.items()
-        if (known := {run: seconds for run, seconds in of_cell.items() if len(seconds)})
-    }
     if not curves:
         return None
-    drawn = [cell for cell in cells if cell.name in curves]
-    columns = min(COLUMNS, len(drawn))
-    lines = math.ceil(len(drawn) / columns)
+    columns = min(COLUMNS, len(curves))
+    lines = math.ceil(len(curves) / columns)
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(1.2 + 2.9 * columns, 1.2 + 2.1 * lines), layout="constrained")
         panels = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
-        for ax, cell in zip(panels, drawn, strict=False):
-            _draw_epochs(ax, cell, list(curves[cell.name].values()))
-        for ax in panels[len(drawn) :]:
+        for ax, (cell, of_cell) in zip(panels, curves, strict=False):
+            _draw_epochs(ax, cell, [seconds for _, seconds in of_cell])
+        for ax in panels[len(curves) :]:
             ax.set_visible(False)
         for ax in panels[::columns]:
             ax.set_ylabel("seconds of training")
-        everything = np.concatenate([seconds for of_cell in curves.values() for seconds in of_cell.values()]).tolist()
+        everything = np.concatenate([seconds for _, of_cell in curves for _, seconds in of_cell]).tolist()
         scale_axis(panels[0], everything, axis="y")
         if panels[0].get_yscale() == "linear":
             panels[0].set_ylim(0, 1.08 * max(everything))
         for ax in panels[columns::columns]:
             ax.set_ylabel(panels[0].get_ylabel())
         figure.suptitle("Epoch times: thin lines are runs, bold: median over runs", fontsize=10)
-    rows: list[list[tables.Cell]] = [
-        [name, run, epoch, value]
-        for name, of_cell in curves.items()
-        for run, seconds in of_cell.items()
+    data: list[list[tables.Cell]] = [
+        [cell.name, run, epoch, value]
+        for cell, of_cell in curves
+        for run, seconds in of_cell
         for epoch, value in enumerate(seconds.tolist(), start=1)
     ]
-    return Plot("times-epochs", figure, Table("Epoch times", ["cell", "run", "epoch", "s"], rows, {"s": ".6g"}))
+    return Plot("times-epochs", figure, Table("Epoch times", ["cell", "run", "epoch", "s"], data, {"s": ".6g"}))
 
 
 def _draw_epochs(ax: Axes, cell: Cell, curves: Sequence[NDArray[np.float64]]) -> None:
@@ -248,14 +243,14 @@ def plot_totals(cells: Sequence[Cell]) -> Plot | None:
         figure = Figure(figsize=(8.5, 1.5 + inches * len(cells)), layout="constrained")
         panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
         for ax, name in zip(panels, groups, strict=True):
-            rows = {
+            points = {
                 cell.name: Row(
                     label=cell.name, values=values[name][cell.name], style=framework_style(cell.framework),
-                    published=cell.runs[0].origin == "published",
+                    published=cell.is_published,
                 )
                 for cell in cells
             }  # fmt: skip
-            draw_rows(ax, [(wrapped(label, width=34), [row]) for label, row in rows.items()], unit=f"{name}, s")
+            draw_rows(ax, [(wrapped(label, width=34), [row]) for label, row in points.items()], unit=f"{name}, s")
             ax.margins(x=0.1)
             if ax.get_xscale() == "linear":
                 ax.set_xlim(left=0)

@@ -195,7 +195,7 @@ def _judge_accuracy(verdict: Verdict, first: WholeRun, second: WholeRun) -> None
         verdict.add("test accuracy", None, None, "not recorded for both, so it cannot be judged", holds=False)
         return
     interval = accuracy_difference(then, now, samples=samples)
-    holds = interval.holds(0.0)
+    holds = interval.contains(0.0)
     verdict.add(
         "test accuracy", f"{100 * then:.2f} %", f"{100 * now:.2f} %",
         f"{100 * (now - then):+.2f} points, 95 % interval {100 * interval.low:+.2f} to {100 * interval.high:+.2f} "

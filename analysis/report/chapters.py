@@ -8,14 +8,15 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from analysis.output.finding import Finding
 from analysis.output.plots import framework_style
 from analysis.output.tables import Table
 from analysis.questions.frameworks import pairs_of
 from analysis.runs.cells import Cell, cells_of, differing
-from analysis.runs.reading import Selection, StudiedRun
 from analysis.runs.sameness import HASHES, unlike_by_nature
+from analysis.runs.table import RunRow, Selection, curve, runs_in
 from common.distributed.console import counted
 from common.measurement.energy import EnergyRecord
 from common.run_folder.environment import Environment
@@ -29,9 +30,9 @@ _MOST_SEEDS = 12  # listed one by one
 
 def machines(selection: Selection) -> Finding:
     """Return the machines of the runs and the versions of their packages."""
-    runs = selection.runs
+    runs = list(runs_in(selection.runs))
     known = [(run, run.record.environment) for run in runs if isinstance(run.record.environment, Environment)]
-    groups: dict[tuple[Any, ...], list[StudiedRun]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[RunRow]] = defaultdict(list)
     versions: dict[tuple[str, str], int] = Counter()
     for run, environment in known:
         world = run.record.world
@@ -65,7 +66,7 @@ def machines(selection: Selection) -> Finding:
     )  # fmt: skip
 
 
-def _machines_answer(groups: dict[Any, list[StudiedRun]], *, unknown: int, total: int) -> str:
+def _machines_answer(groups: dict[Any, list[RunRow]], *, unknown: int, total: int) -> str:
     if not groups:
         return "Not recorded in these runs."
     kinds = list(dict.fromkeys((key[3], key[5], key[0]) for key in groups))
@@ -75,7 +76,7 @@ def _machines_answer(groups: dict[Any, list[StudiedRun]], *, unknown: int, total
     return f"{'One kind' if len(kinds) == 1 else f'{len(kinds)} kinds'} of machine: {words}{more}.{missing}"
 
 
-def _day(run: StudiedRun) -> str:
+def _day(run: RunRow) -> str:
     return run.record.status.started_at[:10] if isinstance(run.record.status, Status) else "unknown"
 
 
@@ -87,7 +88,11 @@ def settings(selection: Selection) -> Finding:
     shared = [name for name in names if len(values[name]) == 1]
     varying = [name for name in names if len(values[name]) > 1]
     rows = [
-        [*(_setting(cell.settings.get(name, _NOT_RECORDED)) for name in varying), len(cell.runs), _seeds(cell.runs)]
+        [
+            *(_setting(cell.settings.get(name, _NOT_RECORDED)) for name in varying),
+            len(cell.runs),
+            _seeds(cell.runs["seed"]),
+        ]
         for cell in cells
     ]
     return Finding(
@@ -102,7 +107,7 @@ def settings(selection: Selection) -> Finding:
                 [[name, _setting(cells[0].settings.get(name))] for name in shared], {},
             ),
         ],
-        notes=_reasons(selection.runs, lambda run: run.record.config, "settings"),
+        notes=_reasons(runs_in(selection.runs), lambda run: run.record.config, "settings"),
     )  # fmt: skip
 
 
@@ -116,12 +121,12 @@ def _setting(value: Any) -> str | int | float:
     return value if isinstance(value, int | float) else "none" if value is None else str(value)
 
 
-def _origins(runs: Sequence[StudiedRun]) -> str:
-    return ", ".join(f"{count:,} {origin}" for origin, count in Counter(run.origin for run in runs).items())
+def _origins(runs: pd.DataFrame) -> str:
+    return ", ".join(f"{count:,} {origin}" for origin, count in Counter(runs["origin"]).items())
 
 
-def _seeds(runs: Iterable[StudiedRun]) -> str:
-    seeds = sorted({run.seed for run in runs if run.seed is not None})
+def _seeds(of_runs: Iterable[int | None]) -> str:
+    seeds = sorted({seed for seed in of_runs if seed is not None})
     if not seeds:
         return _NOT_RECORDED
     if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
@@ -149,7 +154,7 @@ def parity(selection: Selection) -> Finding:
         for seed, hashes in seeds:
             shown = [_shown(side) for name in HASHES for side in hashes[name]]
             by_seed.append([pair[0].label, seed, *shown, _verdict([hashes], other)])
-        notes += [f"{pair[0].label}: {reason}" for reason in unlike_by_nature(*(cell.runs[0].record for cell in pair))]
+        notes += [f"{pair[0].label}: {reason}" for reason in unlike_by_nature(*(cell.first.record for cell in pair))]
     sides = [framework_style(name)["label"] for name in ("torch", "keras")]
     return Finding(
         name="parity",
@@ -174,8 +179,8 @@ def _hashes_by_seed(base: Cell, other: Cell) -> Iterator[tuple[int, Hashed]]:
     """Yield each seed of both cells with its hashes: name of a hash -> those of the runs on either side."""
     sides = []
     for cell in (base, other):
-        of_seed: dict[int, list[StudiedRun]] = defaultdict(list)
-        for run in cell.finished:
+        of_seed: dict[int, list[RunRow]] = defaultdict(list)
+        for run in runs_in(cell.finished):
             if run.seed is not None:
                 of_seed[run.seed].append(run)
         sides.append(of_seed)
@@ -183,7 +188,7 @@ def _hashes_by_seed(base: Cell, other: Cell) -> Iterator[tuple[int, Hashed]]:
         yield seed, {name: (_hashes(sides[0][seed], name), _hashes(sides[1][seed], name)) for name in HASHES}
 
 
-def _hashes(runs: Iterable[StudiedRun], name: str) -> set[str]:
+def _hashes(runs: Iterable[RunRow], name: str) -> set[str]:
     values = (getattr(run.record.hashes, name) for run in runs if isinstance(run.record.hashes, Hashes))
     return {value for value in values if isinstance(value, str)}
 
@@ -221,12 +226,12 @@ def _parity_answer(verdicts: Sequence[Any], *, seeds: int) -> str:
 
 def commands(selection: Selection) -> Finding:
     """Return the commands of the runs, grouped by all but seed and name."""
-    groups: dict[str, list[StudiedRun]] = defaultdict(list)
-    for run in selection.runs:
+    groups: dict[str, list[RunRow]] = defaultdict(list)
+    for run in runs_in(selection.runs):
         if isinstance(run.record.environment, Environment):
             groups[command_of(run)].append(run)
     rows = [
-        [framework_style(of_it[0].framework)["label"], command, _seeds(of_it), len(of_it)]
+        [framework_style(of_it[0].framework)["label"], command, _seeds(run.seed for run in of_it), len(of_it)]
         for command, of_it in groups.items()
     ]
     known = sum(len(of_it) for of_it in groups.values())
@@ -238,11 +243,11 @@ def commands(selection: Selection) -> Finding:
         if groups
         else "The records of these runs contain no commands.",
         tables=[Table("Commands", ["framework", "command", "seeds", "runs"], rows, {})],
-        notes=_reasons(selection.runs, lambda run: run.record.environment, "command"),
+        notes=_reasons(runs_in(selection.runs), lambda run: run.record.environment, "command"),
     )
 
 
-def command_of(run: StudiedRun) -> str:
+def command_of(run: RunRow) -> str:
     """Return the command that started a run and its ranks, with SEED for the seed and without the name.
 
     For several hosts it is the command of `horovodrun`.
@@ -278,7 +283,8 @@ def _without_names(arguments: Sequence[str]) -> list[str]:
 
 def not_measured(selection: Selection) -> Finding:
     """Return what the records do not contain, and why."""
-    counts: dict[tuple[str, str], int] = Counter(missing for run in selection.runs for missing in set(_missing(run)))
+    of_runs = (set(_missing(run, selection.epochs)) for run in runs_in(selection.runs))
+    counts: dict[tuple[str, str], int] = Counter(missing for of_run in of_runs for missing in of_run)
     total = len(selection.runs)
     rows: list[list[Any]] = [
         [what, why, count, total] for (what, why), count in sorted(counts.items(), key=lambda one: -one[1])
@@ -293,7 +299,7 @@ def not_measured(selection: Selection) -> Finding:
     )
 
 
-def _missing(run: StudiedRun) -> Iterator[tuple[str, str]]:
+def _missing(run: RunRow, epochs: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """Yield what a run's record does not contain, and why."""
     record = run.record
     for part in fields(record):
@@ -311,9 +317,9 @@ def _missing(run: StudiedRun) -> Iterator[tuple[str, str]]:
     if run.state != "finished":
         return
     for one in fields(EpochRecord):
-        if one.name not in ("epoch", "weights_hash") and bool(np.all(np.isnan(run.series(one.name)))):
+        if one.name not in ("epoch", "weights_hash") and bool(np.isnan(curve(epochs, run, one.name)).all()):
             yield f"each epoch's {_words(one.name)}", "missing or not a number in epochs.jsonl"
-    if math.isnan(run.total("seconds_to_target")):
+    if math.isnan(run.seconds_to_target):
         yield "totals: seconds to target", "no --target-accuracy, or not reached"
 
 
@@ -332,7 +338,7 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _reasons(runs: Iterable[StudiedRun], part_of: Callable[[StudiedRun], Any], what: str) -> list[str]:
+def _reasons(runs: Iterable[RunRow], part_of: Callable[[RunRow], Any], what: str) -> list[str]:
     """Return a note per reason for a missing part of a record."""
     parts = (part_of(run) for run in runs)
     reasons = Counter(part.not_recorded for part in parts if isinstance(part, NotRecorded))

@@ -10,8 +10,7 @@ from typing import Any
 
 from analysis.output.finding import Finding, add_runs_options, named_runs, refuse_flags
 from analysis.output.tables import Table
-from analysis.questions import aa_test as a_against_a
-from analysis.questions import check, compare, frameworks, times
+from analysis.questions import aa_test, check, compare, frameworks, times
 from analysis.questions.clouds import command as clouds
 from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
@@ -19,7 +18,7 @@ from analysis.questions.scaling import command as scaling
 from analysis.report import chapters as report_chapters
 from analysis.report.page import Page, html_of, says_nothing
 from analysis.runs.published import published_notes
-from analysis.runs.reading import Selection
+from analysis.runs.table import Selection
 from analysis.thesis import command as thesis
 from common.errors import UserError, user_errors
 from common.run_folder.environment import describe_environment
@@ -36,7 +35,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     hyperparameters.find,
     times.find,
     compare.find,
-    a_against_a.find,
+    aa_test.find,
     report_chapters.parity,
     check.find,
     report_chapters.machines,
@@ -106,7 +105,7 @@ def page_of(selection: Selection, *, folders: Sequence[str], title: str | None =
         title: None: one that names the models.
     """
     chapters = [*CHAPTERS]
-    if any(run.origin == "imported" for run in selection.runs):
+    if (selection.runs["origin"] == "imported").any():
         chapters.append(thesis.find)
     if selection.published:
         chapters.append(_published)
@@ -133,7 +132,7 @@ def _published(selection: Selection) -> Finding:
 
 
 def _title(selection: Selection) -> str:
-    models = list(dict.fromkeys(run.model for run in selection.runs))
+    models = list(selection.runs["model"].unique())
     named = ", ".join(models[:3]) + (f" and {len(models) - 3} more models" if len(models) > 3 else "")
     return f"Keras and PyTorch on Horovod: {named}"
 

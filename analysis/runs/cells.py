@@ -1,18 +1,23 @@
-"""Runs of the same settings put together: a cell is a row of a table, its runs are the points of a plot."""
+"""Runs of the same settings as cells: a cell is a row of a result table, its runs are the points of a plot."""
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import median
+
+import pandas as pd
 
 from analysis.runs.labels import framework_label
-from analysis.runs.reading import StudiedRun
-from analysis.runs.settings import SERIES, Settings, settings_of
+from analysis.runs.settings import SERIES, SETTING_COLUMNS
+from analysis.runs.table import RunRow, runs_in
 
-# What has a column of its own, or tells nothing that another setting does not.
+# Settings with a place of their own in a label.
 _CORE = ("framework", "model", "data set", "np")
+_BY_VALUE = ("device", "site", "origin", "machine", "data", SERIES)  # whose values need no name
+_MISSING = "not recorded"
+Settings = dict[str, Hashable]  # by their names in words, such as "learning rate"
+Quantity = str | Callable[[RunRow], float]  # a column of the table of runs, or a function of a row
 
 
 @dataclass(frozen=True)
@@ -20,19 +25,29 @@ class Cell:
     """Runs that differ in nothing but their seed, or not even in that.
 
     Attributes:
-        settings: what they have in common, by names for people.
-        runs: at least one, in the order in which they were read.
-        words: the settings that tell the cell from others of the same framework, model, data set and np.
+        settings: what they have in common.
+        runs: rows of the table of runs, at least one.
+        words: the settings that distinguish the cell from others of the same framework, model, data set and np.
     """
 
     settings: Settings
-    runs: list[StudiedRun]
+    runs: pd.DataFrame
     words: str = ""
+
+    @cached_property
+    def first(self) -> RunRow:
+        """The first of its runs: what it says of settings holds for all."""
+        return next(runs_in(self.runs))
 
     @property
     def framework(self) -> str:
         """Framework of all of its runs."""
-        return self.runs[0].framework
+        return str(self.first.framework)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether it is a published result."""
+        return bool(self.first.origin == "published")
 
     @property
     def name(self) -> str:
@@ -41,69 +56,91 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Model, data set, ranks, and what tells it from others; the framework aside."""
-        first = self.runs[0]
-        ranks = f"np {first.ranks}" if first.ranks else ""
-        origin = first.origin if first.origin == "published" and not self.words.endswith(first.origin) else ""
-        return ", ".join(part for part in (first.model, first.dataset, ranks, self.words, origin) if part)
+        """Model, data set, ranks, and what distinguishes it from others; the framework aside."""
+        first = self.first
+        ranks = f"np {first.np}" if first.np else ""
+        origin = first.origin if self.is_published and not self.words.endswith(first.origin) else ""
+        return ", ".join(part for part in (first.model, first.data_set, ranks, self.words, origin) if part)
 
     @cached_property
-    def timed(self) -> list[StudiedRun]:
+    def timed(self) -> pd.DataFrame:
         """Those of its runs whose times may be compared."""
-        return [run for run in self.runs if run.timed]
+        return self.runs[self.runs["timed"]]
 
     @cached_property
-    def finished(self) -> list[StudiedRun]:
+    def finished(self) -> pd.DataFrame:
         """Those of its runs whose accuracies may be compared: metered and profiled ones train the same."""
-        return [run for run in self.runs if run.state == "finished"]
+        return self.runs[self.runs["state"] == "finished"]
 
-    def seconds(self, of: Callable[[StudiedRun], float]) -> dict[Hashable, float]:
-        """Return what pairs a run with others -> a time of it, or another figure that measuring disturbs.
+    def seconds(self, of: Quantity) -> dict[Hashable, float]:
+        """Return key that pairs a run with others -> a time of it, or another quantity that measuring disturbs.
 
-        A seed that several runs have pairs nothing: each of them stands for itself.
+        The key is the seed. A seed that several runs have pairs nothing: their keys are their folders.
         """
-        seeds = Counter(run.seed for run in self.timed)
-        return {
-            str(run.folder) if run.seed is None or seeds[run.seed] > 1 else run.seed: value
-            for run in self.timed
-            if not math.isnan(value := of(run))
-        }
+        values = _values(self.timed, of)
+        repeated = self.timed["seed"].isna() | self.timed["seed"].duplicated(keep=False)
+        return _known(values.set_axis(_keys(self.timed, repeated)))
 
-    def results(self, of: Callable[[StudiedRun], float]) -> dict[Hashable, float]:
-        """Return what pairs a run with others -> a result of it that measuring leaves alone.
+    def results(self, of: Quantity) -> dict[Hashable, float]:
+        """Return key that pairs a run with others -> a result of it that measuring does not disturb.
 
         Runs of one seed are one result, their median: all of them train the same.
         """
-        values: dict[Hashable, list[float]] = defaultdict(list)
-        for run in self.finished:
-            if not math.isnan(value := of(run)):
-                values[str(run.folder) if run.seed is None else run.seed].append(value)
-        return {key: median(of_seed) for key, of_seed in values.items()}
+        values = _values(self.finished, of)
+        keys = _keys(self.finished, self.finished["seed"].isna())
+        return _known(values.groupby(keys, sort=False).median())
 
 
-def cells_of(runs: Iterable[StudiedRun]) -> list[Cell]:
-    """Put runs of the same settings together, in the order in which they come."""
-    groups: dict[tuple[Hashable, ...], list[StudiedRun]] = defaultdict(list)
-    names: dict[tuple[Hashable, ...], Settings] = {}
-    for run in runs:
-        settings = settings_of(run)
-        key = tuple(settings.items())
-        groups[key].append(run)
-        names[key] = settings
-    return with_words([Cell(names[key], of_cell) for key, of_cell in groups.items()])
+def _known(values: pd.Series) -> dict[Hashable, float]:
+    known = values.dropna()
+    return dict(zip(known.index, known.tolist(), strict=True))
+
+
+def _values(runs: pd.DataFrame, of: Quantity) -> pd.Series:
+    if isinstance(of, str):
+        return runs[of]
+    return pd.Series([of(run) for run in runs_in(runs)], index=runs.index, dtype=float)
+
+
+def _keys(runs: pd.DataFrame, by_folder: pd.Series) -> list[Hashable]:
+    pairs = zip(runs["seed"], runs["folder"], by_folder, strict=True)
+    return [str(folder) if alone else int(seed) for seed, folder, alone in pairs]
+
+
+def cells_of(runs: pd.DataFrame, *, without: Sequence[str] = ()) -> list[Cell]:
+    """Group the table of runs by settings, in the order in which they come.
+
+    Args:
+        runs: the table, or some of its rows.
+        without: columns of settings that may differ within a cell.
+    """
+    columns = [name for name in SETTING_COLUMNS if name not in without]
+    groups = runs.groupby(columns, sort=False, dropna=False)
+    return with_words([Cell(_settings(of_cell, columns), of_cell) for _, of_cell in groups])
+
+
+def _settings(runs: pd.DataFrame, columns: Sequence[str]) -> Settings:
+    first = next(runs_in(runs))
+    values = {name: getattr(first, name) for name in columns}
+    if document := values.pop("published_in", None):
+        values["origin"] = f"{document}, {values['origin']}"
+    absent = {name for name, value in values.items() if isinstance(value, float) and math.isnan(value)}
+    return {name.replace("_", " "): value for name, value in values.items() if name not in absent}
 
 
 def with_words(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells, each with what tells it from others of its model, data set and np."""
-    neighbours: dict[Hashable, list[Cell]] = defaultdict(list)
+    """Return the cells, each with what distinguishes it from others of its model, data set and np."""
+    neighbors: dict[Hashable, list[Cell]] = defaultdict(list)
     for cell in cells:
-        neighbours[_place(cell)].append(cell)
-    varying = {place: _varying([cell.settings for cell in near]) for place, near in neighbours.items()}
-    words = [
-        ", ".join(_word(name, cell.settings[name]) for name in varying[_place(cell)] if name in cell.settings)
+        neighbors[_core(cell)].append(cell)
+    varying = {core: _varying([cell.settings for cell in near]) for core, near in neighbors.items()}
+    named = [
+        replace(
+            cell,
+            words=", ".join(_word(name, cell.settings[name]) for name in varying[_core(cell)] if name in cell.settings),
+        )
         for cell in cells
     ]
-    named = [Cell(cell.settings, cell.runs, of_cell) for cell, of_cell in zip(cells, words, strict=True)]
     alike: dict[str, list[Cell]] = defaultdict(list)
     for cell in named:
         alike[cell.name].append(cell)
@@ -111,23 +148,20 @@ def with_words(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _with_gaps(cell: Cell, alike: Sequence[Cell]) -> Cell:
-    """Return a cell with what it does not tell in its words, where nothing else keeps it apart from others."""
-    told = dict.fromkeys(name for one in alike for name in one.settings)
-    gaps = [f"{name} {_MISSING}" for name in told if name not in cell.settings]
-    return Cell(cell.settings, cell.runs, ", ".join(part for part in (*gaps, cell.words) if part))
+    """Return a cell with the settings it lacks in its words, where nothing else keeps it apart from others."""
+    recorded = dict.fromkeys(name for one in alike for name in one.settings)
+    gaps = [f"{name} {_MISSING}" for name in recorded if name not in cell.settings]
+    return replace(cell, words=", ".join(part for part in (*gaps, cell.words) if part))
 
 
-def _place(cell: Cell) -> Hashable:
+def _core(cell: Cell) -> Hashable:
     return tuple(cell.settings.get(name) for name in _CORE[1:])
 
 
 def _varying(settings: Sequence[Settings]) -> list[str]:
     names = sorted({name: None for one in settings for name in one}, key=lambda name: name == "origin")
-    # Settings that a source does not have at all, as published results, are no difference: the origin tells them apart.
+    # Settings that a source does not have at all, as published results, are no difference: the origin shows them.
     return [name for name in names if name not in _CORE and len({one[name] for one in settings if name in one}) > 1]
-
-
-_MISSING = "not recorded"
 
 
 def _word(name: str, value: Hashable) -> str:
@@ -135,7 +169,7 @@ def _word(name: str, value: Hashable) -> str:
         return f"no {name}"
     if value is True:
         return name
-    return str(value) if name in ("device", "site", "origin", "machine", "data", SERIES) else f"{name} {value}"
+    return str(value) if name in _BY_VALUE else f"{name} {value}"
 
 
 def differing(first: Mapping[str, Hashable], second: Mapping[str, Hashable]) -> list[str]:

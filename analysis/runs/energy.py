@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analysis.runs.cells import Cell
-from analysis.runs.reading import StudiedRun
+from analysis.runs.table import RunRow, runs_in
 from common.errors import UserError
 from common.measurement.energy import DeviceEnergy, EnergyRecord
 from common.measurement.power_trace import PowerTrace
@@ -16,24 +16,25 @@ from common.run_folder.records import DataRecord
 EPOCH_PHASES = ("training", "validation")
 
 
-def metered(cell: Cell) -> list[StudiedRun]:
-    """Return those of a cell's runs that came to their end and measured the energy of some device that they used."""
-    return [run for run in cell.finished if _measured(run)]
+def metered(cell: Cell) -> list[RunRow]:
+    """Return those of a cell's finished runs that measured the energy of at least one device that they used."""
+    metered_runs = cell.finished[cell.finished["metered"]]
+    return [run for run in runs_in(metered_runs) if _measured(run)]
 
 
-def _measured(run: StudiedRun) -> bool:
+def _measured(run: RunRow) -> bool:
     energy = run.record.energy
     return isinstance(energy, EnergyRecord) and energy.used_devices.joules is not None
 
 
-def energy_of(run: StudiedRun) -> EnergyRecord:
-    """Return what a run took that `metered` has found."""
+def energy_of(run: RunRow) -> EnergyRecord:
+    """Return the energy record of a run of `metered`."""
     energy = run.record.energy
     assert isinstance(energy, EnergyRecord), "a metered run"
     return energy
 
 
-def values_of(runs: Sequence[StudiedRun], quantity: str, *, used: bool = True) -> list[float]:
+def values_of(runs: Sequence[RunRow], quantity: str, *, used: bool = True) -> list[float]:
     """Return a field of `EnergyTotals` of each run; NaN where it is not known.
 
     Args:
@@ -46,7 +47,7 @@ def values_of(runs: Sequence[StudiedRun], quantity: str, *, used: bool = True) -
     return [math.nan if value is None else value for value in values]
 
 
-def mean_of(runs: Sequence[StudiedRun], quantity: str, *, used: bool = True) -> float:
+def mean_of(runs: Sequence[RunRow], quantity: str, *, used: bool = True) -> float:
     """Return the mean of `values_of`: joules are paid for and add up; products are those of each run."""
     return float(np.mean(values_of(runs, quantity, used=used)))
 
@@ -61,7 +62,7 @@ def counted_devices(energy: EnergyRecord) -> list[DeviceEnergy]:
     return measured
 
 
-def covered(runs: Sequence[StudiedRun]) -> str:
+def covered(runs: Sequence[RunRow]) -> str:
     """Return in words which devices the joules of metered runs count."""
     energies = [energy_of(run) for run in runs]
     if all(energy.used_devices.complete for energy in energies):
@@ -77,17 +78,17 @@ def covered(runs: Sequence[StudiedRun]) -> str:
 
 
 def epochs_of(cell: Cell) -> float:
-    """Return how many epochs each of its runs trained, by one that tells; NaN: none does."""
-    return next((epochs for run in cell.finished if not math.isnan(epochs := run.total("epochs"))), math.nan)
+    """Return how many epochs each of its runs trained, as the first records it; NaN: none does."""
+    return next(iter(cell.finished["trained_epochs"].dropna()), math.nan)
 
 
-def joules_per_epoch(run: StudiedRun, *, epochs: float) -> float:
-    """Return (joules of training + validation) / epochs over used devices; NaN: not known."""
+def joules_per_epoch(run: RunRow, *, epochs: float) -> float:
+    """Return (joules of training + validation) / epochs, over used devices; NaN: not known."""
     spent = energy_of(run).used_devices.joules_by_phase
     return sum(spent.get(phase, 0.0) for phase in EPOCH_PHASES) / epochs if epochs > 0 and spent else math.nan
 
 
-def images_per_joule(run: StudiedRun, *, epochs: float) -> float:
+def images_per_joule(run: RunRow, *, epochs: float) -> float:
     """Return training images of all epochs / joules of training over used devices; NaN: not known."""
     data = run.record.data
     joules = energy_of(run).used_devices.joules_by_phase.get("training", 0.0)
@@ -95,12 +96,12 @@ def images_per_joule(run: StudiedRun, *, epochs: float) -> float:
         return math.nan
     images = epochs * (data.training_samples - data.dropped_samples_per_epoch)
     # The last batch of an epoch may be a smaller one, and the last epoch be broken off.
-    of_steps = run.total("steps") * data.global_batch_size
+    of_steps = run.steps * data.global_batch_size
     return (images if math.isnan(of_steps) else min(images, of_steps)) / joules
 
 
-def median_trace(runs: Sequence[StudiedRun], *, flags: list[str]) -> tuple[StudiedRun, list[PowerTrace]] | None:
-    """Return the run whose energy lies in the middle and its traces; if they cannot be read, the next to it.
+def median_trace(runs: Sequence[RunRow], *, flags: list[str]) -> tuple[RunRow, list[PowerTrace]] | None:
+    """Return the run of median energy and its traces; if they cannot be read, the nearest to it whose can.
 
     Args:
         runs: metered ones.

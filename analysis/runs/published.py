@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from analysis.runs.reading import FIGURES, PUBLISHED_FOLDER, StudiedRun
+from analysis.runs.settings import PUBLISHED_FOLDER
+from analysis.runs.table import FIGURES, LoadedRun
 from common.errors import UserError, first_problem
 from common.measurement.energy import DeviceEnergy, EnergyRecord, EnergyTotals, energy_delay, energy_delay_squared
 from common.measurement.power_trace import kind_of
@@ -196,7 +197,7 @@ def published_claims(sources: Sequence[str]) -> list[Claim]:
     return [claim for claim in read_published().claims if claim.source in sources]
 
 
-def published_runs(sources: Sequence[str]) -> list[StudiedRun]:
+def published_runs(sources: Sequence[str]) -> list[LoadedRun]:
     """Return the results of these sources as runs; energies are separate runs, as in measurements."""
     return [run for name, result in published_results(sources).items() for run in _runs(name, result)]
 
@@ -222,7 +223,7 @@ def _described(result: Result) -> str:
     return "; ".join([*parts, *([result.remark] if result.remark else [])])
 
 
-def _runs(name: str, result: Result) -> list[StudiedRun]:
+def _runs(name: str, result: Result) -> list[LoadedRun]:
     reason = NotRecorded(f"not stated in the source ({result.source})")
     totals = Totals(
         epochs=result.epochs,
@@ -248,7 +249,7 @@ def _known(value: float | None, reason: NotRecorded) -> float | NotRecorded:
     return reason if value is None else value
 
 
-def _run(name: str, result: Result, reason: NotRecorded, **fields: Any) -> StudiedRun:
+def _run(name: str, result: Result, reason: NotRecorded, **fields: Any) -> LoadedRun:
     record = RunRecord(
         schema_version=SCHEMA_VERSION,
         origin="published",
@@ -266,13 +267,13 @@ def _run(name: str, result: Result, reason: NotRecorded, **fields: Any) -> Studi
     )
     # No folder on disk: a path that names source, place and result, and so is unique.
     place = Path(PUBLISHED_FOLDER, f"{result.source}, {result.where}".replace("/", "-"), name)
-    return StudiedRun(place, record, "finished", _figures(result))
+    return LoadedRun(place, record, "finished", _figures(result))
 
 
 def _figures(result: Result) -> NDArray[np.float64]:
     """Return (fields, epochs) float64, the validation accuracies alone."""
-    figures = np.full((len(FIGURES), len(result.validation_accuracies)), math.nan)
-    figures[FIGURES.index("validation_accuracy")] = result.validation_accuracies
+    figures = np.full((len(result.validation_accuracies), len(FIGURES)), math.nan)
+    figures[:, FIGURES.index("validation_accuracy")] = result.validation_accuracies
     return figures
 
 

@@ -1,56 +1,97 @@
-"""The settings that define a run, by names for people."""
+"""The settings that define a run, as columns of the table of runs."""
 
 import re
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
-from analysis.runs.reading import IN_A_PLACE, StudiedRun
 from analysis.runs.sameness import SETTINGS
+from common.config import Config
 from common.run_folder.environment import Environment
-from common.run_folder.records import DataRecord, NotRecorded, World
+from common.run_folder.records import DataRecord, ModelRecord, NotRecorded, RunRecord, World
 
 SERIES = "series"  # of imported runs: keeps their cells apart, and is no difference between experiments
-Settings = dict[str, Hashable]
+UNKNOWN = "unknown"
+PUBLISHED_FOLDER = "published:"  # first part of the path of a published result, which is on no disk
+RENAMED_SITES = {"thesis-003": "thesis-machine"}  # names in run folders of earlier versions -> names of today
+_IN_A_PLACE = ("prepared", "images")  # data sets whose names are paths
+_OF_CONFIG = [
+    name
+    for names in SETTINGS.values()
+    for name in names
+    if name not in ("seed", "dataset", "model", "image_size")  # have columns of their own, or are no setting
+]
+# Every column of settings, in the order in which labels name them.
+SETTING_COLUMNS = (
+    "framework", "model", "data_set", "np", "site", "device", "image_size", "global_batch", "hosts", "controller",
+    "threads", "samples", "mean_of_pixels", "data", "machine", "gradient_groups", "validation", *_OF_CONFIG, SERIES,
+    "published_in", "origin",
+)  # fmt: skip
 
 
-def settings_of(run: StudiedRun) -> Settings:
-    """Return all settings that define a run but its seed, by names for people."""
-    record, config = run.record, run.config
-    settings: Settings = {
-        "framework": run.framework,
-        "model": run.model,
-        "data set": run.dataset,
-        "np": run.ranks,
-        "site": run.site,
-        "device": run.device,
-        "image size": run.image_size,
-        "global batch": run.global_batch,
+def settings_of(folder: Path, record: RunRecord) -> dict[str, Hashable]:
+    """Return column -> value of all settings that define a run but its seed; without those it does not have.
+
+    None is a setting that is off, or a number that is not known. `published_in` is the document and the place in it of
+    a result that `--published` has added.
+    """
+    settings: dict[str, Hashable] = {
+        "framework": record.framework,
+        "model": record.model.name if isinstance(record.model, ModelRecord) else UNKNOWN,
+        "site": RENAMED_SITES.get(record.site, record.site),
     }
-    if isinstance(record.world, World):
-        settings["hosts"] = len(set(record.world.hosts))
-        settings["controller"] = record.world.controller
-        if not isinstance(record.world.threads_per_rank, NotRecorded):
-            settings["threads"] = record.world.threads_per_rank
-    if isinstance(record.data, DataRecord):
-        data = record.data
-        settings["samples"] = f"{data.training_samples}/{data.validation_samples}/{data.test_samples}"
-        if data.name.startswith(IN_A_PLACE):  # files of one name may hold other pixels
-            settings["mean of pixels"] = ", ".join(f"{mean:.9g}" for mean in data.mean)
-    elif not run.published_in:  # what is unknown for another reason is something else
+    settings |= _of_ranks(record.world)
+    settings |= _of_data(record.data)
+    document = folder.parent.name if folder.parts[0] == PUBLISHED_FOLDER else None
+    if isinstance(record.data, NotRecorded) and document is None:  # data not recorded for another reason are other data
         settings["data"] = record.data.not_recorded
     if isinstance(record.environment, Environment):
         settings["machine"] = f"{record.environment.processor}, {record.environment.cores} cores"
-    if config is not None:
-        settings["gradient groups"] = config.device.gradient_groups
-        settings["validation"] = config.training.validation
-        for subject, names in SETTINGS.items():
-            part: Any = getattr(config, subject)
-            for name in names:
-                if name not in ("seed", "dataset", "model", "image_size"):
-                    settings[name.replace("_", " ")] = getattr(part, name)
-    if run.origin == "imported":
-        # Runs that a source keeps apart were not made together, whatever their records have in common.
-        settings[SERIES] = re.sub(r"-(r|energy)[0-9]+$", "", run.name)
-    # What stands in different places of a document was not measured together.
-    settings["origin"] = f"{run.published_in}, {run.origin}" if run.published_in else run.origin
+    if isinstance(record.config, Config):
+        settings |= _of_config(record.config)
+    if record.origin == "imported":
+        # Runs that a source keeps apart were not made in one series, whatever their records have in common.
+        settings[SERIES] = re.sub(r"-(r|energy)[0-9]+$", "", folder.name)
+    # Results in different places of a document were not measured in one series.
+    return settings | {"published_in": document, "origin": record.origin}
+
+
+def _of_ranks(world: World | NotRecorded) -> dict[str, Hashable]:
+    if isinstance(world, NotRecorded):
+        return {"np": None, "device": UNKNOWN}
+    kinds = sorted({"cpu" if device == "cpu" else "gpu" for device in world.devices})
+    settings: dict[str, Hashable] = {
+        "np": world.size,
+        "device": " and ".join(kinds) or UNKNOWN,
+        "hosts": len(set(world.hosts)),
+        "controller": world.controller,
+    }
+    if not isinstance(world.threads_per_rank, NotRecorded):
+        settings["threads"] = world.threads_per_rank
+    return settings
+
+
+def _of_data(data: DataRecord | NotRecorded) -> dict[str, Hashable]:
+    if isinstance(data, NotRecorded):
+        return {"data_set": UNKNOWN, "image_size": UNKNOWN, "global_batch": None}
+    kind, colon, path = data.name.partition(":")
+    settings: dict[str, Hashable] = {
+        # The path of a file or folder is another at every site.
+        "data_set": f"{kind}:{Path(path).name}" if colon and kind in _IN_A_PLACE else data.name,
+        "image_size": f"{data.image_shape[1]}x{data.image_shape[0]}",
+        "global_batch": data.global_batch_size or None,
+        "samples": f"{data.training_samples}/{data.validation_samples}/{data.test_samples}",
+    }
+    if data.name.startswith(_IN_A_PLACE):  # files of one name may hold other pixels
+        settings["mean_of_pixels"] = ", ".join(f"{mean:.9g}" for mean in data.mean)
+    return settings
+
+
+def _of_config(config: Config) -> dict[str, Hashable]:
+    settings: dict[str, Any] = {
+        "gradient_groups": config.device.gradient_groups,
+        "validation": config.training.validation,
+    }
+    for subject, names in SETTINGS.items():
+        settings |= {name: getattr(getattr(config, subject), name) for name in names if name in _OF_CONFIG}
     return settings

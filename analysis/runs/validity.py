@@ -1,12 +1,14 @@
-"""Why a run or a comparison is not valid, in plain words: what `check` says, and what every command flags."""
+"""Validity checks of runs and comparisons: what `check` reports, and what every command flags."""
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+import pandas as pd
 
 from analysis.runs.cells import Cell, differing
-from analysis.runs.reading import StudiedRun
 from analysis.runs.sameness import HASHES
+from analysis.runs.table import RunRow, runs_in
 from common.measurement.interference import Interference
 from common.run_folder.environment import Environment, stack_of
 from common.run_folder.records import Hashes, Totals, World
@@ -15,20 +17,17 @@ from common.training.schedule import scale_factor
 MOST_NAMED = 3
 
 
-def run_flags(run: StudiedRun) -> list[str]:
+def run_flags(run: RunRow) -> list[str]:
     """Return what is wrong with one run."""
     if run.origin == "published":
         return ["published, a mean or a claim without interval: nobody can check it"]
-    return [*_state(run), *_epochs(run), *_numbers(run), *_machine(run)]
+    state = [] if run.state == "finished" else [f"is {run.state}, not finished: its figures are left out"]
+    return [*state, *_epochs(run), *_numbers(run), *_machine(run)]
 
 
-def _state(run: StudiedRun) -> list[str]:
-    return [] if run.state == "finished" else [f"is {run.state}, not finished: its figures are left out"]
-
-
-def _epochs(run: StudiedRun) -> list[str]:
+def _epochs(run: RunRow) -> list[str]:
     flags, config, totals = [], run.config, run.record.totals
-    recorded = run.figures.shape[1]
+    recorded = run.recorded_epochs
     if isinstance(totals, Totals) and recorded and totals.epochs != recorded:
         flags.append(f"epochs are missing: {totals.epochs} were trained, {recorded} are recorded")
     if config is None:
@@ -37,7 +36,7 @@ def _epochs(run: StudiedRun) -> list[str]:
     ends_early = (training.early_stop, training.target_accuracy, training.max_steps) != (None, None, None)
     if run.state == "finished" and recorded < training.epochs and not ends_early:
         flags.append(f"epochs are missing: {training.epochs} were asked for, {recorded} are recorded")
-    scaled = scale_factor(schedule.lr_scaling, size=max(1, run.ranks)) != 1
+    scaled = scale_factor(schedule.lr_scaling, size=run.np or 1) != 1
     if scaled and recorded and schedule.warmup_epochs >= recorded:
         flags.append(
             f"the warm-up is as long as the run: {schedule.warmup_epochs:g} of {recorded} epochs; the full learning "
@@ -46,60 +45,57 @@ def _epochs(run: StudiedRun) -> list[str]:
     return flags
 
 
-def _numbers(run: StudiedRun) -> list[str]:
+def _numbers(run: RunRow) -> list[str]:
     flags: list[str] = []
     if run.state != "finished" or not isinstance(run.record.totals, Totals):
         return flags
-    losses = run.series("training_loss")
-    if run.origin == "measured" and len(losses) and math.isnan(losses[-1]):
-        flags.append("its loss is no number at the end: the training diverged")
+    if run.origin == "measured" and run.recorded_epochs and math.isnan(run.last_training_loss):
+        flags.append("its loss is NaN at the end: the training diverged")
     if run.training_seconds == 0:
         flags.append("its training took no time: the record is wrong, and its times are left out")
     return flags
 
 
-def _machine(run: StudiedRun) -> list[str]:
+def _machine(run: RunRow) -> list[str]:
     flags, world, isolation = [], run.record.world, run.record.isolation
     if isinstance(world, World) and world.oversubscribed:
         flags.append(
             f"cores are oversubscribed: {world.size} ranks x {world.threads_per_rank} threads on {world.cores} cores; "
-            "its times tell nothing"
+            "its times are not valid"
         )
     if isinstance(isolation, Interference):
-        flags += [f"another process was on the machine: {other}" for other in isolation.other_processes_before]
+        flags += [f"another process ran on the machine: {other}" for other in isolation.other_processes_before]
         if isolation.throttled_cores:
-            flags.append(f"cores were slowed down for heat {isolation.throttled_cores} times")
+            flags.append(f"cores were throttled {isolation.throttled_cores} times")
     return flags
 
 
 def cell_flags(cell: Cell) -> list[str]:
-    """Return what is wrong with runs that are taken together."""
+    """Return what is wrong with the runs of a cell as a group."""
     flags = []
-    seeds = Counter(run.seed for run in cell.timed if run.seed is not None)
-    repeated = sorted(seed for seed, count in seeds.items() if count > 1)
+    seeds = cell.timed["seed"].dropna()
+    repeated = sorted(seeds[seeds.duplicated()].unique())
     if repeated:
         flags.append(
             f"seeds are repeated ({_listed(repeated)}): these runs show the noise of the machine only, their "
             "accuracies are one result"
         )
     if 0 < len(cell.timed) < len(cell.finished):
-        flags.append(
-            "profiled or metered runs stand among timed ones; they count for accuracy and energy, not for time"
-        )
+        flags.append("profiled or metered runs are among timed ones; they count for accuracy and energy, not for time")
     flags += [
         f"{name} is not the same in these runs: {_listed(sorted(values))}"
         for name, values in _stack(cell).items()
         if len(values) > 1
     ]
-    if len(cell.timed) == 1 and cell.runs[0].origin != "published":
-        flags.append("one timed run alone proves nothing; repeat it")
+    if len(cell.timed) == 1 and not cell.is_published:
+        flags.append("one timed run alone shows nothing; repeat it")
     return flags
 
 
 def _stack(cell: Cell) -> dict[str, set[str]]:
     """Return package or variable -> what it was in the finished runs of a cell, see `stack_of`."""
     found: dict[str, set[str]] = defaultdict(set)
-    for run in cell.finished:
+    for run in runs_in(cell.finished):
         environment, world = run.record.environment, run.record.world
         if isinstance(environment, Environment):
             mpi = isinstance(world, World) and world.controller == "mpi"
@@ -112,7 +108,7 @@ def pair_flags(first: Cell, second: Cell) -> list[str]:
     """Return why two cells are not the same experiment: settings, first weights, order of the samples."""
     label = f"{first.name} against {second.name}"
     flags = [f"{label}: {words}" for words in differing(first.settings, second.settings)]
-    if "published" in (first.runs[0].origin, second.runs[0].origin):
+    if first.is_published or second.is_published:
         return [f"{label}: published figures, whose runs nobody can check"]
     stacks = _stack(first), _stack(second)
     flags += [
@@ -120,7 +116,7 @@ def pair_flags(first: Cell, second: Cell) -> list[str]:
         for name in stacks[0]
         if name in stacks[1] and stacks[0][name] != stacks[1][name]
     ]
-    by_seed = [{run.seed: run for run in cell.finished if run.seed is not None} for cell in (first, second)]
+    by_seed = [{run.seed: run for run in runs_in(cell.finished) if run.seed is not None} for cell in (first, second)]
     for name, title in HASHES.items():
         unlike = [
             seed for seed in by_seed[0].keys() & by_seed[1].keys() if _unlike(by_seed[0][seed], by_seed[1][seed], name)
@@ -128,11 +124,11 @@ def pair_flags(first: Cell, second: Cell) -> list[str]:
         if unlike:
             flags.append(f"{label}: the {title} differ for seed {_listed(sorted(unlike))}: not the same experiment")
     if not by_seed[0].keys() & by_seed[1].keys():
-        flags.append(f"{label}: no seed in common; that both began and went on alike is not shown")
+        flags.append(f"{label}: no seed in common: same first weights and sample order are not shown")
     return flags
 
 
-def _unlike(first: StudiedRun, second: StudiedRun, name: str) -> bool:
+def _unlike(first: RunRow, second: RunRow, name: str) -> bool:
     hashes = [run.record.hashes for run in (first, second)]
     if not all(isinstance(one, Hashes) for one in hashes):
         return False
@@ -140,16 +136,21 @@ def _unlike(first: StudiedRun, second: StudiedRun, name: str) -> bool:
     return all(isinstance(value, str) for value in values) and values[0] != values[1]
 
 
-def flags_of(runs: Iterable[StudiedRun], cells: Sequence[Cell]) -> list[str]:
-    """Return the flags of runs and cells; one that many share is said once."""
+def flags_of(runs: pd.DataFrame, cells: Sequence[Cell]) -> list[str]:
+    """Return the flags of these rows of the table of runs and of cells; one that many share once, with their names."""
     of_flag: dict[str, list[Hashable]] = defaultdict(list)
-    for run in runs:
+    for run in runs_in(runs):
         for flag in run_flags(run):
             of_flag[flag].append(run.name)
     for cell in cells:
         for flag in cell_flags(cell):
             of_flag[flag].append(cell.name)
     return [f"{_listed(names, apart='; ')}: {flag}" for flag, names in of_flag.items()]
+
+
+def cell_runs(cells: Sequence[Cell]) -> pd.DataFrame:
+    """Return the runs of these cells as rows of the table of runs."""
+    return pd.concat([cell.runs for cell in cells]) if cells else pd.DataFrame()
 
 
 def _listed(items: Sequence[Hashable], *, apart: str = ", ") -> str:

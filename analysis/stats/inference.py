@@ -1,9 +1,11 @@
-"""Statistics of repeated runs: medians with intervals, who is faster, and whether two accuracies are the same.
+"""Inference from repeated runs: intervals of medians, ratios and differences, and tests of equivalence.
 
-All of it rests on ranks and holds for any distribution; nothing is assumed to be normal. Intervals are exact up to
-the sizes in `_EXACT`, beyond them by the normal approximation of the ranks' sum. What too few runs cannot tell is
-None, never a guess. After Hoefler and Belli, SC'15 (doi 10.1145/2807591.2807644): medians with intervals, harmonic
-means of rates, ratios are never averaged.
+Assumptions: runs are independent. All methods use ranks or order statistics, so values may have any distribution.
+Beyond that, the interval of a paired effect assumes that differences within pairs are symmetric around their median
+(Wilcoxon), that of an unpaired one that both sides have the same shape, shifted (Mann and Whitney). Intervals are exact
+up to the sizes in `_EXACT`, and use the normal approximation of the rank sum beyond. A result that needs more runs is
+None. After Hoefler and Belli, SC'15 (doi 10.1145/2807591.2807644): medians with intervals, harmonic means of rates;
+ratios are never averaged.
 """
 
 import math
@@ -19,7 +21,7 @@ from scipy import stats
 CONFIDENCE = 0.95
 EQUIVALENCE_CONFIDENCE = 0.90  # of two one-sided tests at 5 % each (Schuirmann 1987)
 FEWEST_PAIRS = 6  # with fewer, no interval of pairs reaches 95 %
-_EXACT = 2500  # number of pairs of values up to which distributions are counted out
+_EXACT = 2500  # pairs of values up to which distributions are enumerated
 
 Method = Literal["paired by seed", "unpaired"]
 
@@ -31,22 +33,22 @@ class Interval:
     low: float
     high: float
 
-    def holds(self, value: float) -> bool:
-        """Return whether a value lies in it, edges included."""
+    def contains(self, value: float) -> bool:
+        """Return whether a value is inside, edges included."""
         return self.low <= value <= self.high
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Two sets of values held against each other.
+class Effect:
+    """How two sets of values differ.
 
     Attributes:
         estimate: ratio or difference (Hodges and Lehmann 1963): the median over pairs of runs.
         interval: of it, with CONFIDENCE; None: too few runs.
         p_value: of the hypothesis that both are the same, two-sided: Wilcoxon's signed-rank test of pairs, else Mann
             and Whitney's; None: too few runs.
-        method: how runs were put side by side.
-        n: pairs, or runs on each side.
+        method: how runs were matched.
+        n: number of pairs, or of runs on each side.
     """
 
     estimate: float
@@ -57,17 +59,14 @@ class Comparison:
 
 
 def median_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Interval | None:
-    """Return the interval of the median between two order statistics, or None where so few values have none.
+    """Return the interval of the median between two order statistics; None where there are too few values.
 
-    The k-th smallest and k-th largest of n values hold the median with probability 1 - 2 B(k - 1; n, 1/2), B being
-    the binomial distribution function (David and Nagaraja, Order Statistics, 7.1); k is the largest that suffices.
-    At 95 % six values are needed.
+    Assumes independent values of one distribution, of any shape. At 95 % six values are needed.
     """
-    ordered = sorted(values)
-    k = int(stats.binom.ppf((1 - confidence) / 2, len(ordered), 0.5)) if ordered else 0
-    while k > 0 and 2 * stats.binom.cdf(k - 1, len(ordered), 0.5) > 1 - confidence:
-        k -= 1
-    return Interval(ordered[k - 1], ordered[-k]) if k > 0 else None
+    if len(values) < 2:
+        return None
+    interval = stats.quantile_test(values, p=0.5).confidence_interval(confidence)
+    return None if math.isnan(interval.low + interval.high) else Interval(float(interval.low), float(interval.high))
 
 
 def median_of(values: Iterable[float]) -> float | None:
@@ -78,15 +77,16 @@ def median_of(values: Iterable[float]) -> float | None:
 
 def olympic_mean(values: Sequence[float]) -> float | None:
     """Return the mean without the smallest and the largest value, as MLPerf scores; None with fewer than three."""
-    return float(np.mean(sorted(values)[1:-1])) if len(values) > 2 else None
+    n = len(values)
+    return float(stats.trim_mean(values, 1.5 / n)) if n > 2 else None  # 1.5 of n: one value is cut on each side
 
 
 def harmonic_mean(values: Sequence[float]) -> float | None:
-    """Return n / sum(1 / value), the mean of rates over equal work; None without values or with one that is not > 0."""
-    return len(values) / sum(1 / value for value in values) if values and min(values) > 0 else None
+    """Return the harmonic mean, that of rates over equal work; None without values or with one that is not > 0."""
+    return float(stats.hmean(values)) if values and min(values) > 0 else None
 
 
-def ratio(values: Mapping[Any, float], base: Mapping[Any, float]) -> Comparison | None:
+def ratio(values: Mapping[Any, float], base: Mapping[Any, float]) -> Effect | None:
     """Return how many times the base the values are; None without values or with one that is not > 0.
 
     Args:
@@ -99,14 +99,14 @@ def ratio(values: Mapping[Any, float], base: Mapping[Any, float]) -> Comparison 
     if found is None:
         return None
     interval = found.interval and Interval(math.exp(found.interval.low), math.exp(found.interval.high))
-    return Comparison(
+    return Effect(
         estimate=math.exp(found.estimate), interval=interval, p_value=found.p_value, method=found.method, n=found.n
     )
 
 
 def difference(
     values: Mapping[Any, float], base: Mapping[Any, float], *, confidence: float = CONFIDENCE
-) -> Comparison | None:
+) -> Effect | None:
     """Return how much larger than the base the values are; None if there are none on a side, or one is not finite."""
     if not values or not base or not all(math.isfinite(value) for value in (*values.values(), *base.values())):
         return None
@@ -116,26 +116,26 @@ def difference(
     return _unpaired(np.array(list(values.values())), np.array(list(base.values())), confidence=confidence)
 
 
-Sameness = Literal["same", "different", "not shown"]
+Equivalence = Literal["same", "different", "not shown"]
 
 
-def sameness(values: Mapping[Any, float], base: Mapping[Any, float], *, margin: float) -> Sameness:
+def equivalence(values: Mapping[Any, float], base: Mapping[Any, float], *, margin: float) -> Equivalence:
     """Return whether two sets of values are the same to within a margin.
 
-    same: the 90 % interval of their difference lies inside the margin, which is two one-sided tests at 5 %. different:
-    it does not, and the 95 % interval leaves out 0. Else neither is shown: more runs may tell.
+    same: the 90 % interval of their difference is inside the margin: two one-sided tests at 5 % (Schuirmann 1987).
+    different: it is not, and the 95 % interval excludes 0. Otherwise neither is shown, and more runs are needed.
     """
     inner, outer = (
         difference(values, base, confidence=confidence) for confidence in (EQUIVALENCE_CONFIDENCE, CONFIDENCE)
     )
     if inner and inner.interval and -margin < inner.interval.low and inner.interval.high < margin:
         return "same"
-    return "different" if outer and outer.interval and not outer.interval.holds(0.0) else "not shown"
+    return "different" if outer and outer.interval and not outer.interval.contains(0.0) else "not shown"
 
 
-def _paired(differences: NDArray[np.float64], *, confidence: float) -> Comparison:
+def _paired(differences: NDArray[np.float64], *, confidence: float) -> Effect:
     n = len(differences)
-    return Comparison(
+    return Effect(
         estimate=float(np.median(walsh_averages(differences))),
         interval=paired_interval(differences, confidence=confidence),
         p_value=1.0 if not differences.any() else float(stats.wilcoxon(differences).pvalue),
@@ -144,9 +144,9 @@ def _paired(differences: NDArray[np.float64], *, confidence: float) -> Compariso
     )
 
 
-def _unpaired(values: NDArray[np.float64], base: NDArray[np.float64], *, confidence: float) -> Comparison:
+def _unpaired(values: NDArray[np.float64], base: NDArray[np.float64], *, confidence: float) -> Effect:
     interval = unpaired_interval(values, base, confidence=confidence)
-    return Comparison(
+    return Effect(
         estimate=float(np.median(values[:, None] - base[None, :])),
         interval=interval,
         p_value=None if interval is None else float(stats.mannwhitneyu(values, base).pvalue),
@@ -156,14 +156,14 @@ def _unpaired(values: NDArray[np.float64], base: NDArray[np.float64], *, confide
 
 
 def paired_interval(differences: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> Interval | None:
-    """Return the interval of the differences of pairs, (n,) float64: what the signed-rank test does not refuse."""
+    """Return the interval of the differences of pairs, (n,) float64: what the signed-rank test does not reject."""
     return _between(walsh_averages(differences), paired_depth(len(differences), confidence=confidence))
 
 
 def unpaired_interval(
     values: NDArray[np.float64], base: NDArray[np.float64], *, confidence: float = CONFIDENCE
 ) -> Interval | None:
-    """Return the interval of the shift from the base, (m,), to the values, (n,): what U does not refuse."""
+    """Return the interval of the shift from the base, (m,), to the values, (n,): what the U test does not reject."""
     depth = unpaired_depth(len(values), len(base), confidence=confidence)
     return _between((values[:, None] - base[None, :]).ravel(), depth)
 
@@ -175,9 +175,9 @@ def _between(values: NDArray[np.float64], depth: int) -> Interval | None:
 
 @lru_cache
 def paired_depth(n: int, *, confidence: float = CONFIDENCE) -> int:
-    """Return k: the interval of n pairs lies between the k-th smallest and largest Walsh average; 0: there is none.
+    """Return k: the interval of n pairs is between the k-th smallest and largest Walsh average; 0: there is none.
 
-    Tukey's: as many as the signed-rank test refuses on either side.
+    Tukey's: as many as the signed-rank test rejects on either side.
     """
     counts = signed_rank_counts(n) if n * n <= _EXACT else None
     return _depth(counts, n * (n + 1) // 2, spread=math.sqrt(n * (n + 1) * (2 * n + 1) / 24), confidence=confidence)
@@ -185,9 +185,9 @@ def paired_depth(n: int, *, confidence: float = CONFIDENCE) -> int:
 
 @lru_cache
 def unpaired_depth(n: int, m: int, *, confidence: float = CONFIDENCE) -> int:
-    """Return k: the interval lies between the k-th smallest and largest of the n x m differences; 0: there is none.
+    """Return k: the interval is between the k-th smallest and largest of the n x m differences; 0: there is none.
 
-    Moses': as many as Mann and Whitney's test refuses on either side.
+    Moses': as many as Mann and Whitney's test rejects on either side.
     """
     counts = rank_sum_counts(n, m) if n * m <= _EXACT else None
     return _depth(counts, n * m, spread=math.sqrt(n * m * (n + m + 1) / 12), confidence=confidence)

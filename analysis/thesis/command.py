@@ -10,7 +10,7 @@ from typing import Any
 
 from analysis.output.finding import Finding, Plot, add_options, selected, show
 from analysis.output.tables import Table
-from analysis.runs.reading import Selection
+from analysis.runs.table import Selection
 from analysis.runs.validity import flags_of
 from analysis.thesis.comparison import (
     BASE,
@@ -77,14 +77,14 @@ def run(options: argparse.Namespace) -> None:
 
 def find(selection: Selection) -> Finding:
     """Recompute what these runs allow; notes name the rest."""
-    thesis = thesis_runs(selection.runs)
+    thesis = thesis_runs(selection)
     question = "Do the figures of the thesis follow from its raw files?"
     if not (thesis.timed or thesis.metered or thesis.single):
         answer = (
             "None of these runs is from the thesis. Make them with `python -m analysis import-thesis FOLDER -o RUNS`."
         )
         return Finding(name="thesis", question=question, answer=answer, tables=[], flags=selection.left_out)
-    flags = [*selection.left_out, *flags_of([run for run in selection.runs if run.origin == "imported"], [])]
+    flags = [*selection.left_out, *flags_of(selection.runs[selection.runs["origin"] == "imported"], [])]
     figures = {title: of(thesis) for title, of, _, _ in _FIGURES}
     parameters = parameter_table(thesis)
     tables = [table_of(title, figures[title], form) for title, _, form, _ in _FIGURES if figures[title]]

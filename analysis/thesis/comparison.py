@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
+import pandas as pd
+
 from analysis.output import tables
 from analysis.output.plots import framework_style
 from analysis.output.tables import Table
 from analysis.runs.published import Result, read_published
-from analysis.runs.reading import StudiedRun
+from analysis.runs.table import RunRow, Selection, runs_in
 from analysis.thesis.tables import EPOCHS
 from common.measurement.energy import EnergyRecord, energy_delay
 from common.run_folder.records import DataRecord, World
@@ -44,13 +46,15 @@ class ThesisRuns:
     Attributes:
         timed, metered: environment -> its runs, in order.
         single: name -> run, for experiments of one run.
+        epochs: the table of epochs.
     """
 
-    timed: dict[str, list[StudiedRun]] = field(default_factory=lambda: defaultdict(list))
-    metered: dict[str, list[StudiedRun]] = field(default_factory=lambda: defaultdict(list))
-    single: dict[str, StudiedRun] = field(default_factory=dict)
+    epochs: pd.DataFrame
+    timed: dict[str, list[RunRow]] = field(default_factory=lambda: defaultdict(list))
+    metered: dict[str, list[RunRow]] = field(default_factory=lambda: defaultdict(list))
+    single: dict[str, RunRow] = field(default_factory=dict)
 
-    def named(self, pattern: str) -> dict[str, StudiedRun]:
+    def named(self, pattern: str) -> dict[str, RunRow]:
         """Return the single runs whose names match."""
         return {name: run for name, run in self.single.items() if re.fullmatch(pattern, name)}
 
@@ -111,12 +115,10 @@ def table_of(title: str, compared: Sequence[Compared], form: str) -> Table:
     return Table(title, headings, [one.row for one in compared], formats)
 
 
-def thesis_runs(runs: Sequence[StudiedRun]) -> ThesisRuns:
+def thesis_runs(selection: Selection) -> ThesisRuns:
     """Return the runs that `import-thesis` wrote, by their names."""
-    found = ThesisRuns()
-    for run in runs:
-        if run.origin != "imported":
-            continue
+    found = ThesisRuns(selection.epochs)
+    for run in runs_in(selection.runs[selection.runs["origin"] == "imported"]):
         if match := _METERED.fullmatch(run.name):
             found.metered[match[1]].append(run)
         elif match := _TIMED.fullmatch(run.name):
@@ -174,7 +176,7 @@ def parameter_table(thesis: ThesisRuns) -> Table | None:
         "validation samples": shares[1],
         "test samples": shares[2],
         "batch": str(data.global_batch_size),
-        "epochs": f"{runs[0].total('epochs'):g}",
+        "epochs": f"{runs[0].trained_epochs:g}",
     }
     controllers = dict.fromkeys(world.controller for world in wrapped if isinstance(world, World))
     unknown = {
@@ -197,7 +199,7 @@ def times(thesis: ThesisRuns) -> list[Compared]:
     for name, label in ENVIRONMENTS.items():
         result = published(name)
         for phase in PHASES:
-            values = _values(thesis.timed.get(name, []), lambda run, phase=phase: run.total(f"{phase}_seconds"))  # type: ignore[misc]
+            values = _values(thesis.timed.get(name, []), lambda run, phase=phase: getattr(run, f"{phase}_seconds"))  # type: ignore[misc]
             printed = getattr(result, f"{phase}_seconds") if result else None
             compared.append(Compared(of=label, quantity=f"{phase}, s", values=values, published=printed))
         totals = _values(thesis.timed.get(name, []), lambda run: run.total_seconds)
@@ -219,7 +221,7 @@ def _total(result: Result | None) -> float | None:
     return sum(known) if len(known) == len(PHASES) else None
 
 
-def _values(runs: Sequence[StudiedRun], of: Callable[[StudiedRun], float]) -> list[float]:
+def _values(runs: Sequence[RunRow], of: Callable[[RunRow], float]) -> list[float]:
     values = [of(run) for run in runs]
     return [value for value in values if not math.isnan(value)]
 
@@ -271,18 +273,18 @@ def _efficiencies(thesis: ThesisRuns) -> list[Compared]:
     compared = []
     for name in ("gpu2", "gpu2-batch64"):
         total, base, result = mean_total(thesis, name), mean_total(thesis, BASE), published(name)
-        if not total or not base or not thesis.timed[name][0].ranks:
+        if not total or not base or not thesis.timed[name][0].np:
             continue
         label, runs = ENVIRONMENTS[name], thesis.timed[name]
         training = [
             fmean(_values(thesis.timed[one], lambda run: run.training_seconds) or [math.nan]) for one in (BASE, name)
         ]
         alone = training[0] / training[1] if training[1] else math.nan
-        rounded = round(base / total, 2) / runs[0].ranks
+        rounded = round(base / total, 2) / runs[0].np
         figures = (
-            ("efficiency", base / total / runs[0].ranks, "efficiency"),
+            ("efficiency", base / total / runs[0].np, "efficiency"),
             ("speedup of training alone to 1 GPU", alone, "training_speedup"),
-            ("efficiency of training alone", alone / runs[0].ranks, "training_efficiency"),
+            ("efficiency of training alone", alone / runs[0].np, "training_efficiency"),
         )
         for quantity, value, attribute in figures:
             if not math.isnan(value):
@@ -402,7 +404,7 @@ def hybrids(thesis: ThesisRuns) -> list[Compared]:
         for quantity, of, printed, places in (
             ("training + validation, s", _without_test, result.training_seconds if result else None, 0),
             ("training an epoch, s", lambda run: run.epoch_seconds, None, 0),
-            ("validation an epoch, s", lambda run: run.total("validation_seconds") / run.total("epochs"), None, 0),
+            ("validation an epoch, s", lambda run: run.validation_seconds / run.trained_epochs, None, 0),
             ("test accuracy, %", lambda run: 100 * run.accuracy, _percent(result.accuracy) if result else None, 1),
         ):  # fmt: skip
             if values := _values(runs, of):
@@ -410,9 +412,8 @@ def hybrids(thesis: ThesisRuns) -> list[Compared]:
     return compared
 
 
-def _without_test(run: StudiedRun) -> float:
-    test = run.total("test_seconds")
-    return run.total_seconds - (0.0 if math.isnan(test) else test)
+def _without_test(run: RunRow) -> float:
+    return float(run.total_seconds - (0.0 if math.isnan(run.test_seconds) else run.test_seconds))
 
 
 def studies(thesis: ThesisRuns) -> list[Compared]:
@@ -442,7 +443,7 @@ def shares(thesis: ThesisRuns) -> list[Compared]:
         )
         figures = (
             ("training an epoch, s", run.epoch_seconds, training, 2),
-            ("validation an epoch, s", run.total("validation_seconds") / run.total("epochs"), validation, 2),
+            ("validation an epoch, s", run.validation_seconds / run.trained_epochs, validation, 2),
             ("in all, s", run.total_seconds, result.total_seconds if result else None, 0),
         )
         compared += [

@@ -18,7 +18,7 @@ from analysis.output.plots import COLORS, IDEAL, MARKERS, SETTINGS, n_words, sca
 from analysis.output.tables import Table
 from analysis.questions.energy.plots import energy_plot, power_plot
 from analysis.runs.energy import median_trace
-from analysis.runs.reading import StudiedRun
+from analysis.runs.table import RunRow, curve
 from analysis.thesis.comparison import BASE, ENVIRONMENTS, HYBRIDS, ThesisRuns, mean_total, published, share
 
 PUBLISHED: dict[str, Any] = {
@@ -37,9 +37,9 @@ STYLES = {name: _style(number) for number, name in enumerate([*ENVIRONMENTS, "hy
 STYLES["hybrid-gpu1"] = STYLES[BASE]
 
 
-def _curve(run: StudiedRun) -> NDArray[np.float64]:
+def _curve(thesis: ThesisRuns, run: RunRow) -> NDArray[np.float64]:
     """Return the validation accuracy of each epoch in percent: (epochs,) float64."""
-    return 100 * run.series("validation_accuracy")
+    return 100 * curve(thesis.epochs, run, "validation_accuracy")
 
 
 def _plot(name: str, figure: Figure, title: str, headings: Sequence[str], rows: Data) -> Plot:
@@ -62,10 +62,12 @@ def plot_hybrid(thesis: ThesisRuns) -> Plot | None:
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
         for number, (name, of_name) in enumerate(runs.items()):
             for run in of_name:
-                curve = _curve(run)
-                left.plot(np.arange(1, len(curve) + 1), curve, linestyle=_DASHES[number], markevery=10, markersize=4,
-                          label=HYBRIDS[name], **STYLES[name])  # fmt: skip
-                rows += [[HYBRIDS[name], f"epoch {epoch}, %", value] for epoch, value in enumerate(curve.tolist(), 1)]
+                accuracies = _curve(thesis, run)
+                left.plot(np.arange(1, len(accuracies) + 1), accuracies, linestyle=_DASHES[number], markevery=10,
+                          markersize=4, label=HYBRIDS[name], **STYLES[name])  # fmt: skip
+                rows += [
+                    [HYBRIDS[name], f"epoch {epoch}, %", value] for epoch, value in enumerate(accuracies.tolist(), 1)
+                ]
         _accuracy_axes(left)
         labelled = {HYBRIDS[name]: of_name for name, of_name in runs.items()}
         rows += _draw_phases(right, labelled, ("training", "validation"))
@@ -85,20 +87,20 @@ def _accuracy_axes(ax: Axes) -> None:
     ax.set_xlim(left=0)
 
 
-def _draw_phases(ax: Axes, runs: Mapping[str, Sequence[StudiedRun]], phases: Sequence[str]) -> Data:
+def _draw_phases(ax: Axes, runs: Mapping[str, Sequence[RunRow]], phases: Sequence[str]) -> Data:
     """Draw mean times of phases, stacked, a row for each label, and the sum of each run as a point."""
     rows: Data = []
     for place, (label, of_label) in enumerate(runs.items()):
         left = 0.0
         for number, phase in enumerate(phases):
-            values = [run.total(f"{phase}_seconds") for run in of_label]
+            values = [getattr(run, f"{phase}_seconds") for run in of_label]
             known = [value for value in values if not math.isnan(value)]
             mean = fmean(known) if known else 0.0
             ax.barh(place, mean, left=left, height=0.5, color=COLORS[(0, 4, 1)[number]], hatch=_HATCHES[phase],
                     edgecolor="white", linewidth=0.5, label=phase if place == 0 else None)  # fmt: skip
             left += mean
             rows += [[label, f"{phase}, s", value] for value in values]
-        sums = [sum(run.total(f"{phase}_seconds") for phase in phases) for run in of_label]
+        sums = [sum(getattr(run, f"{phase}_seconds") for phase in phases) for run in of_label]
         offsets = 0.12 * np.sin(np.arange(len(sums)) * 2.4) if len(sums) > 1 else np.zeros(1)
         ax.plot(sums, place + offsets, "o", color="black", markersize=3, alpha=0.7, label="run" if place == 0 else None)
     ax.set_yticks(range(len(runs)), list(runs))
@@ -116,25 +118,25 @@ def plot_studies(thesis: ThesisRuns) -> list[Plot]:
     for size, number in sizes.items():
         runs = sorted(thesis.named(rf"size{size}-batch\d+").values(), key=lambda run: run.global_batch)
         if runs:
-            plots.append(_plot_study(number, size, runs, highest=highest))
+            plots.append(_plot_study(thesis, number, size, runs, highest=highest))
     return plots
 
 
-def _plot_study(number: str, size: str, runs: Sequence[StudiedRun], *, highest: float) -> Plot:
+def _plot_study(thesis: ThesisRuns, number: str, size: str, runs: Sequence[RunRow], *, highest: float) -> Plot:
     rows: Data = []
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(8.0, 3.8), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(3, 2))
         for place, run in enumerate(runs):
-            curve, label = _curve(run), f"batch {run.global_batch}"
-            left.plot(np.arange(1, len(curve) + 1), curve, linestyle=_DASHES[place], linewidth=1.1, markersize=4,
-                      markevery=(place * 2, 12), label=label, **_style(place))  # fmt: skip
+            accuracies, label = _curve(thesis, run), f"batch {run.global_batch}"
+            left.plot(np.arange(1, len(accuracies) + 1), accuracies, linestyle=_DASHES[place], linewidth=1.1,
+                      markersize=4, markevery=(place * 2, 12), label=label, **_style(place))  # fmt: skip
             right.plot(run.global_batch, run.training_seconds, linestyle="", markersize=6, **_style(place))
             right.annotate(
                 f"{run.training_seconds:,.0f}", (run.global_batch, run.training_seconds),
                 xytext=(0, 9 + 10 * (place % 2)), textcoords="offset points", ha="center", fontsize=8,
             )  # fmt: skip
-            rows += [[label, f"epoch {epoch}, %", value] for epoch, value in enumerate(curve.tolist(), 1)]
+            rows += [[label, f"epoch {epoch}, %", value] for epoch, value in enumerate(accuracies.tolist(), 1)]
             rows.append([label, "training + validation, s", run.training_seconds])
         results = [(run.global_batch, result.training_seconds) for run in runs if (result := published(run.name))]
         right.plot([batch for batch, _ in results], [seconds for _, seconds in results], label="published",
@@ -161,7 +163,7 @@ def plot_shares(thesis: ThesisRuns) -> Plot | None:
         left, right = figure.subplots(1, 2)
         ticks = [f"{share(name)} %" for name, _ in runs]
         for number, phase in enumerate(("training", "validation")):
-            seconds = [run.total(f"{phase}_seconds") / run.total("epochs") for _, run in runs]
+            seconds = [getattr(run, f"{phase}_seconds") / run.trained_epochs for _, run in runs]
             left.plot(range(len(runs)), seconds, linestyle=_DASHES[number], label=phase, **_style(number))
             for place, value in enumerate(seconds):
                 offset = (8, (-12, 3)[number])
@@ -303,8 +305,8 @@ def plot_curves(thesis: ThesisRuns) -> Plot | None:
         panels = figure.subplots(2, 3, sharex=True, sharey=True).ravel()
         together = panels[len(ENVIRONMENTS)]
         for number, (ax, (name, of_name)) in enumerate(zip(panels, runs.items(), strict=False)):
-            shortest = min(len(_curve(run)) for run in of_name)
-            curves = np.stack([_curve(run)[:shortest] for run in of_name])  # (runs, epochs)
+            shortest = min(len(_curve(thesis, run)) for run in of_name)
+            curves = np.stack([_curve(thesis, run)[:shortest] for run in of_name])  # (runs, epochs)
             epochs = np.arange(1, curves.shape[1] + 1)
             ax.plot(epochs, curves.T, color=STYLES[name]["color"], linewidth=0.6, alpha=0.5)
             ax.plot(epochs, curves.mean(axis=0), color="black", linewidth=1.4)
@@ -370,7 +372,8 @@ def plot_power(thesis: ThesisRuns, *, flags: list[str]) -> list[Plot]:
             continue
         run, traces = found
         epochs = [
-            one.series("training_seconds") + one.series("validation_seconds") for one in thesis.timed.get(name, [])
+            curve(thesis.epochs, one, "training_seconds") + curve(thesis.epochs, one, "validation_seconds")
+            for one in thesis.timed.get(name, [])
         ]
         place = number.replace("-", ", ")
         title = f"Power, {ENVIRONMENTS[name]} (figure {place}): {run.name}, the median by energy of {len(runs)}"

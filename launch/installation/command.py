@@ -45,7 +45,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def set_up(options: argparse.Namespace) -> None:
     """Bring `.venv` to what the options ask for; do nothing if it is there already."""
-    state = setup_state.State(options.root)
+    state = setup_state.SetupState(options.root)
     gpu = state.gpu() if options.gpu is None else options.gpu
     request = setup_plan.Request(
         root=options.root,

@@ -17,7 +17,7 @@ from common.errors import UserError
 from launch.installation import horovod_wheel
 from launch.installation import plan as setup_plan
 from launch.installation.plan import Call, Command, Machine, Request, Step
-from launch.installation.state import State, wait_for_lock
+from launch.installation.state import SetupState, wait_for_lock
 
 # Output of pip, venv, CMake or the compiler (a regular expression), what it means, the remedy. First match counts.
 FAILURES = (
@@ -47,7 +47,7 @@ FAILURES = (
 )
 
 
-def run_set_up(request: Request, state: State) -> None:
+def run_set_up(request: Request, state: SetupState) -> None:
     """Set up, the lock being held: check what can be checked first, run the plan, write the stamp at the very end."""
     frameworks, dev = state.installed() if state.usable(request) else ((), False)
     wanted = tuple(f for f in setup_plan.FRAMEWORKS if f in {*request.frameworks, *frameworks})
@@ -100,7 +100,7 @@ def look_at_machine(request: Request) -> Machine:
         key=key,
         jobs=horovod_wheel.parallel_compilers(),
         compute_capabilities=capabilities,
-        has_venv=State(request.root).usable(request),
+        has_venv=SetupState(request.root).usable(request),
     )
 
 
@@ -159,7 +159,7 @@ def ask_nvidia(*args: str) -> str:
 class Runner:
     """Runs the steps of one set-up and shows them."""
 
-    def __init__(self, request: Request, state: State, machine: Machine) -> None:
+    def __init__(self, request: Request, state: SetupState, machine: Machine) -> None:
         """Keep what the steps need."""
         self.request, self.state, self.machine = request, state, machine
         self.wheel = machine.wheel
@@ -338,7 +338,7 @@ def spell(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def fill_wheels(request: Request, state: State, folder: Path) -> None:
+def fill_wheels(request: Request, state: SetupState, folder: Path) -> None:
     """Fill a folder from which `make setup WHEELS=...` works on a machine of the same kind without any network."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ def choose_frameworks(text: str, *, need: str = "", remembered: tuple[str, ...] 
     return tuple(framework for framework in FRAMEWORKS if framework in chosen)
 
 
-class State:
+class SetupState:
     """The memory of set-up in one clone."""
 
     def __init__(self, root: Path) -> None:

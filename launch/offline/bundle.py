@@ -33,7 +33,7 @@ PARTS = ("code", "wheels", "datasets", "inputs")
 CHUNK = 1 << 20  # bytes
 
 
-class Progress:
+class ByteProgress:
     """How much is done and how long the rest takes: one line that is rewritten on a terminal, else one at the end."""
 
     def __init__(self, title: str, total: int) -> None:
@@ -105,7 +105,7 @@ def unpack(tar: tarfile.TarFile, folder: Path) -> None:
     needed, free = sum(member.size for member in members), shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(disk_is_short(needed, free, folder.parent))
-    progress = Progress("unpacking", needed)
+    progress = ByteProgress("unpacking", needed)
     for member in members:
         target = folder / member.name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ def check_files(folder: Path, manifest: dict[str, Any]) -> None:
         raise UserError(f"the bundle has a file too many. Received: {path}. Remove it, or copy the bundle again")
     for path in sorted(set(listed) - found):
         raise UserError(f"the bundle lacks a file. Received: none at {path}. Copy the bundle again")
-    progress = Progress("checking", sum(file["bytes"] for file in listed.values()))
+    progress = ByteProgress("checking", sum(file["bytes"] for file in listed.values()))
     for path, file in sorted(listed.items()):
         if (folder / path).is_symlink() or not (folder / path).is_file():
             raise UserError(f"the bundle holds plain files only. Received: {path}. Copy the bundle again")
@@ -194,7 +194,7 @@ def files_of(folder: Path) -> list[str]:
     return found
 
 
-def sha256_of_file(path: Path, progress: Progress | None = None) -> str:
+def sha256_of_file(path: Path, progress: ByteProgress | None = None) -> str:
     """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:

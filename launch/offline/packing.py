@@ -20,7 +20,7 @@ Write = Callable[[str, Any, int, bool], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class BundledFile:
     """A file that is to be packed, and its path in the bundle."""
 
     file: Path
@@ -35,7 +35,7 @@ class Source:
 class _Hashed:
     """A file that is read once, hashed on the way."""
 
-    def __init__(self, file: BinaryIO, progress: bundle.Progress) -> None:
+    def __init__(self, file: BinaryIO, progress: bundle.ByteProgress) -> None:
         self._file, self._progress, self.digest = file, progress, hashlib.sha256()
 
     def read(self, size: int = -1) -> bytes:
@@ -66,7 +66,7 @@ def require_new(out: Path) -> None:
         raise UserError(f"nothing is overwritten. Received: {out}, which exists. Remove it, or name another: -o NAME")
 
 
-def pack(sources: list[Source], description: dict[str, Any], *, out: Path, place: Path) -> str:
+def pack(sources: list[BundledFile], description: dict[str, Any], *, out: Path, place: Path) -> str:
     """Write a bundle in `place`, then give it its name; return the manifest's checksum.
 
     Args:
@@ -81,7 +81,7 @@ def pack(sources: list[Source], description: dict[str, Any], *, out: Path, place
     total, free = sum(source.bytes for source in sources), shutil.disk_usage(place).free
     if free < total:
         raise UserError(bundle.disk_is_short(total, free, out.parent))
-    progress = bundle.Progress("packing", total)
+    progress = bundle.ByteProgress("packing", total)
     with _writer(place / out.name) as write:
         files = [_copy(source, write, progress) for source in sources]
         manifest = {**description, "format": bundle.FORMAT, "files": files}
@@ -94,7 +94,7 @@ def pack(sources: list[Source], description: dict[str, Any], *, out: Path, place
     return checksum
 
 
-def _copy(source: Source, write: Write, progress: bundle.Progress) -> dict[str, Any]:
+def _copy(source: BundledFile, write: Write, progress: bundle.ByteProgress) -> dict[str, Any]:
     """Copy a file; return its line of the manifest."""
     status = source.file.stat()
     executable = bool(status.st_mode & 0o100)

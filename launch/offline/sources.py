@@ -15,13 +15,13 @@ from common.data.catalog import PUBLISHED
 from common.data.loading import load_dataset
 from common.errors import UserError, expanded
 from launch.offline import bundle
-from launch.offline.packing import Source
+from launch.offline.packing import BundledFile
 
 PREPARED = "prepared:"
 SHOWN = 3  # names of changed files in an error
 
 
-def code_sources(root: Path, place: Path, *, uncommitted: bool) -> list[Source]:
+def code_sources(root: Path, place: Path, *, uncommitted: bool) -> list[BundledFile]:
     """Return the project's files: as committed; where it is no checkout of git, all that .gitignore does not name.
 
     Args:
@@ -42,7 +42,7 @@ def code_sources(root: Path, place: Path, *, uncommitted: bool) -> list[Source]:
         with tarfile.open(fileobj=io.BytesIO(_git(root, "archive", "--format=tar", "HEAD"))) as archive:
             archive.extractall(place)  # written by git a moment ago
         root, names = place, sorted(bundle.files_of(place))
-    return [Source(file=root / name, path=f"code/{name}") for name in names]
+    return [BundledFile(file=root / name, path=f"code/{name}") for name in names]
 
 
 def _require_committed(root: Path) -> None:
@@ -87,7 +87,7 @@ def _files_without_git(root: Path) -> Iterator[str]:
         yield from ((here / name).relative_to(root).as_posix() for name in files if kept(here / name))
 
 
-def dataset_sources(names: list[str]) -> list[Source]:
+def dataset_sources(names: list[str]) -> list[BundledFile]:
     """Return the files of data sets: entries of the cache, fetched first if needed, and prepared images.
 
     Raises:
@@ -107,7 +107,7 @@ def dataset_sources(names: list[str]) -> list[Source]:
         load_dataset(name)
         _require_whole(name)
         folder = dataset_cache.datasets_folder() / name
-        sources += [Source(file=path, path=f"datasets/{name}/{path.name}") for path in sorted(folder.iterdir())]
+        sources += [BundledFile(file=path, path=f"datasets/{name}/{path.name}") for path in sorted(folder.iterdir())]
     return sources
 
 
@@ -119,7 +119,7 @@ def _require_whole(name: str) -> None:
         raise UserError(f"the data set is damaged. Received: {folder}, {error}. Remove that folder") from None
 
 
-def weights_sources(files: list[Path]) -> list[Source]:
+def weights_sources(files: list[Path]) -> list[BundledFile]:
     """Return weights files, each read far enough to know that it is one.
 
     Raises:
@@ -138,11 +138,11 @@ def weights_sources(files: list[Path]) -> list[Source]:
     return sources
 
 
-def _input(file: Path) -> Source:
-    return Source(file=file, path=f"inputs/{file.name}")
+def _input(file: Path) -> BundledFile:
+    return BundledFile(file=file, path=f"inputs/{file.name}")
 
 
-def require_different_names(sources: list[Source]) -> None:
+def require_different_names(sources: list[BundledFile]) -> None:
     """Raise UserError if two files would have the same path."""
     seen: dict[str, Path] = {}
     for source in sources:

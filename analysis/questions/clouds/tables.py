@@ -5,34 +5,34 @@ from collections.abc import Sequence
 from analysis.output import tables
 from analysis.output.tables import Table, shown_interval
 from analysis.questions.clouds.machines import OWNED, quotient
-from analysis.questions.clouds.places import Experiment, times_of
-from analysis.questions.clouds.pricing import Pricing, costs, epoch_seconds, paid_seconds
+from analysis.questions.clouds.pricing import Pricing, costs
+from analysis.questions.clouds.sites import SiteComparison, times_of
 from analysis.runs.energy import covered, mean_of, metered
 from analysis.runs.published import Claim
-from analysis.runs.reading import StudiedRun
-from analysis.stats.inference import Comparison, difference, median_interval, median_of, ratio, sameness
+from analysis.runs.table import RunRow
+from analysis.stats.inference import Effect, difference, equivalence, median_interval, median_of, ratio
 from common.sites.table import SECONDS_PER_HOUR
 
 
-def times_table(compared: Sequence[Experiment], *, base: str, margin: float) -> Table:
+def times_table(compared: Sequence[SiteComparison], *, base: str, margin: float) -> Table:
     """Return training times with their ratio to the base site, and accuracies with their difference."""
     headings = ["experiment", "site", "n", "training, s", "95 % interval", f"time / {base}", "95 % interval of it",
                 "accuracy, %", "n of it", f"points to {base}", f"within {100 * margin:g} points"]  # fmt: skip
     rows: list[list[tables.Cell]] = []
     for one in compared:
-        for name, cell in one.places.items():
-            times, right = list(times_of(cell).values()), cell.results(lambda run: run.accuracy)
+        for name, cell in one.cells.items():
+            times, right = list(times_of(cell).values()), cell.results("accuracy")
             if not times and not right:  # energy alone, of a published result
                 continue
             base_cell, is_base = one.base_cell(name), name == one.base_of(name)
-            of_base = base_cell.results(lambda run: run.accuracy) if base_cell else None
+            of_base = base_cell.results("accuracy") if base_cell else None
             to_base, apart = one.ratio_to_base(name), difference(right, of_base) if of_base else None
             rows.append(
                 [one.label, name, len(times), median_of(times), shown_interval(median_interval(times), ".2f"),
                  1.0 if is_base else to_base.estimate if to_base else None,
                  shown_interval(to_base.interval if to_base else None, ".3f"),
                  _scaled(median_of(list(right.values()))), len(right), _scaled(apart.estimate if apart else None),
-                 sameness(right, of_base, margin=margin) if of_base else "base" if is_base else None]
+                 equivalence(right, of_base, margin=margin) if of_base else "base" if is_base else None]
             )  # fmt: skip
     formats = {"n": "d", "training, s": ".2f", headings[5]: ".3f", "accuracy, %": ".2f", "n of it": "d"}
     return Table("Times and accuracies by site (medians)", headings, rows, formats | {headings[9]: "+.2f"})
@@ -42,25 +42,31 @@ def _scaled(fraction: float | None) -> float | None:
     return None if fraction is None else 100 * fraction
 
 
-def cost_table(shown: Sequence[Experiment], *, pricing: Pricing, target: float | None) -> Table:
-    """Return what a run, an epoch and the way to the target cost on each site."""
+def cost_table(shown: Sequence[SiteComparison], *, pricing: Pricing, target: float | None) -> Table:
+    """Return what a run, an epoch, and training to the target cost on each site.
+
+    Args:
+        shown: their column `seconds_to_target` is for this target.
+        pricing: sites and prices.
+        target: validation accuracy, as a fraction; None: what each run recorded.
+    """
     to_target = "$ to target" if target is None else f"$ to {100 * target:g} %"
     headings = ["experiment", "site", "n", "nodes", "$ an hour", "s paid", "$ a run", "95 % interval", "$ an epoch",
                 to_target, "reached by"]  # fmt: skip
     rows: list[list[tables.Cell]] = []
     for one in shown:
-        for name, cell in one.places.items():
-            first, seconds = cell.runs[0], list(cell.seconds(paid_seconds).values())
+        for name, cell in one.cells.items():
+            first, seconds = cell.first, list(cell.seconds("paid_seconds").values())
             if not seconds:
                 continue
             of_run = costs(cell, pricing)
-            reached = list(cell.seconds(lambda run: run.seconds_to(target)).values())
+            reached = list(cell.seconds("seconds_to_target").values())
             rows.append(
                 [one.label, name, len(seconds), pricing.nodes(first), _price(pricing, first), median_of(seconds),
                  median_of(of_run) if of_run else _no_price(pricing, first),
                  shown_interval(median_interval(of_run), ".4f"),
-                 median_of(costs(cell, pricing, epoch_seconds)),
-                 median_of(costs(cell, pricing, lambda run: run.seconds_to(target))),
+                 median_of(costs(cell, pricing, "paid_epoch_seconds")),
+                 median_of(costs(cell, pricing, "seconds_to_target")),
                  f"{len(reached)} of {len(seconds)}" if reached or target is not None else None]
             )  # fmt: skip
     formats = {"n": "d", "nodes": "d", "$ an hour": ".3f", "s paid": ".1f"}
@@ -68,13 +74,13 @@ def cost_table(shown: Sequence[Experiment], *, pricing: Pricing, target: float |
     return Table("Costs (medians)", headings, rows, formats)
 
 
-def _price(pricing: Pricing, run: StudiedRun) -> float | None:
+def _price(pricing: Pricing, run: RunRow) -> float | None:
     site = pricing.site_of(run)
     price = site.price(on=pricing.on) if site else None
     return price.usd_per_hour if price else None
 
 
-def _no_price(pricing: Pricing, run: StudiedRun) -> str:
+def _no_price(pricing: Pricing, run: RunRow) -> str:
     """Return why there is no cost."""
     site = pricing.site_of(run)
     if site is None:
@@ -84,15 +90,15 @@ def _no_price(pricing: Pricing, run: StudiedRun) -> str:
     return "nodes not recorded"
 
 
-def energy_tables(compared: Sequence[Experiment], *, base: str) -> list[Table]:
-    """Return a table of what metered runs took; none without any."""
+def energy_tables(compared: Sequence[SiteComparison], *, base: str) -> list[Table]:
+    """Return a table of the energy of metered runs; none without any."""
     headings = ["experiment", "site", "metered runs", "J", f"J / {base}", "EDP, J s", f"EDP / {base}", "measured"]
     rows: list[list[tables.Cell]] = []
     for one in compared:
-        for name, cell in one.places.items():
+        for name, cell in one.cells.items():
             if runs := metered(cell):
                 base_name = one.base_of(name)
-                of_base = metered(one.places[base_name]) if base_name else []
+                of_base = metered(one.cells[base_name]) if base_name else []
                 figures = [
                     (mean, quotient(mean, mean_of(of_base, quantity) if of_base else None))
                     for quantity in ("joules", "edp_joule_seconds")
@@ -103,20 +109,20 @@ def energy_tables(compared: Sequence[Experiment], *, base: str) -> list[Table]:
     return [Table("Energy by site (means over metered runs, used devices)", headings, rows, formats)] if rows else []
 
 
-def worth_tables(compared: Sequence[Experiment], *, pricing: Pricing) -> list[Table]:
+def worth_tables(compared: Sequence[SiteComparison], *, pricing: Pricing) -> list[Table]:
     """Return whether a dearer site was fast enough for its price, for every pair of priced sites with timed runs."""
     headings = ["experiment", "dearer site", "against", "worth it if faster than, times", "measured, times",
                 "95 % interval", "verdict"]  # fmt: skip
     rows: list[list[tables.Cell]] = []
     for one in compared:
         hourly = {
-            name: pricing.cost(cell.runs[0], SECONDS_PER_HOUR) for name, cell in one.places.items() if times_of(cell)
+            name: pricing.cost(cell.first, SECONDS_PER_HOUR) for name, cell in one.cells.items() if times_of(cell)
         }
         priced = sorted((name for name, usd in hourly.items() if usd > 0), key=lambda name: -hourly[name])
         for number, dear in enumerate(priced):
             for cheap in priced[number + 1 :]:
                 needed = hourly[dear] / hourly[cheap]
-                faster = ratio(times_of(one.places[cheap]), times_of(one.places[dear]))
+                faster = ratio(times_of(one.cells[cheap]), times_of(one.cells[dear]))
                 rows.append(
                     [one.label, dear, cheap, needed, faster.estimate if faster else None,
                      shown_interval(faster.interval if faster else None, ".3f"), _worth(faster, needed)]
@@ -125,7 +131,7 @@ def worth_tables(compared: Sequence[Experiment], *, pricing: Pricing) -> list[Ta
     return [Table("Worth its price? Prices of the nodes that a run needs", headings, rows, formats)] if rows else []
 
 
-def claims_tables(claims: Sequence[Claim], compared: Sequence[Experiment]) -> list[Table]:
+def claims_tables(claims: Sequence[Claim], compared: Sequence[SiteComparison]) -> list[Table]:
     """Return what documents say of these sites, each claim beside the ratio of every experiment that has both."""
     headings = ["published in", "claim, published", "times as long, published", "experiment", "site", "against",
                 "times as long, these runs", "95 % interval"]  # fmt: skip
@@ -136,8 +142,8 @@ def claims_tables(claims: Sequence[Claim], compared: Sequence[Experiment]) -> li
         stated: list[tables.Cell] = [f"{claim.source}, {claim.where}", claim.words, claim.times]
         found: list[list[tables.Cell]] = []
         for one in compared:
-            of_site = {name: cell for name, cell in one.places.items() if cell.runs[0].site in claim.sites}
-            of_base = {name: cell for name, cell in one.places.items() if cell.runs[0].site == claim.base}
+            of_site = {name: cell for name, cell in one.cells.items() if cell.first.site in claim.sites}
+            of_base = {name: cell for name, cell in one.cells.items() if cell.first.site == claim.base}
             for name, cell in of_site.items():
                 for base, other in of_base.items():
                     slower = ratio(times_of(cell), times_of(other))
@@ -149,7 +155,7 @@ def claims_tables(claims: Sequence[Claim], compared: Sequence[Experiment]) -> li
     return [Table("Published claims about sites", headings, rows, formats)] if rows else []
 
 
-def _worth(faster: Comparison | None, needed: float) -> str:
+def _worth(faster: Effect | None, needed: float) -> str:
     if faster is None or faster.interval is None:
         return "too few runs"
     if faster.interval.low > needed:

@@ -1,4 +1,4 @@
-"""`python -m analysis energy`: what metered runs took, by device and phase, and energy-delay products."""
+"""`python -m analysis energy`: the energy of metered runs by device and phase, and energy-delay products."""
 
 import argparse
 import math
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.output import tables
@@ -26,7 +27,7 @@ from analysis.runs.energy import (
     metered,
     values_of,
 )
-from analysis.runs.reading import Selection, StudiedRun
+from analysis.runs.table import RunRow, Selection, curve, runs_in
 from analysis.runs.validity import flags_of
 from common.errors import UserError
 from common.measurement.energy import COUNTED_PHASES, DeviceEnergy, normalized
@@ -42,7 +43,7 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser(
         "energy",
         help="energy by device and phase, power over time, energy-delay products",
-        description="Show what metered runs took (trained with --energy).",
+        description="Show the energy of metered runs (trained with --energy).",
     )
     add_options(parser)
     parser.add_argument("--base", metavar="CELL", help="cell to divide by, or a part of its name (default: the first)")
@@ -64,27 +65,33 @@ def find(selection: Selection, *, base: str | None = None) -> Finding:
     Raises:
         UserError: there is no such cell, or several.
     """
-    every = [one for one in selection.runs if one.metered and one.state == "finished"]
+    runs = selection.runs
+    metered_runs = runs[runs["metered"] & (runs["state"] == "finished")]
     cells = {cell.name: cell for cell in with_words([cell for cell in cells_of(selection.runs) if metered(cell)])}
     measured = {name: metered(cell) for name, cell in cells.items()}
-    flags = [*selection.left_out, *flags_of(every, [])]
+    flags = [*selection.left_out, *flags_of(metered_runs, [])]
     question = "What energy does a run take, which device takes it and when?"
     if not measured:
         return Finding(
-            name="energy", question=question, answer=_nothing(every), tables=[], flags=flags, notes=_unmeasured(every)
+            name="energy",
+            question=question,
+            answer=_nothing(len(metered_runs)),
+            tables=[],
+            flags=flags,
+            notes=_unmeasured(metered_runs),
         )
     of_base = _base(list(measured), base)
-    plots, notes, untraced = [], _unmeasured(every), []
+    plots, notes, untraced = [], _unmeasured(metered_runs), []
     for number, name in enumerate(list(measured)[:MOST_TRACES]):
         found = median_trace(measured[name], flags=flags)
         if found is None:
             untraced.append(name)
         else:
-            plots.append(_power(number, name, *found, cell=cells[name]))
+            plots.append(_power(number, name, *found, cell=cells[name], epochs=selection.epochs))
     if untraced:
-        notes.append(f"no {POWER_FILE} that can be read, so no power over time: {'; '.join(untraced)}")
+        notes.append(f"no readable {POWER_FILE}, so no power over time: {'; '.join(untraced)}")
     if len(measured) > MOST_TRACES:
-        notes.append(f"power over time is drawn of the first {MOST_TRACES} of {len(measured)} cells")
+        notes.append(f"power over time is drawn for the first {MOST_TRACES} of {len(measured)} cells")
     return Finding(
         name="energy",
         question=question,
@@ -98,17 +105,17 @@ def find(selection: Selection, *, base: str | None = None) -> Finding:
         flags=[*flags, *_unlike(measured, base=of_base)],
         notes=[
             *notes,
-            "energy is that of training, validation and test; start-up and rest stand by themselves. Used devices "
-            "leave out idle GPUs. EDP = seconds x joules, ED2P = seconds² x joules, of each run; means over runs. "
-            "Above idle: less what the devices take at rest. Per epoch: training and validation; images per joule: "
-            "training images / joules of training",
+            "energy is that of training, validation and test; start-up and rest are shown separately. Used devices "
+            "exclude idle GPUs. EDP = seconds x joules, ED2P = seconds² x joules, of each run; means over runs. "
+            "Above idle: minus the energy of the devices at rest. Per epoch: training and validation; images per "
+            "joule: training images / joules of training",
         ],
     )
 
 
-def _nothing(every: Sequence[StudiedRun]) -> str:
-    if every:
-        return f"No device could be measured in any of {len(every)} metered runs: there is no energy to show."
+def _nothing(metered_runs: int) -> str:
+    if metered_runs:
+        return f"No device could be measured in any of {metered_runs} metered runs: there is no energy to show."
     return "None of these runs measured energy: there is nothing to show. Train with --energy."
 
 
@@ -123,16 +130,16 @@ def _base(names: Sequence[str], wanted: str | None) -> str:
     return found[0]
 
 
-def _unmeasured(runs: Sequence[StudiedRun]) -> list[str]:
+def _unmeasured(runs: pd.DataFrame) -> list[str]:
     """Return what was not measured and why, once for all runs that share it."""
     runs_of: dict[str, int] = defaultdict(int)
-    for one in runs:
+    for one in runs_in(runs):
         for line in _reasons(one):
             runs_of[line] += 1
     return [f"{line} ({count} run{'s' * (count > 1)})" for line, count in runs_of.items()]
 
 
-def _reasons(run: StudiedRun) -> list[str]:
+def _reasons(run: RunRow) -> list[str]:
     energy = run.record.energy
     if isinstance(energy, NotRecorded):
         return [f"energy not recorded: {energy.not_recorded}"]
@@ -145,30 +152,30 @@ def _reasons(run: StudiedRun) -> list[str]:
         lines.append(f"{', '.join(apart)} measured, but its source counts them in no total")
     if tuple(energy.counted_phases) != COUNTED_PHASES:
         phases = " and ".join(energy.counted_phases)
-        lines.append(f"its source does not tell training, validation and test apart: they are all in {phases}")
+        lines.append(f"its source does not separate training, validation and test: they are all in {phases}")
     return lines
 
 
 def _energy_table(cells: Mapping[str, Cell], *, base: str) -> Table:
     headings = ["cell", "n", "seconds", "J, used devices", "min", "max", "/ base", "J, all devices", "/ base of all",
-                "J above idle", "J an epoch", "images per J", "measured"]  # fmt: skip
+                "J above idle", "J per epoch", "images per J", "measured"]  # fmt: skip
     measured = {name: metered(cell) for name, cell in cells.items()}
     used, every = _normalized(measured, "joules", base=base), _normalized(measured, "joules", base=base, used=False)
-    rows: list[list[tables.Cell]] = []
+    table_rows: list[list[tables.Cell]] = []
     for name, runs in measured.items():
         joules, epochs = values_of(runs, "joules"), epochs_of(cells[name])
-        rows.append(
+        table_rows.append(
             [name, len(runs), _mean([energy_of(one).seconds for one in runs]), float(np.mean(joules)), min(joules),
              max(joules), used[name], mean_of(runs, "joules", used=False), every[name],
              _mean(values_of(runs, "joules_above_idle")), _mean([joules_per_epoch(one, epochs=epochs) for one in runs]),
                  _mean([images_per_joule(one, epochs=epochs) for one in runs]),             covered(runs)]
         )  # fmt: skip
-    formats = dict.fromkeys([*headings[3:6], "J, all devices", "J above idle", "J an epoch"], ".5g")
+    formats = dict.fromkeys([*headings[3:6], "J, all devices", "J above idle", "J per epoch"], ".5g")
     formats |= {"n": "d", "seconds": ".1f", "/ base": ".4f", "/ base of all": ".4f", "images per J": ".4g"}
-    return Table(f"Energy (means over metered runs; base: {base})", headings, rows, formats)
+    return Table(f"Energy (means over metered runs; base: {base})", headings, table_rows, formats)
 
 
-def _products_table(measured: Mapping[str, list[StudiedRun]], *, base: str) -> Table:
+def _products_table(measured: Mapping[str, list[RunRow]], *, base: str) -> Table:
     headings, formats = ["cell", "n"], {"n": "d"}
     columns: list[dict[str, float | None]] = []
     for used, devices in ((True, "used"), (False, "all")):
@@ -180,25 +187,27 @@ def _products_table(measured: Mapping[str, list[StudiedRun]], *, base: str) -> T
                 name: mean_of(runs, quantity, used=used) for name, runs in measured.items()
             }
             columns += [means, _normalized(measured, quantity, base=base, used=used)]
-    rows = [[name, len(runs), *(column[name] for column in columns)] for name, runs in measured.items()]
-    return Table(f"Energy-delay products, used devices and all (base: {base})", headings, rows, formats)
+    table_rows: list[list[tables.Cell]] = [
+        [name, len(runs), *(column[name] for column in columns)] for name, runs in measured.items()
+    ]
+    return Table(f"Energy-delay products, used devices and all (base: {base})", headings, table_rows, formats)
 
 
 def _normalized(
-    measured: Mapping[str, list[StudiedRun]], quantity: str, *, base: str, used: bool = True
+    measured: Mapping[str, list[RunRow]], quantity: str, *, base: str, used: bool = True
 ) -> dict[str, float | None]:
     """Return means divided by the base's; None for all where the base's is 0."""
     means = {name: mean_of(runs, quantity, used=used) for name, runs in measured.items()}
     return dict(normalized(means, base=base)) if means[base] else dict.fromkeys(means)
 
 
-def _devices_table(measured: Mapping[str, list[StudiedRun]]) -> Table:
+def _devices_table(measured: Mapping[str, list[RunRow]]) -> Table:
     every = [energy_of(one) for runs in measured.values() for one in runs]
     known = list(dict.fromkeys(phase for record in every for phase in record.seconds_by_phase))
     phases = sorted(known, key=lambda phase: list(PHASES).index(phase) if phase in PHASES else len(PHASES))
     headings = ["cell", "device", "how", "used", "n", *(f"{phase}, J" for phase in phases), "at rest before, W",
                 "at rest after, W"]  # fmt: skip
-    rows: list[list[tables.Cell]] = []
+    table_rows: list[list[tables.Cell]] = []
     for name, runs in measured.items():
         by_device: dict[str, list[DeviceEnergy]] = defaultdict(list)
         for one in runs:
@@ -207,13 +216,13 @@ def _devices_table(measured: Mapping[str, list[StudiedRun]]) -> Table:
         for device_name, devices in by_device.items():
             of_phase = [[device.joules_by_phase.get(phase) for device in devices] for phase in phases]
             rest = [[device.idle_watts_before for device in devices], [device.idle_watts_after for device in devices]]
-            rows.append(
+            table_rows.append(
                 [name, device_name, " and ".join(dict.fromkeys(device.method for device in devices)),
                  "yes" if devices[0].used else "no", sum(device.joules is not None for device in devices),
                  *(_mean(values) for values in (*of_phase, *rest))]
             )  # fmt: skip
     formats: dict[str, str] = dict.fromkeys(headings[5:], ".5g")
-    return Table("Energy by device and phase (means)", headings, rows, formats | {"n": "d"})
+    return Table("Energy by device and phase (means)", headings, table_rows, formats | {"n": "d"})
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -221,7 +230,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _unlike(measured: Mapping[str, list[StudiedRun]], *, base: str) -> list[str]:
+def _unlike(measured: Mapping[str, list[RunRow]], *, base: str) -> list[str]:
     of_base = covered(measured[base])
     return [
         f"{name} counts {counted}, the base {base} {of_base}: their joules are not of the same devices"
@@ -230,16 +239,16 @@ def _unlike(measured: Mapping[str, list[StudiedRun]], *, base: str) -> list[str]
     ]
 
 
-def _answer(measured: Mapping[str, list[StudiedRun]], *, base: str) -> str:
-    # What was published stands in the tables beside what was measured, and is not ranked with it.
+def _answer(measured: Mapping[str, list[RunRow]], *, base: str) -> str:
+    # Published results are in the tables beside measured ones, and are not ranked with them.
     ranked = {name: runs for name, runs in measured.items() if name == base or runs[0].origin != "published"}
     means = {name: mean_of(runs, "joules") for name, runs in ranked.items()}
     products = {name: mean_of(runs, "edp_joule_seconds") for name, runs in ranked.items()}
     joules = values_of(measured[base], "joules")
     spread = f", {min(joules):,.5g} to {max(joules):,.5g}" if len(joules) > 1 else ""
     words = (
-        f"{base} takes {means[base]:,.5g} J a run (n = {len(joules)}{spread}), EDP {products[base]:,.5g} J s; counted: "
-        f"{covered(measured[base])}."
+        f"{base} takes {means[base]:,.5g} J per run (n = {len(joules)}{spread}), EDP {products[base]:,.5g} J s; "
+        f"counted: {covered(measured[base])}."
     )
     if len(ranked) == 1 or not products[base]:
         return words
@@ -247,21 +256,23 @@ def _answer(measured: Mapping[str, list[StudiedRun]], *, base: str) -> str:
         ordered = sorted(values, key=lambda name: values[name])
         least, most = ordered[0], ordered[-1]
         words += (
-            f" The least {title} has {least} ({values[least] / values[base]:.4g} times the base, n = "
-            f"{len(measured[least])}), the most {most} ({values[most] / values[base]:.4g} times, n = "
+            f" The lowest {title} is that of {least} ({values[least] / values[base]:.4g} times the base, n = "
+            f"{len(measured[least])}), the highest that of {most} ({values[most] / values[base]:.4g} times, n = "
             f"{len(measured[most])})."
         )
     return words
 
 
-def _power(number: int, name: str, run: StudiedRun, traces: Sequence[PowerTrace], *, cell: Cell) -> Plot:
-    # A source may tell the epochs of timed runs only.
-    timed = [seconds for one in (run, *cell.finished) if len(seconds := _epoch_seconds(one))]
+def _power(
+    number: int, name: str, run: RunRow, traces: Sequence[PowerTrace], *, cell: Cell, epochs: pd.DataFrame
+) -> Plot:
+    # A source may have the epochs of timed runs only.
+    timed = [seconds for one in (run, *runs_in(cell.finished)) if len(seconds := _epoch_seconds(epochs, one))]
     n = len(metered(cell))
     middle = "the run of median energy" if n > 1 else "its only metered run"
     title = f"Power over time: {name}\n{run.name}, {middle}, n = {n}"
     return power_plot(f"energy-power-{number + 1}", title, traces, epoch_seconds=timed[0] if timed else np.array([]))
 
 
-def _epoch_seconds(run: StudiedRun) -> NDArray[np.float64]:
-    return run.series("training_seconds") + np.nan_to_num(run.series("validation_seconds"))
+def _epoch_seconds(epochs: pd.DataFrame, run: RunRow) -> NDArray[np.float64]:
+    return curve(epochs, run, "training_seconds") + np.nan_to_num(curve(epochs, run, "validation_seconds"))

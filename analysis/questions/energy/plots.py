@@ -18,7 +18,7 @@ from analysis.output.finding import Plot
 from analysis.output.plots import COLORS, IDEAL, MARKERS, SETTINGS, n_words, scale_axis
 from analysis.output.tables import Table
 from analysis.runs.energy import counted_devices, energy_of, mean_of, values_of
-from analysis.runs.reading import StudiedRun
+from analysis.runs.table import RunRow
 from common.measurement.energy import EnergyRecord
 from common.measurement.power_trace import PowerTrace, full_name, kind_of
 
@@ -196,7 +196,7 @@ def _handles(ax: Axes, spans: Sequence[Span]) -> list[Artist]:
     return [*ax.get_legend_handles_labels()[0], *patches]
 
 
-def energy_plot(measured: Mapping[str, list[StudiedRun]], *, base: str) -> Plot:
+def energy_plot(measured: Mapping[str, list[RunRow]], *, base: str) -> Plot:
     """Draw the mean energy of each cell by device, the sums of all runs as points, and beside it every run's EDP.
 
     Args:

@@ -11,19 +11,17 @@ from analysis.output.finding import Finding, Plot, add_options, numbered, select
 from analysis.output.plots import framework_style
 from analysis.output.tables import Table
 from analysis.questions.hyperparameters.plots import plot_accuracies, plot_shares, plot_times
-from analysis.questions.hyperparameters.trials import (
-    Trial,
-    batch_studies,
+from analysis.questions.hyperparameters.sweep import (
+    SweepPoint,
+    batch_sweeps,
     family_of,
+    point_of,
     share_label,
-    share_studies,
-    training_an_epoch,
-    trial_of,
-    validation_an_epoch,
+    share_sweeps,
 )
 from analysis.runs.cells import cells_of
-from analysis.runs.reading import Selection
-from analysis.runs.validity import flags_of
+from analysis.runs.table import Selection
+from analysis.runs.validity import cell_runs, flags_of
 from analysis.stats.inference import median_of
 
 NEAR = 0.05  # of accuracy, as a fraction: what is nearly as accurate as the best
@@ -46,33 +44,34 @@ def run(options: argparse.Namespace) -> None:
 
 
 def find(selection: Selection) -> Finding:
-    """Find out what batch, resolution and share of validation samples do to time and accuracy."""
-    families: dict[Hashable, list[Trial]] = defaultdict(list)
+    """Report how batch, resolution and share of validation samples affect time and accuracy."""
+    families: dict[Hashable, list[SweepPoint]] = defaultdict(list)
     for cell in cells_of(selection.runs):
-        if cell.finished:
-            families[family_of(cell)].append(trial_of(cell))
-    studies = [study for family in families.values() for study in batch_studies(family)]
-    shares = [study for family in families.values() for study in share_studies(family)]
-    used = {id(trial.cell): trial.cell for study in (*studies, *shares) for trial in study}
-    tables = [_table(studies), _share_table(shares)]
+        if not cell.finished.empty:
+            families[family_of(cell)].append(point_of(cell))
+    sweeps = [sweep for family in families.values() for sweep in batch_sweeps(family)]
+    shares = [sweep for family in families.values() for sweep in share_sweeps(family)]
+    used = {id(point.cell): point.cell for sweep in (*sweeps, *shares) for point in sweep}
+    tables = [_table(sweeps), _share_table(shares)]
     plots: list[Plot] = []
-    for group in _together(studies):
-        plots += [plot for draw in (plot_accuracies, plot_times) if (plot := draw(group)) is not None]
-    plots += [plot for study in shares if (plot := plot_shares(study)) is not None]
+    for group in _by_figure(sweeps):
+        drawn = plot_accuracies(selection.epochs, group), plot_times(group)
+        plots += [plot for plot in drawn if plot is not None]
+    plots += [plot for sweep in shares if (plot := plot_shares(sweep)) is not None]
     notes = []
-    if any(trial.best is None and trial.last is not None for study in studies for trial in study):
+    if any(point.best is None and point.last is not None for sweep in sweeps for point in sweep):
         notes.append("runs without validation have no accuracy curve; their accuracy is that on the test samples")
-    if studies:
+    if sweeps:
         notes.append("time: train + validation + test; accuracies: on the validation samples; all medians over runs")
-    if any(trial.share is None for study in shares for trial in study):
-        notes.append("the share of validation samples of some runs is not recorded: they stand under their names")
-    runs = [one for cell in used.values() for one in cell.runs]
-    flags = [*selection.left_out, *flags_of(runs, list(used.values()))]
-    flags += [flag for study in studies for flag in _share_flags(study)]
+    if any(point.share is None for sweep in shares for point in sweep):
+        notes.append("the share of validation samples of some runs is not recorded: they are listed by name")
+    cells = list(used.values())
+    flags = [*selection.left_out, *flags_of(cell_runs(cells), cells)]
+    flags += [flag for sweep in sweeps for flag in _share_flags(sweep)]
     return Finding(
         name="hyperparameters",
-        question="What do batch, resolution and the share of validation samples do to time and accuracy?",
-        answer=" ".join([*map(_answer, studies), *map(_share_answer, shares)]) or _NOTHING,
+        question="How do batch, resolution and the share of validation samples affect time and accuracy?",
+        answer=" ".join([*map(_answer, sweeps), *map(_share_answer, shares)]) or _NOTHING,
         tables=[table for table in tables if table.rows],
         plots=numbered(plots),
         flags=flags,
@@ -81,25 +80,25 @@ def find(selection: Selection) -> Finding:
 
 
 _NOTHING = (
-    "There are no runs that differ in batch, resolution or the share of validation samples and in nothing else: "
-    "nothing can be told of them."
+    "There are no runs that differ only in batch, resolution or the share of validation samples: there is nothing to "
+    "compare."
 )
 
 
-def _share_flags(study: Sequence[Trial]) -> list[str]:
-    shares = {share_label(trial): trial for trial in study}
-    named = " and ".join(f"{trial.label} {share}" for share, trial in shares.items())
-    return [f"{_title(study[0])}: the share of validation samples differs too: {named}"] if len(shares) > 1 else []
+def _share_flags(sweep: Sequence[SweepPoint]) -> list[str]:
+    shares = {share_label(point): point for point in sweep}
+    named = " and ".join(f"{point.label} {share}" for share, point in shares.items())
+    return [f"{_title(sweep[0])}: the share of validation samples differs too: {named}"] if len(shares) > 1 else []
 
 
-def _together(studies: Sequence[list[Trial]]) -> list[list[list[Trial]]]:
-    """Return the studies of both frameworks that go into one picture."""
-    groups: dict[Hashable, list[list[Trial]]] = defaultdict(list)
-    for study in studies:
-        first = study[0].cell.runs[0]
-        sizes = tuple(sorted({trial.size for trial in study}))
-        groups[first.model, first.ranks, first.origin, first.site, tuple(trial.share for trial in study), sizes].append(
-            study
+def _by_figure(sweeps: Sequence[list[SweepPoint]]) -> list[list[list[SweepPoint]]]:
+    """Return the sweeps of both frameworks that go into one figure."""
+    groups: dict[Hashable, list[list[SweepPoint]]] = defaultdict(list)
+    for sweep in sweeps:
+        first = sweep[0].cell.first
+        sizes = tuple(sorted({point.size for point in sweep}))
+        groups[first.model, first.np, first.origin, first.site, tuple(point.share for point in sweep), sizes].append(
+            sweep
         )
     return list(groups.values())
 
@@ -107,34 +106,32 @@ def _together(studies: Sequence[list[Trial]]) -> list[list[list[Trial]]]:
 # Words
 
 
-def _title(trial: Trial) -> str:
-    first = trial.cell.runs[0]
-    return f"{framework_style(first.framework)['label']}, {first.model}" + (
-        f", np {first.ranks}" if first.ranks else ""
-    )
+def _title(point: SweepPoint) -> str:
+    first = point.cell.first
+    return f"{framework_style(first.framework)['label']}, {first.model}" + (f", np {first.np}" if first.np else "")
 
 
-def _answer(study: Sequence[Trial]) -> str:
-    timed = [trial for trial in study if trial.seconds]
-    judged = [trial for trial in timed if trial.last is not None]
+def _answer(sweep: Sequence[SweepPoint]) -> str:
+    timed = [point for point in sweep if point.seconds]
+    judged = [point for point in timed if point.last is not None]
     parts = []
     if timed:
-        fastest = min(timed, key=lambda trial: np.median(list(trial.seconds.values())))
+        fastest = min(timed, key=lambda point: np.median(list(point.seconds.values())))
         parts.append(f"fastest is {fastest.label}: {_time_and_accuracy(fastest)}")
     if judged:
-        best = max(judged, key=lambda trial: trial.last or 0.0)
+        best = max(judged, key=lambda point: point.last or 0.0)
         parts.append(f"most accurate at the end {best.label}: {_time_and_accuracy(best)}")
-        near = [trial for trial in judged if (trial.last or 0.0) >= (best.last or 0.0) - NEAR]
-        quick = min(near, key=lambda trial: np.median(list(trial.seconds.values())))
+        near = [point for point in judged if (point.last or 0.0) >= (best.last or 0.0) - NEAR]
+        quick = min(near, key=lambda point: np.median(list(point.seconds.values())))
         if quick is not best:
             parts.append(f"fastest within {100 * NEAR:g} points of that {quick.label}: {_time_and_accuracy(quick)}")
-    parts += [f"{trial.label} {trial.remark}, best {_percent(trial.best)}" for trial in study if trial.remark]
-    return f"{_title(study[0])}: {'; '.join(parts) or 'no times and no accuracies'}."
+    parts += [f"{point.label} {point.remark}, best {_percent(point.best)}" for point in sweep if point.remark]
+    return f"{_title(sweep[0])}: {'; '.join(parts) or 'no times and no accuracies'}."
 
 
-def _time_and_accuracy(trial: Trial) -> str:
-    seconds = list(trial.seconds.values())
-    accuracy = f" at {_percent(trial.last)}" if trial.last is not None else ", accuracy not known"
+def _time_and_accuracy(point: SweepPoint) -> str:
+    seconds = list(point.seconds.values())
+    accuracy = f" at {_percent(point.last)}" if point.last is not None else ", accuracy not known"
     return f"{np.median(seconds):,.2f} s{accuracy} (n = {len(seconds)})"
 
 
@@ -142,51 +139,51 @@ def _percent(fraction: float | None) -> str:
     return "not known" if fraction is None else f"{100 * fraction:.1f} %"
 
 
-def _share_answer(study: Sequence[Trial]) -> str:
+def _share_answer(sweep: Sequence[SweepPoint]) -> str:
     parts = []
-    for trial in study:
-        training, validation = (trial.median(of) for of in (training_an_epoch, validation_an_epoch))
-        total = median_of(trial.seconds.values())
+    for point in sweep:
+        training, validation = (point.median(of) for of in ("epoch_seconds", "validation_epoch_seconds"))
+        total = median_of(point.seconds.values())
         if training is not None and validation is not None and total is not None:
             parts.append(
-                f"{share_label(trial)}: {training:.2f} s of training and {validation:.2f} s of validation an epoch, "
-                f"{total:,.1f} s in all (n = {len(trial.seconds)})"
+                f"{share_label(point)}: {training:.2f} s of training and {validation:.2f} s of validation per epoch, "
+                f"{total:,.1f} s in all (n = {len(point.seconds)})"
             )
-    return f"{_title(study[0])}, by share of validation samples: {'; '.join(parts)}." if parts else ""
+    return f"{_title(sweep[0])}, by share of validation samples: {'; '.join(parts)}." if parts else ""
 
 
 # Tables
 
 
-def _table(studies: Sequence[Sequence[Trial]]) -> Table:
+def _table(sweeps: Sequence[Sequence[SweepPoint]]) -> Table:
     headings = ["framework", "model", "np", "resolution", "batch", "n", "total, s", "min", "max",
                 "last accuracy, %", "best accuracy, %", "remark"]  # fmt: skip
     rows: list[list[Any]] = []
-    for study in studies:
-        for trial in study:
-            first, seconds = trial.cell.runs[0], list(trial.seconds.values())
-            percents = [None if value is None else 100 * value for value in (trial.last, trial.best)]
+    for sweep in sweeps:
+        for point in sweep:
+            first, seconds = point.cell.first, list(point.seconds.values())
+            percents = [None if value is None else 100 * value for value in (point.last, point.best)]
             rows.append(
-                [framework_style(first.framework)["label"], first.model, first.ranks or None, trial.size, trial.batch,
-                 trial.n, median_of(trial.seconds.values()), min(seconds, default=None),
-                 max(seconds, default=None), *percents, trial.remark]
+                [framework_style(first.framework)["label"], first.model, first.np or None, point.size, point.batch,
+                 point.n, median_of(point.seconds.values()), min(seconds, default=None),
+                 max(seconds, default=None), *percents, point.remark]
             )  # fmt: skip
     formats = dict.fromkeys(("total, s", "min", "max"), ",.2f") | dict.fromkeys(("np", "batch", "n"), "d")
     formats |= {headings[9]: ".2f", headings[10]: ".2f"}
     return Table("Time and validation accuracy by resolution and batch (medians)", headings, rows, formats)
 
 
-def _share_table(studies: Sequence[Sequence[Trial]]) -> Table:
+def _share_table(sweeps: Sequence[Sequence[SweepPoint]]) -> Table:
     headings = ["framework", "model", "resolution", "batch", "validation samples", "n", "training, s/epoch",
                 "validation, s/epoch", "total, s"]  # fmt: skip
     rows: list[list[Any]] = []
-    for study in studies:
-        for trial in study:
-            first = trial.cell.runs[0]
+    for sweep in sweeps:
+        for point in sweep:
+            first = point.cell.first
             rows.append(
-                [framework_style(first.framework)["label"], first.model, trial.size, trial.batch or None,
-                 share_label(trial), len(trial.seconds), trial.median(training_an_epoch),
-                 trial.median(validation_an_epoch), median_of(trial.seconds.values())]
+                [framework_style(first.framework)["label"], first.model, point.size, point.batch or None,
+                 share_label(point), len(point.seconds), point.median("epoch_seconds"),
+                 point.median("validation_epoch_seconds"), median_of(point.seconds.values())]
             )  # fmt: skip
     formats = {"batch": "d", "n": "d", headings[6]: ".3f", headings[7]: ".3f", "total, s": ",.2f"}
     return Table("Time by the share of validation samples (medians)", headings, rows, formats)

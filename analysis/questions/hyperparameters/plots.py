@@ -5,6 +5,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -13,75 +14,71 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, ScalarFo
 from analysis.output.finding import Plot
 from analysis.output.plots import COLORS, MARKERS, SETTINGS, framework_style, n_words, scale_axis
 from analysis.output.tables import Table
-from analysis.questions.hyperparameters.trials import (
-    Trial,
-    accuracy_curve,
-    share_label,
-    training_an_epoch,
-    validation_an_epoch,
-)
+from analysis.questions.hyperparameters.sweep import SweepPoint, share_label
+from analysis.runs.table import curve, runs_in
 
-Study = Sequence[Trial]
+Sweep = Sequence[SweepPoint]
 _MARKS = 9  # of a line over epochs, so that it is known without its colour
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 
 
-def plot_accuracies(studies: Sequence[Study]) -> Plot | None:
+def plot_accuracies(epochs: pd.DataFrame, sweeps: Sequence[Sweep]) -> Plot | None:
     """Draw validation accuracy over epochs: a panel for each framework and resolution, a line for each batch.
 
     Args:
-        studies: of one model, a framework each.
+        epochs: the table of epochs.
+        sweeps: of one model, one per framework.
 
     Returns:
         None where no run has validated.
     """
-    trials = [trial for study in studies for trial in study]
-    curves = {id(trial): _curves(trial) for trial in trials}
+    points = [point for sweep in sweeps for point in sweep]
+    curves = {id(point): _curves(epochs, point) for point in points}
     if not any(curves.values()):
         return None
-    sizes, batches = _sizes(trials), sorted({trial.batch for trial in trials})
+    sizes, batches = _sizes(points), _batches(points)
     with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(1.5 + 4.2 * len(sizes), 1.6 + 2.9 * len(studies)), layout="constrained")
-        panels = figure.subplots(len(studies), len(sizes), sharex=True, sharey=True, squeeze=False)
-        for row, study in zip(panels, studies, strict=True):
+        figure = Figure(figsize=(1.5 + 4.2 * len(sizes), 1.6 + 2.9 * len(sweeps)), layout="constrained")
+        panels = figure.subplots(len(sweeps), len(sizes), sharex=True, sharey=True, squeeze=False)
+        for row, sweep in zip(panels, sweeps, strict=True):
             for ax, size in zip(row, sizes, strict=True):
-                ax.set_title(f"{_framework(study)}, {size}")
-                for trial in (one for one in study if one.size == size):
-                    _draw_curves(ax, curves[id(trial)], _batch_style(batches.index(trial.batch)))
+                ax.set_title(f"{_framework(sweep)}, {size}")
+                for point in (one for one in sweep if one.size == size):
+                    _draw_curves(ax, curves[id(point)], _batch_style(batches.index(point.batch)))
             row[0].set_ylabel("validation accuracy, %")
         for ax in panels[-1]:
             ax.set_xlabel("epoch")
             ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-            longest = max(len(curve) for of_trial in curves.values() for curve in of_trial.values())
+            longest = max(len(curve) for of_point in curves.values() for curve in of_point.values())
             ax.set_xlim(1 - 0.02 * longest - 0.2, 1.02 * longest + 0.2)
         handles = [
             Line2D([], [], label=f"batch {batch}", **_batch_style(number)) for number, batch in enumerate(batches)
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=6)
-        model = trials[0].cell.runs[0].model
-        figure.suptitle(f"Accuracy by batch and resolution: {model}\n{_n(trials)}")
+        model = points[0].cell.first.model
+        figure.suptitle(f"Accuracy by batch and resolution: {model}\n{_n(points)}")
     rows: list[list[Any]] = [
-        [trial.cell.framework, trial.size, trial.batch, name, epoch, 100 * value]
-        for trial in trials
-        for name, curve in curves[id(trial)].items()
+        [point.cell.framework, point.size, point.batch, name, epoch, 100 * value]
+        for point in points
+        for name, curve in curves[id(point)].items()
         for epoch, value in enumerate(curve.tolist(), start=1)
     ]
     headings = ["framework", "resolution", "batch", "run", "epoch", "validation accuracy, %"]
     return Plot("hyperparameters-accuracy", figure, Table("Validation accuracy", headings, rows, {headings[5]: ".2f"}))
 
 
-def plot_times(studies: Sequence[Study]) -> Plot | None:
+def plot_times(sweeps: Sequence[Sweep]) -> Plot | None:
     """Draw the total time by batch: a panel for each resolution, a line for each framework; None without times."""
-    trials = [trial for study in studies for trial in study if trial.seconds]
-    if not trials:
+    points = [point for sweep in sweeps for point in sweep if point.seconds]
+    if not points:
         return None
-    sizes, batches = _sizes(trials), sorted({trial.batch for trial in trials})
+    sizes, batches = _sizes(points), _batches(points)
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(1.5 + 3.6 * len(sizes), 4.0), layout="constrained")
         panels = figure.subplots(1, len(sizes), sharex=True, sharey=True, squeeze=False)[0]
         for ax, size in zip(panels, sizes, strict=True):
-            for study in studies:
-                _draw_times(ax, [trial for trial in study if trial.size == size and trial.seconds])
+            for sweep in sweeps:
+                _draw_times(ax, [point for point in sweep if point.size == size and point.seconds])
             ax.set_title(size)
             ax.set_xlabel("batch, images (logarithmic)")
             ax.set_xscale("log", base=2)
@@ -90,29 +87,29 @@ def plot_times(studies: Sequence[Study]) -> Plot | None:
             ax.xaxis.set_minor_formatter(NullFormatter())
             ax.set_xlim(batches[0] / 1.15, batches[-1] * 1.15)
         panels[0].set_ylabel("train + validation + test, s")
-        values = [value for trial in trials for value in trial.seconds.values()]
+        values = [value for point in points for value in point.seconds.values()]
         scale_axis(panels[0], values, axis="y")
         if panels[0].get_yscale() == "linear":
             panels[0].set_ylim(bottom=0)
-        styles = [framework_style(study[0].cell.framework) for study in studies]
+        styles = [framework_style(sweep[0].cell.framework) for sweep in sweeps]
         handles = [Line2D([], [], color=one["color"], marker=one["marker"], label=one["label"]) for one in styles]
         figure.legend(handles=handles, loc="outside lower center", ncols=4)
-        model = trials[0].cell.runs[0].model
-        figure.suptitle(f"Time by batch and resolution: {model}\n{_n(trials)}")
+        model = points[0].cell.first.model
+        figure.suptitle(f"Time by batch and resolution: {model}\n{_n(points)}")
     rows: list[list[Any]] = [
-        [trial.cell.framework, trial.size, trial.batch, str(key), value]
-        for trial in trials
-        for key, value in trial.seconds.items()
+        [point.cell.framework, point.size, point.batch, str(key), value]
+        for point in points
+        for key, value in point.seconds.items()
     ]
     headings = ["framework", "resolution", "batch", "run", "total, s"]
     return Plot("hyperparameters-time", figure, Table("Total time", headings, rows, {"total, s": ".6g"}))
 
 
-def plot_shares(study: Study) -> Plot | None:
-    """Draw time an epoch and in all by the share of validation samples; None without times of both phases."""
-    phases = {"training": training_an_epoch, "validation": validation_an_epoch}
-    trials = [trial for trial in study if all(trial.cell.seconds(of) for of in phases.values())]
-    if not trials:
+def plot_shares(sweep: Sweep) -> Plot | None:
+    """Draw time per epoch and in all by the share of validation samples; None without times of both phases."""
+    phases = {"training": "epoch_seconds", "validation": "validation_epoch_seconds"}
+    points = [point for point in sweep if all(point.cell.seconds(of) for of in phases.values())]
+    if not points:
         return None
     rows: list[list[Any]] = []
     with matplotlib.rc_context(SETTINGS):
@@ -120,27 +117,27 @@ def plot_shares(study: Study) -> Plot | None:
         left, right = figure.subplots(1, 2)
         for number, (name, of) in enumerate(phases.items()):
             style = {"color": COLORS[number], "marker": MARKERS[number]}
-            _draw_by_share(left, [list(trial.cell.seconds(of).values()) for trial in trials], style, label=name)
+            _draw_by_share(left, [list(point.cell.seconds(of).values()) for point in points], style, label=name)
             rows += [
-                [share_label(trial), name, str(key), value]
-                for trial in trials
-                for key, value in trial.cell.seconds(of).items()
+                [share_label(point), name, str(key), value]
+                for point in points
+                for key, value in point.cell.seconds(of).items()
             ]
-        _draw_by_share(right, [list(trial.seconds.values()) for trial in trials], {"color": "black", "marker": "o"})
+        _draw_by_share(right, [list(point.seconds.values()) for point in points], {"color": "black", "marker": "o"})
         rows += [
-            [share_label(trial), "in all", str(key), value] for trial in trials for key, value in trial.seconds.items()
+            [share_label(point), "in all", str(key), value] for point in points for key, value in point.seconds.items()
         ]
-        for ax, unit in ((left, "seconds an epoch"), (right, "train + validation + test, s")):
-            ax.set_xticks(range(len(trials)), [share_label(trial) for trial in trials])
-            ax.set_xlim(-0.5, len(trials) - 0.5)
+        for ax, unit in ((left, "seconds per epoch"), (right, "train + validation + test, s")):
+            ax.set_xticks(range(len(points)), [share_label(point) for point in points])
+            ax.set_xlim(-0.5, len(points) - 0.5)
             ax.set_ylim(bottom=0)
             ax.set_ylabel(unit)
             ax.set_xlabel("share of validation samples")
         left.legend()
-        first = trials[0]
+        first = points[0]
         what = f", {first.size}, batch {first.batch}" if first.batch else ""
         figure.suptitle(
-            f"Time by share of validation samples: {_framework(study)}, {first.cell.runs[0].model}{what}\n{_n(trials)}"
+            f"Time by share of validation samples: {_framework(sweep)}, {first.cell.first.model}{what}\n{_n(points)}"
         )
     headings = ["validation samples", "phase", "run", "s"]
     return Plot(
@@ -148,9 +145,11 @@ def plot_shares(study: Study) -> Plot | None:
     )
 
 
-def _curves(trial: Trial) -> dict[str, Any]:
-    found = {run.name: accuracy_curve(run) for run in trial.cell.finished}
-    return {name: curve for name, curve in found.items() if len(curve)}
+def _curves(epochs: pd.DataFrame, point: SweepPoint) -> dict[str, Any]:
+    """Return run -> its validation accuracies, without epochs that had none: (epochs,) float64."""
+    found = {run.name: curve(epochs, run, "validation_accuracy") for run in runs_in(point.cell.finished)}
+    known = {name: accuracies[np.isfinite(accuracies)] for name, accuracies in found.items()}
+    return {name: accuracies for name, accuracies in known.items() if len(accuracies)}
 
 
 def _draw_curves(ax: Axes, curves: dict[str, Any], style: dict[str, Any]) -> None:
@@ -166,24 +165,24 @@ def _draw_curves(ax: Axes, curves: dict[str, Any], style: dict[str, Any]) -> Non
     ax.plot(range(1, epochs + 1), median, linewidth=1.2, markevery=max(1, epochs // _MARKS), **style)
 
 
-def _draw_times(ax: Axes, trials: Sequence[Trial]) -> None:
-    if not trials:
+def _draw_times(ax: Axes, points: Sequence[SweepPoint]) -> None:
+    if not points:
         return
-    style = framework_style(trials[0].cell.framework)
-    for trial in trials:
-        values = list(trial.seconds.values())
+    style = framework_style(points[0].cell.framework)
+    for point in points:
+        values = list(point.seconds.values())
         ax.plot(
-            [trial.batch] * len(values), values, linestyle="", markersize=5, alpha=0.5 if len(values) > 1 else 1.0,
+            [point.batch] * len(values), values, linestyle="", markersize=5, alpha=0.5 if len(values) > 1 else 1.0,
             color=style["color"], marker=style["marker"],
         )  # fmt: skip
-    medians = [float(np.median(list(trial.seconds.values()))) for trial in trials]
-    ax.plot([trial.batch for trial in trials], medians, color=style["color"], linestyle=style["linestyle"])
+    medians = [float(np.median(list(point.seconds.values()))) for point in points]
+    ax.plot([point.batch for point in points], medians, color=style["color"], linestyle=style["linestyle"])
 
 
 def _draw_by_share(ax: Axes, values: Sequence[Sequence[float]], style: dict[str, Any], *, label: str = "") -> None:
-    for place, of_trial in enumerate(values):
-        ax.plot([place] * len(of_trial), of_trial, linestyle="", markersize=5, alpha=0.6, **style)
-    medians = [float(np.median(of_trial)) for of_trial in values]
+    for place, of_point in enumerate(values):
+        ax.plot([place] * len(of_point), of_point, linestyle="", markersize=5, alpha=0.6, **style)
+    medians = [float(np.median(of_point)) for of_point in values]
     ax.plot(range(len(values)), medians, color=style["color"], linewidth=0.8)
     for place, median in enumerate(medians):
         ax.annotate(f"{median:,.1f}", (place, median), xytext=(7, 3), textcoords="offset points", fontsize=8)
@@ -200,17 +199,21 @@ def _batch_style(number: int) -> dict[str, Any]:
     }
 
 
-def _sizes(trials: Sequence[Trial]) -> list[str]:
-    return list(dict.fromkeys(trial.size for trial in sorted(trials, key=lambda one: one.pixels)))
+def _batches(points: Sequence[SweepPoint]) -> list[int]:
+    return sorted({point.batch for point in points if point.batch is not None})
 
 
-def _framework(study: Study) -> str:
-    label: str = framework_style(study[0].cell.framework)["label"]
+def _sizes(points: Sequence[SweepPoint]) -> list[str]:
+    return list(dict.fromkeys(point.size for point in sorted(points, key=lambda one: one.pixels)))
+
+
+def _framework(sweep: Sweep) -> str:
+    label: str = framework_style(sweep[0].cell.framework)["label"]
     return label
 
 
-def _n(trials: Sequence[Trial]) -> str:
-    counts = {trial.n for trial in trials}
+def _n(points: Sequence[SweepPoint]) -> str:
+    counts = {point.n for point in points}
     if counts == {1}:
         return "n = 1 run each"
     return f"{n_words(counts)} runs each; line: median over runs"

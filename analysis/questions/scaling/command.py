@@ -24,9 +24,9 @@ from analysis.questions.scaling.fits import CurveFit, Destination, fits_of
 from analysis.questions.scaling.models import EXCHANGE
 from analysis.questions.scaling.plots import plots_of
 from analysis.runs.cells import Cell, cells_of
-from analysis.runs.reading import Selection
-from analysis.runs.validity import MOST_NAMED, flags_of
-from analysis.stats.inference import Comparison, median_of
+from analysis.runs.table import Selection
+from analysis.runs.validity import MOST_NAMED, cell_runs, flags_of
+from analysis.stats.inference import Effect, median_of
 from common.errors import UserError
 from common.sites.table import Site, Sites, read_sites
 
@@ -95,9 +95,9 @@ def find(
         fits += found
         notes += reasons
     used = {id(cell): cell for study in studies for cell in study.cells}
-    flags = [*selection.left_out, *flags_of([one for cell in used.values() for one in cell.runs], list(used.values()))]
+    flags = [*selection.left_out, *flags_of(cell_runs(list(used.values())), list(used.values()))]
     flags += [flag for study in studies for flag in study.flags()]
-    flags += [_raw_flag(point) for study in studies for point in study.points if point.sameness == "different"]
+    flags += [_raw_flag(point) for study in studies for point in study.points if point.equivalence == "different"]
     tables = [
         _speedups(studies),
         _means(studies),
@@ -127,11 +127,11 @@ def _answers(studies: Sequence[Study], *, margin: float) -> list[str]:
     answers = []
     for study in studies:
         seconds = list(total_seconds(study.base).values())
-        own = study.base.runs[0].ranks
+        own = study.base.first.np
         words = f", {study.base.words}" if study.base.words else ""
         base = f"base: {_ranks(own)}{words}, {np.median(seconds):,.2f} s, n = {len(seconds)}"
         if study.other_machine or study.given:
-            base += f", {study.base.runs[0].site}, {study.base.runs[0].device}"
+            base += f", {study.base.first.site}, {study.base.first.device}"
         parts = [part for p in study.ranks if (part := _at_ranks(study, p, margin=margin))]
         answers += [f"{study.label} ({base}): {'; '.join(parts)}."] if parts else []
     return answers
@@ -179,7 +179,7 @@ def _error(one: CurveFit) -> float:
 
 def equal_accuracy(points: Sequence[Point]) -> Point | None:
     """Return the fastest point whose accuracy is shown to be the base's; None without."""
-    return next((point for point in points if point.sameness == "same"), None)
+    return next((point for point in points if point.equivalence == "same"), None)
 
 
 def _times(point: Point) -> str:
@@ -187,7 +187,7 @@ def _times(point: Point) -> str:
     interval = shown_interval(point.total.interval, ".3f")
     efficiency = point.per_device(point.total)
     parts = [f"95 %: {interval}" if interval else "too few runs for an interval"]
-    parts += ["not shown to be faster"] if point.total.interval and point.total.interval.holds(1.0) else []
+    parts += ["not shown to be faster"] if point.total.interval and point.total.interval.contains(1.0) else []
     parts += [f"efficiency {efficiency:.2f}"] if efficiency is not None else []
     return f"{point.total.estimate:.3f} times as fast ({', '.join([*parts, f'n = {point.total.n[1]}'])})"
 
@@ -200,10 +200,8 @@ def _accuracy(point: Point) -> str:
 
 
 def _batch(point: Point) -> str:
-    run = point.cell.runs[0]
-    return (
-        f"a batch of {run.global_batch} ({run.global_batch // run.ranks} a rank)" if run.global_batch else "its batch"
-    )
+    run = point.cell.first
+    return f"a batch of {run.global_batch} ({run.global_batch // run.np} a rank)" if run.global_batch else "its batch"
 
 
 def _ranks(ranks: int) -> str:
@@ -243,7 +241,7 @@ def _notes(studies: Sequence[Study], alone: Sequence[Cell]) -> list[str]:
 
 
 def _same_devices(point: Point) -> bool:
-    return point.devices == 1 and point.ranks != point.base.runs[0].ranks
+    return point.devices == 1 and point.ranks != point.base.first.np
 
 
 # Tables
@@ -297,7 +295,7 @@ def _mean(values: dict[Any, float]) -> float:
     return float(np.mean(list(values.values())))
 
 
-def _estimate(comparison: Comparison | None) -> list[float | str | None]:
+def _estimate(comparison: Effect | None) -> list[float | str | None]:
     return [comparison.estimate, shown_interval(comparison.interval, ".3f")] if comparison else [None, None]
 
 
@@ -311,7 +309,7 @@ def _accuracies(studies: Sequence[Study], *, margin: float) -> Table:
             found = point.accuracy
             rows.append(
                 [*_cell_words(point.cell), *_spread(point.cell), 100 * found.estimate if found else None,
-                 shown_interval(found.interval if found else None, "+.2f", scale=100), point.sameness,
+                 shown_interval(found.interval if found else None, "+.2f", scale=100), point.equivalence,
                  100 * point.margin if point.margin is not None else None]
             )  # fmt: skip
     formats = dict.fromkeys(("accuracy, %", "min", "max", "same within, points"), ".2f") | {"n": "d"}
@@ -371,10 +369,10 @@ def _destination(study: Study, there: tuple[str, Site] | None, sites: Sites) -> 
     if there is None:
         return None, []
     name, site = there
-    here = sites.sites.get(study.base.runs[0].site)
+    here = sites.sites.get(study.base.first.site)
     ours, theirs = (sites.gpu_of(one) if one else None for one in (here, site))
-    if ours is None or theirs is None or study.base.runs[0].device != "gpu":
-        missing = study.base.runs[0].site if ours is None or study.base.runs[0].device != "gpu" else name
+    if ours is None or theirs is None or study.base.first.device != "gpu":
+        missing = study.base.first.site if ours is None or study.base.first.device != "gpu" else name
         return None, [f"{study.label}: no projection to {name}: TFLOPS are not known of what ran at {missing}"]
     speed = re.search(r"([0-9.]+) Gb/s", site.network or "")
     bandwidth = 1e9 * float(speed[1]) / _BITS_PER_BYTE if speed else None

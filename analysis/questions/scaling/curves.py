@@ -11,11 +11,11 @@ import numpy as np
 
 from analysis.output.plots import framework_style
 from analysis.questions.scaling.models import Work
-from analysis.runs.cells import Cell
-from analysis.runs.reading import StudiedRun
-from analysis.runs.settings import SERIES, Settings
+from analysis.runs.cells import Cell, Settings
+from analysis.runs.settings import SERIES
+from analysis.runs.table import RunRow, runs_in
 from analysis.runs.validity import pair_flags
-from analysis.stats.inference import EQUIVALENCE_CONFIDENCE, Comparison, Sameness, difference, ratio, sameness
+from analysis.stats.inference import EQUIVALENCE_CONFIDENCE, Effect, Equivalence, difference, equivalence, ratio
 from common.errors import UserError
 from common.run_folder.records import ModelRecord, World
 
@@ -35,31 +35,31 @@ class Point:
         total, training: speedup T_base / T, of train + validation + test and of training alone.
         devices: times those of the base; None: they are of another kind.
         accuracy: the cell's less the base's.
-        sameness: of both accuracies, at the margin asked for.
+        equivalence: of both accuracies, at the margin asked for.
         margin: the smallest at which the accuracies would be shown to be the same; None: too few runs.
     """
 
     cell: Cell
     base: Cell
     kind: Kind
-    total: Comparison | None
-    training: Comparison | None
+    total: Effect | None
+    training: Effect | None
     devices: float | None
-    accuracy: Comparison | None
-    sameness: Sameness
+    accuracy: Effect | None
+    equivalence: Equivalence
     margin: float | None
 
     @property
     def ranks(self) -> int:
         """Number of ranks."""
-        return self.cell.runs[0].ranks
+        return self.cell.first.np
 
     @property
     def speedup(self) -> float:
         """Of the whole run; NaN where a time is missing."""
         return self.total.estimate if self.total else float("nan")
 
-    def per_device(self, comparison: Comparison | None) -> float | None:
+    def per_device(self, comparison: Effect | None) -> float | None:
         """Return the efficiency: speedup / (devices / devices of the base); None between unlike devices."""
         return comparison.estimate / self.devices if comparison and self.devices else None
 
@@ -79,14 +79,14 @@ class Study:
     @property
     def label(self) -> str:
         """Framework, model and data set."""
-        run = self.base.runs[0]
+        run = self.base.first
         label = framework_style(run.framework)["label"]
-        return f"{label}, {run.model}, {run.dataset}" + (" (published)" if run.origin == "published" else "")
+        return f"{label}, {run.model}, {run.data_set}" + (" (published)" if run.origin == "published" else "")
 
     @property
     def ranks(self) -> list[int]:
         """Numbers of ranks other than the base's, and that too where it is another machine."""
-        own = self.base.runs[0].ranks
+        own = self.base.first.np
         return sorted({point.ranks for point in self.points if point.ranks != own or self.other_machine})
 
     @cached_property
@@ -115,17 +115,17 @@ class Study:
 
 def total_seconds(cell: Cell) -> dict[Hashable, float]:
     """Return T = train + validation + test, as in the thesis, of its timed runs."""
-    return cell.seconds(lambda run: run.total_seconds)
+    return cell.seconds("total_seconds")
 
 
 def training_seconds(cell: Cell) -> dict[Hashable, float]:
     """Return the time of all epochs' training of its timed runs."""
-    return cell.seconds(lambda run: run.training_seconds)
+    return cell.seconds("training_seconds")
 
 
 def accuracies(cell: Cell) -> dict[Hashable, float]:
     """Return the accuracies of its finished runs."""
-    return cell.results(lambda run: run.accuracy)
+    return cell.results("accuracy")
 
 
 def studies_of(cells: Sequence[Cell], *, margin: float, base: str | None = None) -> tuple[list[Study], list[Cell]]:
@@ -142,7 +142,7 @@ def studies_of(cells: Sequence[Cell], *, margin: float, base: str | None = None)
     Raises:
         UserError: no cell or several of one model have these words.
     """
-    timed = [cell for cell in cells if cell.runs[0].ranks and total_seconds(cell)]
+    timed = [cell for cell in cells if cell.first.np and total_seconds(cell)]
     if base is not None:
         studies = _against(_named(timed, base), timed, margin=margin)
     else:
@@ -150,8 +150,8 @@ def studies_of(cells: Sequence[Cell], *, margin: float, base: str | None = None)
         for cell in timed:
             families[tuple(_lasting(cell).items())].append(cell)
         studies = [study for family in families.values() for study in _in_family(family, margin=margin)]
-    used = {id(run) for study in studies for cell in study.cells for run in cell.runs}
-    return studies, [cell for cell in timed if not any(id(run) in used for run in cell.runs)]
+    used = {number for study in studies for cell in study.cells for number in cell.runs.index}
+    return studies, [cell for cell in timed if used.isdisjoint(cell.runs.index)]
 
 
 def _lasting(cell: Cell) -> Settings:
@@ -159,10 +159,10 @@ def _lasting(cell: Cell) -> Settings:
 
 
 def _in_family(family: Sequence[Cell], *, margin: float) -> list[Study]:
-    fewest = min(cell.runs[0].ranks for cell in family)
-    first = [cell for cell in family if cell.runs[0].ranks == fewest]
+    fewest = min(cell.first.np for cell in family)
+    first = [cell for cell in family if cell.first.np == fewest]
     first.sort(key=lambda cell: (-len(cell.timed), _median_seconds(cell)))  # a base is best known by many runs
-    bases = list({cell.runs[0].global_batch: cell for cell in reversed(first)}.values())
+    bases = list({cell.first.global_batch: cell for cell in reversed(first)}.values())
     of_base: dict[int, list[Cell]] = {id(base): [] for base in bases}
     for cell in family:
         if any(cell is base for base in bases):
@@ -171,7 +171,7 @@ def _in_family(family: Sequence[Cell], *, margin: float) -> list[Study]:
         for base in related or [min(bases, key=_median_seconds)]:
             of_base[id(base)].append(cell)
     studies = [Study(base, [_point(cell, base, margin=margin) for cell in of_base[id(base)]]) for base in bases]
-    studies.sort(key=lambda study: study.base.runs[0].global_batch)
+    studies.sort(key=lambda study: study.base.first.global_batch or 0)
     return [study for study in studies if study.ranks]
 
 
@@ -185,10 +185,10 @@ def _named(cells: Sequence[Cell], wanted: str) -> list[Cell]:
         raise UserError(f"the base has a wrong number of ranks. Received: --base {wanted}. Give WORDS/NP, as in cpu/1")
     found = []
     for cell in cells:
-        named = [run for run in cell.runs if run.name.startswith(words)]
+        named = cell.runs[cell.runs["name"].str.startswith(words)]
         # Names may pick some runs of a cell; words of its label, all of them.
         runs = cell.runs if words in f"{cell.framework}, {cell.label}, {_machine(cell)}" else named
-        if runs and ranks in ("", str(cell.runs[0].ranks)):
+        if len(runs) and ranks in ("", str(cell.first.np)):
             found.append(replace(cell, runs=runs))
     if not found:
         known = "; ".join(f"{cell.framework}, {cell.label}" for cell in cells) or "no cell with times"
@@ -196,13 +196,13 @@ def _named(cells: Sequence[Cell], wanted: str) -> list[Cell]:
     workloads = [_workload(cell) for cell in found]
     twice = [cell for cell, workload in zip(found, workloads, strict=True) if workloads.count(workload) > 1]
     if twice:
-        labels = "; ".join(f"{cell.framework}, {cell.label}, {_machine(cell)}: {cell.runs[0].name}" for cell in twice)
+        labels = "; ".join(f"{cell.framework}, {cell.label}, {_machine(cell)}: {cell.first.name}" for cell in twice)
         raise UserError(f"several cells can be the base. Received: --base {wanted}. Say which: {labels}")
     return found
 
 
 def _machine(cell: Cell) -> str:
-    return f"{cell.runs[0].site}, {cell.runs[0].device}"
+    return f"{cell.first.site}, {cell.first.device}"
 
 
 def _hardware(cell: Cell) -> Hashable:
@@ -210,15 +210,17 @@ def _hardware(cell: Cell) -> Hashable:
 
 
 def _workload(cell: Cell) -> Hashable:
-    run = cell.runs[0]
-    return run.framework, run.model, run.dataset, run.image_size, run.origin
+    run = cell.first
+    return run.framework, run.model, run.data_set, run.image_size, run.origin
 
 
 def _against(bases: Sequence[Cell], cells: Sequence[Cell], *, margin: float) -> list[Study]:
     studies = []
     for base in bases:
         # A cell of which some runs only are the base does not stand against them.
-        others = [cell for cell in cells if _workload(cell) == _workload(base) and base.runs[0] not in cell.runs]
+        others = [
+            cell for cell in cells if _workload(cell) == _workload(base) and base.first.Index not in cell.runs.index
+        ]
         points = [_point(cell, base, margin=margin) for cell in others]
         # What runs on the machine of the base scales; what runs on another is faster or slower than it.
         for of_kind in (
@@ -241,28 +243,28 @@ def _point(cell: Cell, base: Cell, *, margin: float) -> Point:
         training=ratio(training_seconds(base), training_seconds(cell)),
         devices=_units(cell) / _units(base) if _hardware(cell) == _hardware(base) else None,
         accuracy=difference(*results),
-        sameness=sameness(*results, margin=margin),
+        equivalence=equivalence(*results, margin=margin),
         margin=max(abs(inner.interval.low), abs(inner.interval.high)) if inner and inner.interval else None,
     )
 
 
 def _kind(cell: Cell, base: Cell) -> Kind:
-    run, other = cell.runs[0], base.runs[0]
-    if run.ranks == other.ranks:
+    run, other = cell.first, base.first
+    if run.np == other.np:
         return "as many ranks" if run.global_batch == other.global_batch else "other batch"
     if not run.global_batch:
         return "other batch"
     if run.global_batch == other.global_batch:
         return "strong"
-    return "weak" if run.global_batch * other.ranks == other.global_batch * run.ranks else "other batch"
+    return "weak" if run.global_batch * other.np == other.global_batch * run.np else "other batch"
 
 
 def _units(cell: Cell) -> int:
     """Return the devices it ran on: GPUs, one a rank; of a CPU the cores, for ranks share those out."""
-    run = cell.runs[0]
+    run = cell.first
     world = run.record.world
     threads = world.threads_per_rank if isinstance(world, World) else None
-    return run.ranks * threads if run.device == "cpu" and isinstance(threads, int) else run.ranks
+    return run.np * threads if run.device == "cpu" and isinstance(threads, int) else run.np
 
 
 def _pair_flags(point: Point) -> list[str]:
@@ -272,7 +274,7 @@ def _pair_flags(point: Point) -> list[str]:
 
 
 def _work_flags(point: Point) -> list[str]:
-    images, base = (images_trained(cell.timed[0]) for cell in (point.cell, point.base))
+    images, base = (images_trained(next(runs_in(cell.timed))) for cell in (point.cell, point.base))
     if abs(images - base) > _SAME_WORK * base:
         return [
             f"{point.cell.framework}, {point.cell.label}: trained {images:,.0f} images, its base {base:,.0f}: the "
@@ -281,24 +283,24 @@ def _work_flags(point: Point) -> list[str]:
     return []
 
 
-def images_trained(run: StudiedRun) -> float:
+def images_trained(run: RunRow) -> float:
     """Return images of all epochs and ranks; NaN where it is not known."""
-    return run.total("steps") * run.global_batch if run.global_batch else float("nan")
+    return run.steps * run.global_batch if run.global_batch else float("nan")
 
 
 def training_runs(study: Study, kind: Kind) -> tuple[list[int], list[float]]:
     """Return ranks and training seconds of every timed run of a curve, the base's with them."""
     cells = [study.base, *(point.cell for point in study.curve(kind))]
-    pairs = [(cell.runs[0].ranks, seconds) for cell in cells for seconds in training_seconds(cell).values()]
+    pairs = [(cell.first.np, seconds) for cell in cells for seconds in training_seconds(cell).values()]
     return [p for p, _ in pairs], [seconds for _, seconds in pairs]
 
 
 def work_of(study: Study, kind: Kind) -> Work | None:
     """Return what the runs of a curve have in common; None where it is not known."""
-    run = study.base.timed[0]
+    run = next(runs_in(study.base.timed))
     images, model = images_trained(run), run.record.model
     if not isinstance(model, ModelRecord) or not np.isfinite(images):
         return None
     weak = kind == "weak"
-    batch = run.global_batch // run.ranks if weak else run.global_batch
+    batch = run.global_batch // run.np if weak else run.global_batch
     return Work(images=images, batch=batch, weak=weak, gradient_bytes=FLOAT32_BYTES * model.parameters)

@@ -78,7 +78,7 @@ def fits_of(study: Study, *, project: int | None, destination: Destination | Non
         if not points:
             continue
         name = f"{study.label}, {kind} scaling"
-        sizes = sorted({study.base.runs[0].ranks, *(point.ranks for point in points)})
+        sizes = sorted({study.base.first.np, *(point.ranks for point in points)})
         reason = _why_no_fit(study, kind, sizes)
         if reason:
             notes.append(f"{name}: no projection is supported: {reason}")
@@ -101,7 +101,7 @@ def _why_no_fit(study: Study, kind: Kind, sizes: Sequence[int]) -> str | None:
             f"there are {len(sizes)} numbers of ranks ({', '.join(map(str, sizes))}); it takes {FEWEST_SIZES}, two to "
             "fit a model and one to test it on"
         )
-    own = study.base.runs[0].ranks
+    own = study.base.first.np
     if any(point.devices != point.ranks / own for point in study.curve(kind)):
         return "cores do not grow with ranks, the models take both as one"
     if work_of(study, kind) is None:
@@ -125,7 +125,7 @@ def _fitted(study: Study, kind: Kind, *, project: int | None, destination: Desti
         found.append(
             CurveFit(
                 study=study, kind=kind, fit=fitted, ranks=ranks, judged=held_out(model, ranks, seconds, work),
-                site=destination.name if destination else study.base.runs[0].site, projections=projections,
+                site=destination.name if destination else study.base.first.site, projections=projections,
             )
         )  # fmt: skip
     return found

@@ -18,7 +18,7 @@ from analysis.questions.scaling.curves import Kind, Point, Study, accuracies, to
 from analysis.questions.scaling.fits import CurveFit
 from analysis.questions.scaling.models import AMDAHL
 from analysis.runs.cells import Cell
-from analysis.stats.inference import Comparison
+from analysis.stats.inference import Effect
 
 _KINDS: tuple[Kind, ...] = ("strong", "weak", "other batch", "as many ranks")
 _DODGE = 0.08  # of the axis, in powers of two: series beside each other
@@ -41,7 +41,7 @@ class _Series:
 
     @property
     def base_ranks(self) -> int:
-        return self.study.base.runs[0].ranks
+        return self.study.base.first.np
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _Time:
     name: str
     title: str
     of: Callable[[Cell], dict[Hashable, float]]
-    compared: Callable[[Point], Comparison | None]
+    compared: Callable[[Point], Effect | None]
 
 
 _TIMES = (
@@ -64,8 +64,8 @@ def plots_of(studies: Sequence[Study], fits: Sequence[CurveFit]) -> list[Plot]:
     """Draw the studies of each model and data set, once for the whole time and once for training."""
     groups: dict[Hashable, list[Study]] = defaultdict(list)
     for study in studies:
-        run = study.base.runs[0]
-        groups[run.model, run.dataset, run.image_size, study.other_machine].append(study)
+        run = study.base.first
+        groups[run.model, run.data_set, run.image_size, study.other_machine].append(study)
     plots = []
     for of_group in groups.values():
         if of_group[0].other_machine:
@@ -95,8 +95,8 @@ def _series(studies: Sequence[Study]) -> list[_Series]:
 
 
 def _label(study: Study, points: Sequence[Point], kind: Kind) -> str:
-    run = points[0].cell.runs[0]
-    batch = {"strong": f", batch {run.global_batch}", "weak": f", {run.global_batch // run.ranks} a rank"}.get(kind, "")
+    run = points[0].cell.first
+    batch = {"strong": f", batch {run.global_batch}", "weak": f", {run.global_batch // run.np} a rank"}.get(kind, "")
     published = ", published" if run.origin == "published" else ""
     return f"{framework_style(run.framework)['label']}, {kind}{batch}{published}"
 
@@ -108,7 +108,7 @@ def _style(study: Study, kind: Kind) -> dict[str, Any]:
 
 
 def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time) -> Plot:
-    run = series[0].study.base.runs[0]
+    run = series[0].study.base.first
     n = n_words(len(time.of(point.cell)) for one in series for point in one.points)
     bases = sorted({one.base_ranks for one in series})
     over = " and ".join(map(str, bases)) + (" rank" if bases == [1] else " ranks")
@@ -124,7 +124,7 @@ def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time) -> P
             _draw_axes(ax, series, fits, per_device=per_device)
         figure.legend(*_legend(left), loc="outside lower center", ncols=3)
         figure.suptitle(
-            f"Speedup over {over}, {time.title}: {run.model}, {run.dataset}, {n} runs each\n"
+            f"Speedup over {over}, {time.title}: {run.model}, {run.data_set}, {n} runs each\n"
             "all runs, median and 95 % interval; beside a point: accuracy not shown to be the base's",
             fontsize=10,
         )
@@ -137,7 +137,7 @@ def _plot_machines(studies: Sequence[Study], time: _Time) -> Plot:
     values: list[list[Any]] = []
     for study in studies:
         base = float(np.median(list(time.of(study.base).values())))
-        label = f"{study.base.runs[0].site}, {study.base.runs[0].device}, np {study.base.runs[0].ranks}: base"
+        label = f"{study.base.first.site}, {study.base.first.device}, np {study.base.first.np}: base"
         for cell, words in ((study.base, label), *((point.cell, point.cell.label) for point in study.points)):
             of_cell = time.of(cell)
             rows.append((words, [_row(cell, [base / seconds for seconds in of_cell.values()])]))
@@ -150,10 +150,10 @@ def _plot_machines(studies: Sequence[Study], time: _Time) -> Plot:
         if ax.get_xscale() == "log":
             ax.xaxis.set_major_formatter(ScalarFormatter())
         figure.legend(loc="outside lower center", ncols=4)
-        run = studies[0].base.runs[0]
+        run = studies[0].base.first
         counts = sorted(len(row.values) for _, of_row in rows for row in of_row)
         figure.suptitle(
-            f"Speed against another machine, {time.title}: {run.model}, {run.dataset}\n"
+            f"Speed against another machine, {time.title}: {run.model}, {run.data_set}\n"
             f"n = {counts[0]} to {counts[-1]} runs each"
         )
     headings = ["framework", "model, data set, np", "run", f"{time.title}, s", "median of the base / this"]
@@ -162,7 +162,7 @@ def _plot_machines(studies: Sequence[Study], time: _Time) -> Plot:
 
 
 def _row(cell: Cell, values: list[float]) -> Row:
-    published = cell.runs[0].origin == "published"
+    published = cell.is_published
     return Row(label=cell.label, values=values, style=framework_style(cell.framework), published=published)
 
 
@@ -189,19 +189,19 @@ def _draw_series(ax: Axes, one: _Series, time: _Time, *, per_device: bool) -> No
         devices = point.devices if point else 1.0
         scale = 1 / devices if per_device and devices else 1.0
         values = scale * np.median(base) / np.array(list(time.of(cell).values()))
-        x = cell.runs[0].ranks * 2**one.shift
+        x = cell.first.np * 2**one.shift
         beside = x * 2 ** (0.012 * np.sin(2.4 * np.arange(len(values))))
         ax.plot(beside, values, linestyle="", markersize=4, alpha=0.45, **one.style)
         compared = time.compared(point) if point else None
         if point is None or compared is None:
             continue
-        x_all.append(cell.runs[0].ranks)
+        x_all.append(cell.first.np)
         medians.append(compared.estimate * scale)
         ax.plot(x, medians[-1], marker="_", markersize=10, markeredgewidth=1.6, color="black", linestyle="", zorder=4)
         if compared.interval:
             low, high = compared.interval.low * scale, compared.interval.high * scale
             ax.plot([x, x], [low, high], color=color, linewidth=2.2, solid_capstyle="butt", zorder=3)
-        if not per_device and point.sameness != "same" and (results := list(accuracies(cell).values())):
+        if not per_device and point.equivalence != "same" and (results := list(accuracies(cell).values())):
             # Series beside each other have their words on either side.
             place: dict[str, Any] = {"xytext": (8, -9)} if one.shift >= 0 else {"xytext": (-8, 6), "ha": "right"}
             words = f"{100 * np.median(results):.1f} %"
@@ -212,10 +212,10 @@ def _draw_series(ax: Axes, one: _Series, time: _Time, *, per_device: bool) -> No
 
 
 def _draw_fit(ax: Axes, one: CurveFit, *, per_device: bool) -> None:
-    base, most = one.study.base.runs[0].ranks, max(one.ranks)
+    base, most = one.study.base.first.np, max(one.ranks)
     color = framework_style(one.study.base.framework)["color"]
     name, dashes = one.fit.model.name, _DASHES.get(one.fit.model.name, _DASHES[""])
-    here = one.site == one.study.base.runs[0].site
+    here = one.site == one.study.base.first.site
     ranks = np.geomspace(base, most, 60)
     per = ranks / base if per_device else 1.0
     fitted = one.fit.speedup(ranks.tolist(), base=base) / per
@@ -243,7 +243,7 @@ def _draw_axes(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *,
     ticks = {one.base_ranks for one in series}
     ticks |= {point.ranks for one in series for point in one.points}
     measured = max(ticks)
-    ticks |= {found.ranks for one in fits for found in one.projections if one.site == series[0].study.base.runs[0].site}
+    ticks |= {found.ranks for one in fits for found in one.projections if one.site == series[0].study.base.first.site}
     wide = max(ticks) >= _LOG_RANKS * min(ticks)
     if wide:
         ax.set_xscale("log", base=2)
@@ -281,6 +281,6 @@ def _data(series: Sequence[_Series], time: _Time) -> Table:
         cells = [one.study.base, *(point.cell for point in one.points)]
         for cell in cells:
             for key, seconds in time.of(cell).items():
-                rows.append([one.label, cell.label, cell.runs[0].ranks, str(key), seconds, base / seconds])
+                rows.append([one.label, cell.label, cell.first.np, str(key), seconds, base / seconds])
     headings = ["series", "model, data set, np", "np", "run", unit, "median of the base / this"]
     return Table(f"Speedup, {time.title}", headings, rows, {unit: ".6g", headings[-1]: ".4g"})

@@ -14,14 +14,14 @@ from launch.jobs.cloud import for_remote, host_label, parse_json, require, run_p
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus
 from launch.jobs.schedulers.mpijob import (
     LABEL_LENGTH,
-    Claim,
     ClaimSource,
-    ClaimSpec,
     Container,
     EmptyDirectory,
     Metadata,
     MPIJob,
     MPIJobSpec,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
     Pod,
     PodSecurityContext,
     PodSpec,
@@ -206,12 +206,12 @@ def _files_pod_name(name: str) -> str:
     return f"{name}-files"
 
 
-def _claim(job: Job) -> Claim:
+def _claim(job: Job) -> PersistentVolumeClaim:
     """Return the claim of a volume that the pods of all nodes write to."""
     options = job.site.kubernetes
-    return Claim(
+    return PersistentVolumeClaim(
         metadata=Metadata(name=options.volume_claim, namespace=options.namespace),
-        spec=ClaimSpec(
+        spec=PersistentVolumeClaimSpec(
             access_modes=["ReadWriteMany"],
             storage_class_name=options.storage_class,
             resources=Resources(requests={"storage": f"{options.volume_gb}G"}),

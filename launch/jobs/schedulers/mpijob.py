@@ -197,7 +197,7 @@ class Pod(Part):
     spec: PodSpec
 
 
-class ClaimSpec(Part):
+class PersistentVolumeClaimSpec(Part):
     """corev1.PersistentVolumeClaimSpec."""
 
     access_modes: list[Literal["ReadWriteOnce", "ReadWriteMany"]]
@@ -205,13 +205,13 @@ class ClaimSpec(Part):
     storage_class_name: Subdomain | None = None
 
 
-class Claim(Part):
+class PersistentVolumeClaim(Part):
     """corev1.PersistentVolumeClaim."""
 
     api_version: Literal["v1"] = "v1"
     kind: Literal["PersistentVolumeClaim"] = "PersistentVolumeClaim"
     metadata: Metadata
-    spec: ClaimSpec
+    spec: PersistentVolumeClaimSpec
 
 
 def host_name(job: str, *, worker: int) -> str:

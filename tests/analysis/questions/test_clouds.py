@@ -12,10 +12,11 @@ from builders import make_trace, make_world, write_made_run
 from analysis.__main__ import main
 from analysis.output.finding import Finding
 from analysis.output.tables import Table
-from analysis.questions.clouds.command import find, moved
+from analysis.questions.clouds.command import assigned, find
 from analysis.questions.clouds.machines import break_even_table, machine_tables
 from analysis.questions.clouds.pricing import Pricing
-from analysis.runs.reading import read_runs
+from analysis.runs.reading import load_runs
+from analysis.runs.table import runs_in
 from common.errors import UserError
 from common.run_folder.records import Hashes, NotRecorded
 from common.sites.table import read_sites
@@ -49,7 +50,7 @@ def write_three_sites(folder: Path) -> None:
 
 def test_times_and_accuracies_against_the_base(tmp_path: Path) -> None:
     write_three_sites(tmp_path)
-    found = find(read_runs([tmp_path]))
+    found = find(load_runs([tmp_path]))
     rows = {row["site"]: row for row in table_of(found, "Times and accuracies")}
     assert list(rows) == ["aws-g3-16xlarge", "aws-p3-8xlarge", "cte-power"]
     base, slow, other = rows["cte-power"], rows["aws-g3-16xlarge"], rows["aws-p3-8xlarge"]
@@ -66,7 +67,7 @@ def test_times_and_accuracies_against_the_base(tmp_path: Path) -> None:
 def test_costs_to_the_cent(tmp_path: Path) -> None:
     write_site(tmp_path, "aws-p3-8xlarge", [3585.0], world=FOUR_GPUS, epochs={"validation_accuracy": 0.9})
     write_site(tmp_path, "cte-power", [3585.0], world=FOUR_GPUS, epochs={"validation_accuracy": 0.9})
-    found = find(read_runs([tmp_path]), target=0.9)
+    found = find(load_runs([tmp_path]), target=0.9)
     rented, owned = table_of(found, "Costs")
     # 10 s of start-up, 3585 of training, 4 of validation, 1 of test: an hour at $12.24.
     assert (rented["nodes"], rented["s paid"], rented["$ a run"]) == (1, 3600, pytest.approx(12.24))
@@ -91,7 +92,7 @@ def test_costs_to_the_cent(tmp_path: Path) -> None:
 )
 def test_nodes_that_are_paid(tmp_path: Path, site: str, world: Any, nodes: int | None) -> None:
     write_made_run(tmp_path / "run", site=site, world=world)
-    (run,) = read_runs([tmp_path]).runs
+    (run,) = runs_in(load_runs([tmp_path]).runs)
     assert Pricing(sites=SITES).nodes(run) == nodes
 
 
@@ -149,14 +150,14 @@ def test_old_runs_are_priced_anew(
 
 def test_a_dearer_site_is_worth_its_price_or_not(tmp_path: Path) -> None:
     write_three_sites(tmp_path)
-    (row,) = table_of(find(read_runs([tmp_path])), "Worth its price? Prices")
+    (row,) = table_of(find(load_runs([tmp_path])), "Worth its price? Prices")
     assert (row["dearer site"], row["against"]) == ("aws-p3-8xlarge", "aws-g3-16xlarge")
     assert row["worth it if faster than, times"] == pytest.approx(12.24 / 4.56)
     assert row["measured, times"] == pytest.approx(3.5)
     assert row["verdict"] == "worth its price"
     pricing = Pricing(sites=SITES, on=date(2025, 1, 1))
-    answer = find(read_runs([tmp_path]), pricing=pricing).answer
-    assert "the cheapest a run is aws-p3-8xlarge, $0.7327 (n = 6)" in answer  # (2 x 100.25 + 15) s at $12.24 an hour
+    answer = find(load_runs([tmp_path]), pricing=pricing).answer
+    assert "the cheapest is aws-p3-8xlarge, $0.7327 (n = 6) per run" in answer  # (2 x 100.25 + 15) s at $12.24 an hour
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_a_dearer_site_is_worth_its_price_or_not(tmp_path: Path) -> None:
 def test_the_verdict_follows_the_interval(tmp_path: Path, times: list[float], verdict: str) -> None:
     write_site(tmp_path, "aws-g3-4xlarge", [200.0, 202, 198, 204, 196, 200][: len(times)], world=make_world("cuda:0"))
     write_site(tmp_path, "aws-p3-2xlarge", times, world=make_world("cuda:0"))
-    (row,) = table_of(find(read_runs([tmp_path])), "Worth its price? Prices")
+    (row,) = table_of(find(load_runs([tmp_path])), "Worth its price? Prices")
     assert row["verdict"] == verdict
 
 
@@ -196,7 +197,7 @@ def test_machines_side_by_side() -> None:
 
 def test_retired_machines_are_named_with_their_successor(tmp_path: Path) -> None:
     write_three_sites(tmp_path)
-    found = find(read_runs([tmp_path]))
+    found = find(load_runs([tmp_path]))
     (note,) = [note for note in found.notes if note.startswith("aws-g3-16xlarge")]
     assert "is retired since 2025-10-31, its last price $4.56 an hour (AWS" in note
     assert "its successor is aws-g4dn-12xlarge at $3.912 an hour" in note
@@ -216,20 +217,20 @@ def test_energy_of_metered_runs(tmp_path: Path) -> None:
         write_site(tmp_path, site, [100.0])
         trace = make_trace(phases, {"cpu0": dict.fromkeys(phases, watts)})
         write_made_run(tmp_path / f"{site}-metered", site=site, seed=2, traces=[trace])
-    found = find(read_runs([tmp_path]))
+    found = find(load_runs([tmp_path]))
     other, base = table_of(found, "Energy by site")
     assert (base["J"], base["EDP, J s"], base["J / cte-power"]) == (1600, 16 * 1600, 1)
     assert (other["J"], other["J / cte-power"], other["EDP / cte-power"]) == (800, 0.5, 0.5)
-    words = "the least mean energy has aws-p3-8xlarge, 800 J (n = 1), but that it takes less is not shown"
+    words = "the lowest mean energy is that of aws-p3-8xlarge, 800 J (n = 1); a difference is not shown"
     assert words in found.answer
-    assert "the shortest median time has" in found.answer and "that it is faster is not shown" in found.answer
+    assert "the shortest median time is that of" in found.answer and "a difference is not shown" in found.answer
 
 
 def test_no_joules_at_all_are_no_trouble(tmp_path: Path) -> None:
     for site, watts in (("cte-power", 0.0), ("aws-p3-8xlarge", 50.0)):
         trace = make_trace({"training": 10}, {"cpu0": {"training": watts}})
         write_made_run(tmp_path / f"{site}-metered", site=site, traces=[trace])
-    base, other = (row["J / cte-power"] for row in reversed(table_of(find(read_runs([tmp_path])), "Energy by site")))
+    base, other = (row["J / cte-power"] for row in reversed(table_of(find(load_runs([tmp_path])), "Energy by site")))
     assert base is None and other is None
 
 
@@ -237,7 +238,7 @@ def test_a_processor_and_a_gpu_have_bases_of_their_own(tmp_path: Path) -> None:
     for site, factor in (("cte-power", 1), ("aws-p3-8xlarge", 2)):
         write_site(tmp_path / "gpu", site, [10.0 * factor, 11.0 * factor], world=make_world("cuda:0"))
         write_site(tmp_path / "cpu", site, [300.0 * factor, 310.0 * factor])
-    found = find(read_runs([tmp_path]))
+    found = find(load_runs([tmp_path]))
     ratios = {row["site"]: row["time / cte-power"] for row in table_of(found, "Times and accuracies")}
     assert ratios == {
         "cte-power, cpu": 1.0,
@@ -245,14 +246,14 @@ def test_a_processor_and_a_gpu_have_bases_of_their_own(tmp_path: Path) -> None:
         "aws-p3-8xlarge, cpu": pytest.approx(2, rel=0.02),
         "aws-p3-8xlarge, gpu": pytest.approx(2, rel=0.02),
     }
-    assert any(note.startswith("the base site has several places") for note in found.notes)
+    assert any(note.startswith("the base site has several kinds of machine") for note in found.notes)
 
 
 def test_other_settings_are_other_experiments(tmp_path: Path) -> None:
     write_site(tmp_path, "cte-power", [100.0])
     write_site(tmp_path, "aws-p3-8xlarge", [100.0], settings={"optimizer": {"learning_rate": 0.5}})
-    found = find(read_runs([tmp_path]))
-    assert found.answer.startswith("No experiment was made on two sites: sites cannot be compared.")
+    found = find(load_runs([tmp_path]))
+    assert found.answer.startswith("No experiment ran on two sites: sites cannot be compared.")
 
 
 def test_other_first_weights_are_flagged_and_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -277,11 +278,11 @@ def test_one_site_is_a_plain_sentence(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_zero_time_and_an_unknown_site_have_no_cost(tmp_path: Path) -> None:
     write_site(tmp_path, "cte-power", [0.0])
     write_site(tmp_path, "mine", [100.0], totals={"test_accuracy": float("nan")})
-    found = find(read_runs([tmp_path]))
+    found = find(load_runs([tmp_path]))
     rows = {row["site"]: row for row in table_of(found, "Costs")}
     assert rows["mine"]["$ a run"] == "site not in the table"
     assert any("mine is not in the table of sites" in note for note in found.notes)
-    assert "too few sites have timed runs to say which is the fastest" in found.answer
+    assert "fewer than two sites have timed runs" in found.answer
     assert any("took no time" in flag for flag in found.flags)
 
 
@@ -294,8 +295,8 @@ def test_zero_time_and_an_unknown_site_have_no_cost(tmp_path: Path) -> None:
         ),
         (["--on", "yesterday"], "this is no day. Received: --on yesterday"),
         (["--table", "nowhere.toml"], "cannot read the sites"),
-        (["--site-of", "elsewhere=local"], "no runs to put on a site. Received: --site-of elsewhere=local"),
-        (["--site-of", "local"], "no runs to put on a site. Received: --site-of local"),
+        (["--site-of", "elsewhere=local"], "no runs to assign to a site. Received: --site-of elsewhere=local"),
+        (["--site-of", "local"], "no runs to assign to a site. Received: --site-of local"),
         (["--format", "pdf"], "unknown format"),
     ],
 )
@@ -312,15 +313,13 @@ def test_bad_input_is_one_line(
 def test_runs_are_moved_to_a_known_site_only(tmp_path: Path) -> None:
     write_site(tmp_path, "local", [100.0])
     with pytest.raises(UserError, match="Did you mean cte-power"):
-        moved(read_runs([tmp_path]), f"{tmp_path}=cte-powr", sites=SITES)
-    assert {run.site for run in moved(read_runs([tmp_path]), f"{tmp_path}=cte-power", sites=SITES).runs} == {
-        "cte-power"
-    }
+        assigned(load_runs([tmp_path]), f"{tmp_path}=cte-powr", sites=SITES)
+    assert {*assigned(load_runs([tmp_path]), f"{tmp_path}=cte-power", sites=SITES).runs["site"]} == {"cte-power"}
 
 
 def test_plots_show_every_run(tmp_path: Path) -> None:
     write_three_sites(tmp_path)
-    time, cost = find(read_runs([tmp_path])).plots
+    time, cost = find(load_runs([tmp_path])).plots
     assert (len(time.data.rows), len(cost.data.rows)) == (18, 12)  # CTE-POWER has no price
     assert {row[1] for row in cost.data.rows} == {"aws-g3-16xlarge", "aws-p3-8xlarge"}
     assert min(row[2] for row in cost.data.rows) == pytest.approx((2 * 98 + 15) / 3600 * 12.24)
@@ -329,7 +328,7 @@ def test_plots_show_every_run(tmp_path: Path) -> None:
 def test_places_of_one_site_are_told_apart(tmp_path: Path) -> None:
     write_site(tmp_path / "gpu", "cte-power", [10.0, 11.0], world=make_world("cuda:0"))
     write_site(tmp_path / "cpu", "cte-power", [300.0, 310.0])
-    (plot,) = find(read_runs([tmp_path])).plots
+    (plot,) = find(load_runs([tmp_path])).plots
     (legend,) = plot.figure.legends
     assert {text.get_text() for text in legend.get_texts()} == {"cte-power, cpu", "cte-power, gpu"}
     assert plot.figure.get_suptitle() == "Training time by site, n = 2 runs each; all points, median"

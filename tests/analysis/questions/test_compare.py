@@ -1,7 +1,6 @@
 """`python -m analysis compare`: two runs, what differs and what came of it."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ from builders import make_status, make_trace, make_world, write_made_run
 from analysis.__main__ import main
 from analysis.questions.compare import differing_leaves, find
 from analysis.runs.published import published_runs
-from analysis.runs.reading import read_runs
+from analysis.runs.reading import load_runs
+from analysis.runs.table import runs_in
 from common.run_folder.records import Hashes, NotRecorded, now
 
 
@@ -29,7 +29,7 @@ def test_the_same_experiment_twice(tmp_path: Path, capsys: pytest.CaptureFixture
         "second trained for 80.00 s, 0.800 times the 100.00 s of the first. Accuracy: 90.00 % and 92.50 % (+2.50 "
         "points)."
     )
-    assert found["flags"] == [] and found["notes"][0].startswith("one run each proves nothing")
+    assert found["flags"] == [] and found["notes"][0].startswith("one run each shows nothing")
     differences, results = (table["rows"] for table in found["tables"])
     assert [(row["what"], row["first"], row["second"], row[""]) for row in differences] == [
         ("first weights", "first1", "first1", "same"),
@@ -49,7 +49,7 @@ def test_the_same_experiment_twice(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_all_that_differs_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write_made_run(tmp_path / "first")
-    environment = read_runs([first]).runs[0].record.environment
+    environment = next(runs_in(load_runs([first]).runs)).record.environment
     assert not isinstance(environment, NotRecorded)
     changed = vars(environment) | {
         "processor": "other", "packages": {"torch": "2.5"}, "source_revision": "abc",
@@ -67,10 +67,10 @@ def test_all_that_differs_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture
     assert rows["ranks", "controller"] == ("mpi", "gloo")
     assert rows["ranks", "devices"] == ("cpu", "cuda:0 cuda:1")
     assert rows["machine", "processor"] == ("example", "other")
-    assert rows["versions", "packages.torch"] == ("not there", "2.5")
-    assert rows["versions", "packages.numpy"] == ("2.0", "not there")
+    assert rows["versions", "packages.torch"] == ("absent", "2.5")
+    assert rows["versions", "packages.numpy"] == ("2.0", "absent")
     assert rows["source", "source_revision"] == ("unknown", "abc")
-    assert rows["variables", "variables.OMP_NUM_THREADS"] == ("not there", "2")
+    assert rows["variables", "variables.OMP_NUM_THREADS"] == ("absent", "2")
     assert not any("orte" in what or what == "command" for _, what in rows)
     assert not any(what.startswith("data.") for _, what in rows)  # they are the same
     assert "not the same experiment, or not shown to be: the first weights differ: first1 and first2" in found["answer"]
@@ -95,7 +95,7 @@ def test_what_one_did_not_record_is_one_difference(tmp_path: Path, capsys: pytes
     [
         ({"a": 1}, {"a": 1}, []),
         ({"a": {"b": [1, 2]}}, {"a": {"b": [1, 3]}}, [("a.b", "1 2", "1 3")]),
-        ({"a": 1}, {}, [("a", "1", "not there")]),
+        ({"a": 1}, {}, [("a", "1", "absent")]),
         ({"a": None}, {"a": 0}, [("a", "None", "0")]),
         (NotRecorded("x"), {"a": 1}, [("", "not recorded: x", "recorded")]),
     ],
@@ -138,7 +138,7 @@ def test_what_is_missing_or_wrong_is_said(
 
 def test_the_plot_has_both_runs(tmp_path: Path) -> None:
     folders = [write_made_run(tmp_path / name) for name in ("first", "second")]
-    (plot,) = find(read_runs(folders)).plots
+    (plot,) = find(load_runs(folders)).plots
     loss, accuracy = plot.figure.axes
     assert [line.get_ydata().tolist() for line in loss.lines] == [[1.0, 0.5]] * 2
     assert [line.get_ydata().tolist() for line in accuracy.lines] == [[50.0, 50.0]] * 2
@@ -151,7 +151,7 @@ def test_without_epochs_there_is_no_plot_and_it_says_so(tmp_path: Path) -> None:
     folders = [write_made_run(tmp_path / name) for name in ("first", "second")]
     for folder in folders:
         (folder / "epochs.jsonl").write_text("")
-    found = find(read_runs(folders))
+    found = find(load_runs(folders))
     assert found.plots == [] and any(note.startswith("no plot: there are no epochs") for note in found.notes)
 
 
@@ -165,12 +165,11 @@ def test_other_than_two_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["compare", str(first), str(second)]) == 2
     error = capsys.readouterr().err.splitlines()
     assert len(error) == 1 and "Received: 1 that can be read" in error[0] and str(second) in error[0]
-    assert find(read_runs([first])).answer == "Two runs are compared, and there are 1."
+    assert find(load_runs([first])).answer == "Two runs are compared, and there are 1."
 
 
 def test_a_published_result_can_stand_beside_a_run(tmp_path: Path) -> None:
-    selection = read_runs([write_made_run(tmp_path / "first")])
-    published = next(run for run in published_runs(["pydtnn"]) if run.name == "pydtnn-mnist")
-    found = find(replace(selection, runs=[*selection.runs, published]))
+    published = [run for run in published_runs(["pydtnn"]) if run.folder.name == "pydtnn-mnist"]
+    found = find(load_runs([write_made_run(tmp_path / "first")], added=published))
     assert "pydtnn-mnist (published) has no hashes" in found.answer
     assert any(table.title.startswith("Results") and table.rows for table in found.tables)

@@ -13,7 +13,7 @@ from analysis.__main__ import main
 from analysis.output.finding import Finding
 from analysis.questions.energy.command import find
 from analysis.questions.energy.plots import Span, enlarged, power_plot, spans_of
-from analysis.runs.reading import read_runs
+from analysis.runs.reading import load_runs
 from common.measurement.power_trace import PowerTrace
 from common.run_folder.records import NotRecorded
 
@@ -55,7 +55,7 @@ def rows_of(finding: Finding, number: int) -> list[dict[str, Any]]:
 
 def test_energies_and_products_by_hand(tmp_path: Path) -> None:
     write_runs(tmp_path)
-    found = find(read_runs([tmp_path]), base="np 1")
+    found = find(load_runs([tmp_path]), base="np 1")
     one, two = rows_of(found, 0)
     assert (one["n"], one["seconds"], one["J, used devices"], one["J, all devices"]) == (2, 16, 1880, 2136)
     assert (two["n"], two["seconds"], two["J, used devices"], two["J, all devices"]) == (2, 8, 1620, 1620)
@@ -63,7 +63,7 @@ def test_energies_and_products_by_hand(tmp_path: Path) -> None:
     assert two["/ base of all"] == pytest.approx(1620 / 2136)
     # At rest 10 W and (15 + 17) / 2 W, over 16 s.
     assert one["J above idle"] == pytest.approx(1880 - 26 * 16)
-    assert one["J an epoch"] == (400 + 1000 + 80 + 240) / 2
+    assert one["J per epoch"] == (400 + 1000 + 80 + 240) / 2
     assert one["images per J"] == pytest.approx(240 / 1400)  # 2 epochs of 120 images
     assert {row["measured"] for row in (one, two)} == {"all used devices"}
     one, two = rows_of(found, 1)
@@ -71,14 +71,14 @@ def test_energies_and_products_by_hand(tmp_path: Path) -> None:
     assert two["EDP / base, used"] == pytest.approx(8 * 1620 / (16 * 1880))
     assert two["EDP / base, all"] == pytest.approx(8 * 1620 / (16 * 2136))
     assert two["ED2P / base, used"] == pytest.approx(8**2 * 1620 / (16**2 * 1880))
-    assert "takes 1,880 J a run (n = 2, 1,880 to 1,880)" in found.answer
-    assert "The least EDP has PyTorch, mlp, synthetic, np 2 (0.4309 times the base, n = 2)" in found.answer
+    assert "takes 1,880 J per run (n = 2, 1,880 to 1,880)" in found.answer
+    assert "The lowest EDP is that of PyTorch, mlp, synthetic, np 2 (0.4309 times the base, n = 2)" in found.answer
     assert found.flags == []
 
 
 def test_energy_by_device_and_phase(tmp_path: Path) -> None:
     write_runs(tmp_path)
-    rows = {(row["cell"], row["device"]): row for row in rows_of(find(read_runs([tmp_path])), 2)}
+    rows = {(row["cell"], row["device"]): row for row in rows_of(find(load_runs([tmp_path])), 2)}
     gpu = rows["PyTorch, mlp, synthetic, np 1", "gpu0"]
     phases = ("startup", "idle_before", "training", "validation", "test", "idle_after")
     assert [gpu[f"{phase}, J"] for phase in phases] == [60, 30, 1000, 240, 120, 34]
@@ -94,7 +94,7 @@ def test_what_was_not_measured_is_said_and_not_compared(tmp_path: Path) -> None:
         tmp_path / "four", traces=[trace], used_gpus={"node0": ["gpu0"]}, world=make_world(*["cuda:0"] * 4)
     )  # fmt: skip
     write_made_run(tmp_path / "unknown", energy=NotRecorded("lost"), seed=7)
-    found = find(read_runs([tmp_path]), base="np 1")
+    found = find(load_runs([tmp_path]), base="np 1")
     assert "cpu0 not measured: Permission denied (1 run)" in found.notes
     assert "energy not recorded: lost (1 run)" in found.notes
     (flag,) = found.flags
@@ -105,7 +105,7 @@ def test_power_is_drawn_of_the_median_run_with_two_epochs_enlarged(tmp_path: Pat
     for seed, factor in ((1, 3.0), (2, 1.0), (3, 2.0)):
         cpu = {phase: factor * watts for phase, watts in CPU.items()}
         write_made_run(tmp_path / f"r{seed}", seed=seed, traces=[make_trace(PHASES, {"cpu0": cpu})])
-    found = find(read_runs([tmp_path]))
+    found = find(load_runs([tmp_path]))
     power, devices = found.plots
     assert "r3, the run of median energy, n = 3" in power.data.title
     assert {row[2] for row in power.data.rows} == {60.0, 20.0, 80.0, 40.0}
@@ -165,7 +165,7 @@ def test_a_damaged_trace_is_named_and_left_out(tmp_path: Path, capsys: pytest.Ca
     assert main(["energy", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert f"flag: left out: {tmp_path / 'r1' / 'power.csv'} is no valid power trace" in shown
-    assert "no power.csv that can be read" in shown and "takes 520 J a run (n = 1)" in shown
+    assert "no readable power.csv" in shown and "takes 520 J per run (n = 1)" in shown
     assert main(["energy", str(tmp_path), "--strict"]) == 2
     assert "is no valid power trace" in capsys.readouterr().err
 
@@ -200,6 +200,6 @@ def test_many_devices_are_drawn_by_kind(tmp_path: Path) -> None:
     gpus = {f"gpu{number}": GPU for number in range(8)}
     trace = make_trace(PHASES, {"cpu0": CPU} | gpus)
     write_made_run(tmp_path / "r1", traces=[trace], used_gpus={"node0": ["gpu0", "gpu1"]})
-    *_, devices = find(read_runs([tmp_path])).plots
+    *_, devices = find(load_runs([tmp_path])).plots
     parts = {row[1]: row[3] for row in devices.data.rows if row[2] == "J"}
     assert parts == {"cpu": 520, "gpu": 2 * 1360, "gpu, idle": 6 * 1360}

@@ -90,7 +90,7 @@ def test_runs_that_differ_in_more_are_no_study() -> None:
             [made_run("b", seconds=1.0, global_batch=64, **changed)],
         ]
         found = find(select(*runs))
-        assert "nothing can be told" in found.answer and not found.tables and not found.plots
+        assert "there is nothing to compare" in found.answer and not found.tables and not found.plots
 
 
 def test_both_frameworks_share_a_picture() -> None:
@@ -132,7 +132,7 @@ def test_the_share_of_validation_samples_by_hand() -> None:
     assert [(row["training, s/epoch"], row["validation, s/epoch"], row["total, s"]) for row in rows] == [
         (12.0, 23.5, 71.0), (15.0, 2.75, 35.5),
     ]  # fmt: skip
-    assert "10.0 %: 12.00 s of training and 23.50 s of validation an epoch, 71.0 s in all (n = 1)" in found.answer
+    assert "10.0 %: 12.00 s of training and 23.50 s of validation per epoch, 71.0 s in all (n = 1)" in found.answer
     assert [plot.name for plot in found.plots] == ["hyperparameters-validation"]
 
 
@@ -144,7 +144,7 @@ def test_runs_whose_share_is_not_recorded_stand_under_their_names() -> None:
     ]
     found = find(select(runs))
     assert [row["validation samples"] for row in rows_of(found, "Time by the share")] == ["ten", "one"]
-    assert any("not recorded: they stand under their names" in note for note in found.notes)
+    assert any("not recorded: they are listed by name" in note for note in found.notes)
 
 
 def test_a_share_that_differs_beside_the_resolution_is_flagged() -> None:
@@ -174,4 +174,4 @@ def test_the_command_shows_and_refuses_with_strict(tmp_path: Path, capsys: pytes
     assert [row["batch"] for row in shown["tables"][0]["rows"]] == [32, 64]
     assert len(list((tmp_path / "plots").glob("hyperparameters-*.png"))) == 2
     assert main([*arguments, "--strict"]) == 2
-    assert "one timed run alone proves nothing" in capsys.readouterr().err
+    assert "one timed run alone shows nothing" in capsys.readouterr().err

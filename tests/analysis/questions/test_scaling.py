@@ -71,17 +71,16 @@ def test_strong_and_weak_are_named_and_both_may_hang_on_one_base() -> None:
 
 
 def test_each_batch_has_a_base_of_its_own() -> None:
-    cells = cells_of(
-        [
-            *runs_of(100.0, "small", global_batch=64),
-            *runs_of(80.0, "large", global_batch=256),
-            *runs_of(50.0, "small2", ranks=2, global_batch=64),
-            *runs_of(38.0, "large2", ranks=2, global_batch=256),
-        ]
+    selection = select(
+        runs_of(100.0, "small", global_batch=64),
+        runs_of(80.0, "large", global_batch=256),
+        runs_of(50.0, "small2", ranks=2, global_batch=64),
+        runs_of(38.0, "large2", ranks=2, global_batch=256),
     )
+    cells = cells_of(selection.runs)
     studies, alone = studies_of(cells, margin=0.005)
     assert not alone
-    assert [(study.base.runs[0].global_batch, [point.kind for point in study.points]) for study in studies] == [
+    assert [(study.base.first.global_batch, [point.kind for point in study.points]) for study in studies] == [
         (64, ["strong"]),
         (256, ["strong"]),
     ]
@@ -288,8 +287,8 @@ def test_a_projection_holds_the_truth_and_none_goes_too_far() -> None:
     seconds = [true_seconds(p) * random.lognormal(sigma=0.01) for p in ranks]
     found = projection(EXCHANGE, ranks, seconds, work(), to=16)
     assert found is not None
-    assert found.seconds_interval.holds(true_seconds(16)) and found.seconds_interval.holds(found.seconds)
-    assert found.speedup_interval.holds(true_seconds(1) / true_seconds(16))
+    assert found.seconds_interval.contains(true_seconds(16)) and found.seconds_interval.contains(found.seconds)
+    assert found.speedup_interval.contains(true_seconds(1) / true_seconds(16))
     assert found == projection(EXCHANGE, ranks, seconds, work(), to=16)  # the same again
     assert projection(EXCHANGE, ranks, seconds, work(), to=17) is None
 

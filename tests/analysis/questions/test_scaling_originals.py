@@ -14,7 +14,8 @@ from made_thesis import ORIGINALS
 from analysis.__main__ import main
 from analysis.questions.hyperparameters.command import find as find_hyperparameters
 from analysis.questions.scaling.command import find
-from analysis.runs.reading import Selection, read_runs
+from analysis.runs.reading import load_runs
+from analysis.runs.table import Selection
 from common.run_folder.records import RUN_FILE
 
 __test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
@@ -31,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def thesis(folder: Path) -> Selection:
     """The same, read once."""
-    return read_runs([folder])
+    return load_runs([folder])
 
 
 def test_the_published_speedups_and_efficiencies(thesis: Selection) -> None:
@@ -64,12 +65,12 @@ def test_the_cpu_as_the_base(thesis: Selection) -> None:
 def test_one_time_in_a_record_changes_the_table(folder: Path, tmp_path: Path) -> None:
     for name in ("gpu1-r1", "gpu1-r2", "gpu2-r1", "gpu2-r2"):
         shutil.copytree(folder / name, tmp_path / name)
-    before = rows_of(find(read_runs([tmp_path])), "The same of means")[1]["speedup"]
+    before = rows_of(find(load_runs([tmp_path])), "The same of means")[1]["speedup"]
     path = tmp_path / "gpu2-r1" / RUN_FILE
     record = json.loads(path.read_text())
     record["totals"]["training_seconds"] += 100
     path.write_text(json.dumps(record))
-    after = rows_of(find(read_runs([tmp_path])), "The same of means")[1]
+    after = rows_of(find(load_runs([tmp_path])), "The same of means")[1]
     assert after["speedup"] < before - 0.02
 
 

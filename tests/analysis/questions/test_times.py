@@ -10,9 +10,10 @@ import pytest
 from builders import write_study, write_study_run
 
 from analysis.__main__ import main
-from analysis.questions.times import find, plot_epochs, side_by_side, total_of
+from analysis.questions.times import epoch_curves, find, plot_epochs, side_by_side, total_of
 from analysis.runs.cells import cells_of
-from analysis.runs.reading import read_runs
+from analysis.runs.reading import load_runs
+from analysis.runs.table import runs_in
 
 
 def found(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def test_mean_epoch_test_and_total_by_hand(tmp_path: Path, capsys: pytest.Captur
 def test_total_leaves_validation_and_a_missing_test_out(tmp_path: Path) -> None:
     write_study_run(tmp_path / "a", seconds=6.0)
     write_study_run(tmp_path / "b", seconds=6.0, totals={"test_seconds": math.nan}, seed=2)
-    assert [total_of(run) for run in read_runs([tmp_path]).runs] == [6.25, 6.0]
+    assert [total_of(run) for run in runs_in(load_runs([tmp_path]).runs)] == [6.25, 6.0]
 
 
 def devices(kind: str, size: int = 1) -> dict[str, Any]:
@@ -50,8 +51,8 @@ def test_cpu_against_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     write_study(tmp_path, name="cpu", seconds=[30.0] * 2, world=devices("cpu"))
     answer = found(tmp_path, capsys)["answer"]
     assert "median time / that on GPU: mean epoch 5.00, test 1.00, total 4.84 (n = 2 and 2)" in answer
-    cells = side_by_side(cells_of(read_runs([tmp_path]).runs))
-    assert [cell.runs[0].device for cell in cells] == ["cpu", "gpu"]
+    cells = side_by_side(cells_of(load_runs([tmp_path]).runs))
+    assert [cell.first.device for cell in cells] == ["cpu", "gpu"]
 
 
 def test_no_ratio_of_different_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +63,9 @@ def test_no_ratio_of_different_experiments(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_line_for_each_run_and_their_median(tmp_path: Path) -> None:
     write_study(tmp_path, seconds=[6.0, 12.0, 9.0])
-    plot = plot_epochs(cells_of(read_runs([tmp_path]).runs))
+    selection = load_runs([tmp_path])
+    cells = cells_of(selection.runs)
+    plot = plot_epochs([(cell, curves) for cell in cells if (curves := epoch_curves(cell, selection.epochs))])
     assert plot is not None
     *runs, median = plot.figure.axes[0].lines
     assert sorted(float(line.get_ydata()[0]) for line in runs) == [2.0, 3.0, 4.0]
@@ -74,7 +77,7 @@ def test_far_apart_is_logarithmic(tmp_path: Path) -> None:
     write_study(tmp_path / "near", seconds=[6.0, 12.0])
     write_study(tmp_path / "far", seconds=[6.0, 600.0])
     for folder, scale in (("near", "linear"), ("far", "log")):
-        epochs, totals = find(read_runs([tmp_path / folder])).plots
+        epochs, totals = find(load_runs([tmp_path / folder])).plots
         assert epochs.figure.axes[0].get_yscale() == scale
         assert totals.figure.axes[0].get_xscale() == scale
 
@@ -84,7 +87,7 @@ def test_one_run_and_many_cells_are_drawn(tmp_path: Path, capsys: pytest.Capture
         write_study_run(tmp_path / "runs" / f"np{np_}", np=np_)
     assert main(["times", str(tmp_path / "runs"), "--plots", str(tmp_path / "plots")]) == 0
     printed = capsys.readouterr().out
-    assert "epoch times are drawn of the first 12 of 14 cells" in printed
+    assert "epoch times are drawn for the first 12 of 14 cells" in printed
     assert {file.name for file in (tmp_path / "plots").glob("*.png")} == {"times-epochs.png", "times-totals.png"}
 
 
@@ -97,7 +100,9 @@ def test_runs_without_times(tmp_path: Path, seconds: float, capsys: pytest.Captu
 
 def test_one_epoch_has_one_tick(tmp_path: Path) -> None:
     write_study_run(tmp_path / "a", settings={"training": {"epochs": 1}})
-    plot = plot_epochs(cells_of(read_runs([tmp_path]).runs))
+    selection = load_runs([tmp_path])
+    cells = cells_of(selection.runs)
+    plot = plot_epochs([(cell, curves) for cell in cells if (curves := epoch_curves(cell, selection.epochs))])
     assert plot is not None
     ax = plot.figure.axes[0]
     low, high = ax.get_xlim()

@@ -27,7 +27,8 @@ from analysis.report.page import Page, html_of
 from analysis.report.pictures import MOST_POINTS
 from analysis.report.tables import MOST_FILE_ROWS, MOST_ROWS
 from analysis.runs.cells import cells_of
-from analysis.runs.reading import Selection, StudiedRun, read_runs
+from analysis.runs.reading import load_runs
+from analysis.runs.table import LoadedRun, RunRow, runs_in, select
 from common.config import Config
 from common.run_folder.records import (
     Hashes,
@@ -43,8 +44,12 @@ ROOT = Path(__file__).resolve().parents[3]
 # Made runs
 
 
-def studied(record: RunRecord, name: str = "run") -> StudiedRun:
-    return StudiedRun(Path(name), record, "finished", np.full((11, 2), 1.0))
+def loaded(record: RunRecord, name: str = "run") -> LoadedRun:
+    return LoadedRun(Path(name), record, "finished", np.full((2, 11), 1.0))
+
+
+def row_of(record: RunRecord) -> RunRow:
+    return next(runs_in(select([loaded(record)]).runs))
 
 
 # Read as a browser would
@@ -197,7 +202,7 @@ def test_chapters_without_rows_are_open_questions(monkeypatch: pytest.MonkeyPatc
 
 
 def parity_rows(*records: RunRecord) -> list[Sequence[Any]]:
-    return list(report_chapters.parity(Selection([studied(record) for record in records], [])).tables[0].rows)
+    return list(report_chapters.parity(select([loaded(record) for record in records])).tables[0].rows)
 
 
 def test_parity_is_told_seed_by_seed() -> None:
@@ -210,7 +215,7 @@ def test_parity_is_told_seed_by_seed() -> None:
     unknown = replace(keras[1], hashes=NotRecorded("an old format"))
     assert parity_rows(*torch, keras[0], unknown)[0][5] == "not shown"
     assert parity_rows(torch[0], keras[1])[0][1] == 0 and parity_rows(torch[0], keras[1])[0][5] == "not shown"
-    finding = report_chapters.parity(Selection([studied(one) for one in (*torch, keras[0], other)], []))
+    finding = report_chapters.parity(select([loaded(one) for one in (*torch, keras[0], other)]))
     assert [row[-1] for row in finding.tables[1].rows] == ["same", "not the same"]
     assert finding.tables[1].rows[1][2:4] == ["0000000000", "ffffffffff"]
     assert "in 1 they did not" in finding.answer
@@ -224,32 +229,32 @@ def test_a_repeat_of_a_seed_with_other_weights_is_not_the_same() -> None:
 
 def test_commands_are_those_that_start_the_ranks_too() -> None:
     one = make_run_record(framework="keras", ranks=2, seed=7, name="x")
-    assert report_chapters.command_of(studied(one)) == (
+    assert report_chapters.command_of(row_of(one)) == (
         "python -m launch train --framework keras --np 2 -- --epochs 2 --model cnn --seed SEED"
     )
     gloo = replace(one, world=replace(one.world, controller="gloo"))
-    assert "--np 2 --controller gloo -- --epochs" in report_chapters.command_of(studied(gloo))
+    assert "--np 2 --controller gloo -- --epochs" in report_chapters.command_of(row_of(gloo))
     hosts = replace(one, world=replace(one.world, size=4, local_size=2, hosts=["a", "a", "b", "b"]))
-    assert report_chapters.command_of(studied(hosts)).startswith(
+    assert report_chapters.command_of(row_of(hosts)).startswith(
         "horovodrun -np 4 -H a:2,b:2 python keras_impl/train.py --epochs 2"
     )
     command = ["train.py", "--seed=3", "--dataset", "images:my folder", "--name=y", "--runs-folder", "z"]
     written = replace(one, environment=replace(one.environment, command=command))
-    assert report_chapters.command_of(studied(written)).endswith("-- --seed SEED --dataset 'images:my folder'")
+    assert report_chapters.command_of(row_of(written)).endswith("-- --seed SEED --dataset 'images:my folder'")
 
 
 def test_runs_that_differ_in_seed_share_a_line_of_commands() -> None:
-    runs = [studied(make_run_record(seed=seed, name=f"r{seed}")) for seed in range(1, 31)]
-    unknown = studied(make_run_record(environment=NotRecorded("not in the source")))
-    finding = report_chapters.commands(Selection([*runs, unknown], []))
+    runs = [loaded(make_run_record(seed=seed, name=f"r{seed}")) for seed in range(1, 31)]
+    unknown = loaded(make_run_record(environment=NotRecorded("not in the source")))
+    finding = report_chapters.commands(select([*runs, unknown]))
     assert [row[2:] for row in finding.tables[0].rows] == [["1 to 30", 30]]
     assert finding.notes == ["command not recorded in 1 run: not in the source"]
     assert "(30 of 31 runs)" in finding.answer
 
 
 def test_seeds_with_gaps_are_listed_and_cut() -> None:
-    runs = [studied(make_run_record(seed=seed)) for seed in range(0, 60, 2)]
-    seeds = report_chapters.commands(Selection(runs, [])).tables[0].rows[0][2]
+    runs = [loaded(make_run_record(seed=seed)) for seed in range(0, 60, 2)]
+    seeds = report_chapters.commands(select(runs)).tables[0].rows[0][2]
     assert str(seeds).startswith("0, 2, 4,") and str(seeds).endswith("and 18 more")
 
 
@@ -260,7 +265,7 @@ def test_what_was_not_measured_has_a_reason_and_a_count() -> None:
         totals=replace(known.totals, startup_seconds=NotRecorded("no clock")),
         energy=NotRecorded("no meter"),
     )
-    rows = report_chapters.not_measured(Selection([studied(known), studied(unknown)], [])).tables[0].rows
+    rows = report_chapters.not_measured(select([loaded(known), loaded(unknown)])).tables[0].rows
     assert ["energy", "not requested (--energy)", 1, 2] in rows
     assert ["energy", "no meter", 1, 2] in rows
     assert ["hashes: sample order", "not kept", 1, 2] in rows
@@ -269,12 +274,12 @@ def test_what_was_not_measured_has_a_reason_and_a_count() -> None:
 
 
 def test_settings_are_split_into_shared_and_varying() -> None:
-    runs = [studied(make_run_record(ranks=ranks)) for ranks in (1, 2)]
-    varying, shared = report_chapters.settings(Selection(runs, [])).tables
+    runs = [loaded(make_run_record(ranks=ranks)) for ranks in (1, 2)]
+    varying, shared = report_chapters.settings(select(runs)).tables
     assert varying.headings == ["np", "controller", "runs", "seeds"]
     values = dict(shared.rows)
     assert values["model"] == "cnn" and values["nesterov"] == "no" and values["early stop"] == "none"
-    assert len(varying.rows) == len(cells_of(runs)) == 2
+    assert len(varying.rows) == len(cells_of(select(runs).runs)) == 2
 
 
 # Much, little and wrong
@@ -285,23 +290,23 @@ def test_series_are_read_with_and_without_what_is_not_recorded(tmp_path: Path) -
     writer.add_epoch(make_epoch(1, validation_accuracy=None, data_wait_seconds=0.5))
     writer.add_epoch(make_epoch(2, validation_accuracy=0.5, data_wait_seconds=0.25))
     writer.end("finished")
-    (read,) = read_runs([tmp_path]).runs
-    assert read.series("data_wait_seconds").tolist() == [0.5, 0.25]
-    assert math.isnan(read.series("validation_accuracy")[0]) and read.series("validation_accuracy")[1] == 0.5
+    epochs = load_runs([tmp_path]).epochs
+    assert epochs["epoch"].tolist() == [1, 2] and epochs["data_wait_seconds"].tolist() == [0.5, 0.25]
+    assert math.isnan(epochs["validation_accuracy"][0]) and epochs["validation_accuracy"][1] == 0.5
     writer.add_epoch(make_epoch(3, data_wait_seconds=NotRecorded("inside the step")))
-    (read,) = read_runs([tmp_path]).runs
-    assert read.series("data_wait_seconds").tolist()[:2] == [0.5, 0.25]
-    assert math.isnan(read.series("data_wait_seconds")[2]) and read.series("training_seconds").tolist() == [2.0] * 3
+    epochs = load_runs([tmp_path]).epochs
+    assert epochs["data_wait_seconds"].tolist()[:2] == [0.5, 0.25]
+    assert math.isnan(epochs["data_wait_seconds"][2]) and epochs["training_seconds"].tolist() == [2.0] * 3
 
 
 def test_plots_of_too_many_rows_are_left_out_and_that_is_said() -> None:
     base = make_run_record()
     runs = [
-        studied(replace(base, data=replace(base.data, global_batch_size=number + 1)), f"r{number}")
+        loaded(replace(base, data=replace(base.data, global_batch_size=number + 1)), f"r{number}")
         for number in range(frameworks.MOST_ROWS + 1)
     ]
-    assert len(frameworks.find(Selection(runs[:-1], [])).plots) == 3
-    finding = frameworks.find(Selection(runs, []))
+    assert len(frameworks.find(select(runs[:-1])).plots) == 3
+    finding = frameworks.find(select(runs))
     assert list(finding.plots) == [] and any("151 rows of points are too many" in note for note in finding.notes)
 
 
@@ -364,11 +369,11 @@ def test_many_runs_make_a_page_that_can_be_read() -> None:
     # 600 runs by 20 commands: tables stay short, only the files beside them grow.
     records = [make_run_record(framework=name, ranks=ranks) for name in ("torch", "keras") for ranks in range(1, 11)]
     runs = [
-        studied(with_seed(record, seed), f"{number}-{seed}")
+        loaded(with_seed(record, seed), f"{number}-{seed}")
         for number, record in enumerate(records)
         for seed in range(30)
     ]
-    text = html_of(report.page_of(Selection(runs, []), folders=[f"runs/{number}" for number in range(600)]))
+    text = html_of(report.page_of(select(runs), folders=[f"runs/{number}" for number in range(600)]))
     page = read_page(text)
     assert "runs/4 and 595 more" in page.text
     lengths = [body.partition("</tbody>")[0].count("<tr>") for body in text.split("<tbody>")[1:]]
@@ -400,13 +405,13 @@ def test_folders_left_out_are_named_once(tmp_path: Path) -> None:
     page = make_report(runs, output=tmp_path / "report.html")
     assert "left-out" in [one["id"] for one in page.all("section")]
     assert sum("broken" in cell for row in page.rows for cell in row) == 1
-    assert len(read_runs([runs]).left_out) == 1
+    assert len(load_runs([runs]).left_out) == 1
 
 
 def test_flags_are_shown_once_and_refused_with_strict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs, output = write_both(tmp_path / "runs", seeds=1), tmp_path / "report.html"
     page = make_report(runs, output=output)
-    flags = [row for row in page.rows if "one timed run alone proves nothing" in row[0]]
+    flags = [row for row in page.rows if "one timed run alone shows nothing" in row[0]]
     assert {"frameworks", "check"} <= set(flags[0][1].split(", "))
     assert len({row[0] for row in flags}) == len(flags)
     assert re.search(r"[0-9]+ flags? : read them before you rely on a number\.", page.text)
@@ -415,7 +420,7 @@ def test_flags_are_shown_once_and_refused_with_strict(tmp_path: Path, capsys: py
     assert main(["report", str(runs), "-o", str(strict), "--strict"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("python -m analysis report: error: not comparable. Received: ")
-    assert error.count("\n") == 1 and "one timed run alone proves nothing" in error and not strict.exists()
+    assert error.count("\n") == 1 and "one timed run alone shows nothing" in error and not strict.exists()
 
 
 def test_a_file_that_exists_stays_without_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,8 @@ from analysis.runs.published import (
     published_runs,
     read_published,
 )
-from analysis.runs.reading import Selection, StudiedRun, read_runs
+from analysis.runs.reading import load_runs
+from analysis.runs.table import RunRow, runs_in, select
 from common.errors import UserError
 
 SOURCES = ("article", "notebook", "thesis", "pydtnn")
@@ -31,9 +32,10 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def named(name: str) -> StudiedRun:
-    """Return a published result as a run."""
-    (found,) = [run for run in published_runs(SOURCES) if run.name == name]
+def named(name: str) -> RunRow:
+    """Return a published result as a row of the table of runs."""
+    runs = select(published_runs(SOURCES)).runs
+    (found,) = runs_in(runs[runs["name"] == name])
     return found
 
 
@@ -43,14 +45,18 @@ def named(name: str) -> StudiedRun:
 def test_the_figures_of_the_documents() -> None:
     """Digits as printed in the sources."""
     gpu = named("thesis-gpu1")
-    assert [gpu.total(f"{phase}_seconds") for phase in ("training", "validation", "test")] == [6008.01, 566.04, 33.69]
+    assert [getattr(gpu, f"{phase}_seconds") for phase in ("training", "validation", "test")] == [
+        6008.01,
+        566.04,
+        33.69,
+    ]
     assert gpu.total_seconds == pytest.approx(6607.74)
-    assert (gpu.accuracy, gpu.ranks, gpu.global_batch, gpu.image_size, gpu.device) == (0.80, 1, 128, "197x148", "gpu")
-    assert named("notebook-cpu").accuracy == 0.9826 and named("notebook-cpu").total("test_loss") == 0.0539
+    assert (gpu.accuracy, gpu.np, gpu.global_batch, gpu.image_size, gpu.device) == (0.80, 1, 128, "197x148", "gpu")
+    assert named("notebook-cpu").accuracy == 0.9826 and named("notebook-cpu").test_loss == 0.0539
     other = named("pydtnn-mnist")
-    assert (other.framework, other.ranks, other.global_batch) == ("pydtnn", 12, 768)
+    assert (other.framework, other.np, other.global_batch) == ("pydtnn", 12, 768)
     assert other.images_per_second == 32_712.78 and other.training_seconds == 18.34
-    assert len(other.series("validation_accuracy")) == 10 and other.series("validation_accuracy")[-1] == 0.9931
+    assert other.recorded_epochs == 10 and other.last_validation_accuracy == 0.9931
     energy = named("thesis-gpu2-energy").record.energy
     assert energy.used_devices.joules == pytest.approx(1_150_358.15, abs=0.01)  # type: ignore[union-attr]
     assert energy.seconds == 3730.5  # type: ignore[union-attr]
@@ -60,7 +66,7 @@ def test_what_is_not_said_is_not_known() -> None:
     run = named("notebook-gpu")
     assert math.isnan(run.training_seconds) and math.isnan(run.images_per_second)
     assert run.seed is None and run.config is None
-    assert named("thesis-validation1percent").dataset == "unknown"
+    assert named("thesis-validation1percent").data_set == "unknown"
 
 
 def test_every_result_has_a_place_and_a_name_of_its_own() -> None:
@@ -74,15 +80,15 @@ def test_every_result_has_a_place_and_a_name_of_its_own() -> None:
 
 def test_published_runs_stand_alone_in_their_cells() -> None:
     """A published figure is a mean already: two of them have no median."""
-    for cell in cells_of(published_runs(SOURCES)):
-        assert len({run.name.removesuffix("-energy") for run in cell.runs}) == 1, cell.label
+    for cell in cells_of(select(published_runs(SOURCES)).runs):
+        assert cell.runs["name"].str.removesuffix("-energy").nunique() == 1, cell.label
         assert cell.label.endswith("published")
         assert cell.label.count("published") == 1
 
 
 def test_labels_beside_ones_own_runs_name_what_differs_alone(runs: Path) -> None:
     """Settings that sources do not state are no difference."""
-    labels = [cell.label for cell in cells_of([*read_runs([runs]).runs, *published_runs(["notebook"])])]
+    labels = [cell.label for cell in cells_of(load_runs([runs], added=published_runs(["notebook"])).runs)]
     published = "global batch 200, samples 60000/0/10000, notebook"
     assert [label.removeprefix("cnn, mnist, np 1, ") for label in labels] == [
         "local, cpu, global batch 30, samples 120/0/1000, measured",
@@ -157,7 +163,7 @@ def test_an_unknown_document(runs: Path, names: list[str], capsys: pytest.Captur
 
 def test_points_of_published_figures_are_hollow() -> None:
     """Those of PyDTNN, in the picture of `frameworks`."""
-    finding = find(Selection(published_runs(["pydtnn"]), [], ["pydtnn"]))
+    finding = find(select(published_runs(["pydtnn"]), published=["pydtnn"]))
     plot = next(plot for plot in finding.plots if plot.name == "frameworks-time")
     points = [line for line in plot.figure.axes[0].lines if list(line.get_xdata()) == [18.34]]
     assert points

@@ -12,7 +12,7 @@ from builders import study_record, write_study_run
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
 
 RUNS, EPOCHS = 10_000, 100
-COMMANDS = ("frameworks", "check", "a-against-a", "clouds", "scaling", "energy", "hyperparameters", "times", "report")
+COMMANDS = ("frameworks", "check", "aa-test", "clouds", "scaling", "energy", "hyperparameters", "times", "report")
 MEASURED = """
 import resource, sys
 from analysis.__main__ import main

@@ -1,4 +1,4 @@
-"""Reading many runs, putting them into cells, and what `frameworks`, `check` and `a-against-a` say of them."""
+"""Reading many runs, putting them into cells, and what `frameworks`, `check` and `aa-test` say of them."""
 
 import csv
 import io
@@ -16,10 +16,9 @@ from analysis.__main__ import main
 from analysis.output.tables import FORMATS
 from analysis.questions.aa_test import FEWEST_RUNS, paired_splits, unpaired_splits
 from analysis.questions.frameworks import find
-from analysis.runs import index as run_index
-from analysis.runs import reading as runs
 from analysis.runs.cells import cells_of
-from analysis.runs.reading import read_runs
+from analysis.runs.reading import load_runs
+from analysis.runs.table import curve, runs_in, seconds_to
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord, EnergyTotals
 from common.measurement.interference import Interference
@@ -53,9 +52,9 @@ def test_folders_of_folders_are_found_in_the_order_of_their_numbers(tmp_path: Pa
     write_study_run(tmp_path / "study" / "set-aside" / "old")
     write_study_run(tmp_path / "study" / "run-r2-verify")
     (tmp_path / "study" / "logs").mkdir()
-    names = [run.name for run in read_runs([tmp_path, tmp_path / "study" / "run-r2"]).runs]
+    names = load_runs([tmp_path, tmp_path / "study" / "run-r2"]).runs["name"].tolist()
     assert names == ["run-r1", "run-r2", "run-r10"], "each once, reruns aside"
-    assert len(read_runs([tmp_path, tmp_path / "study" / "run-r2-verify"]).runs) == 4, "unless they are named"
+    assert len(load_runs([tmp_path, tmp_path / "study" / "run-r2-verify"]).runs) == 4, "unless they are named"
 
 
 def damaged(folder: Path, how: str) -> None:
@@ -97,7 +96,7 @@ def test_damaged_folders_are_named_and_left_out(
 ) -> None:
     both(tmp_path)
     damaged(tmp_path / "torch-r3", how)
-    selection = read_runs([tmp_path])
+    selection = load_runs([tmp_path])
     assert len(selection.runs) == 11
     (line,) = selection.left_out
     assert line.startswith("left out: ") and words in line and "torch-r3" in line
@@ -115,39 +114,25 @@ def test_without_one_run_it_is_an_error(tmp_path: Path, capsys: pytest.CaptureFi
         assert len(error) == 1 and words in error[0]
     with pytest.raises(UserError, match=r"no run\.json in"):
         (tmp_path / "empty").mkdir()
-        read_runs([tmp_path / "empty"])
+        load_runs([tmp_path / "empty"])
     assert "Received: --format pdf" in shown(capsys, "check", tmp_path, "--format", "pdf", code=2)
 
 
-def test_an_index_of_many_runs_is_believed_only_as_long_as_nothing_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_index, "FEWEST_RUNS", 2)
+def test_the_tables_have_a_row_per_run_and_a_row_per_epoch_and_nan_where_nothing_is_known(tmp_path: Path) -> None:
     write_study_run(tmp_path / "a", accuracies=[0.5, 0.6, None])
-    write_study_run(tmp_path / "b", accuracies=[0.7])
-    plain = read_runs([tmp_path]).runs
-    assert (tmp_path / run_index.INDEX_FILE).exists()
-    read: list[Path] = []
-    real = runs.read_epochs
-    monkeypatch.setattr(runs, "read_epochs", lambda folder: (read.append(folder), real(folder))[1])
-    for one, other in zip(plain, read_runs([tmp_path]).runs, strict=True):
-        np.testing.assert_array_equal(one.figures, other.figures)
-    assert not read
-    lines = (tmp_path / "b" / EPOCHS_FILE).read_text()
-    (tmp_path / "b" / EPOCHS_FILE).write_text(lines.replace("0.7", "0.25"))
-    assert read_runs([tmp_path]).runs[1].accuracy == 0.9 and read == [tmp_path / "b"]
-    assert read_runs([tmp_path]).runs[1].series("validation_accuracy").tolist() == [0.25]
-    (tmp_path / "a" / EPOCHS_FILE).write_text("{")
-    assert len(read_runs([tmp_path]).left_out) == 1, "what the index knows does not hide damage"
-
-
-@pytest.mark.parametrize("content", [b"", b"no index", b"PK\x03\x04 half"])
-def test_a_damaged_index_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setattr(run_index, "FEWEST_RUNS", 1)
-    write_study_run(tmp_path / "a", accuracies=[0.5])
-    (tmp_path / run_index.INDEX_FILE).write_bytes(content)
-    assert read_runs([tmp_path]).runs[0].series("validation_accuracy").tolist() == [0.5]
-    assert (tmp_path / run_index.INDEX_FILE).read_bytes() != content
+    write_study_run(tmp_path / "b", accuracies=[0.7], data=NotRecorded("lost"))
+    (tmp_path / ".epochs.npz").write_bytes(b"an index of an earlier version")
+    selection = load_runs([tmp_path])
+    assert selection.left_out == []
+    runs, epochs = selection.runs, selection.epochs
+    assert runs["name"].tolist() == ["a", "b"] and runs["recorded_epochs"].tolist() == [3, 1]
+    assert epochs["run"].tolist() == [0, 0, 0, 1] and epochs["epoch"].tolist() == [1, 2, 3, 1]
+    np.testing.assert_array_equal(epochs["validation_accuracy"], [0.5, 0.6, np.nan, 0.7])
+    assert [curve(epochs, run, "validation_accuracy").size for run in runs_in(runs)] == [3, 1]
+    assert runs["last_validation_accuracy"].tolist() == [0.6, 0.7] and runs["best_validation_accuracy"][0] == 0.6
+    assert runs["global_batch"][1] is None and math.isnan(runs["samples"][1]) and runs["data"][1] == "lost"
+    assert runs["max_steps"][0] is None, "a setting that is off"
+    assert runs["record"][0].framework == "torch"
 
 
 def test_a_run_that_is_named_twice_is_read_once_and_a_folder_without_runs_is_named(
@@ -157,8 +142,8 @@ def test_a_run_that_is_named_twice_is_read_once_and_a_folder_without_runs_is_nam
     (tmp_path / "link").symlink_to(tmp_path / "study")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
-    selection = read_runs(["study", tmp_path / "study", "link", "study/../study/run-r1", "empty"])
-    assert [run.folder for run in selection.runs] == [Path("study/run-r1"), Path("study/run-r2")]
+    selection = load_runs(["study", tmp_path / "study", "link", "study/../study/run-r1", "empty"])
+    assert selection.runs["folder"].tolist() == [Path("study/run-r1"), Path("study/run-r2")]
     assert selection.left_out == ["left out: no run.json in empty"]
 
 
@@ -170,7 +155,7 @@ def test_runs_of_other_settings_are_other_cells_and_say_what_differs(tmp_path: P
     write_study(tmp_path, seconds=[4.0], name="fast", settings={"optimizer": {"learning_rate": 0.05}})
     write_study(tmp_path, seconds=[3.0], name="gloo", np=2, controller="gloo")
     write_study(tmp_path, seconds=[3.0], name="mpi", np=2, controller="mpi")
-    assert [(cell.label, len(cell.runs)) for cell in cells_of(read_runs([tmp_path]).runs)] == [
+    assert [(cell.label, len(cell.runs)) for cell in cells_of(load_runs([tmp_path]).runs)] == [
         ("cnn, mnist, np 1, learning rate 0.05", 1),
         ("cnn, mnist, np 2, controller gloo", 1),
         ("cnn, mnist, np 2, controller mpi", 1),
@@ -182,7 +167,7 @@ def test_settings_that_are_on_or_off_or_not_there_are_said_in_words(tmp_path: Pa
     write_study(tmp_path, seconds=[5.0], name="whole")
     write_study(tmp_path, seconds=[5.0], name="short", settings={"training": {"max_steps": 4}})
     write_study(tmp_path, seconds=[5.0], name="without", settings={"model": {"dropout": False}})
-    labels = [cell.label for cell in cells_of(read_runs([tmp_path]).runs)]
+    labels = [cell.label for cell in cells_of(load_runs([tmp_path]).runs)]
     assert labels == [
         "cnn, mnist, np 1, dropout, max steps 4",
         "cnn, mnist, np 1, dropout, no max steps",
@@ -193,14 +178,14 @@ def test_settings_that_are_on_or_off_or_not_there_are_said_in_words(tmp_path: Pa
 def test_cells_that_one_source_tells_less_of_have_names_of_their_own(tmp_path: Path) -> None:
     write_study(tmp_path, seconds=[5.0])
     write_study_run(tmp_path / "untold", seed=2, environment=NotRecorded("an example"))
-    cells = cells_of(read_runs([tmp_path]).runs)
+    cells = cells_of(load_runs([tmp_path]).runs)
     assert [cell.label for cell in cells] == ["cnn, mnist, np 1", "cnn, mnist, np 1, machine not recorded"]
 
 
 def test_ranks_on_one_host_and_on_several_are_other_cells(tmp_path: Path) -> None:
     write_study(tmp_path, seconds=[5.0, 5.0], name="one", np=2)
     write_study(tmp_path, seconds=[7.0, 7.0], name="two", np=2, world={"hosts": ["node1", "node2"], "local_size": 1})
-    assert [(cell.label, len(cell.runs)) for cell in cells_of(read_runs([tmp_path]).runs)] == [
+    assert [(cell.label, len(cell.runs)) for cell in cells_of(load_runs([tmp_path]).runs)] == [
         ("cnn, mnist, np 2, hosts 1", 2),
         ("cnn, mnist, np 2, hosts 2", 2),
     ]
@@ -215,7 +200,7 @@ def test_images_in_a_file_are_the_same_in_another_place_unless_their_pixels_are_
     write_study_run(tmp_path / "here", data=data("runs/local/28x28.safetensors", 0.5))
     write_study_run(tmp_path / "there", seed=2, data=data("/gpfs/runs/28x28.safetensors", 0.5))
     write_study_run(tmp_path / "other", data=data("runs/28x28.safetensors", 0.25))
-    assert [(cell.label, len(cell.runs)) for cell in cells_of(read_runs([tmp_path]).runs)] == [
+    assert [(cell.label, len(cell.runs)) for cell in cells_of(load_runs([tmp_path]).runs)] == [
         ("cnn, prepared:28x28.safetensors, np 1, mean of pixels 0.5", 2),
         ("cnn, prepared:28x28.safetensors, np 1, mean of pixels 0.25", 1),
     ]
@@ -224,7 +209,7 @@ def test_images_in_a_file_are_the_same_in_another_place_unless_their_pixels_are_
 def test_what_is_unknown_for_another_reason_is_another_cell(tmp_path: Path) -> None:
     for name, reason in (("a", "10 % for validation"), ("b", "10 % for validation"), ("c", "1 % for validation")):
         write_study_run(tmp_path / name, data=NotRecorded(reason))
-    assert [(cell.words, len(cell.runs)) for cell in cells_of(read_runs([tmp_path]).runs)] == [
+    assert [(cell.words, len(cell.runs)) for cell in cells_of(load_runs([tmp_path]).runs)] == [
         ("10 % for validation", 2),
         ("1 % for validation", 1),
     ]
@@ -246,15 +231,17 @@ def test_times_of_metered_unfinished_and_timeless_runs_do_not_count(tmp_path: Pa
     write_study_run(tmp_path / "metered", seed=3, seconds=50.0, accuracy=0.7, energy=metered())
     write_study_run(tmp_path / "killed", seed=4, seconds=60.0, accuracy=0.1, status=make_status())
     write_study_run(tmp_path / "timeless", seed=5, seconds=0.0, accuracy=0.8)
-    (cell,) = cells_of(read_runs([tmp_path]).runs)
-    assert cell.seconds(lambda run: run.training_seconds) == {1: 5.0, 2: 6.0}
-    assert cell.results(lambda run: run.accuracy) == {1: 0.9, 2: 0.9, 3: 0.7, 5: 0.8}
+    (cell,) = cells_of(load_runs([tmp_path]).runs)
+    assert cell.seconds("training_seconds") == {1: 5.0, 2: 6.0}
+    assert cell.results("accuracy") == {1: 0.9, 2: 0.9, 3: 0.7, 5: 0.8}
 
 
 def test_seconds_to_a_target_are_those_of_the_first_epoch_that_reaches_it(tmp_path: Path) -> None:
     write_study_run(tmp_path / "a", accuracies=[0.5, 0.91, 0.9], seconds=9.0)
-    (run,) = read_runs([tmp_path]).runs
-    assert run.seconds_to(0.9) == 6.0 and run.seconds_to(0.5) == 3.0 and math.isnan(run.seconds_to(0.92))
+    selection = load_runs([tmp_path])
+    assert [seconds_to(selection, accuracy)[0] for accuracy in (0.9, 0.5)] == [6.0, 3.0]
+    assert math.isnan(seconds_to(selection, 0.92)[0])
+    (run,) = runs_in(selection.runs)
     assert run.total_seconds == 9.75 and run.epoch_seconds == 3.0 and run.steady_epoch_seconds == 2.25
 
 
@@ -262,7 +249,7 @@ def test_seconds_to_a_target_are_those_of_the_first_epoch_that_reaches_it(tmp_pa
 
 
 def test_frameworks_are_compared_by_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    finding = find(read_runs([both(tmp_path)]))
+    finding = find(load_runs([both(tmp_path)]))
     (row,) = [dict(zip(finding.tables[0].headings, row, strict=True)) for row in finding.tables[0].rows]
     assert row["pairs"] == "6 by seed" and row["verdict"] == "Keras faster" and row["within 0.5 points"] == "same"
     walsh = sorted(math.log(KERAS[a] * KERAS[b] / TORCH[a] / TORCH[b]) / 2 for a in range(6) for b in range(a, 6))
@@ -294,7 +281,7 @@ def test_every_format_and_plot_has_all_points(tmp_path: Path, capsys: pytest.Cap
     names = [f"frameworks-{name}.{kind}" for name in ("accuracy", "rate", "time") for kind in ("png", "svg")]
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == names
     assert all(f"plot: {tmp_path / 'plots' / name}" in text for name in names)
-    time, _, accuracy = find(read_runs([tmp_path / "runs"])).plots
+    time, _, accuracy = find(load_runs([tmp_path / "runs"])).plots
     (ax,) = time.figure.axes
     points = [line.get_xdata().tolist() for line in ax.lines if len(line.get_xdata()) == 6]
     assert sorted(points) == sorted([KERAS, TORCH]) and ax.get_xlabel() == "seconds"
@@ -328,13 +315,13 @@ def test_few_runs_decide_nothing_or_little(tmp_path: Path, n: int) -> None:
     for framework, seconds in (("torch", TORCH), ("keras", KERAS)):
         write_study(tmp_path, name=framework, framework=framework, seconds=seconds[:n])
     verdict = {1: "too few runs", 3: "too few runs", 4: "Keras faster"}[n]  # 4 against 4: 2 / 70 < 5 %
-    assert find(read_runs([tmp_path])).tables[0].rows[0][5] == verdict
+    assert find(load_runs([tmp_path])).tables[0].rows[0][5] == verdict
 
 
 def test_equal_times_and_strange_values_are_no_trouble(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for framework in ("torch", "keras"):
         write_study(tmp_path, name=framework, framework=framework, seconds=[5.0] * 6)
-    (row,) = find(read_runs([tmp_path])).tables[0].rows
+    (row,) = find(load_runs([tmp_path])).tables[0].rows
     assert row[2:4] == [1.0, "1.000 to 1.000"] and row[5] == "not shown" and row[8] == "same"
     write_study_run(tmp_path / "torch-r9", seed=9, seconds=5.0, accuracy=math.nan)
     write_study_run(tmp_path / "torch-r10", seed=10, seconds=0.0)
@@ -357,9 +344,9 @@ def test_a_margin_that_is_none_is_one_line(
 
 def test_many_comparisons_are_said_to_find_some_by_chance(tmp_path: Path) -> None:
     both(tmp_path / "one")
-    assert not any("by chance" in note for note in find(read_runs([tmp_path])).notes)
+    assert not any("by chance" in note for note in find(load_runs([tmp_path])).notes)
     both(tmp_path / "two", np=2)
-    (note,) = [note for note in find(read_runs([tmp_path])).notes if "by chance" in note]
+    (note,) = [note for note in find(load_runs([tmp_path])).notes if "by chance" in note]
     assert note.startswith("2 comparisons, each at 95 %")
 
 
@@ -388,10 +375,10 @@ def test_what_is_not_refused_is_told_with_strict_too(
          "the warm-up is as long as the run: 3 of 3 epochs"),
         ({"isolation": Interference(
             load_average_before=[3.0], other_processes_before=["find, 80 % of a core"], throttled_cores=2,
-            peak_memory_bytes=[1], peak_device_memory_bytes=[None])}, "another process was on the machine: find, 80 %"),
+            peak_memory_bytes=[1], peak_device_memory_bytes=[None])}, "another process ran on the machine: find, 80 %"),
         ({"isolation": Interference(
             load_average_before=[0.0], other_processes_before=[], throttled_cores=2, peak_memory_bytes=[1],
-            peak_device_memory_bytes=[None])}, "cores were slowed down for heat 2 times"),
+            peak_device_memory_bytes=[None])}, "cores were throttled 2 times"),
         ({"seconds": 0.0}, "its training took no time"),
     ],
 )  # fmt: skip
@@ -399,7 +386,7 @@ def test_what_makes_a_run_invalid_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], words: str
 ) -> None:
     write_study(tmp_path, seconds=[5.0, 5.1])
-    assert "Nothing speaks against 2 runs" in shown(capsys, "check", tmp_path, "--strict")
+    assert "No findings in 2 runs" in shown(capsys, "check", tmp_path, "--strict")
     write_study_run(tmp_path / "wrong", seed=3, **changes)
     text = shown(capsys, "check", tmp_path)
     assert f"wrong: {words}" in text.replace("run-r1", "")
@@ -412,18 +399,18 @@ def test_what_makes_runs_together_invalid_is_said(tmp_path: Path, capsys: pytest
     write_study_run(tmp_path / "metered", seed=3, energy=metered())
     text = shown(capsys, "check", tmp_path)
     assert "PyTorch, cnn, mnist, np 1: seeds are repeated (2)" in text
-    assert "PyTorch, cnn, mnist, np 1: profiled or metered runs stand among timed ones" in text
+    assert "PyTorch, cnn, mnist, np 1: profiled or metered runs are among timed ones" in text
     write_study_run(tmp_path / "other" / "alone", np=2)
-    assert "one timed run alone proves nothing" in shown(capsys, "check", tmp_path / "other")
+    assert "one timed run alone shows nothing" in shown(capsys, "check", tmp_path / "other")
 
 
 def test_runs_of_one_seed_are_one_result_and_a_metered_one_unpairs_no_time(tmp_path: Path) -> None:
     write_study(tmp_path, seconds=[5.0, 6.0], accuracy=[0.9, 0.8])
     write_study_run(tmp_path / "again", seed=2, seconds=7.0, accuracy=0.81)
     write_study_run(tmp_path / "metered", seed=1, seconds=50.0, accuracy=0.9, energy=metered())
-    (cell,) = cells_of(read_runs([tmp_path]).runs)
-    assert cell.results(lambda run: run.accuracy) == {1: 0.9, 2: pytest.approx(0.805)}
-    assert cell.seconds(lambda run: run.training_seconds) == {
+    (cell,) = cells_of(load_runs([tmp_path]).runs)
+    assert cell.results("accuracy") == {1: 0.9, 2: pytest.approx(0.805)}
+    assert cell.seconds("training_seconds") == {
         1: 5.0, str(tmp_path / "run-r2"): 6.0, str(tmp_path / "again"): 7.0
     }  # fmt: skip
 
@@ -432,7 +419,7 @@ def test_repeated_seeds_are_not_paired(tmp_path: Path) -> None:
     both(tmp_path)
     for number in range(6):
         write_study_run(tmp_path / f"again-{number}", framework="keras", seed=number + 1, seconds=8.0)
-    assert find(read_runs([tmp_path])).tables[0].rows[0][1] == "12 and 6 runs"
+    assert find(load_runs([tmp_path])).tables[0].rows[0][1] == "12 and 6 runs"
 
 
 def test_other_versions_and_variables_are_flagged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -447,7 +434,7 @@ def test_other_versions_and_variables_are_flagged(tmp_path: Path, capsys: pytest
     assert "PyTorch, cnn, mnist, np 1 against Keras, cnn, mnist, np 1: numpy: 2.0 and 2.1" in text
     assert "OMP_NUM_THREADS: none and 2" in text
     assert not any(word in text for word in ("torchvision", "HOROVOD_RANK", "yield_when_idle")), "of no effect here"
-    with_mpi = [run for run in read_runs([tmp_path]).runs if run.framework == "keras"]
+    with_mpi = [run for run in runs_in(load_runs([tmp_path]).runs) if run.framework == "keras"]
     for run in with_mpi:
         record = json.loads((run.folder / RUN_FILE).read_text())
         record["world"]["controller"] = "mpi"
@@ -455,7 +442,7 @@ def test_other_versions_and_variables_are_flagged(tmp_path: Path, capsys: pytest
     assert "OMPI_MCA_mpi_yield_when_idle is not the same in these runs: 1, 2" in shown(capsys, "check", tmp_path)
 
 
-# a-against-a
+# aa-test
 
 
 def many(random: np.random.Generator, *, n: int = 60, spread: float = 0.02) -> np.ndarray:
@@ -470,12 +457,12 @@ def test_a_framework_is_seldom_called_faster_than_itself_and_a_delay_is_found() 
     for splits in (paired_splits, unpaired_splits):
         assert np.mean([splits(study).false_alarms for study in studies]) < 0.055
     found = paired_splits(studies[0])
-    assert found.pairs == 30 and found.found(0.05) > 0.99 and found.found(0.0) < 0.05
-    assert found.found(found.smallest_delay * 1.001) >= 0.9 > found.found(found.smallest_delay * 0.9)
+    assert found.pairs == 30 and found.power(0.05) > 0.99 and found.power(0.0) < 0.05
+    assert found.power(found.smallest_delay * 1.001) >= 0.9 > found.power(found.smallest_delay * 0.9)
     assert unpaired_splits(studies[0]).smallest_delay > found.smallest_delay, "drift hides it"
 
 
-def test_a_planted_delay_is_what_slower_runs_would_show() -> None:
+def test_an_injected_delay_is_what_slower_runs_would_show() -> None:
     """Multiplying one side is the same as comparing with the multiplied times."""
     values = many(np.random.default_rng(2), n=40)
     slower = values.copy()
@@ -483,19 +470,21 @@ def test_a_planted_delay_is_what_slower_runs_would_show() -> None:
     signs = np.log(slower[1::2] / slower[::2])
     from analysis.stats.inference import paired_interval
 
-    plain, planted = paired_interval(signs - math.log(1.05)), paired_interval(signs)
-    assert plain is not None and planted is not None
-    assert planted.low == pytest.approx(plain.low + math.log(1.05))
+    plain, injected = paired_interval(signs - math.log(1.05)), paired_interval(signs)
+    assert plain is not None and injected is not None
+    assert injected.low == pytest.approx(plain.low + math.log(1.05))
 
 
 def test_enough_runs_are_asked_for_and_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     times = many(np.random.default_rng(3), n=FEWEST_RUNS).tolist()
     write_study(tmp_path, name="keras", framework="keras", seconds=times[:-1])
-    assert "No setting has the 40 timed runs that this takes (the most is 39)" in shown(capsys, "a-against-a", tmp_path)
+    assert "No setting has the 40 timed runs that an A/A test takes (the most is 39)" in shown(
+        capsys, "aa-test", tmp_path
+    )
     write_study_run(tmp_path / "last", framework="keras", seed=FEWEST_RUNS, seconds=times[-1])
-    text = shown(capsys, "a-against-a", tmp_path, "--plots", tmp_path / "plots")
+    text = shown(capsys, "aa-test", tmp_path, "--plots", tmp_path / "plots")
     assert "Keras, cnn, mnist, np 1: called faster than itself in" in text and "40 runs into pairs" in text
-    assert "6 pairs" in text and "20 pairs" in text and (tmp_path / "plots" / "a-against-a.svg").exists()
+    assert "6 pairs" in text and "20 pairs" in text and (tmp_path / "plots" / "aa-test.svg").exists()
 
 
 def test_splits_are_of_the_order_in_which_runs_were_made(tmp_path: Path) -> None:
@@ -504,5 +493,5 @@ def test_splits_are_of_the_order_in_which_runs_were_made(tmp_path: Path) -> None
     for number, second in enumerate((30, 10, 20)):
         status = make_status(state="finished", started_at=f"2026-11-21T08:00:{second}.000+00:00")
         write_study_run(tmp_path / f"r{number}", seed=number, seconds=float(second), status=status)
-    (cell,) = cells_of(read_runs([tmp_path]).runs)
-    assert seconds(replace(cell)).tolist() == [10.0, 20.0, 30.0]
+    (cell,) = cells_of(load_runs([tmp_path]).runs)
+    assert seconds(cell).tolist() == [10.0, 20.0, 30.0]

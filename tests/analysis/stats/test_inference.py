@@ -10,13 +10,13 @@ from scipy import stats
 from analysis.stats.inference import (
     Interval,
     difference,
+    equivalence,
     harmonic_mean,
     median_interval,
     olympic_mean,
     paired_interval,
     rank_sum_counts,
     ratio,
-    sameness,
     signed_rank_counts,
     unpaired_interval,
 )
@@ -44,7 +44,7 @@ def test_intervals_of_the_median_cover_as_they_should(n: int) -> None:
     samples = random.lognormal(sigma=0.7, size=(TRIALS, n))
     found = [interval for values in samples if (interval := median_interval(values.tolist()))]
     assert len(found) == TRIALS
-    assert np.mean([interval.holds(1.0) for interval in found]) > 0.95 - 2 * math.sqrt(0.05 * 0.95 / TRIALS)
+    assert np.mean([interval.contains(1.0) for interval in found]) > 0.95 - 2 * math.sqrt(0.05 * 0.95 / TRIALS)
 
 
 def test_counts_are_those_of_all_cases() -> None:
@@ -67,8 +67,8 @@ def test_an_unpaired_interval_leaves_out_what_scipy_refuses(n: int, m: int) -> N
         method = "exact" if n < 50 else "asymptotic"
         p_value = stats.mannwhitneyu(values, base, method=method).pvalue
         if abs(p_value - 0.05) > 0.003 * (n >= 50):  # beyond 50 runs both are approximations
-            assert interval.holds(0.0) == (p_value > 0.05)
-            decided += not interval.holds(0.0)
+            assert interval.contains(0.0) == (p_value > 0.05)
+            decided += not interval.contains(0.0)
     assert 5 < decided < 195
 
 
@@ -82,8 +82,8 @@ def test_a_paired_interval_leaves_out_what_scipy_refuses(n: int) -> None:
         assert interval is not None
         p_value = stats.wilcoxon(differences, method="exact" if n < 50 else "approx").pvalue
         if abs(p_value - 0.05) > 0.003 * (n >= 50):
-            assert interval.holds(0.0) == (p_value > 0.05)
-            decided += not interval.holds(0.0)
+            assert interval.contains(0.0) == (p_value > 0.05)
+            decided += not interval.contains(0.0)
     assert 5 < decided < 195
 
 
@@ -102,7 +102,7 @@ def test_a_ratio_holds_the_truth_as_often_as_it_says(n: int) -> None:
         found = ratio(by_key(values), by_key(base))
         assert found is not None and found.interval is not None
         assert found.method == ("paired by seed" if n >= 6 else "unpaired")
-        held.append(found.interval.holds(1.2))
+        held.append(found.interval.contains(1.2))
     assert np.mean(held) > 0.95 - 2 * math.sqrt(0.05 * 0.95 / TRIALS)
 
 
@@ -112,7 +112,7 @@ def test_pairs_find_what_the_noise_of_the_machine_hides() -> None:
     base, values = machine * 10, machine * 10.5 * random.lognormal(sigma=0.01, size=12)
     paired, unpaired = ratio(by_key(values), by_key(base)), ratio(by_key(values, first=100), by_key(base))
     assert paired and unpaired and paired.interval and unpaired.interval
-    assert paired.interval.low > 1.0 and unpaired.interval.holds(1.0)
+    assert paired.interval.low > 1.0 and unpaired.interval.contains(1.0)
     assert paired.estimate == pytest.approx(1.05, rel=0.01) and paired.n == (12, 12)
 
 
@@ -140,24 +140,24 @@ def test_equal_values_differ_by_nothing(n: int) -> None:
     found = ratio(values, values)
     assert found is not None and found.interval is not None
     assert (found.estimate, found.interval.low, found.interval.high, found.p_value) == pytest.approx((1, 1, 1, 1))
-    assert sameness(values, values, margin=1e-9) == "same"
+    assert equivalence(values, values, margin=1e-9) == "same"
 
 
 def test_sameness_needs_a_margin_and_runs() -> None:
     base = by_key([0.980, 0.981, 0.982, 0.981, 0.980, 0.983, 0.982, 0.981])
     near, far = ({key: value + step for key, value in base.items()} for step in (0.001, 0.02))
     noisy = by_key([0.95, 0.99, 0.97, 0.99, 0.96, 0.99, 0.98, 0.97])
-    assert sameness(near, base, margin=0.005) == "same"
-    assert sameness(near, base, margin=0.0005) == "different"
-    assert sameness(far, base, margin=0.005) == "different"
-    assert sameness(noisy, base, margin=0.005) == "not shown"
-    assert sameness({1: 0.98}, {1: 0.98}, margin=0.005) == "not shown", "one run proves nothing"
+    assert equivalence(near, base, margin=0.005) == "same"
+    assert equivalence(near, base, margin=0.0005) == "different"
+    assert equivalence(far, base, margin=0.005) == "different"
+    assert equivalence(noisy, base, margin=0.005) == "not shown"
+    assert equivalence({1: 0.98}, {1: 0.98}, margin=0.005) == "not shown", "one run shows nothing"
 
 
 def test_sameness_errs_in_one_of_twenty_at_the_margin() -> None:
     random = np.random.default_rng(5)
     same = [
-        sameness(by_key(0.01 + random.normal(scale=0.005, size=10)), by_key(np.zeros(10)), margin=0.01) == "same"
+        equivalence(by_key(0.01 + random.normal(scale=0.005, size=10)), by_key(np.zeros(10)), margin=0.01) == "same"
         for _ in range(TRIALS)
     ]
     assert np.mean(same) < 0.05 + 2 * math.sqrt(0.05 * 0.95 / TRIALS)

@@ -15,7 +15,7 @@ from builders import write_study
 from made_thesis import EPOCHS, ORIGINALS, RESULTS, make_thesis
 
 from analysis.__main__ import main
-from analysis.runs.reading import read_runs
+from analysis.runs.reading import load_runs
 from analysis.thesis.command import find
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
 
@@ -49,7 +49,7 @@ def tables(runs: Path) -> dict[str, list[Row]]:
 def tables_of(runs: Path) -> dict[str, list[Row]]:
     """Return the part of each title before the colon -> rows, as the command computes them."""
     found: dict[str, list[Row]] = defaultdict(list)
-    for table in find(read_runs([runs])).tables:
+    for table in find(load_runs([runs])).tables:
         found[table.title.partition(":")[0]] += [dict(zip(table.headings, row, strict=True)) for row in table.rows]
     return found
 
@@ -178,10 +178,10 @@ def test_every_figure_is_drawn(runs: Path, tmp_path: Path, capsys: pytest.Captur
 
 def test_a_damaged_trace_is_named_and_another_drawn(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs, tmp_path / "runs")
-    drawn = {plot.name: plot.figure.get_suptitle() for plot in find(read_runs([runs])).plots}["thesis-4.8-right-power"]
+    drawn = {plot.name: plot.figure.get_suptitle() for plot in find(load_runs([runs])).plots}["thesis-4.8-right-power"]
     (name,) = [word for word in drawn.replace(":", " ").replace(",", " ").split() if word.startswith("gpu2-energy")]
     (tmp_path / "runs" / name / "power.csv").write_text("nothing")
-    found = find(read_runs([tmp_path / "runs"]))
+    found = find(load_runs([tmp_path / "runs"]))
     assert any(flag.startswith("left out: ") and name in flag for flag in found.flags)
     again = {plot.name: plot.figure.get_suptitle() for plot in found.plots}["thesis-4.8-right-power"]
     assert name not in again and "gpu2-energy" in again
@@ -219,7 +219,7 @@ def test_times_that_are_no_use(runs: Path, tmp_path: Path, name: str, totals: di
     folder = tmp_path / "runs"
     for number, one in enumerate(run.name for run in sorted(runs.iterdir()) if run.name.startswith(name)):
         changed(folder if number else runs, folder, one, **totals)
-    finding = find(read_runs([folder]))
+    finding = find(load_runs([folder]))
     assert finding.tables
     for plot in finding.plots:
         plot.figure.canvas.draw()
@@ -230,7 +230,7 @@ def test_a_run_that_lacks_epochs(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs, folder)
     epochs = folder / "gpu1-r1" / EPOCHS_FILE
     epochs.write_text("".join(epochs.read_text().splitlines(keepends=True)[:60]))
-    finding = find(read_runs([folder]))
+    finding = find(load_runs([folder]))
     assert any("epochs are missing: 100 were trained, 60 are recorded" in flag for flag in finding.flags)
     assert {plot.name for plot in finding.plots} == FIGURES
 
@@ -291,6 +291,6 @@ class TestOriginals:
         assert "squared error" in values["PyTorch, cpu", "accuracy, %"]["why"]
 
     def test_the_answer(self, originals: Path) -> None:
-        answer = find(read_runs([originals])).answer
+        answer = find(load_runs([originals])).answer
         assert answer.startswith("92 of 102 published values follow from the raw files")
         assert "11.883 times as fast as CPU (n = 1, 78,522.95 s)" in answer

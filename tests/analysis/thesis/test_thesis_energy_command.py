@@ -13,7 +13,7 @@ from made_thesis import ORIGINALS
 from analysis.__main__ import main
 from analysis.output.finding import Finding
 from analysis.questions.energy.command import find
-from analysis.runs.reading import read_runs
+from analysis.runs.reading import load_runs
 
 __test__ = (ORIGINALS / "Resultados_experimentos").is_dir()  # not a skip, which counts as a failure
 
@@ -22,7 +22,7 @@ BASE = "np 1, gpu, controller none, gpu1, imported"
 
 def imported(thesis: Path, runs: Path) -> Finding:
     assert main(["import-thesis", str(thesis), "-o", str(runs)]) == 0
-    return find(read_runs([runs]), base=BASE)
+    return find(load_runs([runs]), base=BASE)
 
 
 def row_of(found: Finding, table: int, environment: str, *, published: bool = False) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def test_power_is_drawn_with_two_epochs_enlarged(found: Finding) -> None:
     assert all(len(plot.figure.axes) == 2 for plot in plots)
     start, end = plots[0].figure.axes[1].get_xlim()
     assert end - start == pytest.approx(2.1 * 6574.05 / 100, rel=0.05)  # training and validation of an epoch on 1 GPU
-    assert any("its source does not tell training, validation and test apart" in note for note in found.notes)
+    assert any("its source does not separate training, validation and test" in note for note in found.notes)
 
 
 def test_a_changed_raw_value_changes_the_table(found: Finding, tmp_path: Path) -> None:

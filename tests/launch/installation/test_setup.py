@@ -40,9 +40,9 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def state(clone: Path) -> Iterator[setup_state.State]:
+def state(clone: Path) -> Iterator[setup_state.SetupState]:
     """The memory of set-up in that clone, locked, with an environment that looks made."""
-    found = setup_state.State(clone)
+    found = setup_state.SetupState(clone)
     with found.locked():
         found.begin(Request(root=clone))
         fake_environment(clone)
@@ -92,7 +92,7 @@ def test_without_gpu_nothing_of_cuda_is_asked_for() -> None:
     assert torch.actions[0].method == "avoid_cuda"
 
 
-def test_cuda_packages_in_pips_answer_lead_to_the_cpu_index(clone: Path, state: setup_state.State) -> None:
+def test_cuda_packages_in_pips_answer_lead_to_the_cpu_index(clone: Path, state: setup_state.SetupState) -> None:
     request = Request(root=clone)
     ran: list[Command] = []
 
@@ -191,7 +191,7 @@ def test_frameworks_named_then_remembered_then_both() -> None:
 # The memory
 
 
-def test_only_a_finished_set_up_satisfies(clone: Path, state: setup_state.State) -> None:
+def test_only_a_finished_set_up_satisfies(clone: Path, state: setup_state.SetupState) -> None:
     request = Request(root=clone, frameworks=("torch",))
     assert not state.satisfies(request)
     state.finish(request)
@@ -203,20 +203,20 @@ def test_only_a_finished_set_up_satisfies(clone: Path, state: setup_state.State)
     assert state.chosen() == ("torch",)
 
 
-def test_more_than_asked_for_satisfies(clone: Path, state: setup_state.State) -> None:
+def test_more_than_asked_for_satisfies(clone: Path, state: setup_state.SetupState) -> None:
     state.finish(Request(root=clone, dev=True))
     assert state.satisfies(Request(root=clone, frameworks=("keras",)))
 
 
 @pytest.mark.parametrize("file", ["pyproject.toml", "launch/installation/requirements/torch.txt"])
-def test_a_changed_version_is_noticed(clone: Path, state: setup_state.State, file: str) -> None:
+def test_a_changed_version_is_noticed(clone: Path, state: setup_state.SetupState, file: str) -> None:
     state.finish(Request(root=clone))
     path = clone / file
     path.write_text(path.read_text(encoding="utf-8").replace("torch==2.13.0", "torch==2.13.1"), encoding="utf-8")
     assert not state.satisfies(Request(root=clone))
 
 
-def test_a_changed_tool_setting_changes_nothing(clone: Path, state: setup_state.State) -> None:
+def test_a_changed_tool_setting_changes_nothing(clone: Path, state: setup_state.SetupState) -> None:
     state.finish(Request(root=clone))
     path = clone / "pyproject.toml"
     path.write_text(
@@ -225,7 +225,7 @@ def test_a_changed_tool_setting_changes_nothing(clone: Path, state: setup_state.
     assert state.satisfies(Request(root=clone))
 
 
-def test_an_environment_left_by_an_interrupted_pip_is_created_again(clone: Path, state: setup_state.State) -> None:
+def test_an_environment_left_by_an_interrupted_pip_is_created_again(clone: Path, state: setup_state.SetupState) -> None:
     request = Request(root=clone)
     half_installed = clone / ".venv" / "lib" / "half"
     half_installed.mkdir(parents=True)
@@ -237,23 +237,23 @@ def test_an_environment_left_by_an_interrupted_pip_is_created_again(clone: Path,
     assert not state.usable(request)
 
 
-def test_a_moved_clone_is_set_up_again(clone: Path, state: setup_state.State) -> None:
+def test_a_moved_clone_is_set_up_again(clone: Path, state: setup_state.SetupState) -> None:
     state.finish(Request(root=clone))
     moved = clone.with_name("moved")
     clone.rename(moved)
-    assert not setup_state.State(moved).satisfies(Request(root=moved))
+    assert not setup_state.SetupState(moved).satisfies(Request(root=moved))
     moved.rename(clone)
 
 
 def test_an_environment_of_someone_else_is_left_alone(clone: Path) -> None:
     (clone / ".venv").mkdir()
     fake_environment(clone)
-    with pytest.raises(UserError, match="was not made by this set-up"), setup_state.State(clone).locked():
+    with pytest.raises(UserError, match="was not made by this set-up"), setup_state.SetupState(clone).locked():
         pass
 
 
 def test_a_second_set_up_starts_no_program(
-    clone: Path, state: setup_state.State, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clone: Path, state: setup_state.SetupState, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state.finish(Request(root=clone))
 
@@ -266,7 +266,7 @@ def test_a_second_set_up_starts_no_program(
 
 
 def test_a_set_up_waits_for_another_one_in_the_same_clone(clone: Path) -> None:
-    state, request = setup_state.State(clone), Request(root=clone)
+    state, request = setup_state.SetupState(clone), Request(root=clone)
     with state.locked():
         state.begin(request)
         fake_environment(clone)
@@ -290,7 +290,7 @@ def is_running(process: int) -> bool:
         return False
 
 
-def test_termination_ends_the_command_and_leaves_the_mark(clone: Path, state: setup_state.State) -> None:
+def test_termination_ends_the_command_and_leaves_the_mark(clone: Path, state: setup_state.SetupState) -> None:
     runner = setup_run.Runner(Request(root=clone), state, Machine())
     command = Command(("sh", "-c", "sleep 60 & echo $! > started; wait"), installs=True)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
@@ -332,7 +332,7 @@ def test_an_empty_folder_of_wheels_is_one_line_and_never_half_used(clone: Path, 
     assert done.stderr.count("\n") == 1
     assert "pip finds no" in done.stderr
     assert "setup.log" in done.stderr
-    assert not setup_state.State(clone).satisfies(Request(root=clone))
+    assert not setup_state.SetupState(clone).satisfies(Request(root=clone))
 
 
 def test_a_path_with_blanks_is_refused(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_path_with_blanks_is_refused(tmp_path: Path) -> None:
         setup_run.check_needs(Request(root=tmp_path / "my clone"), Machine(), installed=())
 
 
-def test_a_failed_command_names_the_log(clone: Path, state: setup_state.State) -> None:
+def test_a_failed_command_names_the_log(clone: Path, state: setup_state.SetupState) -> None:
     runner = setup_run.Runner(Request(root=clone), state, Machine())
     with pytest.raises(UserError, match=r"a command failed: x.cc:1: error: no such thing.*setup\.log"):
         runner.run(Command(("sh", "-c", "echo compiling; echo x.cc:1: error: no such thing; exit 1")))
@@ -476,7 +476,7 @@ def test_help_lists_every_target() -> None:
 def test_a_second_clone_uses_its_own_mpi(tmp_path: Path) -> None:
     """A clone set up from the kept wheel loads its own MPI library, and two ranks compute together."""
     clone = tmp_path / "second-clone"
-    frameworks = " ".join(setup_state.State(ROOT).chosen())
+    frameworks = " ".join(setup_state.SetupState(ROOT).chosen())
     subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
     subprocess.run([BASE_PYTHON, "launch/setup.py", "--no-gpu", "--frameworks", frameworks], cwd=clone, check=True)
     program = (

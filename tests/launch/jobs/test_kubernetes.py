@@ -31,11 +31,11 @@ from launch import __main__ as launch
 from launch.jobs import cloud
 from launch.jobs.job import Job, JobRecord, write_record
 from launch.jobs.schedulers import kubernetes
-from launch.jobs.schedulers.mpijob import Claim, MPIJob, Part, Pod
+from launch.jobs.schedulers.mpijob import MPIJob, Part, PersistentVolumeClaim, Pod
 from launch.sites.site_files import read_launch_site
 
 ROOT = Path(__file__).resolve().parents[3]
-KINDS: dict[str, type[Part]] = {"MPIJob": MPIJob, "Pod": Pod, "PersistentVolumeClaim": Claim}
+KINDS: dict[str, type[Part]] = {"MPIJob": MPIJob, "Pod": Pod, "PersistentVolumeClaim": PersistentVolumeClaim}
 HOSTILE = ["a b", "it's", 'say "x"', "$(touch hit)", "`touch hit`", ";touch hit", "$HOME", "*", "\\", "$$", "$$(HOME)",
            "1e-3", "0o17", "y", "no", "null", "~", "{a: b}", "# x", "- x", "ü"]  # fmt: skip
 FOLDERS = (

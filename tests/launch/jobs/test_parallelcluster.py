@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import yaml
 from cloud_parsers import ask
 
@@ -10,6 +11,7 @@ from launch.sites.site_files import SITE_FILES, read_launch_site
 CLUSTER = SITE_FILES / "aws-parallelcluster.yaml"
 
 
+@pytest.mark.ci
 def test_parallelcluster_takes_the_cluster_that_the_site_is_for(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(yaml.safe_dump({**yaml.safe_load(CLUSTER.read_text()), "Queues": []}))

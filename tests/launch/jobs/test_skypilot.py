@@ -123,6 +123,7 @@ def write_catalog(path: Path) -> None:
                 writer.writerow([*machine, *[price.usd_per_hour] * 2, "us-east-1", "us-east-1a", "x86_64"])
 
 
+@pytest.mark.ci
 def test_skypilot_takes_the_kept_tasks(parsed: dict[str, dict[str, Any]]) -> None:
     assert {"aws-g4dn", "aws-g5-experiment", "aws-spot"} <= set(parsed)
     for name in set(parsed) - {"unknown", "retired"}:
@@ -141,6 +142,7 @@ def test_skypilot_takes_the_kept_tasks(parsed: dict[str, dict[str, Any]]) -> Non
     assert (spot["use_spot"], spot["disk_size"], spot["buckets"]) == (True, 100, {"/bucket": "s3://ours"})
 
 
+@pytest.mark.ci
 def test_skypilot_refuses_what_it_does_not_know(parsed: dict[str, dict[str, Any]]) -> None:
     """So the test before this one can fail."""
     assert "Instead of 'nodes', did you mean 'num_nodes'?" in parsed["unknown"]["error"]

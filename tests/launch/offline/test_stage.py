@@ -25,11 +25,11 @@ from common.utils import cache_folder as cache
 from launch import __main__ as launch_program
 from launch.installation import horovod_wheel
 from launch.installation import plan as setup_plan
-from launch.installation.state import State
+from launch.installation.state import SetupState
 from launch.offline import bundle as bundle_format
 from launch.offline import stage, unstage
 from launch.offline import wheels as stage_wheels
-from launch.offline.packing import Source
+from launch.offline.packing import BundledFile
 
 ROOT = Path(__file__).resolve().parents[3]
 BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
@@ -224,7 +224,7 @@ def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path: Path, kind: 
     unstage_it = [BASE_PYTHON, "-I", "bundle/unstage.py", "--folder", target]
     printed = without_network(unstage_it, folder=tmp_path, home=home)
     assert "building Horovod" not in printed
-    for framework in State(ROOT).chosen():
+    for framework in SetupState(ROOT).chosen():
         train(target / ".venv" / "bin" / "python", framework, target, tmp_path)
 
 
@@ -351,7 +351,7 @@ def test_wheels_of_every_pin_are_complete() -> None:
     pins["torch"] += "+cpu"
     names = [f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name, version in pins.items()]
     built = f"horovod/key/horovod-{horovod_wheel.VERSION}-cp311.whl"
-    sources = [Source(file=Path(name), path=f"wheels/{name}") for name in [*names, built]]
+    sources = [BundledFile(file=Path(name), path=f"wheels/{name}") for name in [*names, built]]
     stage_wheels.require_all(request, sources)
     assert stage_wheels.has_built_horovod(sources)
     for missing in (sources[3], sources[-1]):
@@ -592,7 +592,7 @@ def test_for_ppc64le_pure_wheels_go_on_top_of_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """All but the processor is real: the wheels, the environment on top of another Python's packages, their install."""
-    state = State(ROOT)
+    state = SetupState(ROOT)
     if not state.satisfies(setup_plan.Request(root=ROOT, frameworks=("torch",), gpu=bool(state.gpu()))):
         pytest.skip("wheels are taken from a clone that is set up: make setup")
     run_launch("stage", "-o", tmp_path / "bundle", "--site", "cte-power", "--frameworks", "torch", "--uncommitted")
@@ -692,7 +692,7 @@ def test_a_disk_too_small_to_set_up_on_is_one_line(
 
 def test_progress_shows_size_and_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    progress = bundle_format.Progress("packing", 10**9)
+    progress = bundle_format.ByteProgress("packing", 10**9)
     progress.started -= 300
     progress.shown -= 1
     progress.add(250_000_000)

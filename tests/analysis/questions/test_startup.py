@@ -1,4 +1,4 @@
-"""What a way of starting costs: parts and sums by hand, one machine told from others, sites that no table knows."""
+"""What starting the ranks costs: parts and sums by hand, one machine told from others, sites that no table knows."""
 
 import json
 from collections.abc import Sequence
@@ -12,8 +12,9 @@ from builders import make_environment, make_trace, make_world, write_made_run
 
 from analysis.__main__ import main
 from analysis.output.finding import Finding
-from analysis.questions.clouds.command import find, moved
-from analysis.runs.reading import read_runs
+from analysis.questions.clouds.command import assigned, find
+from analysis.runs.reading import load_runs
+from analysis.runs.table import runs_in
 from common.errors import UserError
 from common.run_folder.records import NotRecorded, World, read_record
 from common.sites.table import read_sites
@@ -46,14 +47,14 @@ def write_three_ways(folder: Path) -> None:
 
 def starts_of(found: Finding) -> dict[str, dict[str, Any]]:
     """Return site -> row of the table."""
-    tables = [table for table in found.tables if table.title.startswith("What a way of starting costs")]
+    tables = [table for table in found.tables if table.title.startswith("What starting the ranks costs")]
     rows = [dict(zip(table.headings, row, strict=True)) for table in tables for row in table.rows]
     return {row["site"]: row for row in rows}
 
 
 def test_parts_by_hand(tmp_path: Path) -> None:
     write_three_ways(tmp_path)
-    found = find(read_runs([tmp_path]))
+    found = find(load_runs([tmp_path]))
     rows = starts_of(found)
     local, slurm, hosts = rows["local"], rows["slurm"], rows["hosts"]
     assert [local[name] for name in ("launcher", "controller", "hosts", "framework", "np", "n")] == [
@@ -72,7 +73,7 @@ def test_parts_by_hand(tmp_path: Path) -> None:
 
 def test_the_answer_says_it(tmp_path: Path) -> None:
     write_three_ways(tmp_path)
-    found = find(read_runs([tmp_path]))
+    found = find(load_runs([tmp_path]))
     assert "takes 0.99 times as long on slurm as on local (95 % interval 0.99 to 0.99, 6 pairs)." in found.answer
     assert "On the same machine training takes 0.99 times" in found.answer
     assert "On one kind of machine training takes 1.50 times as long on hosts as on local (95 %" in found.answer
@@ -91,7 +92,7 @@ def test_few_pairs_have_no_interval_and_experiments_are_paired_each_with_itself(
         for rate, times in rates.items():
             write_way(tmp_path / str(rate), site, [time * factor for time in times], ranks=ranks,
                       settings={"optimizer": {"learning_rate": rate}})  # fmt: skip
-    answer = find(read_runs([tmp_path])).answer
+    answer = find(load_runs([tmp_path])).answer
     assert "takes 2.00 times as long on slurm as on local (too few pairs for an interval, 5 pairs)." in answer
 
 
@@ -110,7 +111,7 @@ def test_another_machine_is_not_called_the_same(other: dict[str, Any], tmp_path:
     times = [10.0] * 6
     write_way(tmp_path, "local", times, ranks=world())
     write_way(tmp_path, "slurm", times, **{"ranks": world("srun"), **other})
-    answer = find(read_runs([tmp_path])).answer
+    answer = find(load_runs([tmp_path])).answer
     assert "machine training" not in answer and "slurm" in answer
 
 
@@ -123,7 +124,7 @@ def test_what_disturbs_times_is_left_out_and_what_is_not_known_too(tmp_path: Pat
     write_made_run(tmp_path / "unknown", world=NotRecorded("lost"), totals=known, seed=5)
     queue = {**known, "queue_seconds": NotRecorded("not told")}
     write_way(tmp_path, "slurm", [10.0], ranks=world("srun"), totals=queue)
-    rows = starts_of(find(read_runs([tmp_path])))
+    rows = starts_of(find(load_runs([tmp_path])))
     assert (rows["local"]["n"], rows["local"]["range of launch"]) == (2, "4.25 to 4.50")
     assert (rows["slurm"]["launch, s"], rows["slurm"]["queue, s"], rows["slurm"]["sum, s"]) == (4.25, None, None)
 
@@ -138,7 +139,7 @@ def test_older_runs_show_nothing_of_it(tmp_path: Path) -> None:
         (folder / "run.json").write_text(json.dumps(text))
         record = read_record(folder)
         assert asdict(record)["totals"]["launch_seconds"] is None and asdict(record)["world"]["launcher"] is None
-    found = find(read_runs([tmp_path]))
+    found = find(load_runs([tmp_path]))
     assert starts_of(found) == {} and "Starting" not in found.answer
     assert [plot.name for plot in found.plots] == ["clouds-time"]
     assert not any(note.startswith("queue:") for note in found.notes)
@@ -153,20 +154,20 @@ def test_ways_on_one_site_are_told_apart(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["clouds", str(tmp_path), "--plots", str(tmp_path / "plots")]) == 0
     shown = capsys.readouterr().out
     assert "All runs are of one site (local)" in shown and "local without launcher (4.0 + 10.0, n = 2)" in shown
-    (plot,) = [plot for plot in find(read_runs([tmp_path])).plots if plot.name == "clouds-starts"]
+    (plot,) = [plot for plot in find(load_runs([tmp_path])).plots if plot.name == "clouds-startup"]
     labels = [label.get_text() for label in plot.figure.axes[0].get_yticklabels()]
     assert len(labels) == 6 and "local by mpirun with mpi\nKeras" in labels
     assert len(plot.data.rows) == 6 * 3  # launch, start-up, training
     assert plot.figure.get_suptitle().endswith("n = 1 runs each")
-    assert {file.name for file in (tmp_path / "plots").glob("clouds-starts*")} == {
-        "clouds-starts.png",
-        "clouds-starts.svg",
+    assert {file.name for file in (tmp_path / "plots").glob("clouds-startup*")} == {
+        "clouds-startup.png",
+        "clouds-startup.svg",
     }
 
 
 def test_one_way_alone_needs_no_plot_and_no_sentence(tmp_path: Path) -> None:
     write_way(tmp_path, "local", [10.0, 11.0], ranks=world(), totals={"launch_seconds": 4.0})
-    found = find(read_runs([tmp_path]))
+    found = find(load_runs([tmp_path]))
     assert "Starting" not in found.answer and [plot.name for plot in found.plots] == ["clouds-time"]
     assert starts_of(found)["local"]["n"] == 2
 
@@ -206,7 +207,7 @@ def test_the_report_takes_any_site(many_sites: Path, capsys: pytest.CaptureFixtu
     runs = [str(folder) for folder in (many_sites / "runs").iterdir() if folder.name.startswith(("hosts-", "my-"))]
     assert main(["report", *runs, "-o", str(many_sites / "report.html")]) == 0
     page = (many_sites / "report.html").read_text()
-    assert "my-cluster" in page and "What a way of starting costs" in page and "Where the time goes" in page
+    assert "my-cluster" in page and "What starting the ranks costs" in page and "Where the time goes" in page
 
 
 def test_a_table_of_ones_own_prices_such_a_site(many_sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,18 +228,22 @@ def test_a_table_of_ones_own_prices_such_a_site(many_sites: Path, capsys: pytest
 def test_runs_are_moved_to_any_site_but_a_misspelt_one(tmp_path: Path) -> None:
     write_way(tmp_path, "local", [10.0], ranks=world())
     write_way(tmp_path, "my-cluster", [10.0], ranks=world())
-    selection = read_runs([tmp_path])
+    selection = load_runs([tmp_path])
     folder = tmp_path / "local-1"
     for name in ("some-laboratory", "my-cluster", "slurm"):
-        (site,) = {run.site for run in moved(selection, f"{folder}={name}", sites=SITES).runs if run.folder == folder}
+        (site,) = {
+            run.site
+            for run in runs_in(assigned(selection, f"{folder}={name}", sites=SITES).runs)
+            if run.folder == folder
+        }
         assert site == name
     with pytest.raises(UserError, match="Did you mean slurm"):
-        moved(selection, f"{folder}=slurmm", sites=SITES)
+        assigned(selection, f"{folder}=slurmm", sites=SITES)
     with pytest.raises(UserError, match="Write RUNS=SITE"):
-        moved(selection, f"{folder}=", sites=SITES)
+        assigned(selection, f"{folder}=", sites=SITES)
     # What runs say themselves is no slip of the pen.
     write_way(tmp_path, "slurmm", [10.0], ranks=world())
-    assert {run.site for run in moved(read_runs([tmp_path]), f"{folder}=slurmm", sites=SITES).runs} == {
+    assert {*assigned(load_runs([tmp_path]), f"{folder}=slurmm", sites=SITES).runs["site"]} == {
         "slurmm", "my-cluster"
     }  # fmt: skip
 
@@ -246,5 +251,5 @@ def test_runs_are_moved_to_any_site_but_a_misspelt_one(tmp_path: Path) -> None:
 def test_the_base_is_local_where_it_is_not_cte_power(tmp_path: Path) -> None:
     for site in ("a-cluster", "local"):
         write_way(tmp_path, site, [10.0], ranks=world())
-    (times,) = [table for table in find(read_runs([tmp_path])).tables if table.title.startswith("Times and acc")]
+    (times,) = [table for table in find(load_runs([tmp_path])).tables if table.title.startswith("Times and acc")]
     assert "time / local" in times.headings

@@ -1,0 +1,235 @@
+"""What starting the ranks costs: the queue, the launcher, start-up; and whether training itself takes longer by it."""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.output.finding import Plot
+from analysis.output.plots import COLORS, SETTINGS, framework_style, n_words, wrapped
+from analysis.output.tables import Table, shown_interval
+from analysis.questions.clouds.sites import SiteComparison, times_of
+from analysis.runs.cells import Cell
+from analysis.runs.table import RunRow, runs_in
+from analysis.stats.inference import ratio
+from common.distributed.console import counted
+from common.run_folder.environment import Environment
+from common.run_folder.records import Totals, World
+
+# Part of the time from the command, or from submission, until training ends -> column of the table of runs.
+PARTS = {
+    "queue": "queue_seconds",
+    "launch": "launch_seconds",
+    "start-up": "startup_seconds",
+    "training": "training_seconds",
+}
+NOTE = (
+    "queue: from submission until the job's script started; launch: from the command that starts the ranks until "
+    "rank 0's process; start-up: from there until its first update, including imports and building the model; sum: "
+    "of these and of training"
+)
+_SUM = "sum"
+
+
+class LaunchMethod(NamedTuple):
+    """How ranks were started; `launcher` "none": one process, without a launcher."""
+
+    site: str
+    launcher: str
+    controller: str
+    hosts: int
+
+    @property
+    def words(self) -> str:
+        """In words, such as "hosts by horovodrun with gloo over 2 hosts"."""
+        by = "without launcher" if self.launcher == "none" else f"by {self.launcher} with {self.controller}"
+        return f"{self.site} {by}" + (f" over {self.hosts} hosts" if self.hosts > 1 else "")
+
+
+Startups = Mapping[LaunchMethod, pd.DataFrame]
+
+
+def startups_of(cells: Sequence[Cell]) -> Startups:
+    """Group the timed runs whose launch was timed by how they were launched; `sum` is a column of theirs."""
+    timed = [cell.timed for cell in cells]
+    runs = pd.concat(timed) if timed else pd.DataFrame()
+    if runs.empty or runs["launch_seconds"].isna().all():
+        return {}
+    runs = runs[runs["launch_seconds"].notna()]
+    runs = runs.assign(sum=[_sum(run) for run in runs_in(runs)])
+    methods = pd.Series([_method(run) for run in runs_in(runs)], index=runs.index, dtype=object)
+    return {LaunchMethod(*method): of_method for method, of_method in runs.groupby(methods, sort=False)}
+
+
+def _method(run: RunRow) -> LaunchMethod:
+    world = run.record.world
+    assert isinstance(world, World), "a launch that was timed has ranks"
+    return LaunchMethod(run.site, world.launcher or "not recorded", world.controller, len(set(world.hosts)))
+
+
+def _sum(run: RunRow) -> float:
+    """Return the sum of all parts in seconds; NaN where one is not known. Without a queue, the wait in it is 0."""
+    totals = run.record.totals
+    no_queue = isinstance(totals, Totals) and totals.queue_seconds is None
+    return sum(getattr(run, name) for part, name in PARTS.items() if not (part == "queue" and no_queue))
+
+
+def _by_framework(startups: Startups) -> dict[tuple[LaunchMethod, str], pd.DataFrame]:
+    return {
+        (method, framework): of_framework
+        for method, runs in startups.items()
+        for framework, of_framework in runs.groupby("framework", sort=False)
+    }
+
+
+def startup_tables(startups: Startups) -> list[Table]:
+    """Return a table of what each way to launch costs, per framework, as they start up differently; or none."""
+    columns = {**PARTS, _SUM: _SUM}
+    headings = ["site", "launcher", "controller", "hosts", "framework", "np", "n"]
+    headings += [title for part in columns for title in (f"{part}, s", f"range of {part}")]
+    table_rows: list[list[Any]] = []
+    for (method, framework), runs in _by_framework(startups).items():
+        sizes = ", ".join(str(size) for size in sorted(runs["np"].unique()))
+        row: list[Any] = [*method, framework_style(framework)["label"], sizes, len(runs)]
+        for column in columns.values():
+            row += [_median(runs[column]), _range(runs[column])]
+        table_rows.append(row)
+    formats = {"hosts": "d", "n": "d"} | {f"{part}, s": ".2f" for part in columns}
+    title = "What starting the ranks costs (medians; range of all runs)"
+    return [Table(title, headings, table_rows, formats)] if table_rows else []
+
+
+def _median(values: pd.Series) -> float | None:
+    return None if values.isna().all() else float(values.median())
+
+
+def _range(values: pd.Series) -> str | None:
+    return None if values.isna().all() else f"{values.min():.2f} to {values.max():.2f}"
+
+
+def startup_words(startups: Startups) -> str:
+    """Return in a sentence how long starting takes, the slowest method first; nothing without two methods."""
+    if len(startups) < 2:
+        return ""
+    found = []
+    for method, runs in startups.items():
+        launch, startup, wait = (_median(runs[PARTS[part]]) for part in ("launch", "start-up", "queue"))
+        queue = f" after {wait:.1f} s in the queue" if wait is not None else ""
+        launch, startup = launch or 0.0, startup or 0.0
+        words = f"{launch + startup:.1f} s on {method.words} ({launch:.1f} + {startup:.1f}{queue}, n = {len(runs)})"
+        found.append((launch + startup, words))
+    words = "; ".join(text for _, text in sorted(found, key=lambda one: -one[0]))
+    return f"Starting (launch + start-up, medians) takes {words}."
+
+
+def training_words(compared: Sequence[SiteComparison]) -> str:
+    """Return in a sentence whether training takes longer on the same machine when started in another way, if it does.
+
+    Experiments are pooled: the key that pairs runs is experiment and seed.
+    """
+    sides: dict[tuple[str, str, str], tuple[dict[Hashable, float], dict[Hashable, float]]] = {}
+    for one in compared:
+        for name, cell in one.cells.items():
+            base = one.base_cell(name)
+            machine = base and _shared_machine(cell, base)
+            if base and machine and cell.first.site != base.first.site:
+                key = machine, cell.first.site, base.first.site
+                values, others = sides.setdefault(key, ({}, {}))
+                values.update({(one.label, pair): seconds for pair, seconds in times_of(cell).items()})
+                others.update({(one.label, pair): seconds for pair, seconds in times_of(base).items()})
+    return " ".join(words for key, (values, others) in sides.items() if (words := _slower(*key, values, others)))
+
+
+def _slower(
+    machine: str, site: str, base_site: str, values: Mapping[Hashable, float], others: Mapping[Hashable, float]
+) -> str:
+    pairs = sorted(values.keys() & others.keys(), key=str)
+    found = ratio({pair: values[pair] for pair in pairs}, {pair: others[pair] for pair in pairs})
+    if found is None:
+        return ""
+    # Times of different experiments are no sample of one population: only their pairs are compared.
+    paired = found.method == "paired by seed"
+    times = found.estimate if paired else math.exp(fmean(math.log(values[one] / others[one]) for one in pairs))
+    interval = shown_interval(found.interval, ".2f") if paired else None
+    shown = f"95 % interval {interval}" if interval else "too few pairs for an interval"
+    return (
+        f"On {machine} training takes {times:.2f} times as long on {site} as on {base_site} ({shown}, "
+        f"{counted(len(pairs), 'pair')})."
+    )
+
+
+def _shared_machine(cell: Cell, base: Cell) -> str | None:
+    """Return what two cells share: "the same machine" by its name, or one kind of machine; None: neither is shown."""
+    runs = list(runs_in(pd.concat([cell.runs, base.runs])))
+    kinds = {
+        (environment.processor, environment.cores, environment.memory_bytes, str(run.threads), run.device)
+        if isinstance(environment := run.record.environment, Environment)
+        else None
+        for run in runs
+    }
+    if None in kinds or len(kinds) > 1:
+        return None
+    hosts = {tuple(sorted(set(run.record.world.hosts))) for run in runs if isinstance(run.record.world, World)}
+    return "the same machine" if len(hosts) == 1 else "one kind of machine"
+
+
+_HATCHES = {"queue": "..", "launch": "//", "start-up": "\\\\", "training": ""}
+
+
+def startup_plots(startups: Startups) -> list[Plot]:
+    """Draw the parts of the time, a bar for each launch method and framework; nothing without two of them."""
+    bars = _by_framework(startups)
+    if len(bars) < 2:
+        return []
+    with matplotlib.rc_context(SETTINGS):
+        labels = [wrapped(f"{way.words}\n{framework_style(framework)['label']}", width=46) for way, framework in bars]
+        lines = sum(label.count("\n") + 1 for label in labels)
+        figure = Figure(figsize=(8.0, 1.6 + 0.22 * lines + 0.1 * len(bars)), layout="constrained")
+        ax = figure.subplots()
+        drawn: dict[str, Any] = {}
+        for position, runs in enumerate(bars.values()):
+            drawn |= _draw_bar(ax, position, runs)
+        ax.set_yticks(range(len(bars)), labels)
+        ax.set_ylim(len(bars) - 0.5, -0.5)
+        ax.set_xlim(left=0)
+        ax.grid(visible=False, axis="y")
+        ax.set_axisbelow(True)
+        ax.tick_params(axis="y", length=0)
+        ax.set_xlabel("seconds (bars: means; points: runs)")
+        names = [name for name in (*PARTS, "run") if name in drawn]
+        figure.legend([drawn[name] for name in names], names, loc="outside lower center", ncols=5)
+        figure.suptitle(f"Where the time goes by launch method, {n_words(map(len, bars.values()))} runs each")
+    data = [
+        [method.words, framework, run.name, part, value]
+        for (method, framework), runs in bars.items()
+        for part, column in PARTS.items()
+        for run in runs_in(runs)
+        if not math.isnan(value := getattr(run, column))
+    ]
+    headings = ["launch method", "framework", "run", "part", "seconds"]
+    return [Plot("clouds-startup", figure, Table("Time by launch method", headings, data, {"seconds": ".6g"}))]
+
+
+def _draw_bar(ax: Axes, position: int, runs: pd.DataFrame) -> dict[str, Any]:
+    """Draw the mean parts of some runs as one bar, and their sums as points; return part -> its artist."""
+    drawn: dict[str, Any] = {}
+    left = 0.0
+    for number, (part, column) in enumerate(PARTS.items()):
+        mean = float(runs[column].mean())
+        if not math.isnan(mean):
+            drawn[part] = ax.barh(
+                position, mean, left=left, height=0.6, color=COLORS[number], hatch=_HATCHES[part], edgecolor="white",
+                linewidth=0.5,
+            )  # fmt: skip
+            left += mean
+    sums = runs[_SUM].dropna()
+    offsets = 0.14 * np.sin(np.arange(len(sums)) * 2.4)
+    look: dict[str, Any] = {"color": "black", "markersize": 3.5, "markerfacecolor": "white"}
+    drawn["run"] = ax.plot(sums, position + offsets, "o", **look)[0]
+    return drawn

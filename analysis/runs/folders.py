@@ -1,0 +1,52 @@
+"""Which folders hold runs."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from common.errors import UserError
+from common.run_folder.records import EPOCHS_FILE, RUN_FILE
+from common.run_folder.set_aside import SET_ASIDE
+
+_DEEPEST = 3  # levels of folders that are searched
+
+
+def run_folders(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the run folders in these paths, each once, and the paths that hold none.
+
+    Raises:
+        UserError: a path does not exist.
+    """
+    inside = {path: _run_folders(path) for path in paths}
+    # A run that is named in two ways is one run.
+    unique: dict[str, Path] = {}
+    for folder in (folder for of_path in inside.values() for folder in of_path):
+        unique.setdefault(os.path.realpath(folder), folder)
+    return list(unique.values()), [path for path, of_path in inside.items() if not of_path]
+
+
+def _run_folders(path: Path, depth: int = 0) -> Sequence[Path]:
+    """Return the run folders in a path, itself included, in order of their names, numbers by their value."""
+    if not path.is_dir():
+        raise UserError(f"there is no such folder. Received: {path}. Name folders with runs")
+    if (path / RUN_FILE).exists() or (path / EPOCHS_FILE).exists():
+        return [path]
+    if depth == _DEEPEST:
+        return []
+    inside = sorted(
+        (one for one in path.iterdir() if one.is_dir() and not one.name.startswith(".") and not _is_set_aside(one)),
+        key=lambda one: _natural(one.name),
+    )
+    return [folder for one in inside for folder in _run_folders(one, depth + 1)]
+
+
+def _is_set_aside(folder: Path) -> bool:
+    """Return whether a folder holds no run of a study: what a failed run left, or the rerun of `launch verify`."""
+    rerun = re.fullmatch(r"(.+)-verify(-[0-9]+)?", folder.name)
+    return folder.name == SET_ASIDE or (rerun is not None and folder.with_name(rerun[1]).exists())
+
+
+def _natural(name: str) -> list[int | str]:
+    """Return a key that sorts r2 before r10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", name)]
