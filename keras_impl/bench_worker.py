@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
@@ -22,89 +23,88 @@ from common.measurement.timing import Phases
 from common.training.entry_point import exit_rank
 from common.training.run_setup import RunSetup
 from keras_impl import distributed
-from keras_impl.data import training_data
+from keras_impl.data import ShardedData
 from keras_impl.loop import Trainer
 from keras_impl.models import build_model
-from keras_impl.optimizers import build_loss, build_optimizer
-from keras_impl.weights import load_weights
+from keras_impl.optimizers import build_optimizer
+from keras_impl.state import TrainingState
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     settings = read_settings(arguments)
     comm = distributed.init()
-    distributed.pin_device(DeviceConfig(threads=settings.threads), comm)
-    measure(settings, comm=comm, build=build_contestant)
+    device, _ = distributed.pin_device(DeviceConfig(threads=settings.threads), comm)
+    measure(settings, comm=comm, build=partial(build_contestant, device=device))
     return 0
 
 
-def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
+def build_contestant(name: str, setup: RunSetup, comm: Communicator, *, device: str) -> Train:
     """Return what trains an epoch of so many steps on this rank.
 
     Args:
         name: of `common.checks.bench_turns.CONTESTANTS`.
         setup: data, model and settings.
         comm: the ranks that train.
+        device: of this rank.
     """
     if name == "np2_each":
         config = setup.config
         config = replace(config, device=replace(config.device, gradient_groups="each"))
         setup = replace(setup, config=config)
-    config, spec = setup.config, setup.spec
-    model = build_model(spec, config.model)
-    load_weights(model, setup.first_weights, spec=spec)
-    optimizer = build_optimizer(
-        model,
-        config.optimizer,
-        learning_rates=np.array([config.optimizer.learning_rate]),
-        device=config.device,
-    )
+    model = build_model(setup.spec, setup.config.model)
+    optimizer = build_optimizer(model, setup.config, learning_rates=_learning_rates(setup))
+    state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
+    state.restore(setup.first_weights)
+    data = ShardedData(setup, comm=comm, device=device)
     if name == "bare":
-        return bare_loop(model, optimizer, setup=setup, comm=comm)
-    optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config.device, comm=comm)
-    distributed.broadcast_state(model, optimizer, spec=spec, comm=comm)
-    return trainer_epochs(model, optimizer, setup=setup, comm=comm)
+        return bare_loop(state, data)
+    state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
+    distributed.broadcast_state(state, comm=comm)
+    return trainer_epochs(state, data)
 
 
-def bare_loop(
-    model: keras.Model, optimizer: keras.optimizers.Optimizer, *, setup: RunSetup, comm: Communicator
-) -> Train:
-    """Return the least that trains: a compiled step of forward, loss, backward, apply on batches that lie in memory."""
-    some = with_steps(setup, size=1, steps=min(MEMORY_BATCHES, setup.steps_per_epoch))
-    batches = list(training_data(some, epoch=1, comm=comm))
-    loss = build_loss(setup.config.optimizer, setup.config.model)
+def bare_loop(state: TrainingState, data: ShardedData) -> Train:
+    """Return the least that trains: a compiled step of forward, loss, backward, apply on batches that are in memory."""
+    setup = with_steps(data.setup, size=1, steps=min(MEMORY_BATCHES, data.setup.steps_per_epoch))
+    batches = list(ShardedData(setup, comm=data.comm, device=data.device).training(1))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    weights = state.model.trainable_variables
 
     @tf.function
     def step(images: Any, labels: Any) -> None:
         with tf.GradientTape() as tape:
-            loss_value = loss(labels, model(images, training=True))
-        optimizer.apply(tape.gradient(loss_value, model.trainable_variables), model.trainable_variables)
+            loss_value = loss(labels, state.model(images, training=True))
+        state.optimizer.apply(tape.gradient(loss_value, weights), weights)
 
     def train(epoch: int, steps: int) -> float:
-        distributed.synchronize()
+        distributed.synchronize(data.device)
         started = time.perf_counter()
         for images, labels in itertools.islice(itertools.cycle(batches), steps):
             step(images, labels)
-        distributed.synchronize()
+        distributed.synchronize(data.device)
         return time.perf_counter() - started
 
     return train
 
 
-def trainer_epochs(
-    model: keras.Model, optimizer: keras.optimizers.Optimizer, *, setup: RunSetup, comm: Communicator
-) -> Train:
+def trainer_epochs(state: TrainingState, data: ShardedData) -> Train:
     """Return the epochs of our trainer, fed by its own data path."""
-    trainer = Trainer(model, optimizer, config=setup.config, phases=Phases(), distributed=comm.size > 1)
+    trainer = Trainer(state, data, phases=Phases())
 
     def train(epoch: int, steps: int) -> float:
-        some = with_steps(setup, size=comm.size, steps=steps)
-        _, seconds, _ = trainer.train_epoch(
-            training_data(some, epoch=epoch, comm=comm), epoch=epoch, advance=lambda _: None
-        )
-        return seconds
+        setup = with_steps(data.setup, size=data.comm.size, steps=steps)
+        trainer.data = ShardedData(setup, comm=data.comm, device=data.device)
+        trainer.start_epoch(epoch)
+        trainer.train_segment(steps)
+        return trainer.result().seconds
 
     return train
+
+
+def _learning_rates(setup: RunSetup) -> np.ndarray:
+    """Return the one learning rate of all steps: a benchmark has no schedule."""
+    return np.array([setup.config.optimizer.learning_rate])
 
 
 if __name__ == "__main__":

@@ -1,83 +1,95 @@
 """Batches of `common.data.batches` as a `tf.data.Dataset`."""
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import numpy as np
 import tensorflow as tf
 
 from common.data.batches import evaluation_batches, training_batches
-from common.data.loading import Split
 from common.data.sharding import evaluation_range
 from common.distributed.communicator import Communicator
 from common.training.run_setup import RunSetup
 
-Batches = Iterator[tuple[np.ndarray, np.ndarray]]
-
 PREFETCH_BATCHES = 4  # made ahead by a thread of TensorFlow
 
+Arrays = Iterator[tuple[np.ndarray, np.ndarray]]
 
-def training_data(setup: RunSetup, *, epoch: int, comm: Communicator, first_step: int = 0) -> tf.data.Dataset:
-    """Return the batches of one epoch of this rank: images (batch, height, width, channels), labels (batch,) int64.
 
-    Those of the steps before `first_step` are left out.
+class ShardedData:
+    """This rank's part of the samples.
+
+    Args:
+        setup: samples, batch size and steps.
+        comm: this rank among all.
+        device: of this rank; TensorFlow moves the batches there itself.
     """
-    steps, batch_size = setup.steps_of_epoch(epoch), setup.config.training.batch_size
 
-    def batches() -> Batches:
-        return training_batches(
-            setup.dataset.train,
-            setup.training_indices,
-            seed=setup.config.training.seed,
-            epoch=epoch,
-            batch_size=batch_size,
-            rank=comm.rank,
-            size=comm.size,
-            table=setup.table,
-            steps=steps,
-            first_step=first_step,
-        )
+    def __init__(self, setup: RunSetup, *, comm: Communicator, device: str) -> None:
+        self.setup = setup
+        self.comm = comm
+        self.device = device
 
-    return _dataset(setup, batches, batch_size=batch_size, steps=steps - first_step)
+    def training(self, epoch: int, *, first_step: int = 0) -> tf.data.Dataset:
+        """Return this rank's batches of an epoch: images (batch, height, width, channels), labels (batch,) int64.
 
+        Args:
+            epoch: its number, from 1; it decides on the order of the samples.
+            first_step: the batches of the steps before it are skipped.
+        """
+        config, steps = self.setup.config.training, self.setup.steps_of_epoch(epoch)
 
-def evaluation_data(setup: RunSetup, split: Split, indices: np.ndarray, *, rank: int, size: int) -> tf.data.Dataset:
-    """Return this rank's part of some samples, each sample once over all ranks."""
+        def batches() -> Arrays:
+            return training_batches(
+                self.setup.dataset.train,
+                self.setup.training_indices,
+                seed=config.seed,
+                epoch=epoch,
+                batch_size=config.batch_size,
+                rank=self.comm.rank,
+                size=self.comm.size,
+                table=self.setup.table,
+                steps=steps,
+                first_step=first_step,
+            )
 
-    def batches() -> Batches:
-        return evaluation_batches(
-            split,
-            indices,
-            batch_size=setup.config.training.eval_batch_size,
-            rank=rank,
-            size=size,
-            table=setup.table,
-        )
+        return self._dataset(batches, batch_size=config.batch_size, steps=steps - first_step)
 
-    eval_batch_size = setup.config.training.eval_batch_size
-    steps = -(-len(evaluation_range(len(indices), rank=rank, size=size)) // eval_batch_size)
-    return _dataset(setup, batches, batch_size=None, steps=steps)
+    def evaluation(self, part: Literal["validation", "test"]) -> tf.data.Dataset:
+        """Return this rank's batches of an evaluation, each sample once over all ranks, or on each if replicated."""
+        config = self.setup.config.training
+        split, indices = self.setup.evaluation_samples(part)
+        is_replicated = part == "validation" and config.validation == "replicated"
+        rank, size = (0, 1) if is_replicated else (self.comm.rank, self.comm.size)
 
+        def batches() -> Arrays:
+            return evaluation_batches(
+                split, indices, batch_size=config.eval_batch_size, rank=rank, size=size, table=self.setup.table
+            )
 
-def _dataset(setup: RunSetup, batches: Callable[[], Batches], *, batch_size: int | None, steps: int) -> tf.data.Dataset:
-    """Return a dataset that asks `batches` for the next batch at each step, and anew for each time it is gone through.
+        samples = len(evaluation_range(len(indices), rank=rank, size=size))
+        return self._dataset(batches, batch_size=None, steps=-(-samples // config.eval_batch_size))
 
-    A map over step numbers costs two thirds of `Dataset.from_generator` for a batch and half for an epoch. It is no
-    pure function, which tf.data sees, and so calls it in order.
-    """
-    under_way: list[Batches] = []
+    def _dataset(self, batches: Callable[[], Arrays], *, batch_size: int | None, steps: int) -> tf.data.Dataset:
+        """Return a dataset that takes the next of `batches` at each step, and starts over whenever it is iterated.
 
-    def batch_of_step(step: int) -> tuple[np.ndarray, np.ndarray]:
-        if step == 0:
-            under_way[:] = [batches()]
-        return next(under_way[0])
+        A map over step numbers costs two thirds of `Dataset.from_generator` per batch and half per epoch. It is no
+        pure function, which tf.data detects, and so calls it in order.
+        """
+        current: list[Arrays] = []
 
-    def tensors_of_step(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        images, labels = tf.numpy_function(batch_of_step, [step], (setup.table.dtype, tf.int64))
-        shape = (batch_size, *setup.dataset.image_shape)
-        return tf.ensure_shape(images, shape), tf.ensure_shape(labels, (batch_size,))
+        def batch_of_step(step: int) -> tuple[np.ndarray, np.ndarray]:
+            if step == 0:
+                current[:] = [batches()]
+            return next(current[0])
 
-    # There is nothing to tune here, and the thread that tunes sleeps 10, 20, 40 ... ms and holds up the end of an epoch
-    # until it wakes: epochs took 1.28, 2.56, 5.12 or 10.24 seconds and nothing between.
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return tf.data.Dataset.range(steps).map(tensors_of_step).prefetch(PREFETCH_BATCHES).with_options(options)
+        def tensors_of_step(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            images, labels = tf.numpy_function(batch_of_step, [step], (self.setup.table.dtype, tf.int64))
+            shape = (batch_size, *self.setup.dataset.image_shape)
+            return tf.ensure_shape(images, shape), tf.ensure_shape(labels, (batch_size,))
+
+        # There is nothing to tune here, and the thread that tunes sleeps 10, 20, 40 ... ms and delays the end of an
+        # epoch until it wakes: epochs took 1.28, 2.56, 5.12 or 10.24 seconds and nothing between.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return tf.data.Dataset.range(steps).map(tensors_of_step).prefetch(PREFETCH_BATCHES).with_options(options)

@@ -1,19 +1,20 @@
 """The Horovod steps in tf.keras: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
-from common.config import DeviceConfig
+from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator, join, threads_per_rank
 from common.distributed.pinning import choose_gpu
-from common.model.specs import ModelSpec
 from common.utils.cores import usable_cores
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.gradient_exchange import GradientExchange
+from keras_impl.state import TrainingState
 from keras_impl.weights import weight_maps
 
 
@@ -21,7 +22,7 @@ def init(*, timeline: bool = False) -> Communicator:
     """Join the other processes of this run; one process alone is a run of one rank.
 
     Args:
-        timeline: whether `start_timeline` will be called.
+        timeline: whether `timeline` will be used.
     """
     return join(hvd, timeline=timeline)
 
@@ -46,64 +47,73 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
 
 
 def wrap_optimizer(
-    optimizer: keras.optimizers.Optimizer, *, model: keras.Model, config: DeviceConfig, comm: Communicator
+    optimizer: keras.optimizers.Optimizer, *, model: keras.Model, config: Config, comm: Communicator
 ) -> keras.optimizers.Optimizer:
-    """Return the optimizer with gradients averaged over ranks before each update; itself where there is one rank."""
-    if comm.size == 1:
+    """Return the optimizer with gradients averaged over the ranks before each update.
+
+    The optimizer itself is returned where there is one rank, and for `--profile`, whose steps average the gradients.
+    """
+    if comm.size == 1 or config.record.profile:
         return optimizer
     return DistributedOptimizer(
-        optimizer, compression=config.compression, groups=1 if config.gradient_groups == "one" else None
+        optimizer,
+        compression=config.device.compression,
+        groups=1 if config.device.gradient_groups == "one" else None,
     )
 
 
 def wait_for_all_ranks() -> None:
-    """Return when every rank has come here: a sum of one number, as TensorFlow's Horovod has no barrier."""
+    """Return when every rank has called it: a sum of one number, as TensorFlow's Horovod has no barrier."""
     hvd.allreduce(tf.zeros(1), op=hvd.Sum, name="barrier")
 
 
-def average_gradients(model: keras.Model, gradients: Sequence[tf.Tensor], *, config: DeviceConfig) -> list[tf.Tensor]:
-    """Average the gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
-    exchange = GradientExchange(name="gradients", compression=config.compression)
-    return exchange(gradients, model.trainable_variables)
+def average_gradients(gradients: Sequence[tf.Tensor], *, config: Config) -> list[tf.Tensor]:
+    """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
+    exchange = GradientExchange(name="gradients", compression=config.device.compression)
+    return exchange(gradients, gradients)  # none of them is of a local variable
 
 
-def broadcast_state(
-    model: keras.Model, optimizer: keras.optimizers.Optimizer, *, spec: ModelSpec, comm: Communicator
-) -> None:
+def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
     """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0.
 
     Not the seeds of the dropout layers, which are variables of the model too: all ranks would draw the same masks.
     """
     if comm.size > 1:
-        weights = [weight.variable for weight in weight_maps(model, spec).values()]
-        hvd.broadcast_variables([variable.value for variable in [*weights, *optimizer.variables]], root_rank=0)
+        weights = [weight.variable for weight in weight_maps(state.model, state.spec).values()]
+        variables = [*weights, *state.optimizer.variables]
+        hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
 
 
-def average_batch_norm(model: keras.Model, *, spec: ModelSpec, comm: Communicator) -> None:
-    """Average the running means and variances over ranks, in one grouped allreduce."""
-    maps = weight_maps(model, spec)
-    statistics = [maps[weight.name].variable for weight in spec.weights if not weight.trainable]
+def average_batch_norm(state: TrainingState, *, comm: Communicator) -> None:
+    """Average the running means and variances over ranks, in one grouped all-reduce."""
+    maps = weight_maps(state.model, state.spec)
+    statistics = [maps[weight.name].variable for weight in state.spec.weights if not weight.trainable]
     if comm.size > 1 and statistics:
         averages = hvd.grouped_allreduce([variable.value for variable in statistics], op=hvd.Average, name="batch_norm")
         for variable, average in zip(statistics, averages, strict=True):
             variable.assign(average)
 
 
-def start_timeline(file: Path) -> None:
-    """Let Horovod write what it does from now on, as trace events; every rank calls it, the first one writes."""
-    hvd.start_timeline(str(file))
+@contextmanager
+def timeline(file: Path | None) -> Iterator[None]:
+    """Let Horovod record what it does in the block as trace events; every rank calls this, rank 0 writes.
 
-
-def stop_timeline() -> None:
-    """End the timeline's file."""
-    hvd.stop_timeline()
+    Args:
+        file: of the events; None records nothing.
+    """
+    if file:
+        hvd.start_timeline(str(file))
+    yield
+    if file:
+        hvd.stop_timeline()
 
 
 def peak_device_memory(device: str) -> int | None:
-    """Return the most bytes that tensors have taken on this rank's GPU; None on a CPU."""
+    """Return the most bytes that tensors have occupied on this rank's GPU; None on a CPU."""
     return None if device == "cpu" else int(tf.config.experimental.get_memory_info("GPU:0")["peak"])
 
 
-def synchronize() -> None:
-    """Wait until the device has done all its work, before a clock is read."""
-    tf.test.experimental.sync_devices()
+def synchronize(device: str) -> None:
+    """Wait until the device has finished all its work, before a clock is read."""
+    if device != "cpu":
+        tf.test.experimental.sync_devices()

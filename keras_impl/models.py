@@ -5,12 +5,19 @@ from typing import Any, TypeVar
 import keras
 from keras import layers
 
-from common.config import ModelConfig
+from common.config import Config, ModelConfig
 from common.model import specs as model_specs
 from common.model.specs import ModelSpec
 from keras_impl.batch_norm import BatchNormalization
 
 LayerType = TypeVar("LayerType", bound=model_specs.Layer)
+
+
+def set_precision(config: Config) -> None:
+    """Set the dtype of the models and optimizers built from now on."""
+    keras.config.set_floatx(config.model.dtype)
+    if config.device.mixed_precision:
+        keras.mixed_precision.set_global_policy("mixed_float16")
 
 
 def build_model(spec: ModelSpec, config: ModelConfig) -> keras.Model:

@@ -10,14 +10,11 @@ from keras import ops
 from common.config import (
     INITIAL_LOSS_SCALE,
     LOSS_SCALE_GROWTH_STEPS,
-    DeviceConfig,
+    Config,
     ModelConfig,
     OptimizerConfig,
 )
-from common.model.specs import ModelSpec
-from common.model.weights import Weights
 from keras_impl import update_rules
-from keras_impl.weights import weight_maps
 
 
 @keras.saving.register_keras_serializable(package="horovod_twins")
@@ -41,10 +38,10 @@ class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="horovod_twins")
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
-    """Keras' own, but for the learning rate: an update that an overflow leaves out uses up its rate, as in PyTorch."""
+    """Keras' own, but for the learning rate: an update that an overflow skips uses up its rate, as in PyTorch."""
 
     def build(self, var_list: Any) -> None:
-        """Adds a count of steps, left out or not, and shows it to the schedule."""
+        """Adds a count of steps, skipped or not, and gives it to the schedule."""
         self.steps = self.add_variable(shape=(), dtype="int", initializer="zeros", aggregation="none", name="steps")
         super().build(var_list)
         schedule = self.inner_optimizer._learning_rate
@@ -59,10 +56,15 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         super().apply(grads, trainable_variables)
 
 
-def build_optimizer(
-    model: keras.Model, config: OptimizerConfig, *, learning_rates: np.ndarray, device: DeviceConfig
-) -> keras.optimizers.Optimizer:
-    """Return the update rule over all weights of the model."""
+def build_optimizer(model: keras.Model, settings: Config, *, learning_rates: np.ndarray) -> keras.optimizers.Optimizer:
+    """Return the update rule over all weights of the model.
+
+    Args:
+        model: on its device.
+        settings: of the run.
+        learning_rates: (updates,) which the optimizer looks up, update by update; the last one holds for all after it.
+    """
+    config = settings.optimizer
     rates = LearningRates(learning_rates.tolist())
     decay = config.weight_decay
     if config.optimizer == "sgd":
@@ -72,7 +74,7 @@ def build_optimizer(
     else:
         rule = update_rules.Adam if config.optimizer == "adam" else update_rules.AdamW
         optimizer = rule(rates, beta_1=config.beta1, beta_2=config.beta2, epsilon=config.epsilon, weight_decay=decay)
-    if device.mixed_precision:
+    if settings.device.mixed_precision:
         optimizer = LossScaleOptimizer(
             optimizer, initial_scale=INITIAL_LOSS_SCALE, dynamic_growth_steps=LOSS_SCALE_GROWTH_STEPS
         )
@@ -80,50 +82,21 @@ def build_optimizer(
     return optimizer
 
 
-def build_loss(config: OptimizerConfig, model_config: ModelConfig) -> Any:
-    """Return the loss of `compile`: labels (batch,), linear outputs (batch, outputs) -> mean over the batch."""
+def loss_per_sample(outputs: Any, labels: Any, *, config: OptimizerConfig, model_config: ModelConfig) -> Any:
+    """Return (batch,) losses, of the dtype of the outputs, or float32 if that is less precise.
+
+    Args:
+        outputs: (batch, outputs), linear.
+        labels: (batch,) int64.
+        config: names the loss.
+        model_config: names the activation that mse sees.
+    """
+    outputs = ops.cast(outputs, keras.backend.result_type(outputs.dtype, "float32"))
     if config.loss == "cross_entropy":
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-    def mse(labels: Any, outputs: Any) -> Any:
-        if model_config.output_activation == "sigmoid":
-            outputs = ops.sigmoid(outputs)
-        elif model_config.output_activation == "softmax":
-            outputs = ops.softmax(outputs, axis=-1)
-        labels = ops.reshape(ops.cast(labels, "int32"), (-1,))  # Keras adds an axis to labels of one number a sample
-        target = ops.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype)
-        return ops.mean(ops.square(outputs - target), axis=-1)
-
-    return mse
-
-
-def export_state(model: keras.Model, optimizer: keras.optimizers.Optimizer, *, spec: ModelSpec) -> Weights:
-    """Return the optimizer's state as "<parameter>.<slot>" -> array in the layout of the weights file, and "step"."""
-    names, maps = _trainable(model, spec)
-    scalars, slots = update_rules.export_state(optimizer, names=names)
-    arrays = {name: np.atleast_1d(value) for name, value in scalars.items()}
-    for name, values in slots.items():
-        for slot, array in values.items():
-            arrays[f"{name}.{slot}"] = np.ascontiguousarray(maps[name].to_file(array))
-    return arrays
-
-
-def import_state(
-    model: keras.Model, optimizer: keras.optimizers.Optimizer, arrays: Weights, *, spec: ModelSpec
-) -> None:
-    """Put back what `export_state` returned."""
-    names, maps = _trainable(model, spec)
-    scalars = {name: array[0] for name, array in arrays.items() if "." not in name}
-    slots: dict[str, dict[str, np.ndarray]] = {name: {} for name in names}
-    for key, array in arrays.items():
-        name, _, slot = key.rpartition(".")
-        if name:
-            slots[name][slot] = maps[name].from_file(array)
-    update_rules.import_state(optimizer, names=names, scalars=scalars, slots=slots)
-
-
-def _trainable(model: keras.Model, spec: ModelSpec) -> tuple[list[str], dict[str, Any]]:
-    """Return the file's names of the trainable variables in the model's order, and all maps."""
-    maps = weight_maps(model, spec)
-    names = {id(weight.variable): name for name, weight in maps.items()}
-    return [names[id(variable)] for variable in model.trainable_variables], maps
+        return ops.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
+    if model_config.output_activation == "sigmoid":
+        outputs = ops.sigmoid(outputs)
+    elif model_config.output_activation == "softmax":
+        outputs = ops.softmax(outputs, axis=-1)
+    target = ops.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype)
+    return ops.mean(ops.square(outputs - target), axis=-1)

@@ -22,10 +22,11 @@ from common.model.weights import Weights
 from common.training.entry_point import exit_rank
 from common.training.run_setup import RunSetup
 from keras_impl import distributed
-from keras_impl.data import training_data
+from keras_impl.data import ShardedData
 from keras_impl.loop import Trainer
 from keras_impl.models import build_model
-from keras_impl.optimizers import build_loss, build_optimizer, export_state, import_state
+from keras_impl.optimizers import build_optimizer, loss_per_sample
+from keras_impl.state import TrainingState
 from keras_impl.weights import get_weights, load_weights, weight_maps
 
 
@@ -41,36 +42,22 @@ class Twin:
     """Keras' training, update by update."""
 
     def __init__(self, setup: RunSetup, learning_rates: np.ndarray, comm: Communicator) -> None:
-        config, spec = setup.config, setup.spec
-        self.setup, self.learning_rates, self.comm = setup, learning_rates, comm
-        _forget_last_model(config.model.dtype)
-        self.model = build_model(spec, config.model)
-        load_weights(self.model, setup.first_weights, spec=spec)
-        optimizer = build_optimizer(self.model, config.optimizer, learning_rates=learning_rates, device=config.device)
-        self.optimizer = distributed.wrap_optimizer(optimizer, model=self.model, config=config.device, comm=comm)
-        distributed.broadcast_state(self.model, self.optimizer, spec=spec, comm=comm)
-        self.trainer = Trainer(self.model, self.optimizer, config=config, phases=Phases(), distributed=comm.size > 1)
+        self.comm = comm
+        _forget_last_model(setup.config.model.dtype)
+        model = build_model(setup.spec, setup.config.model)
+        optimizer = build_optimizer(model, setup.config, learning_rates=learning_rates)
+        optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
+        self.state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
+        self.state.restore(setup.first_weights)
+        distributed.broadcast_state(self.state, comm=comm)
+        self.trainer = Trainer(self.state, ShardedData(setup, comm=comm, device="cpu"), phases=Phases())
 
     def update(self, number: int) -> Sums:
         """Make an update, counted from 1; return this rank's sums over its batch, as the weights were before."""
-        batches = training_data(self.setup, epoch=number, comm=self.comm)
-        sums, _, _ = self.trainer.train_epoch(batches, epoch=number, advance=lambda _: None)
-        distributed.average_batch_norm(self.model, spec=self.setup.spec, comm=self.comm)
-        return sums
-
-    def weights(self) -> Weights:
-        """Return weights and running statistics."""
-        return get_weights(self.model, spec=self.setup.spec)
-
-    def optimizer_state(self) -> Weights:
-        """Return "<parameter>.<slot>" -> array and, where it counts updates, "step"."""
-        return export_state(self.model, self.optimizer, spec=self.setup.spec)
-
-    def put(self, weights: Weights, optimizer_state: Weights) -> None:
-        """Take weights and optimizer state; without any the optimizer stays as it is."""
-        load_weights(self.model, weights, spec=self.setup.spec)
-        if optimizer_state:
-            import_state(self.model, self.optimizer, optimizer_state, spec=self.setup.spec)
+        self.trainer.start_epoch(number)
+        self.trainer.train_segment(1)
+        distributed.average_batch_norm(self.state, comm=self.comm)
+        return self.trainer.result().sums
 
 
 def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> Arrays:
@@ -88,8 +75,10 @@ def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> 
     images, labels = random_batch(spec)
     with tf.GradientTape() as tape:
         logits = model(images.astype(dtype), training=training)
-        # Keras' `compile` takes the mean over the samples where the loss has not.
-        losses = [tf.reduce_mean(build_loss(optimizer, end)(labels, logits)) for optimizer, end in LOSSES.values()]
+        losses = [
+            tf.reduce_mean(loss_per_sample(logits, labels, config=optimizer, model_config=end))
+            for optimizer, end in LOSSES.values()
+        ]
         total = tf.add_n(losses)
     arrays = {"outputs": logits.numpy()}
     arrays |= {f"loss/{name}": np.array([float(loss)]) for name, loss in zip(LOSSES, losses, strict=True)}

@@ -30,14 +30,14 @@ def check(config: DeviceConfig) -> int:
 
     def exchange(values: np.ndarray) -> tuple[np.ndarray, float]:
         tensor = tf.constant(values)
-        distributed.synchronize()
+        distributed.synchronize(device)
         began = time.perf_counter()
         total = hvd.allreduce(tensor, op=hvd.Sum, name="preflight")
-        distributed.synchronize()
+        distributed.synchronize(device)
         seconds = time.perf_counter() - began
         return total.numpy(), seconds
 
-    return check_exchange(ranks, device=str(device), exchange=exchange)
+    return check_exchange(ranks, device=device, exchange=exchange)
 
 
 if __name__ == "__main__":

@@ -9,27 +9,23 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Literal
 
 import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
-import keras
 
 from common.config import Config
-from common.data.sharding import evaluation_range
 from common.distributed.communicator import Communicator
-from common.measurement.metrics import Sums
-from common.model.weights import Weights
-from common.run_folder.checkpoints import EpochProgress
+from common.run_folder.checkpoints import Checkpoint, PartialEpoch
 from common.training.entry_point import exit_rank, program_name, read_settings, run_program, wants_timeline
-from common.training.journal import EpochResult, Journal
-from common.training.run_setup import prepare_run
+from common.training.measured import NOT_MEASURED
+from common.training.run_setup import prepare_on_all_ranks
+from common.training.session import Session
 from keras_impl import distributed
-from keras_impl.data import evaluation_data, training_data
-from keras_impl.loop import Trainer, seed_dropout
-from keras_impl.models import build_model
-from keras_impl.optimizers import build_optimizer, export_state, import_state
+from keras_impl.data import ShardedData
+from keras_impl.loop import Trainer
+from keras_impl.models import build_model, set_precision
+from keras_impl.optimizers import build_optimizer
 from keras_impl.profiled import ProfiledTrainer
-from keras_impl.weights import get_weights, load_weights
+from keras_impl.state import TrainingState
 
 PROGRAM = program_name(__file__)
 
@@ -42,115 +38,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_program(train, settings, comm=comm, framework="keras", program=PROGRAM)
 
 
-def train(config: Config, comm: Communicator, journal: Journal) -> None:
+def train(config: Config, comm: Communicator, session: Session) -> None:
     """Train, validate and test as the settings say."""
-    # Horovod 2/7 - pin: one GPU per local rank, or a share of the cores, so that ranks do not fight over one device.
+    # Horovod 2/7 - pin: one GPU per local rank, or a share of the cores, so that ranks do not compete for one device.
     device, threads = distributed.pin_device(config.device, comm)
 
-    # Horovod 3/7 - shard: each rank takes its part of every global batch; data.py asks for it by rank and size.
-    with comm.propagate_errors("preparing the data"):
-        setup = prepare_run(config, size=comm.size, progress=journal.console.bars)
-    checkpoint = journal.start(setup, device=device, threads=threads)
-    spec = setup.spec
+    setup = prepare_on_all_ranks(config, comm=comm, progress=session.console.bars)
+    checkpoint = session.start(setup, device=device, threads=threads)
+    # Horovod 3/7 - shard: each rank reads its own part of every global batch.
+    data = ShardedData(setup, comm=comm, device=device)
 
-    keras.config.set_floatx(config.model.dtype)
-    if config.device.mixed_precision:
-        keras.mixed_precision.set_global_policy("mixed_float16")
-    model = build_model(spec, config.model)
-    load_weights(model, checkpoint.weights if checkpoint else setup.first_weights, spec=spec)
-
-    # Horovod 4/7 - scale: more ranks make larger batches, which bear larger steps; a warm-up leads there.
-    learning_rates = setup.learning_rates
-    optimizer = build_optimizer(model, config.optimizer, learning_rates=learning_rates, device=config.device)
-
+    set_precision(config)
+    model = build_model(setup.spec, config.model)
+    # Horovod 4/7 - scale: more ranks make larger batches, which allow larger steps; a warm-up leads there.
+    learning_rates = setup.scaled_learning_rates()
+    optimizer = build_optimizer(model, config, learning_rates=learning_rates)
     # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update.
-    if not config.record.profile:  # which averages them itself, to take the time of it
-        optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config.device, comm=comm)
-    if checkpoint:
-        import_state(model, optimizer, checkpoint.optimizer_state, spec=spec)
+    optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config, comm=comm)
 
-    def weights() -> Weights:
-        return get_weights(model, spec=spec)
+    state = TrainingState(model, optimizer, spec=setup.spec, config=config)
+    start = checkpoint or Checkpoint(0, 0, setup.first_weights, {})
+    state.restore(start.weights, start.optimizer_state)
+    # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they compare them.
+    distributed.broadcast_state(state, comm=comm)
+    comm.check_same_weights(state.export_weights(), when="after the broadcast")
 
-    def optimizer_state() -> Weights:
-        return export_state(model, optimizer, spec=spec)
-
-    # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they prove it.
-    distributed.broadcast_state(model, optimizer, spec=spec, comm=comm)
-    journal.check_weights(weights(), when="after the broadcast")
-    begun = EpochProgress()
-    if checkpoint and checkpoint.ranks:
-        begun = checkpoint.ranks[comm.rank]
-        # Inside an epoch each rank has BatchNorm statistics of its own.
-        load_weights(model, {**checkpoint.weights, **begun.statistics}, spec=spec)
-
-    if config.record.profile:
-        trainer: Trainer = ProfiledTrainer(model, optimizer, config=config, phases=journal.phases, comm=comm)
-    else:
-        trainer = Trainer(model, optimizer, config=config, phases=journal.phases, distributed=comm.size > 1)
-
-    def evaluate(part: Literal["validation", "test"], *, replicated: bool = False) -> tuple[Sums, float]:
-        split, indices = setup.evaluation_samples(part)
-        rank, size = (0, 1) if replicated else (comm.rank, comm.size)
-        samples = len(evaluation_range(len(indices), rank=rank, size=size))
-        batches = evaluation_data(setup, split, indices, rank=rank, size=size)
-        return trainer.evaluate(batches, phase=part, samples=samples)
-
+    trainer_class = ProfiledTrainer if config.record.profile else Trainer
+    trainer = trainer_class(state, data, phases=session.phases)
     if config.training.evaluate_first and not checkpoint:
-        journal.evaluated_first(evaluate("test")[0])
-    epoch, step = (checkpoint.epoch, checkpoint.step) if checkpoint else (0, 0)
-    goes_on = journal.goes_on(step=step)
-    if goes_on:
-        trainer.warm_up(training_data(setup, epoch=epoch + 1, comm=comm))
-    # Horovod 7/7 - rank 0 only: the journal prints and writes on rank 0; every rank calls it, for the sums over ranks.
-    timeline = journal.timeline_file()
-    if timeline:
-        distributed.start_timeline(timeline)
-    journal.training_starts()
-    while goes_on:
-        epoch += 1
-        seed_dropout(model, seed=config.training.seed, epoch=epoch, rank=comm.rank)
-        if setup.freezes_batch_norm_in(epoch):
-            trainer.freeze_batch_norm(training_data(setup, epoch=epoch, comm=comm))
-        steps = setup.steps_of_epoch(epoch)
-        training, seconds, waiting = trainer.train_epoch(
-            training_data(setup, epoch=epoch, comm=comm, first_step=begun.steps),
-            epoch=epoch,
-            advance=journal.console.steps(steps, title=f"epoch {epoch}/{setup.epochs}", done=begun.steps),
-            parts=journal.parts(
-                epoch, begun=begun, weights=weights, optimizer_state=optimizer_state, progress=trainer.progress
-            ),
-            begun=begun,
-        )
-        distributed.average_batch_norm(model, spec=spec, comm=comm)
-        validation, validation_seconds = Sums(), 0.0
-        if setup.validates_after(epoch):
-            validation, validation_seconds = evaluate(
-                "validation", replicated=config.training.validation == "replicated"
-            )
-        goes_on = journal.epoch_ended(
-            epoch,
-            EpochResult(
-                training=training,
-                training_seconds=seconds,
-                data_wait_seconds=waiting,
-                validation=validation,
-                validation_seconds=validation_seconds,
-            ),
-            weights=weights(),
-            optimizer_state=optimizer_state,
-        )
-        begun = EpochProgress()
-    if timeline:
-        distributed.stop_timeline()
-    test, test_seconds = evaluate("test")
-    journal.finish(
-        test,
-        test_seconds=test_seconds,
-        weights=weights(),
-        peak_device_memory_bytes=distributed.peak_device_memory(device),
-        profiler=trainer.profiler,
-    )
+        session.record_initial_test(trainer.evaluate("test"))
+    epoch, partial = start.epoch, start.partial_epoch(comm.rank)
+    is_complete = session.is_complete(step=start.step)
+    if not is_complete:
+        trainer.warm_up(epoch + 1)
+    with distributed.timeline(session.timeline_file()):
+        checkpointer = session.start_training(checkpoint)
+        while not is_complete:
+            epoch += 1
+            advance = session.progress_bar(epoch, done=partial.steps)
+            trainer.start_epoch(epoch, partial)
+            while trainer.steps_left:
+                trainer.train_segment(checkpointer.next_segment(trainer.steps_left), advance=advance)
+                checkpointer.save_if_due(trainer)
+            distributed.average_batch_norm(state, comm=comm)
+            validation = trainer.evaluate("validation") if setup.validates_after(epoch) else NOT_MEASURED
+            seconds = checkpointer.save_epoch(epoch, state)
+            # Horovod 7/7 - rank 0 only: one rank prints and writes; the recorder of every other rank does nothing.
+            is_complete = session.record_epoch(epoch, trainer, validation, checkpoint_seconds=seconds)
+            checkpointer.remove_old()
+            partial = PartialEpoch()
+    session.finish(trainer, trainer.evaluate("test"), peak_memory_bytes=distributed.peak_device_memory(device))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from common.checks.bench_turns import MEMORY_BATCHES, Train, measure, read_settings, with_steps
@@ -22,11 +21,11 @@ from common.measurement.timing import Phases
 from common.training.entry_point import exit_rank
 from common.training.run_setup import RunSetup
 from torch_impl import distributed
-from torch_impl.data import training_data
+from torch_impl.data import ShardedData
 from torch_impl.loop import Trainer
 from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer
-from torch_impl.weights import load_weights
+from torch_impl.state import TrainingState
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,56 +49,57 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
         config = replace(config, device=replace(config.device, gradient_groups="each"))
         setup = replace(setup, config=config)
     device, _ = distributed.pin_device(setup.config.device, comm)
-    model = build_model(setup.spec, setup.config.model)
-    load_weights(model, setup.first_weights, spec=setup.spec)
-    model.to(device)
-    optimizer = build_optimizer(model, setup.config.optimizer, learning_rate=setup.config.optimizer.learning_rate)
+    model = build_model(setup.spec, setup.config.model).to(device)
+    optimizer = build_optimizer(model, setup.config, learning_rates=_learning_rates(setup))
+    state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
+    state.restore(setup.first_weights)
+    data = ShardedData(setup, comm=comm, device=device)
     if name == "bare":
-        return bare_loop(model, optimizer, setup=setup, comm=comm, device=device)
+        return bare_loop(state, data)
     if name == "np2_ddp":
-        return trainer_epochs(DistributedDataParallel(model), optimizer, setup=setup, comm=comm, device=device)
-    optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config.device, comm=comm)
-    distributed.broadcast_state(model, optimizer, comm=comm)
-    return trainer_epochs(model, optimizer, setup=setup, comm=comm, device=device)
+        state.model = DistributedDataParallel(model)
+        return trainer_epochs(state, data)
+    state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
+    distributed.broadcast_state(state, comm=comm)
+    return trainer_epochs(state, data)
 
 
-def bare_loop(
-    model: nn.Module, optimizer: torch.optim.Optimizer, *, setup: RunSetup, comm: Communicator, device: torch.device
-) -> Train:
-    """Return the least that trains: forward, loss, backward, step on batches that lie in memory."""
-    some = with_steps(setup, size=1, steps=min(MEMORY_BATCHES, setup.steps_per_epoch))
-    batches = list(training_data(some, epoch=1, comm=comm, device=device))
+def bare_loop(state: TrainingState, data: ShardedData) -> Train:
+    """Return the least that trains: forward, loss, backward, step on batches that are in memory."""
+    setup = with_steps(data.setup, size=1, steps=min(MEMORY_BATCHES, data.setup.steps_per_epoch))
+    batches = list(ShardedData(setup, comm=data.comm, device=data.device).training(1))
 
     def train(epoch: int, steps: int) -> float:
-        model.train()
-        distributed.synchronize(device)
+        state.model.train()
+        distributed.synchronize(data.device)
         started = time.perf_counter()
         for images, labels in itertools.islice(itertools.cycle(batches), steps):
-            optimizer.zero_grad()
-            F.cross_entropy(model(images), labels).backward()
-            optimizer.step()
-        distributed.synchronize(device)
+            state.optimizer.zero_grad()
+            F.cross_entropy(state.model(images), labels).backward()
+            state.optimizer.step()
+        distributed.synchronize(data.device)
         return time.perf_counter() - started
 
     return train
 
 
-def trainer_epochs(
-    model: nn.Module, optimizer: torch.optim.Optimizer, *, setup: RunSetup, comm: Communicator, device: torch.device
-) -> Train:
+def trainer_epochs(state: TrainingState, data: ShardedData) -> Train:
     """Return the epochs of our trainer, fed by its own data path."""
-    trainer = Trainer(model, optimizer, config=setup.config, device=device, phases=Phases())
+    trainer = Trainer(state, data, learning_rates=_learning_rates(data.setup), phases=Phases())
 
     def train(epoch: int, steps: int) -> float:
-        some = with_steps(setup, size=comm.size, steps=steps)
-        _, seconds, _ = trainer.train_epoch(
-            training_data(some, epoch=epoch, comm=comm, device=device),
-            learning_rates=np.full(steps, setup.config.optimizer.learning_rate),
-            advance=lambda _: None,
-        )
-        return seconds
+        setup = with_steps(data.setup, size=data.comm.size, steps=steps)
+        trainer.data = ShardedData(setup, comm=data.comm, device=data.device)
+        trainer.start_epoch(epoch)
+        trainer.train_segment(steps)
+        return trainer.result().seconds
 
     return train
+
+
+def _learning_rates(setup: RunSetup) -> np.ndarray:
+    """Return the one learning rate of all steps: a benchmark has no schedule."""
+    return np.array([setup.config.optimizer.learning_rate])
 
 
 def ddp_ranks() -> Communicator:

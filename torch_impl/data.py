@@ -1,59 +1,73 @@
 """Batches of `common.data.batches` as tensors on the device."""
 
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from common.data.batches import evaluation_batches, prefetch, training_batches
-from common.data.loading import Split
 from common.distributed.communicator import Communicator
 from common.training.run_setup import RunSetup
 
+Batches = Iterator[tuple[Tensor, Tensor]]
 
-def training_data(
-    setup: RunSetup, *, epoch: int, comm: Communicator, device: torch.device, first_step: int = 0
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the batches of one epoch of this rank: images (batch, channels, height, width), labels (batch,) int64.
 
-    Those of the steps before `first_step` are left out.
+class ShardedData:
+    """This rank's part of the samples.
+
+    Args:
+        setup: samples, batch size and steps.
+        comm: this rank among all.
+        device: where the batches go.
     """
-    batches = training_batches(
-        setup.dataset.train,
-        setup.training_indices,
-        seed=setup.config.training.seed,
-        epoch=epoch,
-        batch_size=setup.config.training.batch_size,
-        rank=comm.rank,
-        size=comm.size,
-        table=setup.table,
-        steps=setup.steps_of_epoch(epoch),
-        first_step=first_step,
-    )
-    # On a CPU all cores compute already: a thread that makes batches ahead would only take turns with them.
-    return _on_device(prefetch(batches) if device.type == "cuda" else batches, device)
 
+    def __init__(self, setup: RunSetup, *, comm: Communicator, device: torch.device) -> None:
+        self.setup = setup
+        self.comm = comm
+        self.device = device
 
-def evaluation_data(
-    setup: RunSetup, split: Split, indices: np.ndarray, *, rank: int, size: int, device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield this rank's part of some samples, each sample once over all ranks."""
-    batches = evaluation_batches(
-        split,
-        indices,
-        batch_size=setup.config.training.eval_batch_size,
-        rank=rank,
-        size=size,
-        table=setup.table,
-    )
-    return _on_device(batches, device)
+    def training(self, epoch: int, *, first_step: int = 0) -> Batches:
+        """Yield this rank's batches of an epoch: images (batch, channels, height, width), labels (batch,) int64.
 
+        Args:
+            epoch: its number, from 1; it decides on the order of the samples.
+            first_step: the batches of the steps before it are skipped.
+        """
+        config = self.setup.config.training
+        batches = training_batches(
+            self.setup.dataset.train,
+            self.setup.training_indices,
+            seed=config.seed,
+            epoch=epoch,
+            batch_size=config.batch_size,
+            rank=self.comm.rank,
+            size=self.comm.size,
+            table=self.setup.table,
+            steps=self.setup.steps_of_epoch(epoch),
+            first_step=first_step,
+        )
+        # On a CPU all cores compute already: a thread that makes batches ahead would only compete for them.
+        return self._on_device(prefetch(batches) if self.device.type == "cuda" else batches)
 
-def _on_device(
-    batches: Iterable[tuple[np.ndarray, np.ndarray]], device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
-    for images, labels in batches:
-        # The channels lie last in memory, which PyTorch calls channels_last: no copy is made.
-        tensor = torch.from_numpy(images).permute(0, 3, 1, 2)
-        yield tensor.to(device, non_blocking=True), torch.from_numpy(labels).to(device, non_blocking=True)
+    def evaluation(self, part: Literal["validation", "test"]) -> Batches:
+        """Yield this rank's batches of an evaluation, each sample once over all ranks, or on each if replicated."""
+        config = self.setup.config.training
+        split, indices = self.setup.evaluation_samples(part)
+        is_replicated = part == "validation" and config.validation == "replicated"
+        batches = evaluation_batches(
+            split,
+            indices,
+            batch_size=config.eval_batch_size,
+            rank=0 if is_replicated else self.comm.rank,
+            size=1 if is_replicated else self.comm.size,
+            table=self.setup.table,
+        )
+        return self._on_device(batches)
+
+    def _on_device(self, batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> Batches:
+        for images, labels in batches:
+            # The channels are last in memory, which PyTorch calls channels_last: no copy is made.
+            tensor = torch.from_numpy(images).permute(0, 3, 1, 2)
+            yield tensor.to(self.device, non_blocking=True), torch.from_numpy(labels).to(self.device, non_blocking=True)

@@ -1,22 +1,26 @@
 """The Horovod steps in PyTorch: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import horovod.torch as hvd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from common.config import DeviceConfig
+from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator, join, threads_per_rank
 from common.distributed.pinning import choose_gpu
 from common.utils.cores import usable_cores
+from torch_impl.state import TrainingState
 
 
 def init(*, timeline: bool = False) -> Communicator:
     """Join the other processes of this run; one process alone is a run of one rank.
 
     Args:
-        timeline: whether `start_timeline` will be called.
+        timeline: whether `timeline` will be used.
     """
     return join(hvd, timeline=timeline)
 
@@ -38,75 +42,85 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[torch.device, 
 
 
 def wrap_optimizer(
-    optimizer: torch.optim.Optimizer, *, model: nn.Module, config: DeviceConfig, comm: Communicator
+    optimizer: torch.optim.Optimizer, *, model: nn.Module, config: Config, comm: Communicator
 ) -> torch.optim.Optimizer:
-    """Return the optimizer with gradients averaged over ranks before each update; itself where there is one rank."""
-    if comm.size == 1:
+    """Return the optimizer with gradients averaged over the ranks before each update.
+
+    The optimizer itself is returned where there is one rank, and for `--profile`, whose steps average the gradients.
+    """
+    if comm.size == 1 or config.record.profile:
         return optimizer
     return hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
-        compression=hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none,
+        compression=_compression(config),
         op=hvd.Average,
-        groups=1 if config.gradient_groups == "one" else None,
+        groups=1 if config.device.gradient_groups == "one" else None,
     )
 
 
 def wait_for_all_ranks() -> None:
-    """Return when every rank has come here: a sum of one number, as TensorFlow's Horovod has no barrier."""
+    """Return when every rank has called it: a sum of one number, as TensorFlow's Horovod has no barrier."""
     hvd.allreduce(torch.zeros(1), op=hvd.Sum, name="barrier")
 
 
-def average_gradients(model: nn.Module, *, config: DeviceConfig) -> None:
-    """Average the gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
-    compression = hvd.Compression.fp16 if config.compression == "fp16" else hvd.Compression.none
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+def average_gradients(gradients: Sequence[Tensor], *, config: Config) -> list[Tensor]:
+    """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
+    compression = _compression(config)
     small, contexts = zip(*map(compression.compress, gradients), strict=True)
     averages = hvd.grouped_allreduce(small, op=hvd.Average, name="gradients")
-    for gradient, average, context in zip(gradients, averages, contexts, strict=True):
-        gradient.copy_(compression.decompress(average, context))
+    return [compression.decompress(average, context) for average, context in zip(averages, contexts, strict=True)]
 
 
-def broadcast_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, comm: Communicator) -> None:
+def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
     """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0.
 
-    Not by `hvd.broadcast_optimizer_state`: where there is no state yet it makes some by a step with zero gradients,
-    which counts as Adam's first and lets AdamW shrink the weights. No state means all zeros: nothing is to be sent.
+    Not by `hvd.broadcast_optimizer_state`: without a state it creates one by a step with zero gradients, which counts
+    as Adam's first and lets AdamW shrink the weights. No state means all zeros: there is nothing to send.
     """
     if comm.size > 1:
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        state = [
+        hvd.broadcast_parameters(state.model.state_dict(), root_rank=0)
+        slots = [
             (f"{name}.{slot}", value)
-            for name, parameter in model.named_parameters()
-            for slot, value in sorted(optimizer.state.get(parameter, {}).items())
-            if isinstance(value, torch.Tensor)
+            for name, parameter in state.model.named_parameters()
+            for slot, value in sorted(state.optimizer.state.get(parameter, {}).items())
+            if isinstance(value, Tensor)
         ]
-        hvd.broadcast_parameters(state, root_rank=0)
+        hvd.broadcast_parameters(slots, root_rank=0)
 
 
-def average_batch_norm(model: nn.Module, *, comm: Communicator) -> None:
-    """Average the running means and variances over ranks, in one grouped allreduce."""
-    statistics = [buffer for name, buffer in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
+def average_batch_norm(state: TrainingState, *, comm: Communicator) -> None:
+    """Average the running means and variances over ranks, in one grouped all-reduce."""
+    buffers = state.model.named_buffers()
+    statistics = [buffer for name, buffer in buffers if name.endswith(("running_mean", "running_var"))]
     if comm.size > 1 and statistics:
         hvd.grouped_allreduce_(statistics, op=hvd.Average, name="batch_norm")
 
 
-def start_timeline(file: Path) -> None:
-    """Let Horovod write what it does from now on, as trace events; every rank calls it, the first one writes."""
-    hvd.start_timeline(str(file))
+@contextmanager
+def timeline(file: Path | None) -> Iterator[None]:
+    """Let Horovod record what it does in the block as trace events; every rank calls this, rank 0 writes.
 
-
-def stop_timeline() -> None:
-    """End the timeline's file."""
-    hvd.stop_timeline()
+    Args:
+        file: of the events; None records nothing.
+    """
+    if file:
+        hvd.start_timeline(str(file))
+    yield
+    if file:
+        hvd.stop_timeline()
 
 
 def peak_device_memory(device: torch.device) -> int | None:
-    """Return the most bytes that tensors have taken on this rank's GPU; None on a CPU."""
+    """Return the most bytes that tensors have occupied on this rank's GPU; None on a CPU."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all its work, before a clock is read."""
+    """Wait until the device has finished all its work, before a clock is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def _compression(config: Config) -> Any:
+    return hvd.Compression.fp16 if config.device.compression == "fp16" else hvd.Compression.none

@@ -1,6 +1,6 @@
-"""The explicit loop of PyTorch: train an epoch, evaluate."""
+"""The explicit loop of PyTorch: train an epoch in segments, evaluate."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Literal
 
@@ -8,167 +8,178 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from common.config import INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS, Config
 from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases, Timer, timed
-from common.model.weights import Weights
-from common.run_folder.checkpoints import EpochProgress
+from common.run_folder.checkpoints import PartialEpoch
+from common.training.measured import Measured
+from torch_impl.data import Batches, ShardedData
 from torch_impl.distributed import synchronize
 from torch_impl.optimizers import loss_per_sample
-
-Batches = Iterator[tuple[Tensor, Tensor]]
-NOT_BEGUN = EpochProgress()
+from torch_impl.state import TrainingState
 
 
 class Trainer:
-    """Holds what a step needs: model, optimizer, settings, device."""
+    """Trains and evaluates on one rank.
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        *,
-        config: Config,
-        device: torch.device,
-        phases: Phases,
-    ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.config = config
-        self.device = device
+    Args:
+        state: model and optimizer, which it changes.
+        data: this rank's samples.
+        learning_rates: (updates of the run,) one per update; the last one holds for all after it.
+        phases: the clock of this rank.
+
+    Attributes:
+        epoch: the current one, from 1.
+        profiler: the clock of the parts of a step, where they are timed.
+    """
+
+    profiler: Profiler | None = None
+
+    def __init__(self, state: TrainingState, data: ShardedData, *, learning_rates: np.ndarray, phases: Phases) -> None:
+        self.state = state
+        self.data = data
+        self.learning_rates = learning_rates
         self.phases = phases
-        self.profiler: Profiler | None = None
-        self.frozen_layers: list[nn.Module] = []
-        self.scaler = torch.amp.GradScaler(
-            device.type,
-            init_scale=INITIAL_LOSS_SCALE,
-            growth_interval=LOSS_SCALE_GROWTH_STEPS,
-            enabled=config.device.mixed_precision,
-        )
+        self.epoch = 0
 
-    def freeze_batch_norm(self) -> None:
-        """From now on BatchNorm normalises with its running statistics in training, too, and they stay as they are."""
-        self.frozen_layers = [layer for layer in self.model.modules() if isinstance(layer, nn.BatchNorm2d)]
+    @property
+    def steps_left(self) -> int:
+        """Updates of the epoch that remain."""
+        return self.data.setup.steps_of_epoch(self.epoch) - self._steps_done
 
-    def train_epoch(
-        self,
-        batches: Batches,
-        *,
-        learning_rates: np.ndarray,
-        advance: Callable[[int], object],
-        parts: Iterable[int] | None = None,
-        begun: EpochProgress = NOT_BEGUN,
-    ) -> tuple[Sums, float, float]:
-        """Train on the batches of one epoch, or on those that are left of it.
+    def start_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> None:
+        """Prepare an epoch: batches, sums, dropout masks, BatchNorm.
 
         Args:
-            batches: images (batch, channels, height, width), labels (batch,) int64, on the device.
-            learning_rates: (steps,), one for each batch.
-            advance: told of every step, for a bar.
-            parts: numbers of steps, each asked for when those before are done; None: all are one part.
-            begun: what was done of the epoch before, as `progress` returned it.
-
-        Returns:
-            Sums of this rank over the epoch (as the weights were at each step), seconds of training, and the part of
-            them spent waiting for data (on a CPU: making them, as no thread makes them ahead).
+            epoch: its number, from 1.
+            partial: what was done of it before, as `partial_epoch` returned it, with BatchNorm statistics.
         """
-        self.model.train()
-        for layer in self.frozen_layers:
-            layer.eval()
-        # Sums stay on the device: reading them at every step would make it wait for each. One sum for each place in the
-        # batch, as all batches have one size: adding up within the batch is left for the end of the epoch.
-        batch_size = self.config.training.batch_size
-        losses_of_places = torch.zeros(batch_size, dtype=torch.float64, device=self.device)
-        correct_of_places = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
-        self._sums = {"losses_of_places": losses_of_places, "correct_of_places": correct_of_places}
-        self._restore(begun.state)
-        self._waiting = Timer(begun.data_wait_seconds)
-        batches, rates = timed(batches, self._waiting), iter(learning_rates)
-        with self.phases.phase(
-            "training", synchronize=self._synchronize, before=begun.training_seconds
-        ) as self._training:
-            for steps in parts or [len(learning_rates)]:
-                part: Batches = islice(batches, steps)
-                if self.profiler:
-                    part = self.profiler.steps(part)
-                for learning_rate, (images, labels) in zip(islice(rates, steps), part, strict=True):
-                    outputs, losses = self._step(images, labels, float(learning_rate))
-                    losses_of_places += losses
-                    correct_of_places += outputs.argmax(dim=1) == labels
-                    advance(1)
-        samples = batch_size * (begun.steps + len(learning_rates))
-        sums = Sums(float(losses_of_places.sum()), float(correct_of_places.sum()), samples)
-        return sums, self._training.seconds, self._waiting.seconds
+        partial = partial or PartialEpoch()
+        self.epoch, self._steps_done = epoch, partial.steps
+        self._seconds, self._waiting = partial.training_seconds, Timer(partial.data_wait_seconds)
+        self._batches = timed(self.data.training(epoch, first_step=partial.steps), self._waiting)
+        # Sums stay on the device: reading them at every step would make it wait for each. One sum per place in the
+        # batch, as all batches have one size: the sum within the batch is taken once, at the end of the epoch.
+        places, device = self.data.setup.config.training.batch_size, self.data.device
+        self._losses_of_places = torch.zeros(places, dtype=torch.float64, device=device)
+        self._correct_of_places = torch.zeros(places, dtype=torch.int64, device=device)
+        self._seed_dropout()
+        self._restore(partial)
 
-    def progress(self) -> EpochProgress:
-        """Return what this rank has of the epoch that lasts, between two parts of it, in a pause of the training."""
-        state = {name: tensor.cpu().numpy().copy() for name, tensor in self._sums.items()}
+    def train_segment(self, steps: int, *, advance: Callable[[int], object] = lambda steps: None) -> None:
+        """Train on the next batches of the epoch.
+
+        Args:
+            steps: number of batches.
+            advance: called with the number of steps done since the last call, for a progress bar.
+        """
+        first = self.data.setup.steps_after(self.epoch - 1) + self._steps_done
+        with self.phases.phase("training", synchronize=self._synchronize) as segment:
+            self._train_mode()
+            batches: Batches = islice(self._batches, steps)
+            if self.profiler:
+                batches = self.profiler.steps(batches)
+            for step, (images, labels) in enumerate(batches, start=first):
+                learning_rate = self.learning_rates[min(step, len(self.learning_rates) - 1)]
+                outputs, losses = self._step(images, labels, float(learning_rate))
+                self._losses_of_places += losses
+                self._correct_of_places += outputs.argmax(dim=1) == labels
+                advance(1)
+        self._seconds += segment.seconds
+        self._steps_done += steps
+
+    def result(self) -> Measured:
+        """Return the sums of this rank over the epoch so far, as the weights were at each step, and its time.
+
+        On a CPU waiting for data includes making the batches, as no thread makes them ahead.
+        """
+        samples = self._steps_done * self.data.setup.config.training.batch_size
+        sums = Sums(float(self._losses_of_places.sum()), float(self._correct_of_places.sum()), samples)
+        return Measured(sums=sums, seconds=self._seconds, data_wait_seconds=self._waiting.seconds)
+
+    def partial_epoch(self) -> PartialEpoch:
+        """Return what this rank has of the epoch so far; its BatchNorm statistics are among the weights."""
+        state = {name: tensor.cpu().numpy().copy() for name, tensor in self._sums().items()}
         state["generator"] = torch.get_rng_state().numpy()
-        if self.device.type == "cuda":
-            state["device_generator"] = torch.cuda.get_rng_state(self.device).numpy()
-        return EpochProgress(
-            training_seconds=self._training.seconds, data_wait_seconds=self._waiting.seconds, state=state
+        if self.data.device.type == "cuda":
+            state["device_generator"] = torch.cuda.get_rng_state(self.data.device).numpy()
+        return PartialEpoch(
+            steps=self._steps_done,
+            training_seconds=self._seconds,
+            data_wait_seconds=self._waiting.seconds,
+            state=state,
         )
 
-    def _restore(self, state: Weights) -> None:
-        """Put back what stands in `EpochProgress.state`; nothing where an epoch begins."""
-        if state:
-            for name, tensor in self._sums.items():
-                tensor.copy_(torch.from_numpy(state[name]))
-            torch.set_rng_state(torch.from_numpy(state["generator"]))
-            if self.device.type == "cuda":
-                torch.cuda.set_rng_state(torch.from_numpy(state["device_generator"]), self.device)
+    @torch.inference_mode()
+    def evaluate(self, part: Literal["validation", "test"]) -> Measured:
+        """Return the sums of this rank over its samples, in inference mode, and the time."""
+        self.state.model.eval()
+        loss = torch.zeros((), dtype=torch.float64, device=self.data.device)
+        correct = torch.zeros((), dtype=torch.int64, device=self.data.device)
+        samples = 0
+        with self.phases.phase(part, synchronize=self._synchronize) as evaluation:
+            for images, labels in self.data.evaluation(part):
+                outputs, losses = self._forward(images, labels)
+                loss += losses.sum(dtype=torch.float64)
+                correct += (outputs.argmax(dim=1) == labels).sum()
+                samples += len(labels)
+        return Measured(sums=Sums(float(loss), float(correct), samples), seconds=evaluation.seconds)
 
     def _step(self, images: Tensor, labels: Tensor, learning_rate: float) -> tuple[Tensor, Tensor]:
-        for group in self.optimizer.param_groups:
+        for group in self.state.optimizer.param_groups:
             group["lr"] = learning_rate
-        self.optimizer.zero_grad()
+        self.state.optimizer.zero_grad()
         outputs, losses = self._forward(images, labels)
-        if self.config.device.mixed_precision:
-            self.scaler.scale(losses.mean()).backward()
+        if self.state.scaler.is_enabled():
+            self.state.scaler.scale(losses.mean()).backward()
             self._scaled_update()
         else:
             losses.mean().backward()
-            self.optimizer.step()
+            self.state.optimizer.step()
         return outputs.detach(), losses.detach()
 
     def _scaled_update(self) -> None:
-        """Average the gradients first, so that an overflow on one rank makes all ranks leave out the same step."""
-        optimizer: Any = self.optimizer
+        """Average the gradients first, so that an overflow on one rank makes all ranks skip the same step."""
+        optimizer: Any = self.state.optimizer
         if hasattr(optimizer, "skip_synchronize"):  # Horovod's
             optimizer.synchronize()
             with optimizer.skip_synchronize():
-                self.scaler.step(optimizer)
+                self.state.scaler.step(optimizer)
         else:
-            self.scaler.step(optimizer)
-        self.scaler.update()
-
-    @torch.inference_mode()
-    def evaluate(self, batches: Batches, *, phase: Literal["validation", "test"]) -> tuple[Sums, float]:
-        """Return the sums of this rank over the batches, in inference mode, and the seconds it took."""
-        self.model.eval()
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
-        correct = torch.zeros((), dtype=torch.int64, device=self.device)
-        samples = 0
-        with self.phases.phase(phase, synchronize=self._synchronize) as evaluation:
-            for images, labels in batches:
-                outputs, losses = self._forward(images, labels)
-                loss_sum += losses.sum(dtype=torch.float64)
-                correct += (outputs.argmax(dim=1) == labels).sum()
-                samples += len(labels)
-        return Sums(float(loss_sum), float(correct), samples), evaluation.seconds
-
-    def _synchronize(self) -> None:
-        synchronize(self.device)
+            self.state.scaler.step(optimizer)
+        self.state.scaler.update()
 
     def _forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.autocast(self.device.type, dtype=torch.float16, enabled=self.config.device.mixed_precision):
-            outputs = self.model(images)
-        losses = loss_per_sample(outputs, labels, config=self.config.optimizer, model_config=self.config.model)
-        return outputs, losses
+        config = self.state.config
+        with torch.autocast(self.data.device.type, dtype=torch.float16, enabled=config.device.mixed_precision):
+            outputs = self.state.model(images)
+        return outputs, loss_per_sample(outputs, labels, config=config.optimizer, model_config=config.model)
 
+    def _train_mode(self) -> None:
+        self.state.model.train()
+        if self.data.setup.freezes_batch_norm_in(self.epoch):
+            for layer in self.state.model.modules():
+                if isinstance(layer, nn.BatchNorm2d):
+                    layer.eval()
 
-def seed_dropout(*, seed: int, epoch: int, rank: int) -> None:
-    """Give every epoch and rank dropout masks of their own that do not depend on what ran before."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
+    def _sums(self) -> dict[str, Tensor]:
+        return {"losses_of_places": self._losses_of_places, "correct_of_places": self._correct_of_places}
+
+    def _restore(self, partial: PartialEpoch) -> None:
+        """Continue an epoch that was trained in part."""
+        if partial.statistics:  # inside an epoch each rank has BatchNorm statistics of its own
+            self.state.restore({**self.state.export_weights(), **partial.statistics})
+        if partial.state:
+            for name, tensor in self._sums().items():
+                tensor.copy_(torch.from_numpy(partial.state[name]))
+            torch.set_rng_state(torch.from_numpy(partial.state["generator"]))
+            if self.data.device.type == "cuda":
+                torch.cuda.set_rng_state(torch.from_numpy(partial.state["device_generator"]), self.data.device)
+
+    def _seed_dropout(self) -> None:
+        """Give every epoch and rank dropout masks of their own that do not depend on what ran before."""
+        entropy = [self.state.config.training.seed, self.epoch, self.data.comm.rank]
+        torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+    def _synchronize(self) -> None:
+        synchronize(self.data.device)

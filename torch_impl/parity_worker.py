@@ -20,10 +20,11 @@ from common.model.weights import Weights
 from common.training.entry_point import exit_rank
 from common.training.run_setup import RunSetup
 from torch_impl import distributed
-from torch_impl.data import training_data
+from torch_impl.data import ShardedData
 from torch_impl.loop import Trainer
 from torch_impl.models import build_model
-from torch_impl.optimizers import build_optimizer, export_state, import_state, loss_per_sample
+from torch_impl.optimizers import build_optimizer, loss_per_sample
+from torch_impl.state import TrainingState
 from torch_impl.weights import get_weights, load_weights
 
 
@@ -39,36 +40,22 @@ class Twin:
     """PyTorch's training, update by update."""
 
     def __init__(self, setup: RunSetup, learning_rates: np.ndarray, comm: Communicator) -> None:
-        config = setup.config
-        self.setup, self.learning_rates, self.comm = setup, learning_rates, comm
-        self.model = build_model(setup.spec, config.model)
-        load_weights(self.model, setup.first_weights, spec=setup.spec)
-        optimizer = build_optimizer(self.model, config.optimizer, learning_rate=config.optimizer.learning_rate)
-        self.optimizer = distributed.wrap_optimizer(optimizer, model=self.model, config=config.device, comm=comm)
-        distributed.broadcast_state(self.model, self.optimizer, comm=comm)
-        self.trainer = Trainer(self.model, self.optimizer, config=config, device=torch.device("cpu"), phases=Phases())
+        self.comm = comm
+        model = build_model(setup.spec, setup.config.model)
+        optimizer = build_optimizer(model, setup.config, learning_rates=learning_rates)
+        optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
+        self.state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
+        self.state.restore(setup.first_weights)
+        distributed.broadcast_state(self.state, comm=comm)
+        data = ShardedData(setup, comm=comm, device=torch.device("cpu"))
+        self.trainer = Trainer(self.state, data, learning_rates=learning_rates, phases=Phases())
 
     def update(self, number: int) -> Sums:
         """Make an update, counted from 1; return this rank's sums over its batch, as the weights were before."""
-        batches = training_data(self.setup, epoch=number, comm=self.comm, device=self.trainer.device)
-        rate = self.learning_rates[number - 1 : number]
-        sums, _, _ = self.trainer.train_epoch(batches, learning_rates=rate, advance=lambda _: None)
-        distributed.average_batch_norm(self.model, comm=self.comm)
-        return sums
-
-    def weights(self) -> Weights:
-        """Return weights and running statistics."""
-        return get_weights(self.model, spec=self.setup.spec)
-
-    def optimizer_state(self) -> Weights:
-        """Return "<parameter>.<slot>" -> array and, where it counts updates, "step"."""
-        return export_state(self.model, self.optimizer, scaler=self.trainer.scaler)
-
-    def put(self, weights: Weights, optimizer_state: Weights) -> None:
-        """Take weights and optimizer state; without any the optimizer stays as it is."""
-        load_weights(self.model, weights, spec=self.setup.spec)
-        if optimizer_state:
-            import_state(self.model, self.optimizer, optimizer_state, scaler=self.trainer.scaler)
+        self.trainer.start_epoch(number)
+        self.trainer.train_segment(1)
+        distributed.average_batch_norm(self.state, comm=self.comm)
+        return self.trainer.result().sums
 
 
 def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> Arrays:

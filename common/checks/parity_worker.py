@@ -24,6 +24,7 @@ from common.measurement.metrics import Sums
 from common.model.specs import ModelSpec
 from common.model.weights import Weights, load_weights, save_weights
 from common.training.run_setup import RunSetup
+from common.training.trainer import TrainingState
 
 Arrays = dict[str, np.ndarray]
 STATES_AHEAD = 2  # states that wait for the follower; one of ResNet-34 in float64 has half a gigabyte
@@ -62,17 +63,12 @@ class ParityJob:
 class Twin(Protocol):
     """One framework's training, update by update."""
 
+    @property
+    def state(self) -> TrainingState:
+        """Model and optimizer."""
+
     def update(self, number: int) -> Sums:
         """Make an update, counted from 1; return this rank's sums over its batch, as the weights were before."""
-
-    def weights(self) -> Weights:
-        """Return weights and running statistics."""
-
-    def optimizer_state(self) -> Weights:
-        """Return "<parameter>.<slot>" -> array and, where it counts updates, "step"."""
-
-    def put(self, weights: Weights, optimizer_state: Weights) -> None:
-        """Take weights and optimizer state; without any the optimizer stays as it is."""
 
 
 @dataclass(frozen=True)
@@ -138,19 +134,19 @@ def _do_with_twin(job: ParityJob, comm: Communicator, build_twin: BuildTwin, *, 
     setup, rates = make_setup(job.model, job.optimizer, dtype=job.dtype, updates=job.updates, size=comm.size)
     twin = build_twin(setup, rates, comm)
     if job.kind == "start":
-        return twin.weights()
+        return twin.state.export_weights()
     if job.kind == "training":
         return _train(twin, job, comm)
     return (_lead if leads else _follow)(twin, job, comm, folder=folder)
 
 
 def _train(twin: Twin, job: ParityJob, comm: Communicator) -> Arrays:
-    losses, trace, first = [], [], twin.weights()
+    losses, trace, first = [], [], twin.state.export_weights()
     for number in range(1, job.updates + 1):
         losses.append(_loss_of_update(twin, number, comm))
         if job.traced:
-            trace.append(twin.weights())
-    weights = twin.weights()
+            trace.append(twin.state.export_weights())
+    weights = twin.state.export_weights()
     comm.check_same_weights(weights, when=f"after {job.name}")
     arrays = {"losses": np.array(losses), **_named("weights", weights), **_named("state", _state(twin, job.updates))}
     # What does not move proves nothing.
@@ -165,7 +161,7 @@ def _lead(twin: Twin, job: ParityJob, comm: Communicator, *, folder: Path) -> Ar
         if comm.rank == 0:
             _wait(lambda: len(list(folder.glob("*.safetensors"))) < STATES_AHEAD)
             state = _state(twin, number - 1) if number > 1 else {}  # PyTorch makes it at the first update
-            shown = {**_named("weights", twin.weights()), **_named("state", state)}
+            shown = {**_named("weights", twin.state.export_weights()), **_named("state", state)}
             save_weights(_state_file(folder, job, number), shown, durable=False)
         if number <= job.updates:
             losses.append(_loss_of_update(twin, number, comm))
@@ -177,17 +173,17 @@ def _follow(twin: Twin, job: ParityJob, comm: Communicator, *, folder: Path) -> 
     losses, weights_differ, state_differs, moved = [], [], [], []
     weights, state = _shown(folder, job, 1)
     for number in range(1, job.updates + 1):
-        twin.put(weights, state)
+        twin.state.restore(weights, state)
         losses.append(_loss_of_update(twin, number, comm))
         before = weights
         weights, state = _shown(folder, job, number + 1)
         comm.allgather(None)  # all have read the state before
         if comm.rank == 0:
             _state_file(folder, job, number).unlink()
-            weights_differ.append(worst_difference(twin.weights(), weights)[0])
+            weights_differ.append(worst_difference(twin.state.export_weights(), weights)[0])
             state_differs.append(worst_difference(_state(twin, number), state)[0])
             moved.append(min(relative_difference(weights[name], before[name]) for name in weights))
-    comm.check_same_weights(twin.weights(), when=f"after {job.name}")
+    comm.check_same_weights(twin.state.export_weights(), when=f"after {job.name}")
     if comm.rank == 0:
         _state_file(folder, job, job.updates + 1).unlink()
     return {
@@ -206,7 +202,7 @@ def _loss_of_update(twin: Twin, number: int, comm: Communicator) -> float:
 
 def _state(twin: Twin, updates: int) -> Arrays:
     """Return the optimizer state after so many updates, with their number even where the optimizer does not count."""
-    return {"step": np.array([updates]), **twin.optimizer_state()}
+    return {"step": np.array([updates]), **twin.state.export_optimizer()}
 
 
 def _named(group: str, arrays: Arrays) -> Arrays:

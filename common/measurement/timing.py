@@ -26,17 +26,6 @@ class Timer:
     seconds: float = 0.0
 
 
-@dataclass
-class _Lasting:
-    """The current phase, the time since which it is not yet counted, and whether listeners were notified."""
-
-    name: Phase
-    timer: Timer
-    synchronize: Callable[[], None]
-    since: float
-    is_announced: bool
-
-
 class Phases:
     """Times the phases of one rank and notifies listeners when a phase starts.
 
@@ -53,7 +42,6 @@ class Phases:
         self.current: Phase = "startup"
         self.startup_seconds = 0.0
         self._clock = clock
-        self._lasting: _Lasting | None = None
 
     def startup_ends(self) -> None:
         """End start-up, which started with the process: imports are part of it."""
@@ -61,49 +49,29 @@ class Phases:
         self._begin("other")
 
     @contextmanager
-    def phase(self, name: Phase, *, synchronize: Callable[[], None], before: float = 0.0) -> Iterator[Timer]:
+    def phase(self, name: Phase, *, synchronize: Callable[[], None]) -> Iterator[Timer]:
         """Time a phase.
 
         Args:
             name: of the phase.
-            synchronize: waits until the device has done all its work; called at both edges, before the clock is read.
-            before: seconds of the phase in an earlier start of the run.
+            synchronize: waits until the device has finished all its work; called at both edges, before the clock is
+                read.
 
         Yields:
             A timer that holds the seconds once the phase has ended.
         """
-        outer, announced = self._lasting, self.current == "other"
+        timer, is_outer = Timer(), self.current == "other"
         synchronize()
-        if announced:
+        if is_outer:
             self._begin(name)
-        self._lasting = lasting = _Lasting(name, Timer(before), synchronize, self._clock(), is_announced=announced)
+        started = self._clock()
         try:
-            yield lasting.timer
+            yield timer
             synchronize()
         finally:
-            lasting.timer.seconds += self._clock() - lasting.since
-            self._lasting = outer
-            if announced:
+            timer.seconds = self._clock() - started
+            if is_outer:
                 self._begin("other")
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Leave the current phase: the time until the end of the pause does not count and belongs to "other".
-
-        The phase's timer holds the seconds so far.
-        """
-        lasting = self._lasting
-        assert lasting is not None, "a pause needs a phase"
-        lasting.synchronize()
-        lasting.timer.seconds += self._clock() - lasting.since
-        if lasting.is_announced:
-            self._begin("other")
-        try:
-            yield
-        finally:
-            if lasting.is_announced:
-                self._begin(lasting.name)
-            lasting.since = self._clock()
 
     def _begin(self, name: Phase) -> None:
         self.current = name

@@ -28,14 +28,14 @@ _NAME = re.compile(r"epoch-(\d+)(?:-step-(\d+))?")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpochProgress:
-    """The state of one rank inside an epoch; by default at its start.
+class PartialEpoch:
+    """What one rank has of an epoch that is trained in part; by default of one that has not started.
 
     Attributes:
         steps: updates of this epoch that are done.
         training_seconds: that they took.
         data_wait_seconds: part of these.
-        state: sums of loss and accuracy, and the states of the dropout generators; in the framework's own form.
+        state: sums of loss and accuracy, and the state of the dropout generators; as the framework keeps them.
         statistics: BatchNorm's running statistics, which are averaged over ranks at the end of an epoch only.
     """
 
@@ -48,7 +48,7 @@ class EpochProgress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything needed to resume, besides the settings.
+    """All that is needed to resume, besides the settings.
 
     Attributes:
         epoch: finished epochs.
@@ -63,8 +63,12 @@ class Checkpoint:
     step: int
     weights: Weights
     optimizer_state: Weights
-    ranks: Sequence[EpochProgress] = ()
+    ranks: Sequence[PartialEpoch] = ()
     checkpoint_seconds: float = 0.0
+
+    def partial_epoch(self, rank: int) -> PartialEpoch:
+        """Return what a rank has of the epoch after the finished ones."""
+        return self.ranks[rank] if self.ranks else PartialEpoch()
 
     @property
     def name(self) -> str:
@@ -194,7 +198,7 @@ def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs
         state = json.loads((newest / "state.json").read_text())
         epoch, step = int(state["epoch"]), int(state["step"])
         ranks = [
-            EpochProgress(
+            PartialEpoch(
                 steps=int(rank["steps"]),
                 training_seconds=float(rank["training_seconds"]),
                 data_wait_seconds=float(rank["data_wait_seconds"]),
@@ -213,16 +217,16 @@ def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs
     return Checkpoint(epoch, step, weights, optimizer_state, ranks, seconds)
 
 
-def _arrays_of_ranks(ranks: Sequence[EpochProgress]) -> Weights:
+def _arrays_of_ranks(ranks: Sequence[PartialEpoch]) -> Weights:
     return {
         f"{rank}.{kind}.{name}": array
-        for rank, progress in enumerate(ranks)
-        for kind, arrays in (("state", progress.state), ("statistics", progress.statistics))
+        for rank, partial in enumerate(ranks)
+        for kind, arrays in (("state", partial.state), ("statistics", partial.statistics))
         for name, array in arrays.items()
     }
 
 
-def _put_arrays(arrays: Weights, ranks: Sequence[EpochProgress]) -> None:
+def _put_arrays(arrays: Weights, ranks: Sequence[PartialEpoch]) -> None:
     """Give each rank its arrays of the file, the inverse of `_arrays_of_ranks`."""
     for key, array in arrays.items():
         rank, kind, name = key.split(".", 2)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from common.config import Config, changed_settings, parse_command_line
 from common.errors import UserError
-from common.run_folder.checkpoints import Checkpoint, load_newest_checkpoint, usable_checkpoints
+from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, Checkpoint, load_newest_checkpoint, usable_checkpoints
 from common.run_folder.records import (
     EPOCHS_FILE,
     RUN_FILE,
@@ -198,6 +198,11 @@ def read_resumable_run(folder: Path, *, framework: str, setup: RunSetup) -> tupl
     # A run that ended between its last checkpoint and the test is resumed for the test alone.
     is_trained = checkpoint.step >= setup.total_steps
     if checkpoint.ranks:
+        if "losses_of_places" not in checkpoint.ranks[0].state:
+            raise UserError(
+                f"the checkpoint inside an epoch was written by an older version. Received: "
+                f"{folder / CHECKPOINTS_FOLDER / checkpoint.name}. Remove this folder to resume from the one before"
+            )
         if is_trained:
             raise UserError(
                 f"the checkpoint lies inside an epoch, after update {checkpoint.step}. Received: settings that end "

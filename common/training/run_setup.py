@@ -13,6 +13,7 @@ from common.config import Config
 from common.data.batches import normalization_table
 from common.data.loading import Dataset, Split, load_dataset
 from common.data.sharding import dropped_samples, epoch_order, split_validation, steps_per_epoch
+from common.distributed.communicator import Communicator
 from common.errors import UserError
 from common.measurement.step_profile import LEFT_OUT_STEPS
 from common.model.specs import BatchNorm, ModelSpec, model_spec
@@ -61,9 +62,12 @@ class RunSetup:
         """Return the updates of an epoch, counted from 1."""
         return min(self.steps_per_epoch, self.total_steps - (epoch - 1) * self.steps_per_epoch)
 
-    @cached_property
-    def learning_rates(self) -> np.ndarray:
-        """(total steps,) float64, the learning rate of every update."""
+    def steps_after(self, epoch: int) -> int:
+        """Return the updates of the run up to the end of an epoch, counted from 1."""
+        return min(epoch * self.steps_per_epoch, self.total_steps)
+
+    def scaled_learning_rates(self) -> np.ndarray:
+        """Return (total steps,) float64, the learning rate of every update, scaled for the number of ranks."""
         config = self.config
         planned = config.training.epochs * self.steps_per_epoch
         return learning_rates(
@@ -86,7 +90,7 @@ class RunSetup:
         return len(self.validation_indices) > 0 and epoch % self.config.training.validate_every == 0
 
     def freezes_batch_norm_in(self, epoch: int) -> bool:
-        """Return whether an epoch, counted from 1, comes after a validation that froze BatchNorm."""
+        """Return whether BatchNorm is frozen in an epoch, counted from 1: after a validation, where asked for."""
         wanted = self.config.model.batch_norm == "frozen_after_validation"
         return wanted and any(self.validates_after(before) for before in range(1, epoch))
 
@@ -102,6 +106,16 @@ class RunSetup:
         return hashlib.blake2b(self.training_indices[order].astype("<i8").tobytes(), digest_size=16).hexdigest()
 
 
+def prepare_on_all_ranks(config: Config, *, comm: Communicator, progress: bool) -> RunSetup:
+    """Return the run setup of all ranks; every rank calls this.
+
+    Raises:
+        UserError: settings or data do not fit together; on all ranks.
+    """
+    with comm.propagate_errors("preparing the data"):
+        return prepare_run(config, size=comm.size, progress=progress)
+
+
 def prepare_run(config: Config, *, size: int, progress: bool) -> RunSetup:
     """Fetch the data if needed and check every setting against it.
 
@@ -111,7 +125,7 @@ def prepare_run(config: Config, *, size: int, progress: bool) -> RunSetup:
         progress: show a bar while fetching.
 
     Raises:
-        UserError: something does not fit together.
+        UserError: settings or data do not fit together.
     """
     if config.record.tensorboard:
         require_tensorboard()

@@ -9,19 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from builders import DATASET, make_config, make_setup, random_weights
+from builders import DATASET, make_config
 from fake_ranks import alone, run_ranks
+from played_session import Played
 
 from common.config import Config, config_from_dict
 from common.distributed.communicator import Communicator
-from common.distributed.console import Console
 from common.errors import UserError
-from common.measurement.metrics import Sums
 from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, checkpoint_folders
-from common.run_folder.records import now, read_run
+from common.run_folder.records import State, now, read_run
 from common.training import resume
 from common.training.entry_point import read_settings
-from common.training.journal import EpochResult, Journal
 from common.training.resume import AlreadyFinished, look_at_run
 from launch.__main__ import main
 
@@ -34,30 +32,20 @@ def config_of(folder: Path, **subjects: dict[str, Any]) -> Config:
     return config_from_dict(subjects, base=base)
 
 
-def start(config: Config, *, comm: Communicator | None = None, framework: str = "torch") -> tuple[Journal, int]:
-    """Start a run; return its journal and after which step it goes on."""
-    comm = comm or alone()
-    journal = Journal(framework=framework, comm=comm, console=Console(comm, progress="lines"))
-    checkpoint = journal.start(make_setup(config, size=comm.size), device="cpu", threads=1)
-    journal.training_starts()
-    return journal, checkpoint.step if checkpoint else 0
+def start(config: Config, *, comm: Communicator | None = None, framework: str = "torch") -> Played:
+    """Start a run, or resume it."""
+    return Played(config, comm or alone(), framework=framework)
 
 
-def end_epoch(journal: Journal, epoch: int) -> None:
-    result = EpochResult(training=Sums(60.0, 30, 120), training_seconds=2.0, data_wait_seconds=0.5)
-    weights = random_weights(journal.setup, seed=epoch)
-    journal.epoch_ended(epoch, result, weights=weights, optimizer_state=dict)
-
-
-def run_some(config: Config, epochs: int, *, end: str = "failed") -> None:
-    """Train some epochs, then end the run."""
-    journal, step = start(config)
-    for epoch in range(step // 4 + 1, epochs + 1):
-        end_epoch(journal, epoch)
-    if end == "finished":
-        journal.finish(Sums(8.0, 15, 20), test_seconds=0.5, weights=random_weights(journal.setup))
+def run_some(config: Config, epochs: int, *, end: State | None = "failed") -> None:
+    """Train some epochs, then end the run; None ends it with its test."""
+    played = start(config)
+    for epoch in range(played.done + 1, epochs + 1):
+        played.end_epoch(epoch)
+    if end is None:
+        played.finish()
     else:
-        journal.end(end, message="by the test")  # type: ignore[arg-type]
+        played.end(end)
 
 
 def change_status(folder: Path, **values: Any) -> None:
@@ -99,14 +87,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resume, "POLL_SECONDS", 0.01)
 
 
-def test_a_run_is_begun_goes_on_and_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_started_resumed_and_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = config_of(tmp_path)
     run_some(config, 1)
-    journal, step = start(config)
-    assert step == 4 and "resuming" in capsys.readouterr().out
-    end_epoch(journal, 2)
-    journal.end("interrupted", message="by the test")
-    run_some(config, 3, end="finished")
+    played = start(config)
+    assert played.step == 4 and "resuming" in capsys.readouterr().out
+    played.end_epoch(2)
+    played.end("interrupted")
+    run_some(config, 3, end=None)
     run = read_run(tmp_path / "run")
     assert run.state == "finished" and len(run.epochs) == 3
     assert run.record.status.resumed_after_epochs == [1, 2]  # type: ignore[union-attr]
@@ -122,10 +110,10 @@ def test_a_finished_run_ends_every_rank_before_anything_is_printed(
     config = config_of(tmp_path, training={"batch_size": 15})
 
     def work(comm: Communicator) -> None:
-        journal, _ = start(config, comm=comm)
+        played = start(config, comm=comm)
         for epoch in (1, 2, 3):
-            end_epoch(journal, epoch)
-        journal.finish(Sums(8.0, 15, 20), test_seconds=0.5, weights=random_weights(journal.setup))
+            played.end_epoch(epoch)
+        played.finish()
 
     assert run_ranks(2, work) == [None, None]
     capsys.readouterr()
@@ -137,13 +125,13 @@ def test_a_finished_run_ends_every_rank_before_anything_is_printed(
 
 
 def test_more_epochs_than_a_finished_run_has_go_on(tmp_path: Path) -> None:
-    run_some(config_of(tmp_path), 3, end="finished")
-    assert start(config_of(tmp_path, training={"epochs": 5}))[1] == 12
+    run_some(config_of(tmp_path), 3, end=None)
+    assert start(config_of(tmp_path, training={"epochs": 5})).step == 12
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_fewer_epochs_than_a_finished_run_has_are_refused(tmp_path: Path) -> None:
-    run_some(config_of(tmp_path), 3, end="finished")
+    run_some(config_of(tmp_path), 3, end=None)
     assert "nothing is left to do: 3 epochs are done" in refused(config_of(tmp_path, training={"epochs": 2}))
 
 
@@ -155,9 +143,9 @@ def test_a_run_without_checkpoint_is_set_aside_and_begun_anew(
     for number in (1, 2):
         run_some(config, 0, end=state)
         (tmp_path / "run" / "mine").write_text(str(number))
-    _, step = start(config)
+    step = start(config).step
     assert step == 0
-    assert f"what is there is now in {tmp_path / 'set-aside/run-2'}\n" in capsys.readouterr().out
+    assert f"its folder is now {tmp_path / 'set-aside/run-2'}\n" in capsys.readouterr().out
     for number in (1, 2):
         aside = tmp_path / f"set-aside/run-{number}"
         assert (aside / "mine").read_text() == str(number) and read_run(aside).state == state
@@ -169,7 +157,7 @@ def test_a_folder_of_a_run_that_was_killed_at_once_is_set_aside(rest: list[str],
     (tmp_path / "run").mkdir()
     for name in rest:
         (tmp_path / "run" / name).touch()
-    assert start(config_of(tmp_path))[1] == 0
+    assert start(config_of(tmp_path)).step == 0
     assert [path.name for path in (tmp_path / "set-aside/run-1").iterdir()] == rest
 
 
@@ -177,14 +165,14 @@ def test_a_run_killed_before_its_first_line_of_epochs_is_set_aside(tmp_path: Pat
     config = config_of(tmp_path)
     run_some(config, 0)
     (tmp_path / "run/epochs.jsonl").unlink()
-    assert start(config)[1] == 0
+    assert start(config).step == 0
 
 
 def test_a_checkpoint_whose_epoch_is_not_on_record_is_none(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     run_some(config, 1)
     (tmp_path / "run/epochs.jsonl").write_text("")
-    assert start(config)[1] == 0
+    assert start(config).step == 0
     assert checkpoint_folders(tmp_path / "set-aside/run-1")
 
 
@@ -208,15 +196,15 @@ def test_a_metered_run_is_begun_anew_unless_it_is_finished(tmp_path: Path) -> No
         look_at_run(longer, framework="torch", tell=print)
 
 
-def test_a_run_whose_process_is_gone_goes_on_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_process_is_gone_is_resumed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(tmp_path)
     run_some(config, 1)
     change_status(tmp_path / "run", state="running", host=socket.gethostname(), process=GONE, heartbeat_at=now())
     replace_sleep(monkeypatch, lambda _: pytest.fail("it is known already"))
-    assert start(config)[1] == 4
+    assert start(config).step == 4
 
 
-def test_a_job_that_slurm_requeued_goes_on_at_once_on_another_host(
+def test_a_job_that_slurm_requeued_is_resumed_at_once_on_another_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(tmp_path)
@@ -229,7 +217,7 @@ def test_a_job_that_slurm_requeued_goes_on_at_once_on_another_host(
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert read_run(tmp_path / "run").state == "killed"
     replace_sleep(monkeypatch, lambda _: pytest.fail("it is known already"))
-    assert start(config)[1] == 4
+    assert start(config).step == 4
     status = read_run(tmp_path / "run").record.status
     assert status.slurm_job == "1234.1"  # type: ignore[union-attr]
 
@@ -277,7 +265,7 @@ def test_a_heartbeat_that_becomes_stale_is_waited_for(tmp_path: Path, monkeypatc
         age[0] += seconds
 
     replace_sleep(monkeypatch, wait)
-    assert start(config)[1] == 4
+    assert start(config).step == 4
     assert 60.0 < age[0] < 62.0
 
 
@@ -306,7 +294,7 @@ def test_other_settings_are_refused(changes: dict[str, Any], message: str, tmp_p
 def test_the_same_folder_may_be_named_from_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_some(config_of(tmp_path), 1)
     monkeypatch.chdir(tmp_path)
-    assert start(config_of(tmp_path, record={"runs_folder": "."}))[1] == 4
+    assert start(config_of(tmp_path, record={"runs_folder": "."})).step == 4
 
 
 def test_another_framework_or_number_of_ranks_is_refused(tmp_path: Path) -> None:
@@ -337,11 +325,11 @@ def test_all_ranks_begin_or_resume_together(tmp_path: Path) -> None:
     config = config_of(tmp_path, training={"batch_size": 15})
 
     def work(comm: Communicator) -> int:
-        journal, step = start(config, comm=comm)
-        if not step:
-            end_epoch(journal, 1)
-        journal.end("interrupted", message="by the test")
-        return step
+        played = start(config, comm=comm)
+        if not played.step:
+            played.end_epoch(1)
+        played.end("interrupted")
+        return played.step
 
     assert run_ranks(2, work) == [0, 0]
     assert run_ranks(2, work) == [4, 4]
@@ -351,7 +339,7 @@ def test_a_run_begun_so_may_be_resumed_by_its_folder(tmp_path: Path) -> None:
     run_some(config_of(tmp_path), 1)
     settings = read_settings(["--resume", str(tmp_path / "run")], program="train.py")
     assert isinstance(settings, Config) and not settings.record.resume_or_start
-    assert start(settings)[1] == 4
+    assert start(settings).step == 4
 
 
 def test_both_ways_at_once_are_one_line(tmp_path: Path) -> None:

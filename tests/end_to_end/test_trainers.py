@@ -708,7 +708,7 @@ def test_bad_resume_and_prediction_touch_nothing(starts: Starts, framework: str,
 def test_a_signal_interrupts_at_once(starts: Starts, framework: str, name: str) -> None:
     finished, _ = starts.signalled(framework, name)
     assert finished.code == 128 + getattr(signal, name), finished.stderr
-    assert our_lines(finished.stderr) == [f"interrupted by {name}; finished epochs are kept, go on with --resume"], (
+    assert our_lines(finished.stderr) == [f"interrupted by {name}; finished epochs are kept, continue with --resume"], (
         finished.stderr
     )
     assert "Traceback" not in finished.stderr

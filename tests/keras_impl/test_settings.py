@@ -17,7 +17,7 @@ import numpy as np
 
 from common.config import DeviceConfig, OptimizerConfig, config_from_dict
 from common.training.run_setup import prepare_run
-from keras_impl.data import evaluation_data, training_data
+from keras_impl.data import ShardedData
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl import update_rules
 from keras_impl.optimizers import LearningRates, build_optimizer
@@ -55,14 +55,11 @@ assert int(wrapped.steps) == 1
 
 # tf.data's tuning thread would hold up the end of every epoch until it wakes.
 data = {"dataset": "synthetic:60x8x8x1x3"}
-experiment = prepare_run(
+setup = prepare_run(
     config_from_dict({"data": data, "model": {"model": "mlp"}, "training": {"batch_size": 5}}), size=1, progress=False
 )
-test = np.arange(len(experiment.dataset.test))
-for dataset in (
-    training_data(experiment, epoch=1, ranks=alone()),
-    evaluation_data(experiment, experiment.dataset.test, test, rank=0, size=1),
-):
+sharded = ShardedData(setup, comm=alone(), device="cpu")
+for dataset in (sharded.training(1), sharded.evaluation("test")):
     assert dataset.options().autotune.enabled is False
 print("right")
 """

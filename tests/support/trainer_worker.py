@@ -27,7 +27,7 @@ from common.data.batches import normalize
 from common.data.loading import load_dataset
 from common.errors import UserError
 from common.model import specs as model_specs
-from common.training import journal, run_setup, schedule
+from common.training import checkpointer, run_setup, schedule
 from common.training.prediction import read_trained_model
 
 FILLER = "filler"
@@ -131,8 +131,8 @@ def unscaled(framework: str, *, ranks: set[int]) -> Iterator[None]:
 @contextlib.contextmanager
 def one_differs(framework: str) -> Iterator[None]:
     """Change the last bit of one value on the last rank where weights are read for the check."""
-    train = _module(framework, "train")
-    get_weights = train.get_weights
+    state = _module(framework, "state")
+    get_weights = state.get_weights
 
     def changed(*arguments: Any, **options: Any) -> Any:
         weights = get_weights(*arguments, **options)
@@ -140,7 +140,7 @@ def one_differs(framework: str) -> Iterator[None]:
             weights["fc2.bias"][3] = np.nextafter(weights["fc2.bias"][3], np.float32(np.inf))
         return weights
 
-    with mock.patch.object(train, "get_weights", changed):
+    with mock.patch.object(state, "get_weights", changed):
         yield
 
 
@@ -150,7 +150,7 @@ def full_disk(framework: str, *, room_bytes: int) -> Iterator[None]:
 
     Elsewhere no file may grow beyond the room that is left, by the system's limit on the size of files.
     """
-    save = journal.save_checkpoint
+    save = checkpointer.save_checkpoint
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     fillers: list[Path] = []
 
@@ -168,7 +168,7 @@ def full_disk(framework: str, *, room_bytes: int) -> Iterator[None]:
         save(run_folder, *arguments, **options)
 
     try:
-        with mock.patch.object(journal, "save_checkpoint", fill_and_save):
+        with mock.patch.object(checkpointer, "save_checkpoint", fill_and_save):
             yield
     finally:
         for filler in fillers:
@@ -199,50 +199,34 @@ def slow_source(framework: str, *, ranks: set[int]) -> Iterator[None]:
 def slow_model(framework: str) -> Iterator[None]:
     """Let every step take its time to be computed."""
     loop = _module(framework, "loop")
-    if framework == "torch":
-        loss_per_sample = loop.loss_per_sample
+    loss_per_sample = loop.loss_per_sample
 
-        def losses(*arguments: Any, **options: Any) -> Any:
-            time.sleep(SLOW_SECONDS)
-            return loss_per_sample(*arguments, **options)
+    def wait(outputs: Any) -> Any:
+        time.sleep(SLOW_SECONDS)
+        return outputs
 
-        with mock.patch.object(loop, "loss_per_sample", losses):
-            yield
-    else:
-        build_loss = loop.build_loss
+    def losses(outputs: Any, *arguments: Any, **options: Any) -> Any:
+        if framework == "torch":
+            return loss_per_sample(wait(outputs), *arguments, **options)
+        late = loop.tf.numpy_function(wait, [outputs], outputs.dtype)
+        with loop.tf.control_dependencies([late]):
+            return loss_per_sample(loop.tf.identity(outputs), *arguments, **options)
 
-        def build(*arguments: Any) -> Any:
-            loss = build_loss(*arguments)
-
-            def wait(outputs: Any) -> Any:
-                time.sleep(SLOW_SECONDS)
-                return outputs
-
-            def slow_loss(labels: Any, outputs: Any) -> Any:
-                late = loop.tf.numpy_function(wait, [outputs], outputs.dtype)
-                with loop.tf.control_dependencies([late]):
-                    return loss(labels, loop.tf.identity(outputs))
-
-            return slow_loss
-
-        with mock.patch.object(loop, "build_loss", build):
-            yield
+    with mock.patch.object(loop, "loss_per_sample", losses):
+        yield
 
 
 @contextlib.contextmanager
 def stopped(framework: str, *, epoch: int, steps: int) -> Iterator[None]:
     """End a run inside an epoch on all ranks, after so many steps of it and before these are in a checkpoint."""
-    parts = journal.Journal.parts
+    save_if_due = checkpointer.Checkpointer.save_if_due
 
-    def ended(self: Any, number: int, *, begun: Any, **options: Any) -> Iterator[int]:
-        done = begun.steps
-        for part in parts(self, number, begun=begun, **options):
-            yield part
-            done += part
-            if number == epoch and done >= steps:
-                raise UserError("stopped by the test. Received: a patch. Resume it")
+    def ended(self: Any, trainer: Any) -> None:
+        if trainer.epoch == epoch and self.setup.steps_of_epoch(epoch) - trainer.steps_left >= steps:
+            raise UserError("stopped by the test. Received: a patch. Resume it")
+        save_if_due(self, trainer)
 
-    with mock.patch.object(journal.Journal, "parts", ended):
+    with mock.patch.object(checkpointer.Checkpointer, "save_if_due", ended):
         yield
 
 

@@ -406,9 +406,9 @@ BROKEN = {
         GradientExchange._reduce = lambda self, gradients, name: [g * 2 for g in exchange(self, gradients, name=name)]
     """,
     "batches": """
-        import keras_impl.parity_worker as broken
-        data = broken.training_data
-        broken.training_data = lambda setup, epoch, comm: data(setup, epoch=3 - epoch, comm=comm)
+        from keras_impl.data import ShardedData
+        training = ShardedData.training
+        ShardedData.training = lambda self, epoch, **options: training(self, 3 - epoch, **options)
     """,
 }
 

@@ -5,7 +5,9 @@ they compute is compared in `test_parity.py`.
 """
 
 import ast
+import difflib
 import importlib.util
+import itertools
 import json
 import re
 import subprocess
@@ -42,6 +44,7 @@ EXTRA_FILES = {
         "batch_norm.py": "PyTorch's running variance; Keras keeps the biased one",
         "distributed_optimizer.py": "Horovod's DistributedOptimizer, which averages nothing under Keras 3",
         "gradient_exchange.py": "the Horovod calls behind it",
+        "quiet_tensorflow.py": "TensorFlow without its start-up lines",
         "update_rules.py": "PyTorch's update rules",
     },
 }
@@ -53,6 +56,7 @@ EXTRA_NAMES = {
     "keras": {
         "profiled.py": {"ProfiledTrainer.warm_up": "as Trainer.warm_up"},
         "loop.py": {"Trainer.warm_up": "Keras builds a graph at the first step, PyTorch builds nothing"},
+        "models.py": {"set_precision": "Keras' precision is global, PyTorch's is that of model and autocast"},
         "weights.py": {
             "WeightMap": "Keras' layouts differ from the file's, PyTorch's are the file's",
             "weight_maps": "the same",
@@ -69,34 +73,29 @@ EXTRA_NAMES = {
 }
 # Parameters that one side alone has (torch's, Keras'), and why.
 EXTRA_PARAMETERS = {
-    # PyTorch moves tensors to the device by hand, TensorFlow puts them there itself.
-    ("data.py", "training_data"): ({"device"}, set()),
-    ("data.py", "evaluation_data"): ({"device"}, set()),
-    ("distributed.py", "synchronize"): ({"device"}, set()),
-    ("bench_worker.py", "bare_loop"): ({"device"}, set()),
-    ("bench_worker.py", "trainer_epochs"): ({"device"}, set()),
-    # PyTorch's parameters carry the names of the weights file, Keras' variables get them from the spec.
-    ("distributed.py", "broadcast_state"): (set(), {"spec"}),
-    ("distributed.py", "average_batch_norm"): (set(), {"spec"}),
-    # Keras' loss scale is part of the optimizer, PyTorch's is an object of its own.
-    ("optimizers.py", "export_state"): ({"scaler"}, {"spec"}),
-    ("optimizers.py", "import_state"): ({"scaler"}, {"spec"}),
-    # PyTorch is given the rate of each step, Keras looks it up; its optimizer scales the loss itself.
-    ("optimizers.py", "build_optimizer"): ({"learning_rate"}, {"learning_rates", "device"}),
-    # PyTorch's parameters hold their gradients.
-    ("distributed.py", "average_gradients"): (set(), {"gradients"}),
-    # A graph that is built anew has to be warmed up.
-    ("loop.py", "Trainer.freeze_batch_norm"): (set(), {"batches"}),
-    ("loop.py", "Trainer.train_epoch"): ({"learning_rates"}, {"epoch"}),
-    ("loop.py", "Trainer.__init__"): ({"device"}, {"distributed"}),
-    ("profiled.py", "ProfiledTrainer.__init__"): ({"device"}, set()),
-    # Keras hands back means, which become sums again.
-    ("loop.py", "Trainer.evaluate"): (set(), {"samples"}),
-    # PyTorch has one random generator, in Keras each dropout layer has its own.
-    ("loop.py", "seed_dropout"): (set(), {"model"}),
+    # PyTorch's loop sets the rate of each step, Keras' optimizer looks it up.
+    ("loop.py", "Trainer.__init__"): ({"learning_rates"}, set()),
+    ("profiled.py", "ProfiledTrainer.__init__"): ({"learning_rates"}, set()),
+    # TensorFlow accepts the number of threads once, so the worker pins the device once for all contestants.
+    ("bench_worker.py", "build_contestant"): (set(), {"device"}),
 }
-# The loss is a function of PyTorch tensors on one side, an object for `compile` on the other.
-LOSS_TWINS = {"torch": "loss_per_sample", "keras": "build_loss"}
+# Statements that one train.py alone has (torch's, Keras'), and why.
+EXTRA_STATEMENTS = {
+    "torch": {
+        "trainer = trainer_class(state, data, learning_rates=learning_rates, phases=session.phases)": "see above",
+        "model = build_model(setup.spec, config.model).to(device)": "TensorFlow places the model itself",
+        "checkpoint = session.start(setup, device=str(device), threads=threads)": "a torch.device has a name",
+    },
+    "keras": {
+        "trainer = trainer_class(state, data, phases=session.phases)": "see above",
+        "model = build_model(setup.spec, config.model)": "see above",
+        "checkpoint = session.start(setup, device=device, threads=threads)": "the device is a name",
+        "set_precision(config)": "Keras' precision is global",
+        "if not is_complete:": "the graph is built before the clock starts",
+        "trainer.warm_up(epoch + 1)": "the same",
+    },
+}
+LONGEST_TRAIN, LONGEST_CLASS, LONGEST_FUNCTION = 120, 250, 60  # lines, docstrings of the latter two not counted
 
 
 def public_api(file: Path) -> dict[str, set[str] | None]:
@@ -141,13 +140,10 @@ def test_same_public_names_and_parameters(name: str, torch_file: Path, keras_fil
     torch_api, keras_api = public_api(torch_file), public_api(keras_file)
     if name == "models.py":
         torch_models = {key for key in torch_api if "." not in key} - {"build_model"}
-        keras_models = set(keras_api) - {"build_model"}
+        keras_models = set(keras_api) - {"build_model"} - set(EXTRA_NAMES["keras"][name])
         assert {model.lower() for model in torch_models} == keras_models == set(IMAGES)
         assert torch_api["build_model"] == keras_api["build_model"]
         return
-    if name == "optimizers.py":
-        assert torch_api.pop(LOSS_TWINS["torch"]) == {"outputs", "labels", "config", "model_config"}
-        assert keras_api.pop(LOSS_TWINS["keras"]) == {"config", "model_config"}
     torch_extra = set(EXTRA_NAMES["torch"].get(name, {}))
     keras_extra = set(EXTRA_NAMES["keras"].get(name, {}))
     assert set(torch_api) - torch_extra == set(keras_api) - keras_extra
@@ -157,22 +153,78 @@ def test_same_public_names_and_parameters(name: str, torch_file: Path, keras_fil
         assert (ours - theirs, theirs - ours) == EXTRA_PARAMETERS.get((name, function), (set(), set())), function
 
 
-def test_the_seven_steps_have_the_same_words_in_the_same_order() -> None:
-    steps = {
-        side: re.findall(r"^ *# (Horovod \d/7 - .*)$", (ROOT / f"{side}_impl/train.py").read_text(), re.MULTILINE)
-        for side in FRAMEWORKS
-    }
-    assert steps["torch"] == steps["keras"]
-    names = [re.match(r"Horovod (\d)/7 - ([^:]+): \S", step) for step in steps["torch"]]
-    assert [(match[1], match[2]) for match in names if match] == [
-        ("1", "init"),
-        ("2", "pin"),
-        ("3", "shard"),
-        ("4", "scale"),
-        ("5", "wrap"),
-        ("6", "broadcast"),
-        ("7", "rank 0 only"),
-    ]
+STEP = re.compile(r"^ *# Horovod (\d)/7 - ([^:]+): \S")
+STEPS = [
+    ("1", "init", "distributed.init"),
+    ("2", "pin", "distributed.pin_device"),
+    ("3", "shard", "ShardedData"),
+    ("4", "scale", "setup.scaled_learning_rates"),
+    ("5", "wrap", "distributed.wrap_optimizer"),
+    ("6", "broadcast", "distributed.broadcast_state"),
+    ("7", "rank 0 only", "session.record_epoch"),
+]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_each_of_the_seven_comments_is_directly_above_the_call_that_does_the_step(framework: str) -> None:
+    lines = train_lines(framework)
+    found = []
+    for line, following in itertools.pairwise(lines):
+        if match := STEP.match(line):
+            statement = ast.parse(following.strip()).body[0]
+            assert isinstance(statement, ast.Expr | ast.Assign) and isinstance(statement.value, ast.Call), following
+            found.append((match[1], match[2], ast.unparse(statement.value.func)))
+    assert found == STEPS
+
+
+def test_both_train_files_are_the_same_but_for_what_the_frameworks_force() -> None:
+    torch_lines, keras_lines = (
+        [line.strip().replace(f"{framework}_impl", "X_impl") for line in train_lines(framework)]
+        for framework in FRAMEWORKS
+    )
+    changes = list(difflib.ndiff(torch_lines, keras_lines))
+    only = {"torch": [c[2:] for c in changes if c[0] == "-"], "keras": [c[2:] for c in changes if c[0] == "+"]}
+    for framework in FRAMEWORKS:
+        statements = {line for line in only[framework] if line and not is_about_the_framework(line)}
+        assert statements == set(EXTRA_STATEMENTS[framework])
+
+
+def is_about_the_framework(line: str) -> bool:
+    """Return whether a line differs by the framework's name alone, or is an import or TensorFlow's start-up."""
+    named = (
+        "Train a model with",
+        "is its twin",
+        'framework="',
+        "import X_impl.quiet_tensorflow",
+        "from X_impl.models import",
+    )
+    return any(word in line for word in named)
+
+
+def train_lines(framework: str) -> list[str]:
+    return (ROOT / f"{framework}_impl/train.py").read_text().splitlines()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_train_is_short_and_has_no_nested_function(framework: str) -> None:
+    assert len(train_lines(framework)) <= LONGEST_TRAIN
+    for function in ast.walk(ast.parse("\n".join(train_lines(framework)))):
+        if isinstance(function, ast.FunctionDef):
+            inner = [node for node in ast.walk(function) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+            assert inner in ([function], []), function.name
+
+
+FOLDERS = ("torch_impl", "keras_impl", "common/training", "common/run_folder")
+
+
+@pytest.mark.parametrize("file", [file for folder in FOLDERS for file in (ROOT / folder).glob("*.py")], ids=str)
+def test_classes_and_functions_are_short(file: Path) -> None:
+    for node in ast.walk(ast.parse(file.read_text())):
+        limit = {ast.ClassDef: LONGEST_CLASS, ast.FunctionDef: LONGEST_FUNCTION}.get(type(node))
+        if limit and isinstance(node, ast.ClassDef | ast.FunctionDef):
+            docstring = ast.get_docstring(node, clean=False)
+            documented = docstring.count("\n") + 1 if docstring else 0
+            assert (node.end_lineno or 0) - node.lineno + 1 - documented <= limit, node.name
 
 
 Side = dict[str, Any]  # what one framework's worker wrote

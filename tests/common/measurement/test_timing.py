@@ -76,35 +76,3 @@ def test_only_the_wait_for_items_is_timed(monkeypatch: pytest.MonkeyPatch) -> No
         log.now += 7.0
         found.append(number)
     assert (found, timer.seconds) == ([0, 1, 2], 6.0)
-
-
-def test_a_pause_is_no_part_of_its_phase() -> None:
-    log = Log()
-    phases = phases_of(log)
-    phases.startup_ends()
-    with phases.phase("training", synchronize=log.synchronize) as timer:
-        log.now += 5.0
-        log.seen.clear()
-        with phases.pause():
-            assert phases.current == "other" and timer.seconds == 6.0
-            log.now += 100.0
-        assert phases.current == "training"
-        assert log.seen == ["synchronize", "clock", "other", "training", "clock"]
-        log.now += 2.0
-    assert timer.seconds == 6.0 + 3.0 and phases.current == "other"
-
-
-def test_a_phase_may_begin_with_seconds_of_an_earlier_start() -> None:
-    phases = phases_of(Log())
-    phases.startup_ends()
-    with phases.phase("training", synchronize=lambda: None, before=7.0) as timer, phases.pause():
-        assert timer.seconds == 8.0
-    assert timer.seconds == 9.0
-
-
-def test_a_pause_that_fails_leaves_the_phase() -> None:
-    phases = phases_of(Log())
-    phases.startup_ends()
-    with pytest.raises(KeyError), phases.phase("training", synchronize=lambda: None), phases.pause():
-        raise KeyError
-    assert phases.current == "other"

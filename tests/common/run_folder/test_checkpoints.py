@@ -13,7 +13,7 @@ from common.model.specs import model_spec
 from common.run_folder import checkpoints
 from common.run_folder.checkpoints import (
     Checkpoint,
-    EpochProgress,
+    PartialEpoch,
     checkpoint_folders,
     load_newest_checkpoint,
     remove_old_checkpoints,
@@ -37,7 +37,7 @@ def make_inside(setup: RunSetup, epoch: int, step: int) -> Checkpoint:
     """Return a checkpoint of two ranks inside an epoch."""
     whole = make_checkpoint(setup, epoch - 1)
     ranks = [
-        EpochProgress(
+        PartialEpoch(
             steps=step,
             training_seconds=0.1 * step + rank,
             data_wait_seconds=1 / 3,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from builders import make_config, make_epoch, make_setup
-from played_journal import end_epoch, finish, play
+from played_session import Played, play
 
 from common.errors import UserError
 from common.run_folder.records import read_run
@@ -33,10 +33,10 @@ def read_scalars(folder: Path) -> dict[str, list[list[float]]]:
 def test_tensorboard_reads_what_a_run_has_written(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="needs the tensorboard package (pip install tensorboard)")
 
-    def script(journal: object, _: int) -> None:
+    def script(played: Played) -> None:
         for epoch in (1, 2, 3):
-            end_epoch(journal, epoch, training_seconds=float(epoch))  # type: ignore[arg-type]
-        finish(journal)  # type: ignore[arg-type]
+            played.end_epoch(epoch, training_seconds=float(epoch))
+        played.finish()
 
     play(make_config(tmp_path, record={"tensorboard": True}), script)
     run = read_run(tmp_path / "run")
@@ -48,7 +48,7 @@ def test_tensorboard_reads_what_a_run_has_written(tmp_path: Path) -> None:
     assert set(found) == numbers and "validation_loss" not in found
 
 
-def test_a_resumed_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_in_the_same_file(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="needs the tensorboard package (pip install tensorboard)")
     write_scalars(tmp_path, make_epoch(1))
     size = (tmp_path / EVENTS_FILE).stat().st_size

@@ -18,11 +18,11 @@ class Steps:
         left = steps
         while left:
             part = self.schedule.next_steps(left)
-            self.schedule.part_begins(part)
+            self.schedule.segment_starts(part)
             self.now += part * self.step_seconds
             self.parts.append(part)
             left -= part
-            if self.schedule.part_ended() and left:
+            if self.schedule.segment_ended() and left:
                 self.written.append(self.now)
                 self.schedule.written()
         self.schedule.written()

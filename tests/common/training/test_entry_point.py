@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from builders import make_config, make_record, make_setup, random_weights
 from fake_ranks import alone, run_ranks
+from played_session import FakeState
 
 from common.config import Config
 from common.distributed.communicator import Communicator
 from common.errors import UserError
-from common.measurement.metrics import Sums
 from common.run_folder.records import NotRecorded, RunWriter, Status, read_run
 from common.training import entry_point as program_module
 from common.training.entry_point import exit_rank, program_name, read_settings, run_program
-from common.training.journal import EpochResult, Journal
 from common.training.resume import MAY_CHANGE
+from common.training.session import Session
 
 PROGRAM = "torch_impl/train.py"
 
@@ -29,7 +29,7 @@ PROGRAM = "torch_impl/train.py"
 @pytest.fixture(autouse=True)
 def _no_signal_handlers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave this process's signals alone; the tests of signals start a process of their own."""
-    monkeypatch.setattr(program_module, "_watch_signals", lambda journal, console: None)
+    monkeypatch.setattr(program_module, "_watch_signals", lambda session: None)
     yield
 
 
@@ -40,8 +40,8 @@ def run_with(train: Any, settings: Config | UserError, *, size: int = 1) -> list
     return [work(alone())] if size == 1 else run_ranks(size, work)
 
 
-def start(config: Config, comm: Communicator, journal: Journal) -> None:
-    journal.start(make_setup(config, size=comm.size), device="cpu", threads=1)
+def start(config: Config, comm: Communicator, session: Session) -> None:
+    session.start(make_setup(config, size=comm.size), device="cpu", threads=1)
 
 
 def status_of(folder: Path) -> Status:
@@ -54,8 +54,8 @@ def test_success_is_exit_code_0(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     given: list[Any] = []
     assert run_with(lambda *arguments: given.append(arguments), config) == [0]
-    ((settings, comm, journal),) = given
-    assert settings is config and comm.size == 1 and journal.framework == "torch"
+    ((settings, comm, session),) = given
+    assert settings is config and comm.size == 1 and session.framework == "torch"
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -69,8 +69,8 @@ def test_wrong_settings_are_one_line_of_rank_0_and_exit_code_2(size: int, capfd:
 
 
 def test_too_little_memory_is_one_line_and_exit_code_2(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    def train(config: Config, comm: Communicator, journal: Journal) -> None:
-        start(config, comm, journal)
+    def train(config: Config, comm: Communicator, session: Session) -> None:
+        start(config, comm, session)
         capfd.readouterr()
         raise MemoryError
 
@@ -83,8 +83,8 @@ def test_too_little_memory_is_one_line_and_exit_code_2(tmp_path: Path, capfd: py
 def test_an_error_of_one_rank_is_one_line_and_exit_code_2_of_all(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def train(config: Config, comm: Communicator, journal: Journal) -> None:
-        start(config, comm, journal)
+    def train(config: Config, comm: Communicator, session: Session) -> None:
+        start(config, comm, session)
         capfd.readouterr()
         with comm.propagate_errors("training"):
             if comm.rank == 1:
@@ -104,12 +104,10 @@ def test_a_full_disk_is_one_line_even_if_the_status_cannot_be_written(
     def full(*args: object, **settings: object) -> None:
         raise OSError(28, "No space left on device", str(tmp_path))
 
-    def train(config: Config, comm: Communicator, journal: Journal) -> None:
-        start(config, comm, journal)
+    def train(config: Config, comm: Communicator, session: Session) -> None:
+        start(config, comm, session)
         monkeypatch.setattr(os, "fsync", full)
-        weights = random_weights(journal.setup)
-        result = EpochResult(training=Sums(), training_seconds=1.0, data_wait_seconds=0.0)
-        journal.epoch_ended(1, result, weights=weights, optimizer_state=dict)
+        session.start_training(None).save_epoch(1, FakeState(random_weights(session.setup)))
 
     assert run_with(train, make_config(tmp_path)) == [2]
     error = capfd.readouterr().err
@@ -118,8 +116,8 @@ def test_a_full_disk_is_one_line_even_if_the_status_cannot_be_written(
 
 @pytest.mark.parametrize("bug", [ZeroDivisionError("a bug\nof two lines"), SystemExit(7)])
 def test_a_bug_keeps_its_traceback_and_leaves_a_failed_status(bug: BaseException, tmp_path: Path) -> None:
-    def train(config: Config, comm: Communicator, journal: Journal) -> None:
-        start(config, comm, journal)
+    def train(config: Config, comm: Communicator, session: Session) -> None:
+        start(config, comm, session)
         raise bug
 
     with pytest.raises(type(bug)) as error:
@@ -137,10 +135,11 @@ SIGNALLED = """
     from fake_ranks import alone
     from common.training.entry_point import run_program
 
-    def train(config, comm, journal):
-        journal.start(make_setup(config), device="cpu", threads=1)
+    def train(config, comm, session):
+        session.start(make_setup(config), device="cpu", threads=1)
         print("started", flush=True)
-        signal.pause()
+        while True:
+            signal.pause()
 
     run_program(train, make_config(Path(sys.argv[1])), comm=alone(), framework="torch", program="train.py")
 """
@@ -160,7 +159,7 @@ def test_a_signal_ends_the_run_at_once_with_its_status(number: signal.Signals, t
     finally:
         process.kill()
     assert process.returncode == 128 + number
-    assert error == f"interrupted by {number.name}; finished epochs are kept, go on with --resume\n"
+    assert error == f"interrupted by {number.name}; finished epochs are kept, continue with --resume\n"
     status = status_of(tmp_path / "run")
     assert (status.state, status.message) == ("interrupted", f"received {number.name}")
 

@@ -60,14 +60,14 @@ HOLD = f"""
 import os, sys, time
 if os.environ.get("SLURM_JOB_NAME", "").startswith("held") and "SLURM_RESTART_COUNT" not in os.environ:
     if any(word.endswith("_impl/train.py") for word in sys.orig_argv):
-        from common.training.journal import Journal
-        ended = Journal.epoch_ended
+        from common.training.session import Session
+        record_epoch = Session.record_epoch
         def held(self, epoch, *words, **named):
-            goes_on = ended(self, epoch, *words, **named)
+            is_complete = record_epoch(self, epoch, *words, **named)
             while epoch == {HELD_AFTER}:
                 time.sleep(1)
-            return goes_on
-        Journal.epoch_ended = held
+            return is_complete
+        Session.record_epoch = held
 """
 
 

@@ -1,4 +1,4 @@
-"""The journal: sums over counts, the slowest rank's times, early stop, totals, resume. Two ranks without Horovod."""
+"""The session: sums over counts, the slowest rank's times, early stop, totals, resume. Two ranks without Horovod."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from builders import make_config, make_setup, random_weights
-from played_journal import end_epoch, finish, play, result
+from played_session import Played, play
 
 from common.config import Config, config_from_dict
 from common.distributed.console import readable_seconds
@@ -21,8 +21,9 @@ from common.model.weights import load_weights, weights_hash
 from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.environment import Environment
 from common.run_folder.records import Evaluation, NotRecorded, Run, RunWriter, Totals, World, read_run
-from common.training import journal as journal_module
-from common.training.journal import Journal
+from common.training import checkpointer as checkpointer_module
+from common.training import session as session_module
+from common.training.measured import Measured
 from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS
 
 
@@ -34,27 +35,25 @@ def totals(run: Run) -> Totals:
 def test_an_epoch_of_two_ranks_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = make_config(tmp_path, training={"batch_size": 15}, data={"validation_share": 0.25})
     # 90 training samples: 3 steps of 2 x 15, no sample left out.
-    results = [
-        result(
-            training=Sums(loss=90.0, correct=30, samples=45),
-            training_seconds=2.0,
-            data_wait_seconds=0.5,
-            validation=Sums(loss=10.0, correct=5, samples=20),
-            validation_seconds=0.25,
-        ),
-        result(
-            training=Sums(loss=45.0, correct=15, samples=45),
-            training_seconds=4.0,
-            data_wait_seconds=0.125,
-            validation=Sums(loss=5.0, correct=7, samples=10),
-            validation_seconds=0.5,
-        ),
+    results: list[dict[str, Any]] = [
+        {
+            "training": Sums(loss=90.0, correct=30, samples=45),
+            "training_seconds": 2.0,
+            "data_wait_seconds": 0.5,
+            "validation": Sums(loss=10.0, correct=5, samples=20),
+            "validation_seconds": 0.25,
+        },
+        {
+            "training": Sums(loss=45.0, correct=15, samples=45),
+            "training_seconds": 4.0,
+            "data_wait_seconds": 0.125,
+            "validation": Sums(loss=5.0, correct=7, samples=10),
+            "validation_seconds": 0.5,
+        },
     ]
 
-    def script(journal: Journal, epoch: int) -> bool:
-        weights = random_weights(journal.setup)
-        mine = results[journal.comm.rank]
-        return journal.epoch_ended(1, mine, weights=weights, optimizer_state=dict)
+    def script(played: Played) -> bool:
+        return played.end_epoch(1, weights=random_weights(played.setup), **results[played.comm.rank])
 
     assert play(config, script, size=2) == [True, True]
     run = read_run(tmp_path / "run")
@@ -81,17 +80,17 @@ def test_an_epoch_of_two_ranks_by_hand(tmp_path: Path, capsys: pytest.CaptureFix
     ):
         assert part in line
     assert shown.count("epoch 1/3") == 1, "only rank 0 prints"
-    assert "15 x 2 ranks = 30 images an update, 3 updates an epoch, the last 0 samples" in shown
+    assert "15 x 2 ranks = 30 images per update, 3 updates per epoch, the last 0 samples" in shown
 
 
 def test_totals_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def script(journal: Journal, _: int) -> list[bool]:
-        journal.evaluated_first(Sums(23.0, 1, 10))
-        goes_on = [end_epoch(journal, 1), end_epoch(journal, 2, training_seconds=3.0, validation_seconds=0.25)]
-        goes_on.append(end_epoch(journal, 3, training_seconds=5.0 + journal.comm.rank))
-        journal.phases.startup_seconds = 7.0 + journal.comm.rank
-        finish(journal, Sums(4.0, 7 + journal.comm.rank, 10), seconds=0.5 + journal.comm.rank)
-        return goes_on
+    def script(played: Played) -> list[bool]:
+        played.session.record_initial_test(Measured(sums=Sums(23.0, 1, 10)))
+        continues = [played.end_epoch(1), played.end_epoch(2, training_seconds=3.0, validation_seconds=0.25)]
+        continues.append(played.end_epoch(3, training_seconds=5.0 + played.comm.rank))
+        played.session.phases.startup_seconds = 7.0 + played.comm.rank
+        played.finish(Sums(4.0, 7 + played.comm.rank, 10), seconds=0.5 + played.comm.rank)
+        return continues
 
     config = make_config(tmp_path, training={"batch_size": 15})
     assert play(config, script, size=2) == [[True, True, False]] * 2
@@ -120,9 +119,9 @@ def test_the_last_start_tells_what_came_before_it(
     for name in TIMESTAMPS:
         monkeypatch.delenv(name, raising=False)
 
-    def script(journal: Journal, done: int) -> None:
-        end_epoch(journal, done + 1)
-        finish(journal)
+    def script(played: Played) -> None:
+        played.end_epoch(played.done + 1)
+        played.finish()
 
     play(make_config(tmp_path, training={"epochs": 1}), script)
     found = totals(read_run(tmp_path / "run"))
@@ -144,10 +143,10 @@ def test_the_last_start_tells_what_came_before_it(
 
 
 def test_max_steps_cuts_the_last_epoch(tmp_path: Path) -> None:
-    def script(journal: Journal, _: int) -> list[bool]:
-        goes_on = [end_epoch(journal, epoch) for epoch in (1, 2)]
-        finish(journal)
-        return goes_on
+    def script(played: Played) -> list[bool]:
+        continues = [played.end_epoch(epoch) for epoch in (1, 2)]
+        played.finish()
+        return continues
 
     assert play(make_config(tmp_path, training={"max_steps": 6}), script) == [[True, False]]
     run = read_run(tmp_path / "run")
@@ -174,9 +173,9 @@ def test_early_stop(patience: int | None, losses: list[float], ends_after: int, 
     training = {"epochs": len(losses) + 1, "early_stop": patience, "batch_size": 15}
     config = make_config(tmp_path, training=training, data={"validation_share": 0.25})
 
-    def script(journal: Journal, _: int) -> int:
+    def script(played: Played) -> int:
         for epoch, loss in enumerate(losses, start=1):
-            if not end_epoch(journal, epoch, validation=Sums(loss * 10, 5, 10)):
+            if not played.end_epoch(epoch, validation=Sums(loss * 10, 5, 10)):
                 return epoch
         return epoch
 
@@ -186,9 +185,9 @@ def test_early_stop(patience: int | None, losses: list[float], ends_after: int, 
 def test_an_epoch_without_validation_does_not_count_for_early_stop(tmp_path: Path) -> None:
     config = make_config(tmp_path, training={"epochs": 9, "early_stop": 1}, data={"validation_share": 0.25})
 
-    def script(journal: Journal, _: int) -> list[bool]:
+    def script(played: Played) -> list[bool]:
         validations = [Sums(10, 5, 10), Sums(), Sums(9, 5, 10), Sums(), Sums(9, 5, 10)]
-        return [end_epoch(journal, epoch, validation=sums) for epoch, sums in enumerate(validations, start=1)]
+        return [played.end_epoch(epoch, validation=sums) for epoch, sums in enumerate(validations, start=1)]
 
     assert play(config, script) == [[True, True, True, True, False]]
     assert read_run(tmp_path / "run").epochs[1].validation_loss is None
@@ -204,13 +203,13 @@ def test_the_target_accuracy_ends_a_run_and_its_time_is_recorded(
     training = {"epochs": 4, "target_accuracy": target, "batch_size": 15}
     config = make_config(tmp_path, training=training, data={"validation_share": 0.25})
 
-    def script(journal: Journal, _: int) -> int | None:
+    def script(played: Played) -> int | None:
         ended = None
         for epoch, correct in enumerate(right, start=1):
-            if not end_epoch(journal, epoch, validation=Sums(10, correct, 10)):
+            if not played.end_epoch(epoch, validation=Sums(10, correct, 10)):
                 ended = epoch
                 break
-        journal.finish(Sums(1, 1, 2), test_seconds=0.5, weights=random_weights(journal.setup))
+        played.finish(Sums(1, 1, 2))
         return ended
 
     assert play(config, script, size=2) == [ends_after] * 2
@@ -224,11 +223,11 @@ def test_the_target_accuracy_ends_a_run_and_its_time_is_recorded(
 
 
 def test_weights_that_differ_stop_all_ranks_before_anything_is_written(tmp_path: Path) -> None:
-    def script(journal: Journal, _: int) -> None:
-        weights = random_weights(journal.setup)
-        if journal.comm.rank:
+    def script(played: Played) -> None:
+        weights = random_weights(played.setup)
+        if played.comm.rank:
             weights["fc2.bias"] = np.nextafter(weights["fc2.bias"], 9)
-        journal.epoch_ended(1, result(), weights=weights, optimizer_state=dict)
+        played.end_epoch(1, weights=weights)
 
     for error in play(make_config(tmp_path, training={"batch_size": 15}), script, size=2):
         assert isinstance(error, UserError) and "fc2.bias" in str(error) and "after epoch 1" in str(error)
@@ -240,16 +239,16 @@ def test_a_checkpoint_that_cannot_be_written_ends_all_ranks(tmp_path: Path, monk
     def full(*args: object, **settings: object) -> None:
         raise OSError(28, "No space left on device", "/runs/a")
 
-    monkeypatch.setattr(journal_module, "save_checkpoint", full)
+    monkeypatch.setattr(checkpointer_module, "save_checkpoint", full)
     config = make_config(tmp_path, training={"batch_size": 15})
-    for error in play(config, lambda journal, _: end_epoch(journal, 1), size=2):
+    for error in play(config, lambda played: played.end_epoch(1), size=2):
         assert isinstance(error, UserError) and "writing the checkpoint failed: No space left" in str(error)
 
 
 def test_a_folder_that_exists_ends_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     config = make_config(tmp_path, training={"batch_size": 15})
-    for error in play(config, lambda journal, _: None, size=2):
+    for error in play(config, lambda played: None, size=2):
         assert isinstance(error, UserError) and "exists already" in str(error)
     assert list((tmp_path / "run").iterdir()) == []
 
@@ -257,8 +256,8 @@ def test_a_folder_that_exists_ends_all_ranks(tmp_path: Path) -> None:
 def test_more_threads_than_cores_is_said_and_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(journal_module, "usable_cores", lambda: 1)
-    play(make_config(tmp_path, training={"batch_size": 15}), lambda journal, _: None, size=2)
+    monkeypatch.setattr(session_module, "usable_cores", lambda: 1)
+    play(make_config(tmp_path, training={"batch_size": 15}), lambda played: None, size=2)
     world = read_run(tmp_path / "run").record.world
     assert isinstance(world, World) and world.oversubscribed
     assert "more threads than cores" in capsys.readouterr().out
@@ -272,26 +271,26 @@ def resumed(config: Config, **training: Any) -> Config:
 def run_some(config: Config, epochs: int, *, end: str | None = "interrupted") -> None:
     """Train a few epochs, then end the run."""
 
-    def script(journal: Journal, done: int) -> None:
-        for epoch in range(done + 1, epochs + 1):
-            end_epoch(journal, epoch)
+    def script(played: Played) -> None:
+        for epoch in range(played.done + 1, epochs + 1):
+            played.end_epoch(epoch)
         if end:
-            journal.end(end, message="by the test")  # type: ignore[arg-type]
+            played.end(end)  # type: ignore[arg-type]
         else:
-            finish(journal)
+            played.finish()
 
     play(config, script)
 
 
-def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_continues_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = make_config(tmp_path)
     run_some(config, 1)
     assert read_run(tmp_path / "run").state == "interrupted"
 
-    def script(journal: Journal, done: int) -> int:
-        assert [end_epoch(journal, epoch) for epoch in (2, 3)] == [True, False]
-        finish(journal)
-        return done
+    def script(played: Played) -> int:
+        assert [played.end_epoch(epoch) for epoch in (2, 3)] == [True, False]
+        played.finish()
+        return played.done
 
     assert play(resumed(config), script) == [1]
     run = read_run(tmp_path / "run")
@@ -308,9 +307,9 @@ def test_waiting_that_an_older_part_of_a_run_lacks_is_not_recorded_for_the_whole
     line = json.loads(file.read_text()) | {"data_wait_seconds": {"not_recorded": "read inside the step"}}
     file.write_text(json.dumps(line) + "\n")
 
-    def script(journal: Journal, _: int) -> None:
-        end_epoch(journal, 2)
-        finish(journal)
+    def script(played: Played) -> None:
+        played.end_epoch(2)
+        played.finish()
 
     play(resumed(config), script)
     assert totals(read_run(tmp_path / "run")).data_wait_seconds == NotRecorded("read inside the step")
@@ -328,7 +327,7 @@ def test_a_line_without_its_checkpoint_is_written_anew(tmp_path: Path) -> None:
     run_some(config, 2)
     (newest,) = (tmp_path / "run" / "checkpoints").glob("epoch-0002")
     newest.rename(newest.with_name("lost"))
-    assert play(resumed(config), lambda journal, done: done) == [1]
+    assert play(resumed(config), lambda played: played.done) == [1]
     assert [epoch.epoch for epoch in read_run(tmp_path / "run").epochs] == [1]
 
 
@@ -336,7 +335,7 @@ def test_a_finished_run_can_be_prolonged(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     run_some(config, 3, end=None)
     assert (tmp_path / "run" / "weights.safetensors").exists()
-    assert play(resumed(config, epochs=4), lambda journal, done: done) == [3]
+    assert play(resumed(config, epochs=4), lambda played: played.done) == [3]
     # The old final weights are not those of the run that goes on.
     assert not (tmp_path / "run" / "weights.safetensors").exists()
 
@@ -344,7 +343,7 @@ def test_a_finished_run_can_be_prolonged(tmp_path: Path) -> None:
 def refused(config: Config, *, size: int = 1) -> str:
     before = {path: path.read_bytes() for path in Path(config.record.runs_folder).rglob("*") if path.is_file()}
     try:
-        results = play(config, lambda journal, done: "went on", size=size)
+        results = play(config, lambda played: "went on", size=size)
     except UserError as error:
         results = [error]
     assert all(isinstance(found, UserError) for found in results)
@@ -357,7 +356,7 @@ def refused(config: Config, *, size: int = 1) -> str:
 def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     assert "not a run folder" in refused(resumed(config))
-    play(config, lambda journal, _: end_epoch(journal, 1))
+    play(config, lambda played: played.end_epoch(1))
     assert "still running" in refused(resumed(config))
 
 
@@ -375,26 +374,26 @@ def test_only_the_same_framework_ranks_and_more_epochs_go_on(tmp_path: Path, mon
     assert "ends before the checkpoint" in refused(resumed(config, epochs=9))
 
 
-def test_a_run_ended_between_a_checkpoint_and_its_line_goes_on_from_the_one_before(
+def test_a_run_ended_between_a_checkpoint_and_its_line_continues_from_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_config(tmp_path)
 
-    def end(journal: Journal, _: int) -> None:
-        end_epoch(journal, 1)
+    def end(played: Played) -> None:
+        played.end_epoch(1)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(RunWriter, "add_epoch", Mock(side_effect=KeyboardInterrupt))
-            end_epoch(journal, 2)
-        journal.end("interrupted", message="by the test")
+            played.end_epoch(2)
+        played.end("interrupted")
 
     play(config, end)
     assert len(read_run(tmp_path / "run").epochs) == 1
     assert [folder.name for folder in checkpoint_folders(tmp_path / "run")] == ["epoch-0001", "epoch-0002"]
 
-    def go_on(journal: Journal, done: int) -> int:
-        end_epoch(journal, done + 1)
-        journal.end("interrupted", message="by the test")
-        return done
+    def go_on(played: Played) -> int:
+        played.end_epoch(played.done + 1)
+        played.end("interrupted")
+        return played.done
 
     assert play(resumed(config), go_on) == [1]
     assert [epoch.epoch for epoch in read_run(tmp_path / "run").epochs] == [1, 2]
@@ -404,19 +403,19 @@ def test_a_run_ended_between_a_checkpoint_and_its_line_goes_on_from_the_one_befo
 def test_a_run_ended_before_its_test_is_resumed_for_the_test_alone(tmp_path: Path) -> None:
     config = make_config(tmp_path)
 
-    def end(journal: Journal, _: int) -> None:
+    def end(played: Played) -> None:
         for epoch in (1, 2, 3):
-            end_epoch(journal, epoch)
-        journal.end("interrupted", message="by the test")
+            played.end_epoch(epoch)
+        played.end("interrupted")
 
     play(config, end)
 
-    def go_on(journal: Journal, done: int) -> bool:
-        goes_on = journal.goes_on(step=done * journal.setup.steps_per_epoch)
-        finish(journal, Sums(4.0, 7, 10), seconds=0.5)
-        return goes_on
+    def go_on(played: Played) -> bool:
+        is_complete = played.session.is_complete(step=played.step)
+        played.finish(Sums(4.0, 7, 10))
+        return is_complete
 
-    assert play(resumed(config), go_on) == [False]
+    assert play(resumed(config), go_on) == [True]
     run = read_run(tmp_path / "run")
     assert run.state == "finished" and totals(run).epochs == 3
 
@@ -439,7 +438,7 @@ def test_a_run_cut_within_an_epoch_is_not_resumed(tmp_path: Path) -> None:
 def test_the_default_name_tells_what_is_trained(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     config = replace(config, record=replace(config.record, name=None))
-    play(config, lambda journal, _: None)
+    play(config, lambda played: None)
     (folder,) = tmp_path.iterdir()
     assert folder.name.startswith("torch-mlp-synthetic-np1-20")
 

@@ -1,0 +1,107 @@
+"""When checkpoints are written, and what is in them: at the end of every epoch, and inside it (`--checkpoint-minutes`).
+
+Every rank calls every method; rank 0 decides when, and writes.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from common.distributed.communicator import Communicator
+from common.run_folder.checkpoints import Checkpoint, remove_old_checkpoints, save_checkpoint
+from common.training.checkpoint_schedule import CheckpointSchedule
+from common.training.run_setup import RunSetup
+from common.training.trainer import Trainer, TrainingState
+
+
+class Checkpointer:
+    """Writes checkpoints and measures the time that takes.
+
+    Args:
+        setup: of the run.
+        comm: all ranks.
+        folder: of the run, on rank 0; None on the others.
+        seconds: spent on checkpoints of the current epoch before the run was resumed inside it.
+    """
+
+    def __init__(self, setup: RunSetup, *, comm: Communicator, folder: Path | None, seconds: float = 0.0) -> None:
+        self.setup = setup
+        self.comm = comm
+        self.folder = folder
+        self._seconds = seconds
+        minutes = setup.config.record.checkpoint_minutes
+        self._schedule = None if minutes is None else CheckpointSchedule(minutes)
+
+    def next_segment(self, steps_left: int) -> int:
+        """Return the updates until a checkpoint may be due: all that are left without `--checkpoint-minutes`."""
+        if self._schedule is None:
+            return steps_left
+        with self._timed():
+            steps: int = self.comm.broadcast(self._schedule.next_steps(steps_left))
+        self._schedule.segment_starts(steps)
+        return steps
+
+    def save_if_due(self, trainer: Trainer) -> None:
+        """Write a checkpoint inside the epoch if it is time.
+
+        Raises:
+            UserError: the weights differ between ranks, or the checkpoint cannot be written; on all ranks.
+        """
+        if self._schedule is None:
+            return
+        with self._timed():
+            is_due = self._schedule.segment_ended()
+            if trainer.steps_left and self.comm.broadcast(is_due):
+                self._save_inside(trainer)
+                self._schedule.written()
+
+    def save_epoch(self, epoch: int, state: TrainingState) -> float:
+        """Write the checkpoint of a finished epoch; return the seconds spent on checkpoints since the epoch began.
+
+        Raises:
+            UserError: the weights differ between ranks, or the checkpoint cannot be written; on all ranks.
+        """
+        with self._timed():
+            weights = state.export_weights()
+            self.comm.check_same_weights(weights, when=f"after epoch {epoch}")
+            with self.comm.propagate_errors("writing the checkpoint"):
+                if self.folder:
+                    step = self.setup.steps_after(epoch)
+                    save_checkpoint(self.folder, Checkpoint(epoch, step, weights, state.export_optimizer()))
+            if self._schedule:
+                self._schedule.written()
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def remove_old(self) -> None:
+        """Remove what the checkpoint of the last epoch replaces.
+
+        To be called once the epoch is in the record: a run that ends between checkpoint and record is resumed from the
+        checkpoint before.
+        """
+        with self.comm.propagate_errors("removing old checkpoints"):
+            if self.folder:
+                remove_old_checkpoints(self.folder, keep=self.setup.config.record.keep)
+
+    def _save_inside(self, trainer: Trainer) -> None:
+        weights, partial = trainer.state.export_weights(), trainer.partial_epoch()
+        trained = {weight.name: weights[weight.name] for weight in self.setup.spec.weights if weight.trainable}
+        self.comm.check_same_weights(trained, when=f"after step {partial.steps} of epoch {trainer.epoch}")
+        statistics = {name: array for name, array in weights.items() if name not in trained}
+        ranks = self.comm.allgather(replace(partial, statistics=statistics))
+        with self.comm.propagate_errors("writing the checkpoint"):
+            if self.folder:
+                finished = trainer.epoch - 1
+                step = self.setup.steps_after(finished) + partial.steps
+                optimizer = trainer.state.export_optimizer()
+                save_checkpoint(self.folder, Checkpoint(finished, step, weights, optimizer, ranks, self._seconds))
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds += time.perf_counter() - started

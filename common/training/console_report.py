@@ -1,0 +1,92 @@
+"""What rank 0 prints about a run: its settings at the start, a line per epoch, the totals at the end."""
+
+import math
+from collections.abc import Sequence
+
+from common.distributed.console import counted, readable_seconds
+from common.measurement.metrics import Sums
+from common.model.specs import layer_table
+from common.run_folder.records import EpochRecord, NotRecorded, Totals, World
+from common.training.run_setup import RunSetup
+from common.training.totals import recorded_sum
+
+
+def start_lines(setup: RunSetup, world: World) -> list[str]:
+    """Return the layers, the settings, the batch arithmetic and the ranks."""
+    config = setup.config
+    lines = [layer_table(setup.spec)]
+    for subject, values in config.as_dict().items():
+        lines.append(f"{subject}: " + ", ".join(f"{name} {value}" for name, value in values.items()))
+    threads, cores = counted(world.threads_per_rank, "thread"), counted(world.cores, "core")  # type: ignore[arg-type]
+    lines += [
+        f"data: {setup.dataset.name}, {len(setup.training_indices):,} training, {len(setup.validation_indices):,} "
+        f"validation, {len(setup.dataset.test.labels):,} test samples",
+        f"batch: {config.training.batch_size} x {counted(world.size, 'rank')} = {setup.global_batch_size} images per "
+        f"update, {setup.steps_per_epoch} updates per epoch, the last {setup.dropped_samples} samples of each epoch's "
+        f"order dropped; {setup.total_steps} updates in all",
+        f"ranks: {world.size} on {', '.join(world.hosts)}, controller {world.controller}, device {world.devices[0]}, "
+        f"{threads} per rank, {cores}",
+    ]
+    if config.device.device == "auto" and set(world.devices) == {"cpu"}:
+        lines.append("no GPU was found: training on the CPU")
+    if config.record.profile:
+        lines.append("note: a profiled run waits for the device after each part of a step: do not compare its times")
+    if world.oversubscribed:
+        lines.append(
+            f"note: {counted(world.local_size, 'rank')} x {threads} on {cores}: more threads than cores. The run is "
+            "correct but slow; its record is marked as functional, not timed"
+        )
+    return lines
+
+
+def epoch_line(setup: RunSetup, epochs: Sequence[EpochRecord]) -> str:
+    """Return the line of the last of these epochs, with the time left as the mean of all predicts it."""
+    record = epochs[-1]
+    spent = [recorded_sum([epoch.training_seconds, epoch.validation_seconds]) for epoch in epochs]
+    left = _number(recorded_sum(spent)) / len(epochs) * (setup.epochs - record.epoch)
+    width = len(str(setup.epochs))
+    parts = [
+        f"epoch {record.epoch:{width}}/{setup.epochs}",
+        f"{_number(record.images_per_second):8,.0f} images/s",
+        f"loss {_number(record.training_loss):.4f}",
+        f"accuracy {100 * _number(record.training_accuracy):5.2f} %",
+    ]
+    if record.validation_loss is not None:
+        parts += [
+            f"validation loss {_number(record.validation_loss):.4f}",
+            f"accuracy {100 * _number(record.validation_accuracy):5.2f} %",
+        ]
+    parts += [readable_seconds(_number(spent[-1]))]
+    parts += [f"left {readable_seconds(left)}"] if left > 0 else []
+    return "  ".join(parts)
+
+
+def end_lines(totals: Totals, test: Sums, *, folder: object) -> list[str]:
+    """Return the totals, the test and the run folder."""
+    launch = totals.launch_seconds
+    before = f"launch {readable_seconds(launch)}, " if isinstance(launch, float) else ""
+    return [
+        f"trained {counted(totals.epochs, 'epoch')} in {_time(totals.training_seconds)}, "
+        f"{_number(totals.images_per_second):,.0f} images/s "
+        f"({before}start-up {_time(totals.startup_seconds)}, validation {_time(totals.validation_seconds)}, "
+        f"test {_time(totals.test_seconds)}: not included)",
+        f"test {describe_sums(test)}",
+        f"run folder: {folder}",
+    ]
+
+
+def describe_sums(sums: Sums) -> str:
+    """Return mean loss and accuracy in words."""
+    return (
+        f"loss {_number(sums.mean_loss):.4f}, accuracy {100 * _number(sums.accuracy):.2f} % "
+        f"({sums.correct:.0f}/{sums.samples:.0f})"
+    )
+
+
+def _number(value: float | NotRecorded | None) -> float:
+    """Return a figure to be printed: `nan` where it is unknown."""
+    return value if isinstance(value, int | float) else math.nan
+
+
+def _time(seconds: float | NotRecorded) -> str:
+    return readable_seconds(seconds) if isinstance(seconds, int | float) else "an unknown time"

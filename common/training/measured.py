@@ -1,0 +1,32 @@
+"""What a rank measured in one pass over samples, and what that is over all ranks."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.distributed.communicator import Communicator
+from common.measurement.metrics import Sums
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The sums and the time of one pass; by default of none.
+
+    Attributes:
+        sums: over the samples of the pass.
+        seconds: that it took.
+        data_wait_seconds: the part of them spent waiting for batches, where that is measured.
+    """
+
+    sums: Sums = Sums()  # noqa: RUF009 - frozen
+    seconds: float = 0.0
+    data_wait_seconds: float = 0.0
+
+    def over_ranks(self, comm: Communicator) -> "Measured":
+        """Return the sums added over the ranks, and the times of the slowest; every rank calls this."""
+        sums = comm.sum(self.sums.as_array())
+        seconds, wait = comm.maximum(np.array([self.seconds, self.data_wait_seconds]))
+        return Measured(sums=Sums.from_array(sums), seconds=float(seconds), data_wait_seconds=float(wait))
+
+
+NOT_MEASURED = Measured()

@@ -1,0 +1,117 @@
+"""How a run starts on rank 0: a new run folder, or an old one that is resumed."""
+
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+
+from common.config import Config
+from common.distributed.console import Console, counted
+from common.model.weights import weights_hash
+from common.run_folder.checkpoints import Checkpoint
+from common.run_folder.environment import describe_environment
+from common.run_folder.records import (
+    SCHEMA_VERSION,
+    WEIGHTS_FILE,
+    DataRecord,
+    Hashes,
+    ModelRecord,
+    RunRecord,
+    RunWriter,
+    Status,
+    World,
+    now,
+    slurm_job,
+)
+from common.run_folder.set_aside import set_aside
+from common.training.resume import Standing, read_resumable_run
+from common.training.run_setup import RunSetup
+
+
+def open_run_folder(
+    setup: RunSetup, world: World, *, framework: str, standing: Standing | None, console: Console
+) -> tuple[RunWriter, Checkpoint | None]:
+    """Create or resume the run folder; return its writer and, if resumed, the checkpoint.
+
+    Args:
+        setup: of the run.
+        world: its ranks and devices.
+        framework: torch or keras.
+        standing: what there is of the run, with `--resume-or-start`.
+        console: shows what happens to an old folder.
+
+    Raises:
+        UserError: the folder exists, cannot be written or cannot be resumed.
+    """
+    config = setup.config
+    record = _new_record(setup, world, framework=framework)
+    new_folder = _new_folder(config, framework=framework, size=world.size)
+    if standing == "to be set aside":
+        place = set_aside(new_folder)
+        console.line(f"a run of this name cannot be resumed: its folder is now {place}")
+    if config.record.resume is None and standing != "to be resumed":
+        return RunWriter.create(new_folder, record), None
+    folder = Path(config.record.resume) if config.record.resume else new_folder
+    run, checkpoint = read_resumable_run(folder, framework=framework, setup=setup)
+    assert isinstance(record.status, Status)
+    assert isinstance(run.record.status, Status), "a run that is resumed was measured"
+    status = replace(
+        record.status,
+        resumed_after_epochs=[*run.record.status.resumed_after_epochs, checkpoint.epoch],
+        resumed_after_steps=[*run.record.status.resumed_after_steps, checkpoint.step],
+    )
+    (folder / WEIGHTS_FILE).unlink(missing_ok=True)
+    # Lines after the checkpoint are written again, as the epochs are trained again.
+    record = replace(record, status=status, initial_test=run.record.initial_test)
+    writer = RunWriter(folder, record, epochs=run.epochs[: checkpoint.epoch])
+    inside = f" and {counted(checkpoint.ranks[0].steps, 'update')} of the next" if checkpoint.ranks else ""
+    console.line(f"resuming {folder} after epoch {checkpoint.epoch}{inside}")
+    return writer, checkpoint
+
+
+def _new_folder(config: Config, *, framework: str, size: int) -> Path:
+    dataset = config.data.dataset.split(":")[0]
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return config.record.folder(config.record.name or f"{framework}-{config.model.model}-{dataset}-np{size}-{stamp}")
+
+
+def _new_record(setup: RunSetup, world: World, *, framework: str) -> RunRecord:
+    environment = describe_environment()
+    return RunRecord(
+        schema_version=SCHEMA_VERSION,
+        origin="measured",
+        framework=framework,
+        config=setup.config,
+        environment=environment,
+        site=setup.config.record.site,
+        world=world,
+        data=DataRecord(
+            name=setup.dataset.name,
+            training_samples=len(setup.training_indices),
+            validation_samples=len(setup.validation_indices),
+            test_samples=len(setup.dataset.test.labels),
+            dropped_samples_per_epoch=setup.dropped_samples,
+            global_batch_size=setup.global_batch_size,
+            steps_per_epoch=setup.steps_per_epoch,
+            image_shape=setup.dataset.image_shape,
+            class_names=list(setup.dataset.class_names),
+            mean=list(setup.dataset.mean),
+            standard_deviation=list(setup.dataset.standard_deviation),
+        ),
+        model=ModelRecord(
+            name=setup.spec.name,
+            outputs=setup.spec.outputs,
+            parameters=setup.spec.parameters,
+            multiply_adds_per_image=setup.spec.multiply_adds,
+        ),
+        hashes=Hashes(initial_weights=weights_hash(setup.first_weights), sample_order=setup.sample_order_hash),
+        status=Status(
+            state="running",
+            host=environment.host,
+            process=psutil.Process().pid,
+            started_at=now(),
+            heartbeat_at=now(),
+            slurm_job=slurm_job(),
+        ),
+    )

@@ -1,0 +1,138 @@
+"""The record of a run: rank 0 has a `RunRecorder`, the other ranks a `NullRecorder` with the same methods."""
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from common.distributed.console import Console
+from common.errors import user_errors
+from common.measurement.energy import describe_energy
+from common.measurement.interference import Interference
+from common.measurement.metering import Metered
+from common.measurement.metrics import images_per_second
+from common.measurement.step_profile import StepProfile, profile_table
+from common.model.weights import save_weights, weights_hash
+from common.run_folder.power_file import POWER_FILE, write_power
+from common.run_folder.records import WEIGHTS_FILE, EpochRecord, Evaluation, Hashes, RunWriter, State
+from common.run_folder.tensorboard_events import write_scalars
+from common.training.console_report import describe_sums, end_lines, epoch_line
+from common.training.measured import Measured
+from common.training.run_setup import RunSetup
+from common.training.stopping import StoppingRule
+from common.training.totals import run_totals
+from common.training.trainer import TrainingState
+
+
+class NullRecorder:
+    """The recorder of every rank but the first, and of the first until its run folder is open: records nothing."""
+
+    folder: Path | None = None
+
+    def add_initial_test(self, test: Measured) -> None:
+        """Record the test before training."""
+
+    def add_epoch(self, epoch: int, training: Measured, validation: Measured, *, state: TrainingState,
+                  checkpoint_seconds: float) -> None:  # fmt: skip
+        """Record an epoch."""
+
+    def should_stop(self, step: int) -> bool:
+        """Return whether the run ends after update `step`; rank 0 decides."""
+        return False
+
+    def finish(self, test: Measured, *, state: TrainingState, startup_seconds: float, isolation: Interference,
+               metered: Metered | None, profile: StepProfile | None) -> None:  # fmt: skip
+        """Record the end of the run."""
+
+    def end(self, state: State, *, message: str) -> None:
+        """Record that the run ended early."""
+
+
+class RunRecorder(NullRecorder):
+    """Writes and prints what was measured over all ranks."""
+
+    def __init__(self, writer: RunWriter, *, setup: RunSetup, console: Console) -> None:
+        self.folder = writer.folder
+        self._writer = writer
+        self._setup = setup
+        self._console = console
+        self._stopping = StoppingRule(setup.config.training)
+
+    def add_initial_test(self, test: Measured) -> None:
+        """Record the test before training, over all ranks."""
+        self._writer.update(initial_test=Evaluation(loss=test.sums.mean_loss, accuracy=test.sums.accuracy))
+        self._console.line(f"before training: test {describe_sums(test.sums)}")
+
+    def add_epoch(self, epoch: int, training: Measured, validation: Measured, *, state: TrainingState,
+                  checkpoint_seconds: float) -> None:  # fmt: skip
+        """Record an epoch and print its line.
+
+        Args:
+            epoch: its number, from 1.
+            training: over all ranks.
+            validation: over all ranks; `NOT_MEASURED` if there was none.
+            state: at its end.
+            checkpoint_seconds: spent on checkpoints of it.
+        """
+        record = EpochRecord(
+            epoch=epoch,
+            steps=self._setup.steps_of_epoch(epoch),
+            learning_rate=float(self._setup.scaled_learning_rates()[self._setup.steps_after(epoch) - 1]),
+            training_loss=training.sums.mean_loss,
+            training_accuracy=training.sums.accuracy,
+            validation_loss=validation.sums.mean_loss,
+            validation_accuracy=validation.sums.accuracy,
+            training_seconds=training.seconds,
+            data_wait_seconds=training.data_wait_seconds,
+            validation_seconds=validation.seconds,
+            checkpoint_seconds=checkpoint_seconds,
+            images_per_second=images_per_second(training.sums.samples, training.seconds),
+            weights_hash=weights_hash(state.export_weights()),
+        )
+        self._writer.add_epoch(record)
+        if self._setup.config.record.tensorboard:
+            with user_errors("writing TensorBoard events"):
+                write_scalars(self._writer.folder, record)
+        self._console.line(epoch_line(self._setup, self._writer.epochs))
+        reason = self._stopping.reason_to_stop(self._writer.epochs)
+        if reason and self._setup.steps_after(epoch) < self._setup.total_steps:
+            self._console.line(reason)
+
+    def should_stop(self, step: int) -> bool:
+        """Return whether the run ends after update `step`: it was the last, or a stopping rule says so."""
+        return step >= self._setup.total_steps or self._stopping.reason_to_stop(self._writer.epochs) is not None
+
+    def finish(self, test: Measured, *, state: TrainingState, startup_seconds: float, isolation: Interference,
+               metered: Metered | None, profile: StepProfile | None) -> None:  # fmt: skip
+        """Write final weights, totals and status; print the end.
+
+        Args:
+            test: over all ranks.
+            state: the final one.
+            startup_seconds: of the slowest rank.
+            isolation: what the ranks saw of other programs.
+            metered: power and energy, where asked for.
+            profile: where a step spends its time, where asked for.
+
+        Raises:
+            OSError: full disk, missing permission.
+        """
+        weights = state.export_weights()
+        save_weights(self._writer.folder / WEIGHTS_FILE, weights)
+        totals = run_totals(self._setup, self._writer.epochs, test=test, startup_seconds=startup_seconds)
+        assert isinstance(self._writer.record.hashes, Hashes)
+        hashes = replace(self._writer.record.hashes, final_weights=weights_hash(weights))
+        if metered:
+            write_power(self._writer.folder / POWER_FILE, metered.traces)
+        energy = metered.record if metered else None
+        self._writer.end("finished", totals=totals, hashes=hashes, isolation=isolation, energy=energy, profile=profile)
+        if profile:
+            self._console.line(profile_table(profile))
+        self._console.line("\n".join(end_lines(totals, test.sums, folder=self._writer.folder)))
+        if energy:
+            self._console.line(describe_energy(energy))
+
+    def end(self, state: State, *, message: str) -> None:
+        """Write the status of a run that did not finish, if it can be written."""
+        # On a full disk the reason for the end must reach the terminal; a reader will call the run killed.
+        with suppress(OSError):
+            self._writer.end(state, message=message)

@@ -1,0 +1,189 @@
+"""One start of a run, from its settings to its end. Every rank calls every method; rank 0 prints and writes."""
+
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from common.config import Config
+from common.distributed.communicator import Communicator, launcher_of
+from common.distributed.console import Console
+from common.measurement.interference import HostBefore, look_at_host, look_at_rank, spent_so_far, summarize, take_sample
+from common.measurement.metering import Meter
+from common.measurement.step_profile import average_over_ranks
+from common.measurement.timing import Phases
+from common.run_folder.checkpoints import Checkpoint
+from common.run_folder.records import TIMELINE_FILE, World
+from common.training.checkpointer import Checkpointer
+from common.training.console_report import start_lines
+from common.training.measured import Measured
+from common.training.opening import open_run_folder
+from common.training.recorder import NullRecorder, RunRecorder
+from common.training.resume import AlreadyFinished, Standing, look_at_run
+from common.training.run_setup import RunSetup
+from common.training.trainer import Trainer
+from common.utils.cores import usable_cores
+
+
+class Session:
+    """Opens the run folder, watches the host, and reduces over ranks what the recorder of rank 0 writes.
+
+    Attributes:
+        recorder: writes the record, once the run folder is open.
+        phases: the clock of this rank.
+    """
+
+    def __init__(self, *, framework: str, comm: Communicator, console: Console) -> None:
+        self.framework = framework
+        self.comm = comm
+        self.console = console
+        self.recorder = NullRecorder()
+        self.phases = Phases()
+        self._sample = take_sample() if comm.local_rank == 0 else None
+        self._host_before: HostBefore | None = None
+        self._spent_before = spent_so_far()
+        self._meter: Meter | None = None
+
+    def start(self, setup: RunSetup, *, device: str, threads: int) -> Checkpoint | None:
+        """Print table and settings, open the run folder; return the checkpoint to resume from, if there is one.
+
+        Raises:
+            UserError: the run folder exists, cannot be written or cannot be resumed; on all ranks.
+            AlreadyFinished: `--resume-or-start` found a finished run; on all ranks.
+        """
+        self.setup = setup
+        config = setup.config
+        standing = self._look_at_run(config) if config.record.resume_or_start else None
+        world = self._world(device=device, threads=threads)
+        for line in start_lines(setup, world):
+            self.console.line(line)
+        checkpoint = None
+        with self.comm.propagate_errors("opening the run folder"):
+            if self.comm.rank == 0:
+                writer, checkpoint = open_run_folder(
+                    setup, world, framework=self.framework, standing=standing, console=self.console
+                )
+                self.recorder = RunRecorder(writer, setup=setup, console=self.console)
+        if config.energy.energy:
+            self._meter = Meter(config.energy, comm=self.comm, device=device, phases=self.phases)
+        found: Checkpoint | None = self.comm.broadcast(checkpoint)
+        return found
+
+    def _look_at_run(self, config: Config) -> Standing:
+        """Return what there is of a run that is to be started or resumed, before anything is printed or changed."""
+        standing: Standing = "none"
+        with self.comm.propagate_errors("looking at the run folder"):
+            if self.comm.rank == 0:
+                standing = look_at_run(config, framework=self.framework, tell=self.console.line)
+        standing = self.comm.broadcast(standing)
+        if standing == "finished":
+            raise AlreadyFinished(config)
+        return standing
+
+    def _world(self, *, device: str, threads: int) -> World:
+        hosts, devices = zip(*self.comm.allgather((platform.node(), device)), strict=True)
+        cores = usable_cores()
+        return World(
+            size=self.comm.size,
+            local_size=self.comm.local_size,
+            hosts=sorted(set(hosts)),
+            controller=self.comm.controller,
+            threads_per_rank=threads,
+            cores=cores,
+            oversubscribed=threads * self.comm.local_size > cores,
+            devices=list(devices),
+            launcher=launcher_of(os.environ),
+        )
+
+    def record_initial_test(self, test: Measured) -> None:
+        """Record the test before training."""
+        test = test.over_ranks(self.comm)
+        with self.comm.propagate_errors("writing the run folder"):
+            self.recorder.add_initial_test(test)
+
+    def is_complete(self, *, step: int) -> bool:
+        """Return whether a run that is resumed after update `step` has nothing left to train; look at the host.
+
+        The host is looked at before all ranks meet here, so that none waits for it in its training time.
+        """
+        if self._sample:
+            self._host_before = look_at_host(self._sample)
+            if self._host_before.other_processes:
+                self.console.line(
+                    "note: other programs are running on this machine: "
+                    f"{'; '.join(self._host_before.other_processes)}. Times may be longer"
+                )
+        self._spent_before = spent_so_far()
+        return bool(self.comm.broadcast(self.recorder.should_stop(step)))
+
+    def timeline_file(self) -> Path | None:
+        """Return where Horovod writes its timeline, on all ranks; None if it was not asked for."""
+        folder = self.recorder.folder
+        wanted = folder is not None and self.setup.config.record.horovod_timeline
+        file: Path | None = self.comm.broadcast(folder / TIMELINE_FILE if folder and wanted else None)
+        return file
+
+    def start_training(self, checkpoint: Checkpoint | None) -> Checkpointer:
+        """End start-up, which is not training time; return what writes the checkpoints."""
+        self.phases.startup_ends()
+        seconds = checkpoint.checkpoint_seconds if checkpoint else 0.0
+        return Checkpointer(self.setup, comm=self.comm, folder=self.recorder.folder, seconds=seconds)
+
+    def progress_bar(self, epoch: int, *, done: int) -> Callable[[int], object]:
+        """Return a function that is called with steps done and moves a bar, where bars are shown.
+
+        Args:
+            epoch: its number, from 1.
+            done: steps of it that were trained before.
+        """
+        title = f"epoch {epoch}/{self.setup.epochs}"
+        return self.console.steps(self.setup.steps_of_epoch(epoch), title=title, done=done)
+
+    def record_epoch(self, epoch: int, trainer: Trainer, validation: Measured, *, checkpoint_seconds: float) -> bool:
+        """Record an epoch; return whether the run is complete.
+
+        Args:
+            epoch: its number, from 1.
+            trainer: has trained it on this rank.
+            validation: of this rank; `NOT_MEASURED` if there was none.
+            checkpoint_seconds: spent on checkpoints of it.
+
+        Raises:
+            UserError: the record cannot be written; on all ranks.
+        """
+        training, validation = trainer.result().over_ranks(self.comm), validation.over_ranks(self.comm)
+        with self.comm.propagate_errors("writing the record"):
+            self.recorder.add_epoch(
+                epoch, training, validation, state=trainer.state, checkpoint_seconds=checkpoint_seconds
+            )
+        return bool(self.comm.broadcast(self.recorder.should_stop(self.setup.steps_after(epoch))))
+
+    def finish(self, trainer: Trainer, test: Measured, *, peak_memory_bytes: int | None) -> None:
+        """Record the test, final weights, totals and status.
+
+        Args:
+            trainer: has trained the run on this rank.
+            test: of this rank.
+            peak_memory_bytes: of this rank's device, as the framework counts it; None on a CPU.
+
+        Raises:
+            UserError: the weights cannot be written; on all ranks.
+        """
+        test = test.over_ranks(self.comm)
+        startup_seconds = float(self.comm.maximum(np.array(self.phases.startup_seconds)))
+        seen = look_at_rank(self._host_before, since=self._spent_before, peak_device_memory_bytes=peak_memory_bytes)
+        isolation = summarize(self.comm.allgather(seen))
+        metered = self._meter.finish() if self._meter else None
+        profiler = trainer.profiler
+        profile = average_over_ranks(self.comm.allgather(profiler.measured())) if profiler else None
+        with self.comm.propagate_errors("writing the final weights"):
+            self.recorder.finish(
+                test,
+                state=trainer.state,
+                startup_seconds=startup_seconds,
+                isolation=isolation,
+                metered=metered,
+                profile=profile,
+            )

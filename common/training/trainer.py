@@ -1,0 +1,42 @@
+"""What `common` knows of a trainer: the methods that both frameworks have."""
+
+from typing import Protocol
+
+from common.measurement.step_profile import Profiler
+from common.model.weights import Weights
+from common.run_folder.checkpoints import PartialEpoch
+from common.training.measured import Measured
+
+
+class TrainingState(Protocol):
+    """Model and optimizer of one rank."""
+
+    def restore(self, weights: Weights, optimizer: Weights | None = None) -> None:
+        """Load what `export_weights` and `export_optimizer` returned."""
+
+    def export_weights(self) -> Weights:
+        """Return the weights, with this rank's BatchNorm statistics."""
+
+    def export_optimizer(self) -> Weights:
+        """Return "<parameter>.<slot>" -> array."""
+
+
+class Trainer(Protocol):
+    """What trains an epoch in segments on one rank."""
+
+    epoch: int
+    profiler: Profiler | None
+
+    @property
+    def state(self) -> TrainingState:
+        """Model and optimizer."""
+
+    @property
+    def steps_left(self) -> int:
+        """Updates of the epoch that remain."""
+
+    def partial_epoch(self) -> PartialEpoch:
+        """Return what this rank has of the epoch so far."""
+
+    def result(self) -> Measured:
+        """Return what this rank measured in the epoch."""

@@ -1,0 +1,111 @@
+"""Runs of a session on pretended ranks, with a trainer that trains nothing, without any framework."""
+
+from collections.abc import Callable
+from typing import Any
+
+from builders import make_setup, random_weights
+from fake_ranks import alone, run_ranks
+
+from common.config import Config
+from common.distributed.communicator import Communicator
+from common.distributed.console import Console
+from common.measurement.metrics import Sums
+from common.measurement.step_profile import Profiler
+from common.model.weights import Weights
+from common.run_folder.checkpoints import PartialEpoch
+from common.run_folder.records import State
+from common.training.measured import Measured
+from common.training.session import Session
+
+
+class FakeState:
+    """Weights without a model."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+
+    def restore(self, weights: Weights, optimizer: Weights | None = None) -> None:
+        """Take other weights."""
+        self.weights = weights
+
+    def export_weights(self) -> Weights:
+        """Return the weights."""
+        return self.weights
+
+    def export_optimizer(self) -> Weights:
+        """Return no state."""
+        return {}
+
+
+class FakeTrainer:
+    """Has a result without training."""
+
+    profiler: Profiler | None = None
+    steps_left = 0
+
+    def __init__(self, weights: Weights, result: Measured = Measured()) -> None:  # noqa: B008 - frozen
+        self.state = FakeState(weights)
+        self.epoch = 0
+        self.measured = result
+
+    def result(self) -> Measured:
+        """Return what it was given."""
+        return self.measured
+
+    def partial_epoch(self) -> PartialEpoch:
+        """Return nothing done."""
+        return PartialEpoch()
+
+
+class Played:
+    """A session of one rank that has started training, and the steps of `train.py` around its epochs."""
+
+    def __init__(self, config: Config, comm: Communicator, *, framework: str = "torch", device: str = "cpu") -> None:
+        self.comm = comm
+        self.session = Session(framework=framework, comm=comm, console=Console(comm, progress="lines"))
+        self.setup = make_setup(config, size=comm.size)
+        checkpoint = self.session.start(self.setup, device=device, threads=1)
+        self.checkpointer = self.session.start_training(checkpoint)
+        self.done = checkpoint.epoch if checkpoint else 0
+        self.step = checkpoint.step if checkpoint else 0
+
+    def end_epoch(
+        self,
+        epoch: int,
+        *,
+        training: Sums = Sums(60.0, 30, 120),  # noqa: B008 - frozen
+        training_seconds: float = 2.0,
+        data_wait_seconds: float = 0.5,
+        validation: Sums = Sums(),  # noqa: B008 - frozen
+        validation_seconds: float = 0.0,
+        weights: Weights | None = None,
+    ) -> bool:
+        """End an epoch with what this rank measured; return whether the run continues."""
+        measured = Measured(sums=training, seconds=training_seconds, data_wait_seconds=data_wait_seconds)
+        trainer = FakeTrainer(random_weights(self.setup, seed=epoch) if weights is None else weights, measured)
+        seconds = self.checkpointer.save_epoch(epoch, trainer.state)
+        validated = Measured(sums=validation, seconds=validation_seconds)
+        is_complete = self.session.record_epoch(epoch, trainer, validated, checkpoint_seconds=seconds)
+        self.checkpointer.remove_old()
+        return not is_complete
+
+    def finish(self, test: Sums = Sums(8.0, 15, 20), *, seconds: float = 0.5) -> None:  # noqa: B008 - frozen
+        """End the run with its test."""
+        trainer = FakeTrainer(random_weights(self.setup, seed=99))
+        self.session.finish(trainer, Measured(sums=test, seconds=seconds), peak_memory_bytes=None)
+
+    def end(self, state: State) -> None:
+        """End the run early."""
+        self.session.recorder.end(state, message="by the test")
+
+
+Script = Callable[[Played], Any]
+
+
+def play(config: Config, script: Script, *, size: int = 1) -> list[Any]:
+    """Start a session on every rank and run the script of a trainer with it; return what the ranks returned."""
+
+    def work(comm: Communicator) -> Any:
+        return script(Played(config, comm, device=f"cpu {comm.rank}"))
+
+    return [work(alone())] if size == 1 else run_ranks(size, work)
