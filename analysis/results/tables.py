@@ -12,7 +12,8 @@ from analysis.output.tables import Table, render
 from analysis.questions import frameworks
 from analysis.questions.parity import command as parity
 from analysis.questions.scaling import command as scaling
-from analysis.runs.reading import Selection, read_runs
+from analysis.runs.reading import load_runs
+from analysis.runs.table import Selection
 from common.checks.parity_record import read_parity
 from common.distributed.console import counted
 from common.measurement.interference import Interference
@@ -76,14 +77,14 @@ def plots(data: Path) -> list[Plot]:
 def described(selection: Selection) -> str:
     """Return a sentence about the runs: how many, when, on what, with which versions, and what else was at work."""
     runs = selection.runs
-    records = [run.record for run in runs]
+    records = list(runs["record"])
     environments = [one.environment for one in records if isinstance(one.environment, Environment)]
     machines = dict.fromkeys(f"{one.processor} with {one.cores} cores" for one in environments)
     versions = dict.fromkeys(f"{name} {one.packages[name]}" for one in environments for name in PACKAGES
                              if name in one.packages)  # fmt: skip
     days = sorted({one.status.started_at[:10] for one in records if isinstance(one.status, Status)})
-    epochs = sorted({int(run.total("epochs")) for run in runs})
-    seeds = {run.seed for run in runs}
+    epochs = sorted({int(number) for number in runs["trained_epochs"]})
+    seeds = set(runs["seed"])
     disturbed = sum(
         isinstance(one.isolation, Interference) and bool(one.isolation.other_processes_before) for one in records
     )
@@ -96,7 +97,7 @@ def described(selection: Selection) -> str:
 
 @cache
 def _runs(folder: Path) -> Selection:
-    return read_runs([folder])
+    return load_runs([folder])
 
 
 def _frame(table: Table) -> pd.DataFrame:
