@@ -1,8 +1,9 @@
 """From samples to batches: gather, normalize, prefetch. In NumPy, so both frameworks read the same floats.
 
-Pixels stay uint8 or float16 until a batch is made. These have few values (256; 15,361 from 0 to 1), so normalization is
-a lookup in a table of floats per channel, computed once in float64: exact, the same for both frameworks, and faster
-than the arithmetic (148 x 197 pixels of float16: 22 us by lookup, 54 us in float32 arithmetic; medians of 9).
+Pixels stay uint8 or float16 until a batch is created. Both types have few values (256; 15,361 from 0 to 1), so
+normalization is a lookup in a table of floats per channel, computed once in float64: exact, the same for both
+frameworks, and faster than the arithmetic (148 x 197 pixels of float16: 22 us by lookup, 54 us in float32; medians of
+9).
 """
 
 import threading
@@ -20,12 +21,12 @@ Item = TypeVar("Item")
 Batch = tuple[np.ndarray, np.ndarray]
 Normalization = Literal["standard", "unit"]
 
-# The bits of a float16 from 0 to 1, read as a whole number, count its values from 0 up.
+# Read as integers, the bits of the float16 values from 0 to 1 count up from 0.
 _HALF_CODES = int(np.float16(1).view(np.uint16)) + 1
 
 
 class PixelScale(Protocol):
-    """What normalization needs to know of a data set: the data set itself, or its record in a run folder."""
+    """The part of a data set that normalization needs; the record in a run folder has it, too."""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -53,13 +54,13 @@ def normalization_table(
     `unit`: x. Both are computed in float64 and then rounded to `dtype`.
 
     Args:
-        dataset: whose statistics are used.
+        dataset: source of the statistics.
         pixels: type of the images; x is pixel / 255 of uint8, and the pixel itself of float16, which is from 0 to 1.
         normalization: one of the two above.
         dtype: of the table.
 
     Returns:
-        (256, channels) of `dtype` for uint8, (15361, channels) for float16: a row a value, in rising order.
+        (256, channels) of `dtype` for uint8, (15361, channels) for float16: one row per value, ascending.
     """
     channels = dataset.image_shape[2]
     if np.dtype(pixels) == np.float16:
@@ -68,7 +69,7 @@ def normalization_table(
         values = np.arange(256, dtype=np.float64) / 255
     table = np.repeat(values[:, None], channels, axis=1)
     if normalization == "standard":
-        # A channel that is constant over all training images has deviation 0 and carries nothing: it becomes 0.
+        # A channel that is constant over all training images has deviation 0: it becomes 0.
         deviation = np.array(dataset.standard_deviation, np.float64)
         table = (table - np.array(dataset.mean, np.float64)) / np.where(deviation > 0, deviation, 1)
     elif normalization != "unit":
@@ -90,7 +91,7 @@ def normalize(images: np.ndarray, table: np.ndarray) -> np.ndarray:
     codes = images.view(np.uint16) if images.dtype == np.float16 else images
     assert len(table) == (256 if codes.dtype == np.uint8 else _HALF_CODES), (images.dtype, table.shape)
     if channels == 1:
-        # mode: no pixel is out of range, and any mode but "raise" spares NumPy the check.
+        # No pixel is out of range; any mode but "raise" skips NumPy's check.
         return np.take(np.ascontiguousarray(table[:, 0]), codes, mode="wrap")
     # All channels in one lookup: channel c reads row c of the transposed table. The offsets are repeated for a whole
     # image, because NumPy adds long rows several times faster than rows of 3.
@@ -122,15 +123,15 @@ def training_batches(
 
     Args:
         split: the training split.
-        sample_indices: (samples,) the samples to train on, e.g. without those for validation.
+        sample_indices: (samples,) the samples to train on.
         seed: of the run.
-        epoch: any whole number >= 0; each has its own order.
-        batch_size: samples a step on this rank.
+        epoch: any integer >= 0; each has its own order.
+        batch_size: samples per step on this rank.
         rank: of this process, 0 <= rank < size.
         size: number of ranks.
         table: from `normalization_table`.
-        steps: how many steps the epoch has at most; None for all full global batches.
-        first_step: steps of the epoch that were done before, whose batches are left out.
+        steps: maximum number of steps in the epoch; None for all full global batches.
+        first_step: number of steps already done in this epoch; their batches are skipped.
 
     Yields:
         Images (batch_size, height, width, channels) of the table's dtype, C-contiguous; labels (batch_size,) int64.
@@ -147,11 +148,11 @@ def training_batches(
 def evaluation_batches(
     split: Split, sample_indices: np.ndarray, *, batch_size: int, rank: int, size: int, table: np.ndarray
 ) -> Iterator[Batch]:
-    """Yield one rank's part of the given samples, in their order; over the ranks each sample comes exactly once.
+    """Yield one rank's part of the given samples, in their order; each sample is on exactly one rank.
 
     Yields:
-        Images (batch, height, width, channels) of the table's dtype, labels (batch,) int64. All batches have
-        `batch_size` samples but the last, which may be shorter; a rank may have no batch at all.
+        Images (batch, height, width, channels) of the table's dtype, labels (batch,) int64. All batches but
+        the last have `batch_size` samples; a rank may have no batch at all.
     """
     mine = evaluation_range(len(sample_indices), rank=rank, size=size)
     for start in range(mine.start, mine.stop, batch_size):
@@ -159,10 +160,10 @@ def evaluation_batches(
 
 
 def prefetch(iterator: Iterator[Item], *, depth: int = 2) -> Iterator[Item]:
-    """Yield the iterator's items, made by a thread up to `depth` items ahead.
+    """Yield the iterator's items, produced by a thread up to `depth` items ahead.
 
-    The thread gathers and normalizes (NumPy lets go of the interpreter lock there) while the framework computes.
-    An exception in the iterator is raised here, at its place. Closing this generator, or dropping it, ends the thread.
+    The thread gathers and normalizes (NumPy releases the interpreter lock) while the framework computes.
+    An exception in the iterator is raised here in its place. Closing or dropping this generator ends the thread.
     """
     if depth < 1:
         raise ValueError(f"The prefetch depth must be at least 1. Received: {depth}.")
@@ -181,7 +182,7 @@ def prefetch(iterator: Iterator[Item], *, depth: int = 2) -> Iterator[Item]:
             pass
         except BaseException as error:
             failure.append(error)
-        filled.release()  # without an item: the end
+        filled.release()  # released without an item: the end
 
     thread = threading.Thread(target=work, name="prefetch", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""The cache of data sets: one folder each, written once, complete or absent, checked on every load.
+"""The cache of data sets: one folder per data set, complete or absent, checked on every load.
 
     <cache folder>/datasets/mnist/train_images.npy    (60000, 28, 28, 1) uint8
                                   train_labels.npy    (60000,) int64
@@ -8,7 +8,7 @@
 
 An entry is built in its own folder and renamed into place, so a reader never sees part of one. The builder holds the
 lock, which works across processes and hosts; readers need neither lock nor write permission. Each load computes the
-CRC-32 of all bytes (1 to 4 GB/s) and builds a damaged entry again. Files above 2 GB are checked by size on a load, and
+CRC-32 of all bytes (1 to 4 GB/s) and rebuilds a damaged entry. Files above 2 GB are checked by size on a load, and
 in full by `python -m common datasets verify`.
 """
 
@@ -44,8 +44,7 @@ class SplitContent:
 
     Attributes:
         image_shape: (height, width, channels).
-        image_chunks: parts of (samples, height, width, channels) uint8, in order; read once, so a generator is
-            enough.
+        image_chunks: parts of (samples, height, width, channels) uint8, in order; iterated once.
         labels: (samples,) class numbers.
     """
 
@@ -78,11 +77,11 @@ def load_or_build(entry: str, build: Callable[[Path], Content], *, name: str) ->
 
     Args:
         entry: folder name in the cache.
-        build: makes the content; given an empty folder for its downloads, which is deleted afterwards.
+        build: returns the content; its argument is an empty folder for downloads, deleted afterwards.
         name: of the returned data set.
 
     Raises:
-        UserError: the builder's, or the cache cannot be read or written, or the disk is full.
+        UserError: from the builder, or the cache cannot be read or written, or the disk is full.
     """
     waiting_since = time.time()
     with _user_errors():
@@ -94,7 +93,7 @@ def load_or_build(entry: str, build: Callable[[Path], Content], *, name: str) ->
             except FileNotFoundError:
                 pass
             except DamagedEntryError as error:
-                say(f"data set {name} in the cache is damaged ({error}); making it again")
+                say(f"data set {name} in the cache is damaged ({error}); building it again")
             _build_entry(entry, build, waiting_since)
             return load_entry(entry, name=name)
 
@@ -108,9 +107,9 @@ def load_entry(entry: str, *, name: str, full_check: bool = False) -> Dataset:
         full_check: check the bytes of large files too.
 
     Raises:
-        FileNotFoundError: there is no such entry.
-        DamagedEntryError: it is not as it was written.
-        UserError: it holds labels that are no class numbers.
+        FileNotFoundError: the entry does not exist.
+        DamagedEntryError: it differs from what was written.
+        UserError: labels are out of range.
     """
     folder = datasets_folder() / entry
     meta = read_meta(entry)
@@ -143,8 +142,8 @@ def read_meta(entry: str) -> dict[str, Any]:
     """Return the description of a cache entry, checked against its own checksum.
 
     Raises:
-        FileNotFoundError: there is no such entry.
-        DamagedEntryError: the description is not as it was written, or of another version of this program.
+        FileNotFoundError: the entry does not exist.
+        DamagedEntryError: the description differs from what was written, or is of another version.
     """
     folder = datasets_folder() / entry
     if not folder.is_dir():
@@ -170,14 +169,14 @@ def entries() -> list[str]:
 def _build_entry(entry: str, build: Callable[[Path], Content], waiting_since: float) -> None:
     """Build an entry and put it in place; the lock is held.
 
-    A failure is noted beside the lock. A process that was already waiting then fails with the same message instead of
-    trying all over again, or 64 ranks would take 64 times as long to report that there is no network.
+    A failure is recorded next to the lock, so that a process that was already waiting fails with the same message.
+    Otherwise 64 ranks would take 64 times as long to report that there is no network.
     """
     parent = datasets_folder()
     failure_note = parent / f".{entry}.failed"
     if failure_note.exists() and failure_note.stat().st_mtime >= waiting_since:
         raise UserError(failure_note.read_text())
-    for leftover in parent.glob(f".{entry}.partial-*"):  # of a process that was killed: nobody else builds now
+    for leftover in parent.glob(f".{entry}.partial-*"):  # from a killed process: only this one builds now
         shutil.rmtree(leftover, ignore_errors=True)
     try:
         with _user_errors(), temporary_folder_beside(parent / entry) as partial:
@@ -188,14 +187,14 @@ def _build_entry(entry: str, build: Callable[[Path], Content], waiting_since: fl
                 (parent / entry).rename(partial / "damaged")
             (partial / "entry").rename(parent / entry)
     except UserError as error:
-        with contextlib.suppress(OSError):  # where the disk is so full that not even this fits, each tries by itself
+        with contextlib.suppress(OSError):  # if the disk is too full even for this, each process tries by itself
             failure_note.write_text(str(error))
         raise
     failure_note.unlink(missing_ok=True)
 
 
 def _write_entry(folder: Path, content: Content) -> None:
-    """Write the arrays and, last, their description. Plain writes, no map: a full disk is then an error, no crash."""
+    """Write the arrays, then their description. With plain writes a full disk is an error; with a map it is a crash."""
     statistics = PixelStatistics(content.train.image_shape[2])
     for split_name, split in (("train", content.train), ("test", content.test)):
         labels = np.ascontiguousarray(split.labels, np.int64)
@@ -248,14 +247,14 @@ def _crc32_of_meta(meta: dict[str, Any]) -> int:
 
 @contextlib.contextmanager
 def _build_lock(entry: str) -> Iterator[None]:
-    """Hold the lock of an entry; say so when another process has it for long. A killed process loses its lock."""
+    """Hold the lock of an entry; report a long wait. A killed process loses its lock."""
     parent = datasets_folder()
     parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(parent / f".{entry}.lock")
     try:
         lock.acquire(timeout=QUIET_WAIT_SECONDS)
     except filelock.Timeout:
-        say(f"waiting for another process that is making data set {entry} (lock {lock.lock_file})")
+        say(f"waiting for another process that is building data set {entry} (lock {lock.lock_file})")
         lock.acquire()
     try:
         yield
@@ -265,7 +264,7 @@ def _build_lock(entry: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _user_errors() -> Iterator[None]:
-    """Turn what the file system refuses into a UserError that says what to do."""
+    """Turn an error of the file system into a UserError with a remedy."""
     try:
         yield
     except OSError as error:

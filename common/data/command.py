@@ -1,4 +1,4 @@
-"""`python -m common datasets`: look at, fetch and check the cached data sets."""
+"""`python -m common datasets`: list, fetch and verify the cached data sets."""
 
 import argparse
 from pathlib import Path
@@ -37,7 +37,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def list_datasets() -> None:
-    """Print a table of the published data sets and of all else that is in the cache."""
+    """Print a table of the published data sets and of all other cache entries."""
     cached = dataset_cache.entries()
     rows: list[tuple[str, ...]] = [("name", "training", "test", "image", "classes", "in the cache", "what")]
     for dataset in PUBLISHED.values():
@@ -73,7 +73,7 @@ def verify_datasets(names: list[str]) -> None:
     """Recompute the checksums of cached data sets: of our files, and for published ones of the original files too.
 
     Raises:
-        UserError: one is not in the cache or not as it should be. The others are checked all the same.
+        UserError: one is missing or damaged; the others are still checked.
     """
     cached = dataset_cache.entries()
     missing = [name for name in names if name not in cached]
@@ -85,18 +85,18 @@ def verify_datasets(names: list[str]) -> None:
     damaged = []
     for name in names or cached:
         problem = _problem_of_entry(name)
-        print(f"{name}: {problem or 'all checksums right'}", flush=True)
+        print(f"{name}: {problem or 'all checksums match'}", flush=True)
         if problem:
             damaged.append(name)
     if damaged:
         raise UserError(
             f"damaged data sets in the cache. Received: {', '.join(damaged)}. Remove their folders in "
-            f"{dataset_cache.datasets_folder()}: they are made anew when they are used"
+            f"{dataset_cache.datasets_folder()}: they are built again on the next use"
         )
 
 
 def _problem_of_entry(entry: str) -> str | None:
-    """Return what is wrong with a cache entry."""
+    """Return the problem of a cache entry; None if there is none."""
     try:
         dataset = dataset_cache.load_entry(entry, name=entry, full_check=True)
     except (DamagedEntryError, UserError) as error:

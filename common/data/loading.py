@@ -1,4 +1,4 @@
-"""Data sets by name: fetched once, checked, cached, and held as read-only memory maps.
+"""Data sets by name: fetched once, checked, cached, and returned as read-only memory maps.
 
     python -m common datasets list | fetch NAME... | verify [NAME...]
 
@@ -26,7 +26,7 @@ __all__ = ["Dataset", "Split", "dataset_help", "dataset_names", "load_dataset"]
 
 
 def dataset_names() -> list[str]:
-    """Return what `load_dataset` understands, for help texts."""
+    """Return the names that `load_dataset` accepts, for help texts."""
     return [*PUBLISHED, "synthetic", synthetic.PATTERN, "images:PATH", "prepared:FILE"]
 
 
@@ -51,8 +51,8 @@ def load_dataset(
 
     Args:
         name: one of `dataset_names()`.
-        source_folder: where to look for the original files of a published data set before anything is fetched; the
-            folder named by the environment's HOROVOD_TWINS_DATA comes next, then mirrors, then package clients.
+        source_folder: searched first for the original files of a published data set; then come the folder named by
+            the environment's HOROVOD_TWINS_DATA, mirrors, package clients.
         image_size: (height, width) to which images of a folder are resized.
         gray: whether images of a folder are converted to one channel.
         progress: whether to show a bar while fetching; None: on a terminal without a launcher.
@@ -61,7 +61,7 @@ def load_dataset(
         The data set. Its arrays are read-only.
 
     Raises:
-        UserError: unknown name, nothing can be fetched, unusable or damaged images, labels out of range, unusable cache
+        UserError: unknown name, no source works, unusable or damaged images, labels out of range, unusable cache
             folder.
     """
     kind, _, rest = name.partition(":")

@@ -1,14 +1,14 @@
-"""Which sample is used when, and by which rank: pure functions of seed, epoch, step, rank and number of ranks.
+"""The sample order and its sharding over ranks: pure functions of seed, epoch, step, rank and number of ranks.
 
 The rules, which both trainers share:
 
-1. The validation split is cut from the training samples by the seed, before any sharding.
-2. Each epoch has one order of all training samples, from (seed, epoch) alone. It does not depend on the ranks.
+1. The seed determines the validation split, which is cut from the training samples before sharding.
+2. Each epoch has one order of all training samples, which depends on (seed, epoch) only, not on the ranks.
 3. Global batch `step` is the next `batch_size * size` samples of that order; rank r takes its r-th `batch_size`
    samples. So 4 ranks of 64 and 1 process of 256 see the same 256 samples in the same step, in the same order.
-4. The incomplete last global batch is dropped: every rank makes the same number of steps with full batches, so that
-   no rank waits in a collective call for one that has already finished.
-5. Evaluation gives each sample to exactly one rank.
+4. The incomplete last global batch is dropped: every rank runs the same number of steps with full batches, so that
+   no rank waits in a collective for one that has already finished.
+5. Each sample is evaluated on exactly one rank.
 
 `size` is the number of ranks and `batch_size` the number of samples in a step of one rank, throughout.
 """
@@ -23,14 +23,14 @@ _EPOCH_STREAM = 1
 
 
 def stable_permutation(sample_count: int, *, seed: int, stream: tuple[int, ...]) -> np.ndarray:
-    """Return a random permutation of `range(sample_count)` that no NumPy version changes.
+    """Return a random permutation of `range(sample_count)` that is the same with every NumPy version.
 
     NumPy may change `Generator.permutation` between versions; it guarantees the raw output of a bit generator and of
     `SeedSequence`. Sorting raw 64-bit draws needs only these two.
 
     Args:
         sample_count: length of the permutation.
-        seed: any whole number >= 0.
+        seed: any integer >= 0.
         stream: distinguishes the uses of one seed.
 
     Returns:
@@ -46,11 +46,11 @@ def split_validation(sample_count: int, *, share: float, seed: int) -> tuple[np.
 
     Args:
         sample_count: number of training samples before the cut.
-        share: part of them for validation, 0 <= share < 1; rounded to the nearest whole number of samples.
-        seed: any whole number >= 0.
+        share: of validation samples, 0 <= share < 1; the count is rounded to the nearest integer.
+        seed: any integer >= 0.
 
     Returns:
-        Training indices and validation indices, each sorted, int64; together every sample exactly once.
+        Training indices and validation indices, each sorted, int64; each sample is in exactly one of them.
 
     Raises:
         UserError: the share is not in [0, 1), or leaves no training or no validation sample.
@@ -81,13 +81,13 @@ def epoch_order(sample_count: int, *, seed: int, epoch: int) -> np.ndarray:
 def steps_per_epoch(sample_count: int, *, batch_size: int, size: int) -> int:
     """Return the number of full global batches in an epoch, floor(sample_count / (batch_size * size)).
 
-    It is 0 where one global batch is larger than the training set; the caller refuses that.
+    It is 0 if one global batch is larger than the training set, which callers reject.
     """
     return sample_count // (batch_size * size)
 
 
 def dropped_samples(sample_count: int, *, batch_size: int, size: int) -> int:
-    """Return the size of the incomplete last global batch, which an epoch leaves out (others in each epoch)."""
+    """Return the size of the incomplete last global batch, which is dropped (other samples in each epoch)."""
     return sample_count % (batch_size * size)
 
 
@@ -102,7 +102,7 @@ def rank_slice(step: int, *, batch_size: int, rank: int, size: int) -> slice:
 
 
 def evaluation_range(sample_count: int, *, rank: int, size: int) -> range:
-    """Return the samples that `rank` evaluates: contiguous, and each sample on exactly one rank.
+    """Return the contiguous range of samples that `rank` evaluates.
 
     The ranges of two ranks differ in length by at most one; with fewer samples than ranks some are empty.
     """

@@ -1,6 +1,6 @@
-"""Where published data sets come from: a folder, then the public mirrors, then package clients; the first that works.
+"""Sources of the published data sets, in this order: a folder, public mirrors, package clients.
 
-Each source ends in a folder in which the original files are looked for and checked by MD5, so no source is trusted.
+Each source fills a folder, in which the original files are checked by MD5: no source is trusted.
 """
 
 import contextlib
@@ -30,24 +30,24 @@ from common.distributed.console import Console
 from common.errors import UserError, expanded
 
 DATA_FOLDER_VARIABLE = "HOROVOD_TWINS_DATA"
-CONNECT_SECONDS = 4  # a closed network must not cost more than this for each mirror
+CONNECT_SECONDS = 4  # per mirror, in a network without access
 READ_SECONDS = 30
 CLIENT_SECONDS = 1800
 _ARCHIVE_PATTERNS = {"npm": "*.tgz", "pip": "*.whl", "apt-get": "*.deb"}
 
 
 class SourceError(Exception):
-    """This source cannot give the data set; the message says why in a few words."""
+    """This source does not work; the message contains the reason in a few words."""
 
 
 def say(line: str) -> None:
-    """Write one line to stderr as one piece, so that lines of several ranks do not mix."""
+    """Write a line to stderr in one write, so that lines of several ranks do not mix."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 
 
 def shows_bar(progress: bool | None) -> bool:
-    """Return whether to show a bar: as asked for, else on a terminal without a launcher (which tags every write)."""
+    """Return whether to show a bar; None: on a terminal without a launcher, which would tag every write."""
     return Console.automatic_bars() if progress is None else progress
 
 
@@ -58,12 +58,12 @@ def fetch_files(
 
     Args:
         dataset: what to fetch.
-        source_folder: a folder given by flag, tried first; then the folder named by HOROVOD_TWINS_DATA.
+        source_folder: tried first; then the folder named by HOROVOD_TWINS_DATA.
         work_folder: an empty folder for downloads; the caller deletes it.
         progress: whether to show a bar; None: on a terminal without a launcher.
 
     Raises:
-        UserError: the folder given does not exist, or no source works.
+        UserError: the folder does not exist, or no source works.
         OSError: the work folder cannot be written, or the disk is full.
     """
     tried = []
@@ -87,10 +87,10 @@ def fetch_files(
 
 
 def find_files(dataset: PublishedDataset, folder: Path) -> Files:
-    """Return the original files from a folder that holds them in any known packaging, checked by MD5.
+    """Return the original files from a folder, in any known packaging, checked by MD5.
 
     Raises:
-        SourceError: they are not there, or not the right ones.
+        SourceError: they are missing or wrong.
     """
     problems = []
     for candidate in (*(folder / name for name in dataset.folder_names), folder):
@@ -117,7 +117,7 @@ def wrong_checksums(dataset: PublishedDataset, files: Files) -> list[str]:
     return [name for name, md5 in dataset.md5.items() if hashlib.md5(files[name]).hexdigest() != md5]
 
 
-Provide = Callable[[Path], Path]  # fills the folder given, or not; returns the folder to look in
+Provide = Callable[[Path], Path]  # may download into the given folder; returns the folder to search
 
 
 def _sources(
@@ -139,13 +139,12 @@ def _sources(
 
 
 def _download(mirror: Mirror, work_folder: Path, dataset: PublishedDataset, progress: bool | None) -> Path:
-    """Download a mirror's files."""
     _require_reachable(mirror.address)
     pooch.get_logger().setLevel("WARNING")
     say(f"fetching {dataset.name} from {mirror.address}")
     downloader = pooch.HTTPDownloader(progressbar=shows_bar(progress), timeout=(CONNECT_SECONDS, READ_SECONDS))
     for name in mirror.file_names:
-        # No hash of the archive here: what counts is the content, and `find_files` checks that for every source.
+        # No hash of the archive: `find_files` checks the content, for every source.
         pooch.retrieve(mirror.address + name, known_hash=None, fname=name, path=work_folder, downloader=downloader)
     return work_folder
 
@@ -153,7 +152,7 @@ def _download(mirror: Mirror, work_folder: Path, dataset: PublishedDataset, prog
 def _require_reachable(address: str) -> None:
     """Raise SourceError unless the host answers within CONNECT_SECONDS, name look-up included.
 
-    A look-up cannot be given a time limit, so it is made in a thread that is left behind.
+    A look-up has no time limit, so it runs in a thread that is abandoned.
     """
     parts = urllib.parse.urlsplit(address)
     if parts.scheme in urllib.request.getproxies():
@@ -176,7 +175,7 @@ def _require_reachable(address: str) -> None:
 
 
 def _fetch_package(package: Package, work_folder: Path, dataset: PublishedDataset, progress: bool | None) -> Path:
-    """Download and unpack a package; nothing is installed and none of its code runs."""
+    """Download and unpack a package, without installing it or running its code."""
     commands = _client_commands(package, work_folder)
     say(f"fetching {dataset.name} by {package} ({package.megabytes:g} MB)")
     for command in commands:
@@ -189,7 +188,7 @@ def _fetch_package(package: Package, work_folder: Path, dataset: PublishedDatase
         if archive and not failure:
             break
     else:
-        raise failure or SourceError("it left no package behind")
+        raise failure or SourceError("it downloaded no package")
     unpacked = work_folder / "unpacked"
     try:
         _unpack_package(archive, unpacked)
@@ -199,9 +198,9 @@ def _fetch_package(package: Package, work_folder: Path, dataset: PublishedDatase
 
 
 def _client_commands(package: Package, work_folder: Path) -> list[list[str]]:
-    """Return the commands that download the package into the work folder, each tried after the one before fails.
+    """Return the commands that download the package into the work folder, each run if the previous one fails.
 
-    Everything the clients keep goes to the work folder, so that they need no root and leave nothing behind.
+    The clients keep their caches and state there, too: they need no root.
     """
     if package.client == "npm":
         cache = ["--cache", str(work_folder / "npm-cache")]
@@ -216,7 +215,7 @@ def _client_commands(package: Package, work_folder: Path) -> list[list[str]]:
     apt, _ = _require_program("apt-get"), _require_program("dpkg-deb")
     limits = ["-qq", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=10", "-o", "APT::Sandbox::User="]
     download = ["download", package.requirement]
-    # Where the system's package lists are missing or out of date: lists of our own, which need no root.
+    # If the system's package lists are missing or out of date: separate lists, which need no root.
     for folder in ("apt-state/lists/partial", "apt-cache/archives/partial"):
         (work_folder / folder).mkdir(parents=True, exist_ok=True)
     own = ["-o", f"Dir::State={work_folder / 'apt-state'}", "-o", f"Dir::Cache={work_folder / 'apt-cache'}"]
@@ -227,15 +226,15 @@ def _client_commands(package: Package, work_folder: Path) -> list[list[str]]:
 def _require_program(name: str) -> str:
     program = shutil.which(name)
     if program is None:
-        raise SourceError(f"no {name} here")
+        raise SourceError(f"{name} is not installed")
     return program
 
 
 def _run_client(command: list[str], work_folder: Path, bar_megabytes: float | None) -> None:
-    """Run a client in the work folder; the bar follows the folder's size, as the clients do not report their progress.
+    """Run a client in the work folder; the bar follows the folder's size, because clients report no progress.
 
     Raises:
-        SourceError: it fails; with its reason.
+        SourceError: it fails; the message contains its reason.
     """
     log = work_folder / "client.log"
     deadline = time.monotonic() + CLIENT_SECONDS
@@ -260,7 +259,7 @@ def _run_client(command: list[str], work_folder: Path, bar_megabytes: float | No
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()] or [
             "no message"
         ]
-        # The first error has the reason; npm's last line is about its log.
+        # The first error contains the reason; npm's last line is about its log.
         reason = next((line for line in lines if line.lower().startswith(("error", "npm error", "e:"))), lines[-1])
         raise SourceError(f"exit code {process.returncode}: {reason[:160]}")
 
@@ -274,7 +273,7 @@ def _folder_megabytes(folder: Path) -> float:
 
 
 def _unpack_package(archive: Path, unpacked: Path) -> None:
-    """Unpack a package; paths that lead out of the folder are refused, by zipfile and dpkg-deb too."""
+    """Unpack a package; paths outside the folder are rejected, also by zipfile and dpkg-deb."""
     if archive.suffix == ".tgz":
         _unpack_tar(archive, unpacked)
     elif archive.suffix == ".whl":
@@ -285,12 +284,12 @@ def _unpack_package(archive: Path, unpacked: Path) -> None:
 
 
 def _unpack_tar(archive: Path, unpacked: Path) -> None:
-    """Unpack the files of a tar archive, nothing else; tarfile's own filters are missing before Python 3.11.4."""
+    """Unpack only the regular files of a tar archive; tarfile has no filters before Python 3.11.4."""
     with tarfile.open(archive) as package:
         for member in package:
             target = unpacked / member.name
             if not target.resolve().is_relative_to(unpacked.resolve()):
-                raise tarfile.TarError(f"{member.name} leads out of the package")
+                raise tarfile.TarError(f"{member.name} is outside the package")
             content = package.extractfile(member) if member.isfile() else None
             if content is not None:
                 target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Synthetic images that can be learned: made from a fixed seed, without files, in any size.
+"""Learnable synthetic images of any size, generated from a fixed seed without files.
 
-Each class has a smooth random pattern. A sample is its class's pattern, shifted at random (around the edges), at a
-random contrast, plus noise. All in whole numbers, from NumPy's raw random bits: the same values on every machine.
+Each class has a smooth random pattern. A sample is the pattern of its class, shifted at random with wrap-around, at a
+random contrast, plus noise. All in integers, from NumPy's raw random bits: the same values on every machine.
 """
 
 import re
@@ -16,9 +16,9 @@ from common.errors import UserError
 
 PATTERN = "synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES"
 DEFAULT_SHAPE = (6000, 28, 28, 1, 10)
-IN_MEMORY_BYTES = 64 * 1024**2  # larger ones go to the cache, so that the ranks of a host share one copy
+IN_MEMORY_BYTES = 64 * 1024**2  # larger ones are cached, so that the ranks of a host share one copy
 MOST_BYTES, MOST_CLASSES = 10**12, 10**5
-TEMPLATE_GRID = 5  # random values along each side of a pattern; values in between are interpolated
+TEMPLATE_GRID = 5  # random values per side of a pattern, with linear interpolation between them
 NOISE_AMPLITUDE = 160
 SEED = 1901
 CHUNK_BYTES = 8 * 1024**2
@@ -27,10 +27,10 @@ CHUNK_BYTES = 8 * 1024**2
 def load_synthetic(name: str) -> Dataset:
     """Return the synthetic data set of a name like `synthetic` or `synthetic:6000x28x28x1x10`.
 
-    It has the samples asked for in training and a sixth as many (at least one) in test.
+    SAMPLES is the number of training samples; there are a sixth as many test samples, at least one.
 
     Raises:
-        UserError: the name does not say five whole numbers, or impossible ones.
+        UserError: the name is not of this form, or a number is out of range.
     """
     samples, *image_shape, class_count = parse_name(name)
     height, width, channels = image_shape
@@ -90,7 +90,7 @@ def _content(samples: int, image_shape: tuple[int, int, int], class_count: int) 
 
     def split(sample_count: int, stream: int) -> SplitContent:
         random = _Random(stream)
-        # As many of each class as divides, in random order.
+        # Balanced classes in random order.
         labels = np.argsort(random.words(sample_count), kind="stable").astype(np.int64) % class_count
         return SplitContent(image_shape, _image_chunks(templates, labels, random), labels)
 
@@ -98,22 +98,22 @@ def _content(samples: int, image_shape: tuple[int, int, int], class_count: int) 
         class_names=tuple(f"class {number}" for number in range(class_count)),
         train=split(samples, 1),
         test=split(max(1, samples // 6), 2),
-        origin=f"made from seed {SEED}",
+        origin=f"generated from seed {SEED}",
     )
 
 
 class _Random:
-    """Whole random numbers straight from the bit generator, whose output NumPy guarantees to keep."""
+    """Random integers from the raw output of the bit generator, which NumPy guarantees not to change."""
 
     def __init__(self, stream: int) -> None:
         self.generator = np.random.PCG64(np.random.SeedSequence(entropy=SEED, spawn_key=(stream,)))
 
     def words(self, count: int) -> np.ndarray:
-        """(count,) uint64, evenly distributed."""
+        """(count,) uint64, uniform."""
         return np.asarray(self.generator.random_raw(count), "<u8")
 
     def bytes(self, count: int) -> np.ndarray:
-        """(count,) uint8, evenly distributed."""
+        """(count,) uint8, uniform."""
         return self.words(-(-count // 8)).view(np.uint8)[:count]
 
 
@@ -123,7 +123,7 @@ def _templates(image_shape: tuple[int, int, int], class_count: int) -> np.ndarra
     shape = (class_count, TEMPLATE_GRID, TEMPLATE_GRID, channels)
     grid = _Random(0).bytes(int(np.prod(shape))).reshape(shape).astype(np.int64) - 128
     for axis, size in ((1, height), (2, width)):
-        # Linear interpolation in 256ths between grid points, around the edge.
+        # Linear interpolation in 256ths between grid points, periodic.
         position = np.arange(size) * TEMPLATE_GRID * 256 // size
         low, part = position // 256, np.expand_dims(position % 256, axis=tuple({0, 1, 2, 3} - {axis}))
         high = (low + 1) % TEMPLATE_GRID
@@ -138,7 +138,7 @@ def _image_chunks(templates: np.ndarray, labels: np.ndarray, random: _Random) ->
     for start in range(0, len(labels), chunk_size):
         label = labels[start : start + chunk_size]
         count = len(label)
-        # Shifts of up to half a side, around the edges.
+        # Shifts of up to half a side, periodic.
         shift_y, shift_x = ((random.words(count) % np.uint64(size // 2 + 1)).astype(int) for size in (height, width))
         rows = (np.arange(height) + shift_y[:, None]) % height
         columns = (np.arange(width) + shift_x[:, None]) % width

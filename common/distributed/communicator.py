@@ -1,4 +1,4 @@
-"""The processes of a run and what they must agree on. Built on one collective, which each framework hands in."""
+"""The ranks of a run and what they must agree on, built on one collective that each framework provides."""
 
 import math
 import os
@@ -15,7 +15,7 @@ from common.model.weights import Weights, tensor_hashes
 
 @dataclass(frozen=True, kw_only=True)
 class Communicator:
-    """This process among all processes of the run.
+    """This rank among all ranks of the run.
 
     `allgather` returns the objects of all ranks in the order of ranks; every rank must call it.
     """
@@ -28,11 +28,11 @@ class Communicator:
     allgather: Callable[[Any], list[Any]]
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum over ranks, added in the order of ranks so that it is always the same."""
+        """Return the sum over ranks, added in the order of ranks so that it is reproducible."""
         return np.sum(self.allgather(values), axis=0)
 
     def maximum(self, values: np.ndarray) -> np.ndarray:
-        """Return the maximum over ranks (of times: the slowest rank's)."""
+        """Return the maximum over ranks; of times, the slowest rank's."""
         return np.max(self.allgather(values), axis=0)
 
     def broadcast(self, value: Any) -> Any:
@@ -41,10 +41,10 @@ class Communicator:
 
     @contextmanager
     def propagate_errors(self, doing: str) -> Iterator[None]:
-        """What one rank cannot do, none does: an error of one becomes the same UserError on all, and none hangs.
+        """Raise the error of one rank as the same UserError on all ranks, so that none hangs.
 
         Args:
-            doing: what is tried, for the message of a full disk, a missing permission and the like.
+            doing: the operation, for the message of an OSError such as a full disk.
         """
         error: UserError | None = None
         try:
@@ -62,7 +62,7 @@ class Communicator:
                 raise UserError(f"{message} (rank {rank})" if alone and rank else message) from error
 
     def check_same_weights(self, weights: Weights, *, when: str) -> None:
-        """Raise UserError on all ranks if their weights are not the same, bit for bit; names the first that differs."""
+        """Raise UserError on all ranks unless their weights are equal bit for bit; it names the first that differs."""
         hashes = np.stack(self.allgather(tensor_hashes(weights)))
         differs = (hashes != hashes[0]).any(axis=0)
         if differs.any():
@@ -83,8 +83,8 @@ def under_launcher(variables: Mapping[str, str]) -> bool:
     return any(name in variables for name in LAUNCHER_VARIABLES)
 
 
-# Among the flags of `mpirun` that horovodrun gives it, and nobody else gives together: --tag-output, -bind-to none,
-# -mca btl ^openib (horovod/runner/mpi_run.py).
+# A combination of `mpirun` flags that only horovodrun uses: --tag-output, -bind-to none, -mca btl ^openib
+# (horovod/runner/mpi_run.py).
 _HOROVODRUN_OVER_MPI = {
     "OMPI_MCA_orte_tag_output": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
@@ -95,53 +95,53 @@ _HOROVODRUN_OVER_MPI = {
 def launcher_of(variables: Mapping[str, str]) -> str:
     """Return what started a process with these environment variables: horovodrun, mpirun, srun or none.
 
-    srun is told by its way of joining MPI's processes (`--mpi=pmix`, `pmi2`): without, every one of its ranks is alone.
+    srun is recognized by `--mpi=pmix` or `pmi2`: without them each of its ranks runs alone.
     """
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" in variables or _HOROVODRUN_OVER_MPI.items() <= dict(variables).items():
         return "horovodrun"
-    if "OMPI_COMM_WORLD_SIZE" in variables:  # also where Slurm's steps start Open MPI's daemons
+    if "OMPI_COMM_WORLD_SIZE" in variables:  # also if Slurm's steps start Open MPI's daemons
         return "mpirun"
     if "SLURM_STEP_ID" in variables and ("PMIX_RANK" in variables or "PMI_RANK" in variables):
         return "srun"
     return "mpirun" if under_launcher(variables) else "none"
 
 
-# MPI spins while it waits; on a CPU it would take the cores from the ranks that still compute.
+# MPI spins while it waits, which on a CPU takes cores from ranks that still compute.
 YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-# Where gradients travel through the memory of the host. Horovod's own values, 1 ms and 128 MB, suit GPUs: on 2 ranks of
-# one host these took the exchange of 87 kB from 1.1 to 0.4 ms, and of 85 MB (20 tensors) from 60 to 15 ms. Parts of a
-# few MB stay in the processor's cache, and tensors larger than that need not be copied together.
+# For gradients in host memory. Horovod's defaults, 1 ms and 128 MB, suit GPUs: with 2 ranks on one host these values
+# reduced the all-reduce of 87 kB from 1.1 to 0.4 ms, and of 85 MB (20 tensors) from 60 to 15 ms. Buffers of a few MB
+# stay in the processor's cache, and larger tensors are not copied into a fusion buffer.
 CPU_EXCHANGE = {
     "HOROVOD_CYCLE_TIME": "0.2",  # milliseconds
     "HOROVOD_FUSION_THRESHOLD": str(4 * 2**20),  # bytes
 }
 
 
-# CUDA numbers GPUs as nvidia-smi and NVML do only if it is told, before it is started.
+# With this variable, set before CUDA starts, CUDA numbers GPUs like nvidia-smi and NVML.
 GPU_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def controller_variables(variables: Mapping[str, str], *, nccl: bool) -> dict[str, str]:
-    """Return what to add to the environment before Horovod is started; both MPI and Horovod read it only then.
+    """Return the variables to add before Horovod starts, which is when MPI and Horovod read them.
 
     Args:
-        variables: the environment; what it sets already stays, but for the controller of a process without launcher.
+        variables: the environment; its values are kept, except for the controller of a process without launcher.
         nccl: whether Horovod was built with NCCL, which moves gradients from GPU to GPU.
     """
     if not under_launcher(variables):
-        # One process needs no MPI, which would ask for its daemon.
+        # A single process needs no MPI, which would require its daemon.
         return {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
-    # Gloo, which sleeps while it waits, is slower with short cycles and does not mind the size of parts.
+    # Gloo sleeps while it waits: short cycles slow it down, and the size of buffers does not matter.
     chosen = YIELDING if nccl or variables.get("HOROVOD_CONTROLLER") == "gloo" else YIELDING | CPU_EXCHANGE
     return {name: value for name, value in chosen.items() if name not in variables}
 
 
 def join(hvd: Any, *, timeline: bool) -> Communicator:
-    """Start Horovod and return this process among all of the run.
+    """Start Horovod and return the communicator.
 
     Args:
         hvd: the framework's Horovod module, such as `horovod.torch`.
-        timeline: whether a timeline may be started later, which Horovod allows only if it is told before.
+        timeline: whether a timeline may be started later; Horovod has to know before it starts.
     """
     if timeline:
         os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"
@@ -151,7 +151,7 @@ def join(hvd: Any, *, timeline: bool) -> Communicator:
     hvd.init()
 
     def allgather(value: Any) -> list[Any]:
-        # Named, for Horovod's own name holds the type of the value, which may differ between ranks.
+        # Named, because Horovod's default name contains the type of the value, which may differ between ranks.
         return hvd.allgather_object(value, name="objects") if hvd.size() > 1 else [value]
 
     return Communicator(
@@ -165,5 +165,5 @@ def join(hvd: Any, *, timeline: bool) -> Communicator:
 
 
 def threads_per_rank(wanted: int | None, *, cores: int, local_size: int) -> int:
-    """Return the compute threads of a rank: as asked, else cores of the host / ranks on the host, at least 1."""
+    """Return the compute threads per rank: `wanted`, else cores of the host / ranks on the host, at least 1."""
     return wanted or max(1, math.floor(cores / local_size))

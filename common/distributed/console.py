@@ -15,7 +15,7 @@ class Console:
 
     def __init__(self, comm: Communicator, *, progress: str = "auto") -> None:
         self._speaks = comm.rank == 0
-        # mpirun gives every rank a terminal, even where its own output is a file.
+        # mpirun gives every rank a terminal, even if its own output is a file.
         self.bars = self._speaks and (progress == "bars" or (progress == "auto" and self.automatic_bars()))
 
     @staticmethod
@@ -34,7 +34,7 @@ class Console:
             self._write(sys.stderr, text)
 
     def steps(self, total: int, *, title: str, done: int = 0) -> Callable[[int], object]:
-        """Return a function that advances the progress bar, if there is one, by a number of steps.
+        """Return a function that advances the progress bar, if any, by a number of steps.
 
         Args:
             total: number of steps.

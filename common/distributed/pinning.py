@@ -1,4 +1,4 @@
-"""Which GPU a rank takes: pure functions of lists of devices, so that they are tested without GPUs."""
+"""Device pinning: pure functions of lists of devices, so that they are tested without GPUs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -12,14 +12,14 @@ Device = TypeVar("Device")
 
 
 def visible_gpus(gpus: Sequence[tuple[str, str, Device]], variable: str | None) -> list[Device]:
-    """Return the GPUs that CUDA shows to a process, in the order in which it numbers them.
+    """Return the GPUs that are visible to a process, in CUDA's order.
 
     Args:
         gpus: all GPUs of the host, as (index, UUID, device).
-        variable: value of CUDA_VISIBLE_DEVICES, a list of indices or beginnings of UUIDs; None: not set, so all.
+        variable: value of CUDA_VISIBLE_DEVICES, a list of indices or prefixes of UUIDs; None: not set, all are visible.
 
     Returns:
-        The devices up to the first entry that names none, where CUDA stops, too.
+        The devices up to the first invalid entry, like CUDA.
     """
     if variable is None:
         return [device for _, _, device in gpus]
@@ -33,16 +33,16 @@ def visible_gpus(gpus: Sequence[tuple[str, str, Device]], variable: str | None) 
 
 
 def choose_gpu(gpus: Sequence[Device], *, config: "DeviceConfig", local_rank: int, local_size: int) -> Device | None:
-    """Return this rank's GPU, the one whose number is the local rank; None for the CPU.
+    """Return this rank's GPU, the one at index `local_rank`; None for the CPU.
 
     Args:
-        gpus: those that this process sees on its host.
-        config: `device` is the device to use; mixed precision needs a GPU.
+        gpus: those visible to this process.
+        config: the device to use; mixed precision needs a GPU.
         local_rank: of this process on its host.
         local_size: number of processes on this host.
 
     Raises:
-        UserError: there are GPUs, or GPUs are asked for, but not one for each rank of the host.
+        UserError: fewer GPUs than ranks on the host, unless there is none and the CPU may be used.
     """
     if config.device == "cpu":
         return None
@@ -54,7 +54,7 @@ def choose_gpu(gpus: Sequence[Device], *, config: "DeviceConfig", local_rank: in
         raise UserError("no GPU was found. Received: --device gpu. Use --device cpu, or check nvidia-smi")
     if len(gpus) < local_size:
         raise UserError(
-            f"each rank of a host takes a GPU of its own. Received: {local_size} ranks, {len(gpus)} GPUs. "
+            f"each rank of a host needs its own GPU. Received: {local_size} ranks, {len(gpus)} GPUs. "
             f"Start {len(gpus)} ranks per host, or use --device cpu"
         )
     return gpus[local_rank]

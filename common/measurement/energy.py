@@ -2,9 +2,9 @@
 
     record = energy_record(traces, used_gpus={"node1": ["gpu0"]}, interval_seconds=0.5)    # goes into run.json
 
-The formulas are the thesis's, except for ED2P. Totals count the phases that the thesis counts (training, validation and
-test); start-up and idle time are only in `joules_by_phase`. Energy-delay products are of one run; runs are summarized
-after that.
+The formulas are the thesis's, except for ED2P. Totals include training, validation and test, as in
+the thesis; start-up and idle time are only in `joules_by_phase`. Energy-delay products are of single runs, and are
+summarized over runs afterwards.
 """
 
 from collections import defaultdict
@@ -29,14 +29,14 @@ class DeviceEnergy:
     """Energy of one device over the run.
 
     Attributes:
-        name: as in power.csv; without a number if no device of this kind could be listed.
-        method: counter: counted by the hardware; integral: integral of power; absent: not measured, for `reason`.
+        name: as in power.csv; without a number if devices of this kind could not be listed.
+        method: counter: counted by the hardware; integral: integral of power; absent: not measured, see `reason`.
         used: whether the run used it; always true for CPUs and RAM.
         idle_watts_before, idle_watts_after: mean idle power; None if it was not measured.
-        joules: of the counted phases; None: not measured.
+        joules: in the counted phases; None: not measured.
         joules_above_idle: `joules` minus idle energy, from the mean of `idle_watts_*`; None if one of them was not
             measured.
-        joules_by_phase: of all phases, including start-up and idle phases; empty: not measured.
+        joules_by_phase: in all phases, including start-up and idle phases; empty: not measured.
     """
 
     __pydantic_config__ = _STRICT
@@ -57,9 +57,9 @@ class EnergyTotals:
     """Sums over devices in the counted phases; None if none of them was measured.
 
     Attributes:
-        complete: whether all devices were measured. If not, compare only with sums over the same devices.
-        joules_by_phase: of the counted phases.
-        joules_above_idle: also None if the idle power of a measured device was not measured.
+        complete: whether all devices were measured; if not, compare only with sums over the same devices.
+        joules_by_phase: in the counted phases.
+        joules_above_idle: also None if the idle power of a measured device is unknown.
         edp_joule_seconds, ed2p_joule_square_seconds: see `energy_delay` and `energy_delay_squared`.
     """
 
@@ -78,7 +78,7 @@ class EnergyRecord:
 
     Attributes:
         interval_seconds: between samples of power.
-        counted_phases: those in `seconds` and all totals.
+        counted_phases: the phases in `seconds` and in totals.
         seconds: of the counted phases, by the clock of the power trace.
         seconds_by_phase: of all phases, each on its slowest host.
         devices: of all hosts.
@@ -101,7 +101,7 @@ def sampled_energy(watts: NDArray[np.float64], *, interval_seconds: float) -> ND
 
     Args:
         watts: (samples, ...) float64, equally spaced.
-        interval_seconds: from one to the next.
+        interval_seconds: between samples.
 
     Returns:
         (...) float64.
@@ -117,7 +117,7 @@ def energy_delay(seconds: float, joules: float) -> float:
 def energy_delay_squared(seconds: float, joules: float) -> float:
     """ED2P = t^2 x sum over devices of e (Martin, Nystroem and Penzes, "ET2", 2001), in joule square seconds.
 
-    To first order it stays the same when a processor trades speed for voltage, which EDP does not.
+    To first order it does not change when a processor trades speed for voltage; EDP does.
     """
     return seconds**2 * joules
 
@@ -128,13 +128,13 @@ def energy_above_idle(joules: float, *, idle_watts: float, seconds: float) -> fl
 
 
 def normalized(values: Mapping[str, float], *, base: str) -> dict[str, float]:
-    """Return every value divided by that of the base, as the thesis divides by one GPU's.
+    """Return all values divided by that of the base; the thesis divides by that of one GPU.
 
     Raises:
-        UserError: there is no such base, or it is 0.
+        UserError: the base is missing or 0.
     """
     if not values.get(base):
-        raise UserError(f"nothing can be divided by this base. Received: {base}. Choose one of {', '.join(values)}")
+        raise UserError(f"the base is unknown or 0. Received: {base}. Choose one of {', '.join(values)}")
     return {name: value / values[base] for name, value in values.items()}
 
 
@@ -156,15 +156,15 @@ def _sums_by_phase(trace: PowerTrace, values: NDArray[np.float64]) -> dict[str, 
 def energy_record(
     traces: Sequence[PowerTrace], *, used_gpus: Mapping[str, Collection[str]], interval_seconds: float
 ) -> EnergyRecord:
-    """Return the record of a run.
+    """Return the energy record of a run.
 
     Args:
         traces: one per host.
-        used_gpus: host -> its GPUs that the run used, named as in the host's trace; hosts without any may be missing.
+        used_gpus: host -> GPUs that the run used, named as in the host's trace; hosts without any may be missing.
         interval_seconds: as the traces were sampled.
 
     Raises:
-        ValueError: a used GPU is not known to its host, measured or not.
+        ValueError: a used GPU is not in its host's trace.
     """
     slowest: dict[str, float] = defaultdict(float)
     for trace in traces:
@@ -188,15 +188,15 @@ def energy_record(
 
 
 def describe_energy(record: EnergyRecord) -> str:
-    """Return lines with the energy of a run, and the devices that were not measured and why."""
+    """Return lines with the energy of a run, and with devices that were not measured and the reasons."""
     totals = record.used_devices
     lines = []
     if totals.joules is not None:
         parts = ", ".join(f"{phase} {joules:,.1f} J" for phase, joules in totals.joules_by_phase.items())
-        complete = "" if totals.complete else " by the devices that were measured"
+        complete = "" if totals.complete else " of the measured devices"
         lines.append(
-            f"energy {totals.joules:,.1f} J{complete} ({parts}), EDP {totals.edp_joule_seconds:,.4g} J s; metered: its "
-            "times are not to be compared"
+            f"energy {totals.joules:,.1f} J{complete} ({parts}), EDP {totals.edp_joule_seconds:,.4g} J s; metered: do "
+            "not compare its times"
         )
     lines += [f"{device.name}: not measured: {device.reason}" for device in record.devices if device.joules is None]
     return "\n".join(lines)
@@ -224,7 +224,7 @@ def _host_devices(trace: PowerTrace, traces: Sequence[PowerTrace], *, used_gpus:
             kind=kind,
             method=trace.series[name].method if name in trace.series else "absent",
             reason=trace.not_measured.get(name),
-            # "gpu" without a number is all GPUs of a host on which none could be listed.
+            # "gpu" without a number: the GPUs of a host could not be listed.
             used=kind != "gpu" or name in used_gpus or (name == "gpu" and bool(used_gpus)),
             idle_watts_before=before,
             idle_watts_after=after,

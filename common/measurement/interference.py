@@ -1,4 +1,4 @@
-"""Interference with a run: load, other processes, throttling; also the memory and cores that its ranks used."""
+"""Interference with a run: load, other processes, throttling; also memory and cores used by its ranks."""
 
 import os
 import resource
@@ -12,9 +12,9 @@ import psutil
 from pydantic import ConfigDict
 
 THROTTLE_FOLDER = Path("/sys/devices/system/cpu")
-HEAVY_CORES = 0.2  # of a core; processes that use more are recorded
+HEAVY_CORES = 0.2  # processes that use more are recorded
 SAMPLE_SECONDS = 0.3
-MOST_NAMED = 5  # other processes of a host
+MOST_NAMED = 5  # other processes per host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ def summarize(ranks: Iterable[RankAfter]) -> Interference:
 
 
 def throttle_count(folder: Path = THROTTLE_FOLDER) -> int | None:
-    """Return how often heat has slowed down cores of this host since its boot; None if it is not counted."""
+    """Return how often cores of this host were throttled by heat since boot; None if this is not counted."""
     counts = []
     for file in folder.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
         try:
@@ -136,9 +136,9 @@ def throttle_count(folder: Path = THROTTLE_FOLDER) -> int | None:
 
 
 def other_processes(earlier: ProcessTimes) -> list[str]:
-    """Return the processes that used more than HEAVY_CORES since, heaviest first, without those of this run.
+    """Return other processes that used more than HEAVY_CORES since `earlier`, heaviest first.
 
-    Waits until SAMPLE_SECONDS have passed.
+    Waits until SAMPLE_SECONDS have passed since then.
     """
     time.sleep(max(0.0, earlier.at + SAMPLE_SECONDS - time.monotonic()))
     later = take_sample()
@@ -166,8 +166,8 @@ def take_sample() -> ProcessTimes:
 def _own_processes() -> set[int]:
     """Return the processes of this session, the children of this process, and the other ranks.
 
-    All ranks have the same command line; a launcher may give each its own session. The parents of this process do not
-    help: the first process of a container adopts orphans of others.
+    All ranks have the same command line; a launcher may give each its own session. Parent processes are not used: the
+    first process of a container adopts orphans of others.
     """
     here = psutil.Process()
     command, session = here.cmdline(), os.getsid(0)

@@ -1,10 +1,10 @@
-"""The energy of a run: one reader on each host around its phases, all traces together on every rank at the end.
+"""The energy of a run: one reader per host; at the end every rank has the traces of all hosts.
 
     meter = Meter(config.energy, comm=comm, device="cuda:0", phases=phases)     # before the model is built
     ...                                                                            # training, validation, test
     measured = meter.finish()                                                      # traces and record
 
-Every rank makes one and calls `finish`; the first rank of each host reads.
+Every rank creates a `Meter` and calls `finish`; the first rank of each host reads the power.
 """
 
 import os
@@ -27,7 +27,7 @@ from common.measurement.timing import Phases
 
 @dataclass(frozen=True)
 class Metered:
-    """What was measured: a trace of each host, in the order of ranks, and what follows from them."""
+    """The traces of all hosts, in the order of ranks, and the energy record."""
 
     traces: list[PowerTrace]
     record: EnergyRecord
@@ -37,12 +37,12 @@ class Meter:
     """Reads power from before the model is built until after the test."""
 
     def __init__(self, config: EnergyConfig, *, comm: Communicator, device: str, phases: Phases) -> None:
-        """Begin: measure power at rest, then mark every phase in the trace.
+        """Measure idle power, then mark every phase in the trace.
 
         Args:
-            config: how often, and how long at rest.
+            config: sampling interval and idle time.
             comm: all ranks of the run.
-            device: of this rank, as its framework names it: "cpu", or with the GPU's number behind a colon.
+            device: of this rank in its framework's notation, "cpu" or such as "cuda:0".
             phases: of this rank.
         """
         self._config, self._comm, self._device = config, comm, device
@@ -51,13 +51,13 @@ class Meter:
             self._sources = find_sources(powercap=Path(config.powercap_folder))
             self._reader = PowerReader(self._sources, host=platform.node(), interval_seconds=config.power_interval)
             self._reader.start()
-        self._rest(IDLE_BEFORE)
+        self._idle(IDLE_BEFORE)
         if self._reader:
             phases.listeners.append(self._reader.mark)
 
     def finish(self) -> Metered:
-        """Measure power at rest once more and end; return what all hosts measured."""
-        self._rest(IDLE_AFTER)
+        """Measure idle power again, stop, and return the measurements of all hosts."""
+        self._idle(IDLE_AFTER)
         number = None if self._device == "cpu" else int(self._device.rpartition(":")[2])
         trace: PowerTrace | None = None
         gpus: list[tuple[str, str, str]] = []
@@ -72,9 +72,9 @@ class Meter:
                 used[host].add(used_gpu(number, variable, gpus_of[host]))
         return Metered(traces, energy_record(traces, used_gpus=used, interval_seconds=self._config.power_interval))
 
-    def _rest(self, phase: str) -> None:
-        """All ranks sleep meanwhile: one that waited for the others in a collective would keep a core busy."""
-        self._comm.allgather(None)  # nobody is still at work
+    def _idle(self, phase: str) -> None:
+        """Let all ranks sleep: one that waited in a collective would keep a core busy."""
+        self._comm.allgather(None)  # all ranks are done
         if self._config.idle_seconds:
             if self._reader:
                 self._reader.measure_idle(phase, self._config.idle_seconds)
@@ -84,22 +84,22 @@ class Meter:
 
 
 def _gpus_of_host(sources: Sources) -> list[tuple[str, str, str]]:
-    """Return index, UUID and name of the host's GPUs; those that cannot be read have no UUID."""
+    """Return index, UUID and name of the host's GPUs; the UUID is empty if it cannot be read."""
     uuids = {device.name: device.uuid or "" for device in sources.devices} | dict.fromkeys(sources.not_measured, "")
     return [
         (name.removeprefix("gpu"), uuid, name)
         for name, uuid in uuids.items()
-        if name.startswith("gpu") and name != "gpu"  # "gpu": none could be listed
+        if name.startswith("gpu") and name != "gpu"  # "gpu": they could not be listed
     ]
 
 
 def used_gpu(number: int, variable: str | None, gpus: Sequence[tuple[str, str, str]]) -> str:
-    """Return the name, numbered over the host as NVML does, of the GPU that a process sees under a number.
+    """Return the name of a process's GPU in NVML's numbering of the host.
 
     Args:
-        number: among the GPUs that the process sees.
+        number: of the GPU in the process's numbering.
         variable: value of CUDA_VISIBLE_DEVICES in its environment; None: not set.
-        gpus: index, UUID and name of the host's GPUs; empty where they could not be listed.
+        gpus: index, UUID and name of the host's GPUs; empty if they could not be listed.
     """
     visible = visible_gpus(gpus, variable)
     return visible[number] if number < len(visible) else f"gpu{number}"

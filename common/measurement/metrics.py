@@ -1,4 +1,4 @@
-"""Sums and counts, and the figures made of them. Sums are reduced over ranks once; averages are never averaged."""
+"""Sums and counts, and the metrics computed from them. Sums are reduced over ranks once, never averages."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over samples: loss x samples, right answers, samples."""
+    """Sums over samples: loss, correct predictions, count."""
 
     loss: float = 0.0
     correct: float = 0.0
     samples: float = 0.0
 
     def as_array(self) -> np.ndarray:
-        """Return (3,) float64, what is summed over ranks."""
+        """Return (3,) float64, to be summed over ranks."""
         return np.array([self.loss, self.correct, self.samples], dtype=np.float64)
 
     @classmethod
@@ -29,7 +29,7 @@ class Sums:
 
     @property
     def accuracy(self) -> float | None:
-        """Samples whose largest output is that of their label / number of samples; None without samples."""
+        """Samples with the largest output at their label / number of samples; None without samples."""
         return self.correct / self.samples if self.samples else None
 
 

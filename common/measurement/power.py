@@ -1,17 +1,17 @@
 """Measure power during a run: one reader per host, independent of the number of ranks.
 
     reader = PowerReader(find_sources(), host=socket.gethostname(), interval_seconds=0.5)
-    reader.start()                              # before the framework takes a GPU, which would not be idle then
+    reader.start()                              # before the framework uses a GPU, which is not idle afterwards
     reader.measure_idle(IDLE_BEFORE, 5)
-    reader.mark("training")                     # at each edge of a phase, with the device synchronized
+    reader.mark("training")                     # at the end of each phase, after synchronizing the device
     ...
     reader.measure_idle(IDLE_AFTER, 5)
-    trace = reader.stop()                       # a PowerTrace; `energy.py` takes those of several hosts together
+    trace = reader.stop()                       # a PowerTrace; `energy.py` combines those of several hosts
 
-A thread takes a sample every interval, `mark` one more at the edge, so that each joule falls into one phase. Counters
-of GPUs may be up to .1 s behind: phases shorter than that are not resolved. The integral takes each reading of power
-for the time since the sample before (the right-hand rule), as NVML's power of newer GPUs is the mean of the second
-before; with even samples that is the thesis's sum, interval x sum of power samples.
+A thread takes a sample every interval, and `mark` takes one more between phases, so that each joule belongs to one
+phase. Counters of GPUs may lag by up to 0.1 s: shorter phases are not resolved. The integral uses each reading of power
+for the time since the previous sample (the right-hand rule), because NVML's power of newer GPUs is the mean of the
+previous second; with equally spaced samples that is the formula of the thesis, interval x sum of power samples.
 """
 
 import threading
@@ -27,7 +27,7 @@ STARTUP = "startup"
 
 
 class PowerReader:
-    """Samples all devices of this host in memory. Every method may be called from one thread of the caller."""
+    """Samples all devices of this host in memory. Call its methods from one thread."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class PowerReader:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Make a reader; it reads nothing before `start`.
+        """Create a reader; it reads nothing before `start`.
 
         Args:
             sources: what to read; `stop` closes it.
-            host: name of this machine, as the trace will hold it.
+            host: name of this machine in the trace.
             interval_seconds: from one sample to the next.
-            clock: seconds that never go back.
-            sleep: waits for seconds; for tests, as is `clock`.
+            clock: monotonic, in seconds.
+            sleep: waits for seconds.
         """
         self._sources = sources
         self._host = host
@@ -54,7 +54,7 @@ class PowerReader:
         self._sleep = sleep
         self._phase = STARTUP
         self._phases: list[str] = []
-        self._moments: list[float] = []
+        self._times: list[float] = []
         self._readings: dict[str, list[float]] = {device.name: [] for device in sources.devices}
         self._failed: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -67,7 +67,7 @@ class PowerReader:
         self._thread.start()
 
     def mark(self, phase: str) -> None:
-        """End the phase so far with a sample and begin another; waits for no more than two samples' reading."""
+        """End the current phase with a sample and start another; waits for at most two samples."""
         with self._lock:
             self._take()
             self._phase = phase
@@ -85,7 +85,7 @@ class PowerReader:
         self.mark(interrupted)
 
     def stop(self) -> PowerTrace:
-        """Take the last sample, end the thread and the sources, and return all samples."""
+        """Take the last sample, end the thread, close the sources, and return the trace."""
         self._ended.set()
         self._thread.join()
         self.sample()
@@ -98,7 +98,7 @@ class PowerReader:
             self._take()
 
     def _sample(self) -> None:
-        start, number = self._moments[0], 0
+        start, number = self._times[0], 0
         while True:
             elapsed = self._clock() - start
             number = next_sample(number, elapsed_seconds=elapsed, interval_seconds=self._interval_seconds)
@@ -107,22 +107,22 @@ class PowerReader:
             self.sample()
 
     def _take(self) -> None:
-        self._moments.append(self._clock())
+        self._times.append(self._clock())
         self._phases.append(self._phase)
         for device in self._sources.devices:
             if device.name not in self._failed:
                 try:
                     self._readings[device.name].append(device.read())
                 except ReadingError as error:
-                    after = self._moments[-1] - self._moments[0]
+                    after = self._times[-1] - self._times[0]
                     self._failed[device.name] = f"failed {after:.1f} s after the first sample: {error}"
 
     def _trace(self) -> PowerTrace:
-        seconds = np.array(self._moments) - self._moments[0]
+        seconds = np.array(self._times) - self._times[0]
         measured = [device for device in self._sources.devices if device.name not in self._failed]
         series = {device.name: self._series(device, seconds) for device in measured}
         still = {
-            name: "read 0 J from the first sample to the last: it does not count here"
+            name: "read 0 J from the first sample to the last: the counter does not work here"
             for name, one in series.items()
             if not one.joules.any()
         }
@@ -140,15 +140,15 @@ class PowerReader:
         if device.method == "integral":
             return Series(method=device.method, watts=readings, joules=readings * steps)
         joules = np.diff(readings, prepend=readings[0])
-        # Counters are renewed in steps, some only every .1 s: over a shorter time their mean is no power.
+        # Counters are updated in steps, some every 0.1 s: the mean over a shorter time is not the power.
         watts = np.full(len(steps), np.nan)
         np.divide(joules, steps, out=watts, where=steps >= self._interval_seconds / 2)
         return Series(method=device.method, watts=watts, joules=joules)
 
 
 def next_sample(last: int, *, elapsed_seconds: float, interval_seconds: float) -> int:
-    """Return the number of the sample to wait for, which is due at number x interval: late ones shift no others.
+    """Return the number of the next sample, which is due at number x interval: a late sample does not shift others.
 
-    One whose time passed during a late sample is left out; the late sample's joules hold its energy.
+    Samples that were due during a late one are skipped; its joules include their energy.
     """
     return max(last, int(elapsed_seconds / interval_seconds)) + 1

@@ -5,8 +5,8 @@
     sources.not_measured    # name -> reason
     sources.close()
 
-All devices of the machine are found; the caller knows which of them a run uses. GPUs are numbered
-by NVML, in the order of the PCI bus, which is CUDA's order only under CUDA_DEVICE_ORDER=PCI_BUS_ID: compare `uuid`.
+All devices of the machine are found, whether a run uses them or not. GPUs have NVML's numbers, in the order of the PCI
+bus, which is CUDA's order only with CUDA_DEVICE_ORDER=PCI_BUS_ID: compare `uuid`.
 """
 
 import errno
@@ -26,7 +26,7 @@ Method = Literal["counter", "integral"]
 
 
 class ReadingError(Exception):
-    """A device cannot be read; the message is the reason that is recorded."""
+    """A device cannot be read; the message is recorded as the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,9 @@ class Device:
     """A device whose energy is measured.
 
     Attributes:
-        name: its kind (gpu, cpu, ram) and number on this machine; dies of one package as cpu0-die-1.
-        method: counter: the hardware counts joules; integral: it reports watts, which have to be integrated.
-        read: returns joules since it was found (counter) or watts now (integral); raises ReadingError.
+        name: kind (gpu, cpu, ram) and number on this machine; dies of a package are named like cpu0-die-1.
+        method: counter: the hardware counts joules; integral: it reports watts, to be integrated.
+        read: returns joules since the first reading (counter) or current watts (integral); raises ReadingError.
         uuid: of a GPU, as nvidia-smi -L prints it.
     """
 
@@ -48,7 +48,7 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The devices of this machine, and why others are not measured; a kind without listed devices has no number."""
+    """The devices of this machine, and the reasons why others are not measured (by kind if none could be listed)."""
 
     devices: list[Device]
     not_measured: dict[str, str]
@@ -56,7 +56,7 @@ class Sources:
 
 
 def find_sources(*, powercap: Path = POWERCAP_FOLDER, nvml: Any = None) -> Sources:
-    """Return the devices that can be measured on this machine. Each has been read once.
+    """Return the devices that can be measured on this machine, after reading each once.
 
     Args:
         powercap: folder of the kernel's powercap zones.
@@ -68,21 +68,21 @@ def find_sources(*, powercap: Path = POWERCAP_FOLDER, nvml: Any = None) -> Sourc
 
 
 class _Counter:
-    """A counter of energy as joules since its first reading, also when it wraps around."""
+    """Joules since the first reading of a counter, which may wrap around."""
 
     def __init__(self, read_units: Callable[[], int], *, units_per_joule: float, range_units: int | None) -> None:
         self._read_units = read_units
         self._units_per_joule = units_per_joule
         self._range_units = range_units
         self._last = read_units()
-        self._total = 0  # an integer, so that differences stay exact
+        self._total = 0  # an integer, so that differences are exact
 
     def __call__(self) -> float:
         now = self._read_units()
         step = now - self._last
         if step < 0:
             if self._range_units is None or step + self._range_units < 0:
-                raise ReadingError(f"its counter went back from {self._last} to {now}, and not by wrapping around")
+                raise ReadingError(f"its counter decreased from {self._last} to {now} without wrapping around")
             step += self._range_units
         self._last = now
         self._total += step
@@ -93,7 +93,7 @@ def _find_gpus(nvml: Any, not_measured: dict[str, str]) -> tuple[list[Device], C
     """Return all GPUs that NVML lists and a function that closes it; failures go into `not_measured`."""
     if nvml is None:
         try:
-            import pynvml  # here, as an environment without it still measures CPUs
+            import pynvml  # here, because CPUs can be measured without it
         except ImportError as error:
             not_measured["gpu"] = f"the package nvidia-ml-py is not installed ({error})"
             return [], lambda: None
@@ -101,7 +101,7 @@ def _find_gpus(nvml: Any, not_measured: dict[str, str]) -> tuple[list[Device], C
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        not_measured["gpu"] = f"NVML does not start, is there an NVIDIA driver? It says: {error}"
+        not_measured["gpu"] = f"NVML cannot be started; is there an NVIDIA driver? {error}"
         return [], lambda: None
 
     def close() -> None:
@@ -114,7 +114,7 @@ def _find_gpus(nvml: Any, not_measured: dict[str, str]) -> tuple[list[Device], C
         not_measured["gpu"] = f"NVML cannot list GPUs: {error}"
         return [], close
     if count == 0:
-        not_measured["gpu"] = "NVML sees no GPU"
+        not_measured["gpu"] = "NVML found no GPU"
     gpus = []
     for index in range(count):
         try:
@@ -125,7 +125,7 @@ def _find_gpus(nvml: Any, not_measured: dict[str, str]) -> tuple[list[Device], C
 
 
 def _gpu(nvml: Any, index: int) -> Device:
-    """Return the GPU, read by its energy counter (from Volta on) or otherwise by its power."""
+    """Return a GPU, read by its energy counter (since Volta) or otherwise by its power."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     uuid = nvml.nvmlDeviceGetUUID(handle)
 
@@ -151,7 +151,7 @@ def _gpu(nvml: Any, index: int) -> Device:
 def _find_zones(powercap: Path, not_measured: dict[str, str]) -> list[Device]:
     """Return CPU packages and their RAM; failures go into `not_measured`.
 
-    AMD processors have zones of the same names. `intel-rapl-mmio` is skipped: it counts the same packages again.
+    AMD processors have zones of the same names. `intel-rapl-mmio` is skipped: it counts the same packages.
     """
     zones = list(_packages(powercap))
     if not zones:
@@ -162,7 +162,7 @@ def _find_zones(powercap: Path, not_measured: dict[str, str]) -> list[Device]:
         memory = next((zone for zone in sorted(package.glob(f"{package.name}:*")) if _name(zone) == "dram"), None)
         for name, zone in ((f"cpu{number}", package), (f"ram{number}", memory)):
             if zone is None:
-                not_measured[name] = f"{package} has no dram zone: this processor does not count its memory's energy"
+                not_measured[name] = f"{package} has no dram zone: this processor does not count the energy of memory"
                 continue
             try:
                 devices.append(_zone(name, zone))
@@ -202,4 +202,4 @@ def _read_integer(file: Path) -> int:
         hint = "; RAPL needs root" if error.errno in (errno.EACCES, errno.EPERM) else ""
         raise ReadingError(f"{file}: {error.strerror}{hint}") from error
     except ValueError as error:
-        raise ReadingError(f"{file} holds no whole number") from error
+        raise ReadingError(f"{file} does not contain an integer") from error

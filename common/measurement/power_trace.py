@@ -1,4 +1,4 @@
-"""The power of a machine over time, as `power.py` measures it and `energy.py` sums it up."""
+"""The power of a machine over time, measured by `power.py` and summed by `energy.py`."""
 
 import re
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ _NAME = re.compile(rf"(?:[^/]+/)?({'|'.join(get_args(Kind))})[-\w]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """What one device took.
+    """Power and energy of one device.
 
     Attributes:
         method: counter or integral, see `common.measurement.power_sources.Device`.
         watts: (samples,) float64; counter: mean since the previous sample, NaN if that was too recent;
-            integral: as the device reported it.
-        joules: (samples,) float64, energy since the sample before; 0 at the first. counter: as counted; integral:
-            watts x seconds since the sample before, the right-hand rule.
+            integral: as reported by the device.
+        joules: (samples,) float64, energy since the previous sample; 0 at the first. counter: as counted; integral:
+            watts x seconds since the previous sample (right-hand rule).
     """
 
     method: Method
@@ -35,14 +35,14 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class PowerTrace:
-    """All devices of one host over a run; it can be pickled.
+    """All devices of one host during a run; can be pickled.
 
     Attributes:
         host: name of the machine; empty if the file does not contain it.
-        seconds: (samples,) float64 since the trace's first sample, never falling.
-        phases: (samples,) the phase that the time before a sample belongs to.
-        series: device -> what it took.
-        not_measured: device -> why. A device that failed on the way is here and has no series.
+        seconds: (samples,) float64 since the first sample, not decreasing.
+        phases: (samples,) the phase of the time before each sample.
+        series: device -> its measurements.
+        not_measured: device -> reason. Devices that failed during the run are here, without a series.
     """
 
     host: str
@@ -53,17 +53,17 @@ class PowerTrace:
 
 
 def kind_of(device: str) -> Kind:
-    """Return the kind of a device by its name, such as gpu of node1/gpu0.
+    """Return the kind in a device's name, such as gpu in node1/gpu0.
 
     Raises:
-        ValueError: no name of a device.
+        ValueError: not a device's name.
     """
     found = _NAME.fullmatch(device)
     if not found:
-        raise ValueError(f"no name of a device: {device!r}")
+        raise ValueError(f"not a device's name: {device!r}")
     return next(kind for kind in get_args(Kind) if kind == found[1])
 
 
 def full_name(device: str, trace: PowerTrace, traces: Sequence[PowerTrace]) -> str:
-    """Return a device's name among the devices of all hosts: with its host where there are several."""
+    """Return a device's name, with its host if there are several."""
     return f"{trace.host}/{device}" if len(traces) > 1 else device

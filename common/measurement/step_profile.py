@@ -1,7 +1,7 @@
 """The parts of a training step and their times, defined in the same way for both frameworks.
 
-Each part starts where the previous one ended and ends when the device has finished its work. The parts therefore add up
-to the step, nothing overlaps, and a profiled run is slower than a timed one.
+Each part starts at the end of the previous one and ends when the device has finished its work. The parts therefore add
+up to the step without overlap, and a profiled run is slower than a timed one.
 """
 
 import time
@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 Part = Literal["input", "forward", "backward", "waiting", "allreduce", "optimizer", "rest"]
 # input: waiting for the batch; waiting: a barrier, for stragglers; rest: sums of losses, progress, the loop itself.
 PARTS: tuple[Part, ...] = ("input", "forward", "backward", "waiting", "allreduce", "optimizer", "rest")
-LEFT_OUT_STEPS = 5  # after a start: they allocate memory and build graphs
+LEFT_OUT_STEPS = 5  # after each start: they allocate memory and build graphs
 
 Batch = TypeVar("Batch")
 

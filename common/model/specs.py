@@ -1,6 +1,6 @@
-"""The models as plain numbers, and what follows from them: layer table, weights, parameter count, FLOPs.
+"""Model specs: layers as plain numbers, and the layer table, weights, parameter count and FLOPs that follow.
 
-Both `models.py` are written natively from these numbers. Images are (channels, height, width) here, weights have
+The two `models.py` are written natively from these numbers. Images are (channels, height, width) here, weights have
 PyTorch's names and layout: convolution (out, in, height, width), dense (out, in), flatten in channel-height-width
 order.
 """
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer. `source` names the layer it reads, "" for the one before it in the table."""
+    """One layer. `source` is the name of its input layer, "" for the previous one."""
 
     name: str
     source: str = ""
@@ -25,7 +25,7 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Convolution(Layer):
-    """2-d convolution with a square kernel, `padding` zeros on each side."""
+    """2-D convolution with a square kernel and `padding` zeros on each side."""
 
     filters: int
     kernel: int
@@ -36,7 +36,7 @@ class Convolution(Layer):
 
 @dataclass(frozen=True, kw_only=True)
 class MaxPooling(Layer):
-    """Maximum over squares; `padding` on each side never wins."""
+    """Maximum over squares; `padding` on each side is minus infinity."""
 
     kernel: int
     stride: int
@@ -45,7 +45,7 @@ class MaxPooling(Layer):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNorm(Layer):
-    """Batch normalization over a channel; running = decay x running + (1 - decay) x batch, variance unbiased."""
+    """Batch normalization per channel; running = decay x running + (1 - decay) x batch, variance unbiased."""
 
     decay: float = 0.9
     epsilon: float = 1e-5
@@ -73,7 +73,7 @@ class GlobalMean(Layer):
 
 @dataclass(frozen=True, kw_only=True)
 class Flatten(Layer):
-    """All values of a sample in a row, in channel-height-width order."""
+    """All values of a sample, in channel-height-width order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ class Add(Layer):
 
 @dataclass(frozen=True)
 class WeightSpec:
-    """One array of a model: its name in the weights file, its shape, and how its first values are drawn."""
+    """One array of a model: name in the weights file, shape, distribution of the initial values."""
 
     name: str
     shape: Shape
@@ -234,7 +234,7 @@ def _resnet34(outputs: int) -> Iterator[Layer]:
 
 
 def _dense500(outputs: int) -> Iterator[Layer]:
-    """The article: 500 inputs - 256 hidden units; the output layer is left open there."""
+    """The article: 500 inputs - 256 hidden units; it does not specify the output layer."""
     yield Flatten(name="flatten")
     yield Dense(name="fc1", units=256)
     yield Activation(name="relu1", function="relu")
@@ -252,7 +252,7 @@ MODEL_NAMES = tuple(_MODELS)
 
 
 def model_spec(name: str, *, input_shape: Shape, outputs: int) -> ModelSpec:
-    """Return a model with all shapes worked out.
+    """Return a model with the shapes of all layers.
 
     Args:
         name: one of MODEL_NAMES.
@@ -270,7 +270,7 @@ def model_spec(name: str, *, input_shape: Shape, outputs: int) -> ModelSpec:
         if min(output_shape) < 1:
             channels, height, width = input_shape
             raise UserError(
-                f"the images are too small for {name}: nothing is left after its layer {layer.name}. "
+                f"the images are too small for {name}: nothing remains after its layer {layer.name}. "
                 f"Received: {height} x {width} pixels, {channels} channels. Use larger images or another model"
             )
         rows.append(LayerRow(layer, source_shape, output_shape, _weights(layer, source_shape)))

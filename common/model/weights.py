@@ -51,7 +51,7 @@ def save_weights(path: Path, weights: Weights, *, durable: bool = True) -> None:
     try:
         with atomic_file(path, durable=durable) as temporary:
             save_file({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}, temporary)
-    except SafetensorError as error:  # how safetensors reports a full disk: "... (os error 28)"
+    except SafetensorError as error:  # e.g. a full disk: "... (os error 28)"
         number = re.search(r"os error (\d+)", str(error))
         code = int(number[1]) if number else errno.EIO
         raise OSError(code, os.strerror(code) if number else str(error), str(path)) from error
@@ -73,7 +73,7 @@ def load_weights(path: Path, *, spec: ModelSpec | None = None) -> Weights:
 
 
 def check_weights(weights: Weights, spec: ModelSpec, *, source: str) -> None:
-    """Raise UserError unless names and shapes of the arrays are those of the model."""
+    """Raise UserError unless the arrays have the names and shapes of the model."""
     expected = {weight.name: weight.shape for weight in spec.weights}
     for name in [*expected, *weights]:
         wanted = expected.get(name, "none")
@@ -93,7 +93,7 @@ def tensor_hashes(weights: Weights) -> np.ndarray:
 
 
 def weights_hash(weights: Weights) -> str:
-    """Return one hash, in hex, of all arrays: two runs with equal hashes had the same weights, bit for bit."""
+    """Return one hex hash of all arrays: runs with equal hashes have the same weights, bit for bit."""
     whole = hashlib.blake2b(digest_size=16)
     for name in sorted(weights):
         whole.update(_digest(name, weights[name]))

@@ -1,8 +1,8 @@
 """Sites: machines and dated prices with their sources (`sites.toml`, or a table of the user's own).
 
-    python -m launch sites        # all of them; `python -m launch show NAME` prints one
+    python -m launch sites        # a table of all; `python -m launch show NAME` prints one
 
-Estimates by `launch` and costs by `analysis` use the same table.
+`launch` uses it for estimates, `analysis` for costs.
 """
 
 import difflib
@@ -24,17 +24,17 @@ _STRICT = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """A GPU as its maker describes it.
+    """A GPU as described by its manufacturer.
 
     Attributes:
-        fp32_tflops, tensor_tflops: peaks, 10^12 operations a second; tensor: of float16 on tensor cores, None without.
-        memory_gb: 10^9 bytes, as makers count.
+        fp32_tflops, tensor_tflops: peaks, 10^12 operations per second; tensor: float16 on tensor cores, None without.
+        memory_gb: 10^9 bytes.
         memory_bandwidth_gb_s: peak.
         power_watts: limit of the board.
-        energy_counter: whether the driver counts joules (from Volta on); else power has to be integrated.
-        memory_bus_bits: width of the way to its memory.
-        cores, clock_ghz: of its simple processors.
-        purchase_usd: what it cost to buy, if the source states it.
+        energy_counter: whether the driver counts joules (since Volta); otherwise power has to be integrated.
+        memory_bus_bits: width of the memory bus.
+        cores, clock_ghz: of its CUDA cores.
+        purchase_usd: purchase price, if the source states it.
     """
 
     __pydantic_config__ = _STRICT
@@ -54,7 +54,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Cpu:
-    """A processor to hold GPUs against; the fields are those of `Gpu`, `threads` run at once on its cores."""
+    """A processor to compare GPUs with; fields as in `Gpu`, `threads` is the number of hardware threads."""
 
     __pydantic_config__ = _STRICT
     name: str
@@ -68,7 +68,7 @@ class Cpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """What an hour of a whole node costs; `date`: when it was seen, for retired machines the last day it held."""
+    """Price of a whole node per hour; `date`: when it was looked up, for retired machines its last day."""
 
     __pydantic_config__ = _STRICT
     date: date
@@ -79,16 +79,16 @@ class Price:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A place with nodes of one kind. None: not known, or as the record of a run says.
+    """A site with nodes of one kind. None: unknown, or recorded by each run.
 
     Attributes:
-        kind: owned machines have no price an hour.
-        instance_type: by which who rents it out knows it.
-        cores: of a node; vCPUs where they are rented.
-        gpu: name among the GPUs of the table.
+        kind: owned machines have no price per hour.
+        instance_type: the provider's name of the node.
+        cores: of a node; vCPUs if it is rented.
+        gpu: key in the table's GPUs.
         gpus: of a node.
-        retired: the day from which nobody can have one any more.
-        successor: the site to take instead.
+        retired: date of retirement.
+        successor: the site to use instead.
         prices: by date; empty for owned machines.
     """
 
@@ -108,13 +108,13 @@ class Site:
     prices: list[Price] = field(default_factory=list)
 
     def price(self, *, on: date | None = None) -> Price | None:
-        """Return the price that held on a day: the last one seen until then, else the first; None if there is none."""
+        """Return the price valid on a day (None: the latest): the last one dated until then, else the first."""
         by_date = sorted(self.prices, key=lambda price: price.date)
         until = [price for price in by_date if on is None or price.date <= on]
         return until[-1] if until else by_date[0] if by_date else None
 
     def cost_usd(self, seconds: float, *, nodes: int = 1, on: date | None = None) -> float | None:
-        """Return nodes x seconds x price of a node; None where there is no price."""
+        """Return nodes x time x price of a node; None without a price."""
         price = self.price(on=on)
         return None if price is None else nodes * seconds / SECONDS_PER_HOUR * price.usd_per_hour
 
@@ -132,7 +132,7 @@ class Sites:
         """Return a site.
 
         Raises:
-            UserError: there is none of this name.
+            UserError: unknown name.
         """
         if name in self.sites:
             return self.sites[name]
@@ -141,22 +141,22 @@ class Sites:
         raise UserError(f"unknown site. Received: {name}. {hint}`python -m launch sites` shows all")
 
     def gpu_of(self, site: Site) -> Gpu | None:
-        """Return the GPU of a site's nodes; None without."""
+        """Return the GPU of a site's nodes, if any."""
         return self.gpus[site.gpu] if site.gpu else None
 
 
 _SITES = TypeAdapter(Sites)
-LAUNCH_TABLE = "launch"  # table of a site file that describes how jobs are started; read by `launch`
+LAUNCH_TABLE = "launch"  # the table of a site file that `launch` reads
 
 
 def read_sites(path: Path = SITES_FILE) -> Sites:
     """Read and check a table of sites.
 
     Args:
-        path: a table of one's own is laid over the project's: what it does not name is as there.
+        path: a user's table extends and overrides the project's.
 
     Raises:
-        UserError: it cannot be read, does not follow the schema, or names a GPU or successor that is not in it.
+        UserError: it cannot be read, does not follow the schema, or names an unknown GPU or successor.
     """
     own = _read_toml(path)
     own.pop(LAUNCH_TABLE, None)
@@ -165,7 +165,7 @@ def read_sites(path: Path = SITES_FILE) -> Sites:
         if isinstance(own.setdefault(name, {}), dict):
             own[name] = {**entries, **own[name]}
     try:
-        # Through JSON: in its strict mode pydantic takes tables for dataclasses and days written out, and nothing else.
+        # Through JSON: only there does pydantic's strict mode accept tables for dataclasses and dates as text.
         table = _SITES.validate_json(json.dumps(own, default=str), strict=True)
     except ValidationError as error:
         raise UserError(f"{path} is not a valid table of sites: {first_problem(error)}. Fix the file") from None

@@ -26,7 +26,7 @@ SPECIAL = {
     "target_accuracy": 0.75,
     "checkpoint_minutes": 7.5,
 }
-# What some values need beside them.
+# Other settings that some values need.
 COMPANIONS = {
     "output_activation": {"optimizer": {"loss": "mse"}},
 }

@@ -1,4 +1,4 @@
-"""`python -m common images`: prepare a folder of images for training, or draw one."""
+"""`python -m common images`: prepare a folder of images for training, or draw a synthetic one."""
 
 import argparse
 import os
@@ -60,10 +60,10 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
 
 
 def prepare_images(options: argparse.Namespace) -> None:
-    """Prepare a folder, make the contact sheets, say what was made and what it took.
+    """Prepare a folder, draw the contact sheets, print a summary and the time taken.
 
     Raises:
-        UserError: an impossible setting, unusable images, or something exists that would be overwritten.
+        UserError: an impossible setting, unusable images, or an output file exists.
         OSError: something cannot be read or written.
     """
     _stop_cleanly()
@@ -79,7 +79,7 @@ def prepare_images(options: argparse.Namespace) -> None:
     before, after, skipped = (file.with_name(file.stem + end) for end in ("-before.png", "-after.png", "-skipped.txt"))
     for other in (before, after, skipped):
         if other.exists():
-            raise UserError(f"a file beside FILE exists already and is not overwritten. Received: {other}. Remove it")
+            raise UserError(f"an output file exists already and is not overwritten. Received: {other}. Remove it")
     start, start_of_work = time.perf_counter(), _work_seconds()
     made = prepare(options.folder, file, settings)
     seconds, work_seconds = time.perf_counter() - start, _work_seconds() - start_of_work
@@ -118,7 +118,7 @@ def parse_size(text: str) -> tuple[int, int]:
     """Return (width, height) of a text like `197x148`.
 
     Raises:
-        UserError: it is no such text, or no size of an image.
+        UserError: it is not such a text, or out of range.
     """
     match = re.fullmatch(r"(\d{1,9})x(\d{1,9})", text)
     width, height = (int(number) for number in match.groups()) if match else (0, 0)
@@ -137,7 +137,7 @@ def _checked_seed(seed: int) -> int:
 
 
 def _stop_cleanly() -> None:
-    """Let SIGTERM do what Ctrl-C does, so that what is half made is removed."""
+    """Treat SIGTERM like Ctrl-C, so that unfinished files are removed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -152,7 +152,7 @@ def _list_skipped(skipped: Sequence[tuple[Path, str]], file: Path) -> None:
 
 
 def _draw_sheets(made: Preparation, file: Path, *, before: Path, after: Path) -> None:
-    """Show the same images as they were in the folder and as they are in the file."""
+    """Draw the same images as in the folder and as in the prepared file."""
     description, rows = made.description, made.rows
     train = load_prepared(file, name=str(file)).train
     originals, prepared = [], []
@@ -163,8 +163,8 @@ def _draw_sheets(made: Preparation, file: Path, *, before: Path, after: Path) ->
     width, height = prepared[0][1][0].size
     classes = len(description.class_names)
     shown = f"{classes} classes" if len(prepared) == classes else f"{len(prepared)} of {classes} classes"
-    contact_sheet(f"{description.source}, {shown}: the images as they are", originals).save(before)
-    title = f"{description.source}, {shown}: {width}x{height}, {description.pixels}, as a network is given them"
+    contact_sheet(f"{description.source}, {shown}: original images", originals).save(before)
+    title = f"{description.source}, {shown}: {width}x{height}, {description.pixels}, as given to a network"
     contact_sheet(title, prepared).save(after)
 
 
@@ -180,12 +180,12 @@ def _picture(pixels: np.ndarray) -> Image.Image:
 
 
 def _work_seconds() -> float:
-    """Return the seconds that all threads of this process, and its processes that have ended, have computed."""
+    """Return the processor time of this process and of its ended children, in seconds."""
     return sum(os.times()[:4])
 
 
 def _speed(done: str, images: int, *, seconds: float, work_seconds: float) -> str:
-    """Return what was done and how fast; cores used = seconds of computation / seconds that passed."""
+    """Return the number of images and the speed; cores used = processor time / elapsed time."""
     return (
         f"{done} {images:,} images in {readable_seconds(seconds)}: {images / seconds:,.0f} images/s, "
         f"{work_seconds / seconds:.2f} of {usable_cores()} cores used"

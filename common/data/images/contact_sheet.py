@@ -1,23 +1,21 @@
-"""Contact sheets: some images of each class on one page, a row a class."""
+"""Contact sheets: some images of each class on one page, one row per class."""
 
 from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-CELL = 128  # pixels, of the longer side of a picture
+CELL = 128  # pixels of the longer side of a picture
 GAP = 6
 FONT_SIZE = 15
 PAPER, INK = (255, 255, 255), (30, 30, 30)
 
-Row = tuple[str, Sequence[Image.Image]]
 
-
-def contact_sheet(title: str, rows: Sequence[Row]) -> Image.Image:
-    """Return a page with a title, and in each row a name and its pictures, which keep their proportions.
+def contact_sheet(title: str, rows: Sequence[tuple[str, Sequence[Image.Image]]]) -> Image.Image:
+    """Return a page with a title, and in each row a name and its pictures in their proportions.
 
     Args:
         title: one line.
-        rows: name and pictures, of any size and of a kind that converts to RGB.
+        rows: name and pictures of any size; they are converted to RGB.
     """
     font = ImageFont.load_default(FONT_SIZE)
     fitted = [[_fit(picture) for picture in pictures] for _, pictures in rows]
@@ -39,7 +37,7 @@ def contact_sheet(title: str, rows: Sequence[Row]) -> Image.Image:
 
 
 def _fit(picture: Image.Image) -> Image.Image:
-    """Return a picture whose longer side is CELL; in a small one each pixel stays a square that can be seen."""
+    """Return a picture whose longer side is CELL pixels; pixels of an enlarged one stay squares."""
     scale = CELL / max(picture.size)
     size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
     return picture.convert("RGB").resize(size, Image.Resampling.LANCZOS if scale < 1 else Image.Resampling.NEAREST)

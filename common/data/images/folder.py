@@ -1,11 +1,10 @@
 """A folder of images as a data set: one subfolder of PNG or JPEG files for each class.
 
     PATH/cat/*.png  PATH/dog/*.png                  split by a fixed seed: 15 % of each class are test images
-    PATH/train/cat/*.png ... PATH/test/cat/*.png    split as the folders say
+    PATH/train/cat/*.png ... PATH/test/cat/*.png    split as in the folders
 
-The images are decoded once, into the cache of data sets. The entry is keyed by all file names, sizes and times of
-change and by the options, so a changed folder is decoded again. Pixels are taken as stored: a rotation noted in a
-photo's EXIF data is not applied.
+The images are decoded once, into the cache of data sets. The key of the entry contains all file names, sizes and
+modification times and the options, so a changed folder is decoded again. A rotation in EXIF data is not applied.
 """
 
 import functools
@@ -36,7 +35,7 @@ FORMATS = ("PNG", "JPEG")
 CHUNK_IMAGES = 256
 SHOWN = 3  # examples in an error message
 
-# How Pillow names the pixel formats of 8 bits a channel -> how many channels we make of them. Transparency is dropped.
+# Pillow's name of a pixel format with 8 bits per channel -> number of channels here. Transparency is dropped.
 CHANNELS = {"1": 1, "L": 1, "LA": 1, "P": 3, "RGB": 3, "RGBA": 3, "CMYK": 3, "YCbCr": 3}
 
 
@@ -50,7 +49,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a folder holds: the class names in alphabetical order and the samples of both splits."""
+    """The content of a folder: class names in alphabetical order and the samples of both splits."""
 
     class_names: tuple[str, ...]
     train: tuple[Sample, ...]
@@ -70,14 +69,14 @@ def load_images(
     Args:
         folder: see the module's docstring.
         name: of the returned data set.
-        image_size: (height, width) to which all images are resized (bilinear, not keeping proportions); without it all
-            must be of one size.
-        gray: convert to one channel; without it all must be gray or all in color.
+        image_size: (height, width) to which all images are resized (bilinear, without keeping proportions); None: all
+            must have the same size.
+        gray: convert to one channel; otherwise all must be gray or all in color.
         progress: whether to show a bar while decoding; None: on a terminal without a launcher.
 
     Raises:
-        UserError: no such folder, fewer than two classes, a class without images, unreadable images, images of
-            different sizes or channels; with the first few.
+        UserError: the folder does not exist, has fewer than two classes, a class without images, unreadable images, or
+            images of different sizes or channels; the message lists the first few.
     """
     folder = expanded(folder).absolute()
     if image_size is not None and min(image_size) < 1:
@@ -96,42 +95,42 @@ def load_images(
 
 
 def list_images(folder: Path) -> Listing:
-    """Return what a folder holds, in an order that does not depend on the file system.
+    """Return the content of a folder, in an order that does not depend on the file system.
 
     Raises:
-        UserError: it is no folder of class folders.
+        UserError: it is not a folder of class folders.
         OSError: it cannot be read.
     """
     if not folder.is_dir():
-        raise UserError(f"no such folder of images. Received: images:{folder}. Give an existing one as images:PATH")
+        raise UserError(f"the folder of images does not exist. Received: images:{folder}. Name an existing one")
     if (folder / "train").is_dir() and (folder / "test").is_dir():
         train, test = class_folders(folder / "train"), class_folders(folder / "test")
         if train.keys() != test.keys():
             raise UserError(
                 f"train and test have different classes. Received: {folder}, where "
-                f"{some(sorted(train.keys() ^ test.keys()))} is in one of the two only. Add or remove class folders"
+                f"{some(sorted(train.keys() ^ test.keys()))} is in only one of them. Add or remove class folders"
             )
         return Listing(tuple(train), _samples(folder / "train", train), _samples(folder / "test", test))
     classes = class_folders(folder)
     train, test = {}, {}
     for label, (name, files) in enumerate(classes.items()):
-        # At least one test image of a class, and never its only image.
+        # At least one test image per class, but never its only image.
         test_count = min(max(1, round(TEST_SHARE * len(files))), len(files) - 1)
         order = stable_permutation(len(files), seed=SPLIT_SEED, stream=(label,))
         test[name] = [files[index] for index in sorted(order[:test_count])]
         train[name] = [files[index] for index in sorted(order[test_count:])]
     if not any(test.values()):
         raise UserError(
-            f"each class has one image only, so none is left for the test. Received: {folder}. Add images, or make "
+            f"each class has only one image, so none remains for the test. Received: {folder}. Add images, or create "
             "the folders train and test"
         )
     return Listing(tuple(classes), _samples(folder, train), _samples(folder, test))
 
 
 def class_folders(folder: Path) -> dict[str, list[str]]:
-    """Return the names of the image files of each class folder, sorted; hidden files and other suffixes are left out.
+    """Return the names of the image files of each class folder, sorted; hidden files and other suffixes are skipped.
 
-    Names, as a million paths would take several times the memory.
+    Names, because a million paths would take several times the memory.
 
     Raises:
         UserError: there are fewer than two class folders, or one is empty.
@@ -155,7 +154,7 @@ def class_folders(folder: Path) -> dict[str, list[str]]:
     empty = [name for name, paths in classes.items() if not paths]
     if empty:
         raise UserError(
-            f"class folders without any PNG or JPEG file. Received: {some(empty)} in {folder}. "
+            f"class folders without PNG or JPEG files. Received: {some(empty)} in {folder}. "
             "Add images, or remove these folders"
         )
     return classes
@@ -168,7 +167,7 @@ def _samples(folder: Path, classes: dict[str, list[str]]) -> tuple[Sample, ...]:
 
 
 def _key(folder: Path, listing: Listing, image_size: tuple[int, int] | None, gray: bool) -> str:
-    """Return a hash of all that decides the content: file names, sizes, times of change and the options."""
+    """Return a hash of all that determines the content: file names, sizes, modification times, options."""
     files = []
     for sample in (*listing.train, *listing.test):
         status = sample.path.stat()
@@ -201,7 +200,7 @@ def _decode_listing(
 
 
 def _common_shape(samples: Sequence[Sample], image_size: tuple[int, int] | None, gray: bool) -> tuple[int, int, int]:
-    """Return the (height, width, channels) that all images have or will be given, from the files' headers.
+    """Return the common (height, width, channels) of the images after conversion, from the files' headers.
 
     Raises:
         UserError: some are unreadable, or they differ.
@@ -234,7 +233,7 @@ def _common_shape(samples: Sequence[Sample], image_size: tuple[int, int] | None,
 
 
 def _header(sample: Sample) -> tuple[int, int, int] | str:
-    """Return (height, width, channels), or why the file is unreadable."""
+    """Return (height, width, channels), or the reason why the file is unreadable."""
     try:
         with open_image(sample.path) as image:
             return image.height, image.width, CHANNELS[image.mode]
@@ -243,13 +242,13 @@ def _header(sample: Sample) -> tuple[int, int, int] | str:
 
 
 def _read_sample(sample: Sample, *, shape: tuple[int, int, int]) -> np.ndarray | str:
-    """Return (1, height, width, channels) uint8, or why the file is unreadable."""
+    """Return (1, height, width, channels) uint8, or path and reason if the file is unreadable."""
     pixels = read_image(sample.path, shape=shape)
     return f"{sample.path} ({pixels})" if isinstance(pixels, str) else pixels[None]
 
 
 def read_image(path: Path, *, shape: tuple[int, int, int]) -> np.ndarray | str:
-    """Return an image file, resized and converted to 1 or 3 channels, or why it is unreadable.
+    """Return an image file, resized and converted to 1 or 3 channels, or the reason why it is unreadable.
 
     Returns:
         (height, width, channels) uint8.
@@ -260,17 +259,17 @@ def read_image(path: Path, *, shape: tuple[int, int, int]) -> np.ndarray | str:
             pixels = image.convert("L" if channels == 1 else "RGB")
         if pixels.size != (width, height):
             pixels = pixels.resize((width, height), Image.Resampling.BILINEAR)
-    except Exception as error:  # a damaged image can raise almost anything
+    except Exception as error:  # a damaged image can raise almost any error
         return _reason(path, error)
     return np.asarray(pixels).reshape(height, width, channels)
 
 
 def open_image(path: Path) -> Image.Image:
-    """Return an image file with its header read, the rest not yet; anything can be raised where it is damaged."""
+    """Open an image file and read its header; a damaged one can raise almost any error."""
     image = Image.open(path, formats=FORMATS)
     if image.mode not in CHANNELS:
         image.close()
-        raise ValueError(f"pixel format {image.mode}, not 8 bits a channel")
+        raise ValueError(f"pixel format {image.mode}, not 8 bits per channel")
     return image
 
 
@@ -279,11 +278,11 @@ def _reason(path: Path, error: Exception) -> str:
         return error.strerror
     if path.stat().st_size == 0:
         return "empty file"
-    return "no PNG or JPEG image" if isinstance(error, Image.UnidentifiedImageError) else str(error) or "unreadable"
+    return "not a PNG or JPEG image" if isinstance(error, Image.UnidentifiedImageError) else str(error) or "unreadable"
 
 
 def _chunks(images: Iterable[np.ndarray | str]) -> Iterator[np.ndarray]:
-    """Join single images to parts of CHUNK_IMAGES; raise for the unreadable ones once the first few are known."""
+    """Concatenate CHUNK_IMAGES images each; raise UserError once the first few unreadable ones are known."""
     chunk: list[np.ndarray] = []
     unreadable: list[str] = []
     for image in images:
@@ -307,6 +306,6 @@ def _unreadable_images(unreadable: Sequence[str]) -> UserError:
 
 
 def some(items: Sequence[str], *, joint: str = ", ") -> str:
-    """Return the first few items for an error message, and how many more there are."""
+    """Return the first few items and the number of the others, for an error message."""
     more = [f"and {len(items) - SHOWN} more"] if len(items) > SHOWN else []
     return joint.join([*items[:SHOWN], *more])

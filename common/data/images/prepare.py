@@ -1,8 +1,8 @@
-"""A folder of class folders of images becomes one file of prepared images (see `common.data.images.prepared_file`).
+"""Prepare a folder of class folders of images as one file (see `common.data.images.prepared_file`).
 
-The rows are laid out first: each class is split by its own share, and the parts are shuffled, both by the seed. The
-images are then read in the order of the rows, by all cores, and written behind one another. Only a few chunks are in
-memory at a time, whatever the number of images; of each image only its file name and three numbers are kept.
+First the order of the rows is determined by the seed: each class is split into the parts, and each part is shuffled.
+All cores then read the images in this order. Only a few chunks are in memory at a time, and a file name and three
+numbers per image.
 """
 
 import contextlib
@@ -26,20 +26,20 @@ from common.utils.atomic import atomic_file
 from common.utils.workers import in_order
 
 CHUNK_IMAGES = 32
-_HALVES = (np.arange(256) / 255).astype(np.float16)  # pixel / 255, as the thesis kept its images
+_HALVES = (np.arange(256) / 255).astype(np.float16)  # pixel / 255, as in the thesis
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is made of the images.
+    """Settings of a prepared file.
 
     Attributes:
-        size: (width, height) in pixels, to which all are resized (bilinear, not keeping proportions).
+        size: (width, height) in pixels, to which all are resized (bilinear, without keeping proportions).
         gray: one channel instead of three.
         pixels: type of the stored images.
-        shares: of the parts.
-        seed: of split and order.
-        skip_broken: leave broken files out instead of ending with an error.
+        shares: of training, validation and test.
+        seed: determines split and order.
+        skip_broken: skip broken files instead of raising an error.
     """
 
     size: tuple[int, int]
@@ -58,12 +58,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some rows of the file, or those of them that cannot be read.
+    """Some rows of the file, and those of them that cannot be read.
 
     Attributes:
-        images: (rows, height, width, channels) as they are stored.
-        statistics: of their pixels.
-        broken: files, relative to the folder, each with what is wrong.
+        images: (rows, height, width, channels) as stored.
+        statistics: of the training images among them.
+        broken: files, relative to the folder, each with the reason.
     """
 
     images: np.ndarray
@@ -73,7 +73,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What was made: the file's description, where each image came from, and what was left out."""
+    """The result: the file's description, the source of each row, and the skipped files."""
 
     description: Description
     rows: Rows
@@ -83,24 +83,24 @@ class Preparation:
 def prepare(
     folder: Path, file: Path, settings: Settings, *, progress: bool | None = None, workers: int | None = None
 ) -> Preparation:
-    """Write a file of prepared images; it is there as a whole or not at all.
+    """Write a file of prepared images, atomically.
 
     Args:
-        folder: with a subfolder of PNG or JPEG files for each class.
-        file: is made here, and must not exist.
-        settings: see there.
+        folder: with one subfolder of PNG or JPEG files per class.
+        file: must not exist.
+        settings: of the file.
         progress: whether to show a bar; None: on a terminal without a launcher.
         workers: number of threads; None: one per core.
 
     Raises:
-        UserError: the folder holds no class folders, files are broken, a class is too small, or the file exists.
+        UserError: there are no class folders, files are broken, a class is too small, or the file exists.
         OSError: something cannot be read or written.
     """
     folder, file = expanded(folder).absolute(), expanded(file)
     if file.exists():
         raise UserError(f"the file exists already and is not overwritten. Received: {file}. Name a new one")
     if not folder.is_dir():
-        raise UserError(f"no such folder of images. Received: {folder}. Name one with a subfolder for each class")
+        raise UserError(f"the folder of images does not exist. Received: {folder}. Name an existing one")
     classes = class_folders(folder)
     with _whole_file(file) as output:
         write = functools.partial(_write, output, folder, settings=settings, progress=progress, workers=workers)
@@ -108,22 +108,22 @@ def prepare(
         if broken and not settings.skip_broken:
             raise _broken_files(broken, classes)
         if broken:
-            # How the classes are split depends on what is left of them, so all is laid out anew.
+            # The split depends on the remaining files, so everything starts again.
             say(f"{len(broken):,} broken file(s) found, starting again without them")
             description, rows, again = write(_without(broken, classes), skipped_files=len(broken))
-            if again:  # they were whole a moment ago
+            if again:  # readable in the first pass
                 raise _broken_files(again, classes)
     return Preparation(description, rows, broken)
 
 
 @contextlib.contextmanager
 def _whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file under another name, and put it in its place at the end; remove it if there is an error."""
+    """Yield a temporary file that is renamed to `path` at the end, or removed after an error."""
     try:
         with atomic_file(path) as temporary, temporary.open("wb") as file:
             yield file
     except OSError as error:
-        error.filename = error.filename or str(path)  # a failed write does not say where
+        error.filename = error.filename or str(path)  # a failed write does not name the file
         raise
 
 
@@ -137,7 +137,7 @@ def _write(
     progress: bool | None,
     workers: int | None,
 ) -> tuple[Description, Rows, list[tuple[Path, str]]]:
-    """Write the whole file, from its first byte; from the first broken image on only look for further ones."""
+    """Write the whole file; after the first broken image only search for others."""
     rows = lay_out(folder, classes, shares=settings.shares, seed=settings.seed)
     training, validation, test = rows.counts
     labels = rows.labels.astype("<i8").tobytes()
@@ -187,7 +187,7 @@ def _write(
 
 
 def _read_chunk(rows: Rows, chunk: tuple[range, bool], *, settings: Settings) -> Chunk:
-    """Read the images of some rows; those for training count in the statistics."""
+    """Read the images of some rows."""
     numbers, is_training = chunk
     pixels = np.zeros((len(numbers), *settings.image_shape), np.uint8)
     broken = []
@@ -201,7 +201,7 @@ def _read_chunk(rows: Rows, chunk: tuple[range, bool], *, settings: Settings) ->
     statistics = PixelStatistics(settings.image_shape[2])
     if is_training:
         statistics.add(pixels)
-    # mode: a uint8 is never out of range, and any mode but "raise" spares NumPy the check.
+    # A uint8 is never out of range; any mode but "raise" skips NumPy's check.
     stored = np.take(_HALVES, pixels, mode="wrap") if settings.pixels == "float16" else pixels
     return Chunk(stored, statistics, broken)
 

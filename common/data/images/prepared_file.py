@@ -1,13 +1,13 @@
-"""Images prepared once, in one file that the trainers map into memory: `--dataset prepared:FILE`.
+"""Files of prepared images, which the trainers map into memory: `--dataset prepared:FILE`.
 
-The file is a safetensors file: 8 bytes that hold the length of a JSON header, the header, the arrays one after another:
+A safetensors file: 8 bytes with the length of the JSON header, the header, the arrays:
 
     train_labels    (training + validation samples,) int64       training samples first
     test_labels     (test samples,) int64
     train_images    (training + validation samples, height, width, channels) uint8 or float16
     test_images     (test samples, height, width, channels) of the same type
 
-A uint8 is a pixel as it is, a float16 is pixel / 255. The header's metadata hold a `Description` and checksums.
+A uint8 is a pixel, a float16 is pixel / 255. The header's metadata contain a `Description` and its checksum.
 `common.data.images.prepare` writes the file.
 """
 
@@ -31,28 +31,28 @@ PixelType = Literal["uint8", "float16"]
 COMMAND = "python -m common images prepare"
 
 _NAMES = {"int64": "I64", "uint8": "U8", "float16": "F16"}  # NumPy's name of a type -> safetensors'
-_PAGE_BYTES = 4096  # the arrays begin at a page of memory
+_PAGE_BYTES = 4096  # the arrays start at a page of memory
 _LENGTH_BYTES = 8
-_SPARE_BYTES = 1024  # the header is longer by less than this once sums and checksums are known
+_SPARE_BYTES = 1024  # room in the header for statistics and checksums, which are known last
 _MOST_HEADER_BYTES = 100_000_000  # safetensors' own limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a prepared file holds.
+    """Description of a prepared file.
 
     Attributes:
         version: of this format.
-        class_names: one for each class number.
+        class_names: in the order of class numbers.
         image_shape: (height, width, channels).
         pixels: type of the images.
         training_samples, validation_samples, test_samples: images of each part.
-        split: shares of the parts in percent, as they were asked for.
-        seed: of split and order.
+        split: percent of the parts, such as 85/2/13.
+        seed: determined split and order.
         source: name of the folder of images.
-        skipped_files: broken ones that were left out.
+        skipped_files: number of broken files that were skipped.
         mean, standard_deviation: per channel, of pixel / 255 over the training images, without validation.
-        labels_crc32, images_crc32: of the bytes of both arrays of labels, and of both arrays of images.
+        labels_crc32, images_crc32: of the bytes of both arrays of labels and of images.
     """
 
     version: int
@@ -73,7 +73,7 @@ class Description:
 
     @property
     def samples(self) -> int:
-        """Images of all parts."""
+        """Number of images of all parts."""
         return self.training_samples + self.validation_samples + self.test_samples
 
     def arrays(self) -> Iterator[tuple[str, np.dtype, tuple[int, ...], int]]:
@@ -96,8 +96,7 @@ def header_bytes(description: Description, *, length: int | None = None) -> byte
 
     Args:
         description: of the whole file.
-        length: of the result, as it was with the description as known before the images were read; None: room for all
-            that is not known yet.
+        length: of the result; None: leave room for statistics and checksums that are not known yet.
     """
     text = json.dumps(_header(description)).encode()
     if length is None:
@@ -121,7 +120,7 @@ def _header(description: Description) -> dict[str, Any]:
 def load_prepared(path: Path, *, name: str) -> Dataset:
     """Return the data set in a prepared file, mapped into memory and checked.
 
-    Labels are always checked against their checksum, images in files up to 2 GB; the length of the file always.
+    The length of the file and the labels are always checked, the images in files up to 2 GB.
 
     Args:
         path: of the file.
@@ -169,7 +168,7 @@ def read_description(path: Path) -> tuple[Description, int]:
         stored, checksum = header["__metadata__"]["description"], header["__metadata__"]["description_crc32"]
     except (ValueError, KeyError, TypeError):
         raise UserError(
-            f"this is no file of prepared images, or its header is damaged. Received: {path}. Make one by `{COMMAND}`"
+            f"not a file of prepared images, or its header is damaged. Received: {path}. Create one by `{COMMAND}`"
         ) from None
     if str(zlib.crc32(stored.encode())) != checksum:
         raise _damaged(path, "the description has another checksum")
@@ -182,9 +181,9 @@ def read_description(path: Path) -> tuple[Description, int]:
     try:
         description = TypeAdapter(Description).validate_json(stored)
     except ValidationError:
-        raise _damaged(path, "the description lacks something") from None
+        raise _damaged(path, "the description is incomplete") from None
     if header != _header(description):
-        raise _damaged(path, "the header does not fit the description")
+        raise _damaged(path, "the header does not match the description")
     return description, _LENGTH_BYTES + length
 
 

@@ -1,4 +1,4 @@
-"""The rows of a file of prepared images: split class by class, then shuffled, by the seed."""
+"""The order of the rows of a prepared file: classes split into parts, parts shuffled, both by the seed."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,13 +12,13 @@ from common.data.sharding import stable_permutation
 from common.errors import UserError
 
 PARTS = ("training", "validation", "test")
-# Uses of the seed: which images of a class go into which part, and the order of the images in a part.
+# Uses of the seed: the split of each class, and the order within each part.
 _CLASS_STREAM, _ORDER_STREAM = 0, 1
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of training, validation and test, which add up to 1, and how they were asked for."""
+    """Shares of training, validation and test, which add up to 1; `text` in percent, such as 85/2/13."""
 
     text: str
     training: Fraction
@@ -26,17 +26,17 @@ class Shares:
     test: Fraction
 
     def of_class(self, name: str, count: int) -> tuple[int, int, int]:
-        """Return how many images of a class go into each part: rounded shares, and what is left to training.
+        """Return the number of images of a class per part: rounded shares; training gets the remainder.
 
         Raises:
-            UserError: a part that should have some gets none.
+            UserError: a part with a share above 0 gets none.
         """
         validation, test = (int(share * count + Fraction(1, 2)) for share in (self.validation, self.test))
         counts = count - validation - test, validation, test
         for part, share, images in zip(PARTS, (self.training, self.validation, self.test), counts, strict=True):
             if share > 0 and images < 1:
                 raise UserError(
-                    f"a class has too few images for the split: none is left for {part}. Received: class {name} with "
+                    f"a class has too few images for the split: none remains for {part}. Received: class {name} with "
                     f"{count} image(s), --split {self.text}. Add images or give other shares"
                 )
         return counts
@@ -46,7 +46,7 @@ def parse_shares(text: str) -> Shares:
     """Return the shares of a text like `85/2/13`: percent of training, validation and test.
 
     Raises:
-        UserError: these are no three numbers that add up to 100, or training or test gets nothing.
+        UserError: not three numbers that add up to 100, or the share of training or test is 0.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)", text)
     shares = [Fraction(number) / 100 for number in match.groups()] if match else []
@@ -57,7 +57,7 @@ def parse_shares(text: str) -> Shares:
         )
     if not (shares[0] and shares[2]):
         raise UserError(
-            f"training and test need images, as the trainers end with a test. Received: --split {text}. Give more "
+            f"training and test need images, because the trainers end with a test. Received: --split {text}. Give more "
             "than 0 to both; validation may have 0"
         )
     return Shares(text, *shares)
@@ -69,11 +69,11 @@ class Rows:
 
     Attributes:
         folder: of the class folders.
-        class_names: one for each class number.
-        files: names of the files of each class.
+        class_names: in the order of class numbers.
+        files: file names of each class.
         labels: (rows,) int64, class numbers.
-        numbers: (rows,) int64, places in the list of files of the class.
-        counts: rows of each part.
+        numbers: (rows,) int64, index in the files of the class.
+        counts: number of rows of each part.
     """
 
     folder: Path
@@ -89,7 +89,7 @@ class Rows:
         return Path(self.class_names[label], self.files[label][self.numbers[row]])
 
     def chunks(self, size: int) -> Iterator[tuple[range, bool]]:
-        """Yield rows in their order, at most `size` at once and none across two parts; and if they are for training."""
+        """Yield ranges of up to `size` rows within one part, in their order, and whether they are training rows."""
         first = 0
         for part, count in enumerate(self.counts):
             for start in range(first, first + count, size):
@@ -98,7 +98,7 @@ class Rows:
 
 
 def lay_out(folder: Path, classes: Mapping[str, Sequence[str]], *, shares: Shares, seed: int) -> Rows:
-    """Return the rows of the file: the same for the same names, shares and seed.
+    """Return the rows of the file, determined by names, shares and seed.
 
     Raises:
         UserError: a class has too few images for the split.

@@ -1,9 +1,9 @@
-"""Gray images of nine shapes, drawn from a seed: a stand-in for photographs that cannot be distributed.
+"""Gray images of nine shapes, drawn from a seed: a substitute for photographs that cannot be distributed.
 
     python -m common images draw FOLDER --images 9000 --size 227x227 --seed 1
 
 Each image has one dark shape of random position, size, rotation and stretch among lines and blots, with blur and noise.
-It depends only on the seed and its number.
+It depends only on the seed and the number of the image.
 """
 
 import functools
@@ -18,25 +18,25 @@ from common.errors import UserError, expanded
 from common.utils.atomic import atomic_folder
 from common.utils.workers import in_order
 
-LEAST_SIDE = 16  # pixels; below, shapes are blots
+LEAST_SIDE = 16  # pixels; shapes of smaller images cannot be distinguished
 CURVE_POINTS = 48
-RADIUS = (0.22, 0.38)  # of a shape, as a share of the shorter side
-STRETCH = (0.75, 1.0)  # the shorter over the longer axis of a shape
-CONTRAST = (30, 90)  # by which a shape is darker than its background, in gray levels
-TURN = 0.6  # radians, at most, to either side
+RADIUS = (0.22, 0.38)  # of a shape / shorter side
+STRETCH = (0.75, 1.0)  # shorter / longer axis of a shape
+CONTRAST = (30, 90)  # background - shape, in gray levels
+TURN = 0.6  # radians, maximum rotation to either side
 NOISE = (8, 30)  # standard deviation of a pixel, in gray levels
-LINES, BLOTS = 3, 3  # at most this many of each beside the shape
+LINES, BLOTS = 3, 3  # maximum numbers in an image
 COARSE, UNEVENNESS = 6, 12  # background: cells along each side, and their standard deviation in gray levels
-FAST_COMPRESSION = 1  # of PNG: noise hardly shrinks, however long one tries
+FAST_COMPRESSION = 1  # of PNG: more effort hardly shrinks noise
 
 
 def _around(radii: np.ndarray) -> np.ndarray:
-    """Return the corners (points, 2) at these distances from the middle, evenly turned."""
+    """Return corners (points, 2) at these distances from the center, at equal angles."""
     return radii[:, None] * _on_circle(np.arange(len(radii)) * 2 * np.pi / len(radii))
 
 
 def _on_circle(angles: np.ndarray | float) -> np.ndarray:
-    """Return the points (..., 2) at these angles on the circle of radius 1."""
+    """Return the points (..., 2) at these angles on the unit circle."""
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1)
 
 
@@ -45,7 +45,7 @@ def _polygon(corners: int) -> np.ndarray:
 
 
 def _crescent() -> np.ndarray:
-    """Return the outer arc, and back along the inner one, whose center is off to the side."""
+    """Return the outer arc followed by the inner one, which has another center."""
     outer = np.linspace(0.2 * np.pi, 1.8 * np.pi, CURVE_POINTS)
     horn = _on_circle(outer[0])
     middle = np.array([0.45, 0.0])
@@ -54,7 +54,7 @@ def _crescent() -> np.ndarray:
     return np.concatenate([_on_circle(outer), middle + reach * _on_circle(inner)])
 
 
-# Class -> its outline, (points, 2), within a circle of radius 1.
+# Class -> outline (points, 2) within the unit circle.
 SHAPES: dict[str, np.ndarray] = {
     "arrow": np.array([[1, 0], [0.1, 0.8], [0.1, 0.3], [-0.9, 0.3], [-0.9, -0.3], [0.1, -0.3], [0.1, -0.8]]),
     "circle": _polygon(CURVE_POINTS),
@@ -73,7 +73,7 @@ CLASS_NAMES = tuple(SHAPES)
 
 
 def class_of(index: int) -> str:
-    """Return the class of an image by its number, so that classes differ by one image at most."""
+    """Return the class of an image by its number; class sizes differ by at most one image."""
     return CLASS_NAMES[index % len(CLASS_NAMES)]
 
 
@@ -82,17 +82,17 @@ def draw_shape(index: int, *, seed: int, size: tuple[int, int]) -> Image.Image:
 
     Args:
         index: number of the image, from 0.
-        seed: any whole number >= 0.
+        seed: any integer >= 0.
         size: (width, height) in pixels.
 
     Returns:
-        A picture of 8 bits gray.
+        An 8-bit gray image.
     """
     random = np.random.default_rng(np.random.SeedSequence([seed, index]))
     width, height = size
     background = random.uniform(110, 200)
     shade = background - random.uniform(*CONTRAST)
-    # Uneven light: a few random values, stretched smoothly over the picture.
+    # Uneven light: a few random values, interpolated over the image.
     cells = np.clip(background + random.normal(0, UNEVENNESS, (COARSE, COARSE)), 0, 255).astype(np.uint8)
     picture = Image.fromarray(cells).resize(size, Image.Resampling.BICUBIC)
     pen = ImageDraw.Draw(picture)
@@ -125,13 +125,13 @@ def draw_folder(
     progress: bool | None = None,
     workers: int | None = None,
 ) -> None:
-    """Write PNG files into nine class folders; a folder that cannot be finished is removed.
+    """Write PNG files into nine class folders; the folder appears when all are written.
 
     Args:
-        folder: is made here, and must not exist.
-        images: as evenly over the classes as they divide.
+        folder: must not exist.
+        images: number of images, balanced over the classes.
         size: (width, height) in pixels.
-        seed: any whole number >= 0; the files do not depend on anything else.
+        seed: any integer >= 0; determines the files with `images` and `size`.
         progress: whether to show a bar; None: on a terminal without a launcher.
         workers: number of processes; None: one per core.
 

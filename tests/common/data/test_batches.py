@@ -1,4 +1,4 @@
-"""Batches: the right samples, exact normalization, and a prefetch that neither loses an item nor leaves a thread."""
+"""Batches: the right samples, exact normalization, and a prefetch that loses no item and ends its thread."""
 
 import threading
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from common.data.sharding import epoch_order
 
 
 def numbered_split(samples: int, channels: int = 1) -> Split:
-    """A split whose labels number the samples and whose images hold the number in every pixel (modulo 256)."""
+    """A split in which the label of a sample is its number, and so is every pixel (modulo 256)."""
     numbers = np.arange(samples)
     images = np.broadcast_to((numbers % 256).astype(np.uint8)[:, None, None, None], (samples, 3, 2, channels)).copy()
     return Split(images=images, labels=numbers)
@@ -86,7 +86,7 @@ def test_a_constant_channel_becomes_0() -> None:
 @given(samples=st.integers(1, 300), batch_size=st.integers(1, 9), size=st.integers(1, 16), epoch=st.integers(0, 5))
 def test_the_ranks_together_train_on_the_epoch_order(samples: int, batch_size: int, size: int, epoch: int) -> None:
     split = numbered_split(3 * samples)
-    indices = np.arange(0, 3 * samples, 3)  # as if the others were for validation
+    indices = np.arange(0, 3 * samples, 3)  # the others are for validation
     ranks = [
         list(
             training_batches(
@@ -114,7 +114,7 @@ def test_the_ranks_together_train_on_the_epoch_order(samples: int, batch_size: i
         assert (images == (labels_of_batch % 256)[:, None, None, None]).all()
 
 
-def test_an_epoch_can_be_cut() -> None:
+def test_an_epoch_can_be_shortened() -> None:
     def labels(steps: int | None = None) -> list[list[int]]:
         batches = training_batches(
             numbered_split(100),
@@ -137,7 +137,7 @@ def test_an_epoch_can_be_cut() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
-def test_evaluation_takes_every_sample_once_and_in_order(size: int) -> None:
+def test_evaluation_uses_every_sample_once_and_in_order(size: int) -> None:
     split, indices = numbered_split(60), np.arange(1, 60, 2)
     labels = []
     for rank in range(size):
@@ -158,7 +158,7 @@ def test_prefetch_yields_all_in_order(count: int, depth: int) -> None:
     assert not prefetch_threads()
 
 
-def test_prefetch_raises_the_error_at_its_place_and_ends_the_thread() -> None:
+def test_prefetch_raises_the_error_in_its_place_and_ends_the_thread() -> None:
     def broken() -> Iterator[int]:
         yield 1
         yield 2
@@ -172,7 +172,7 @@ def test_prefetch_raises_the_error_at_its_place_and_ends_the_thread() -> None:
     assert not prefetch_threads()
 
 
-def test_prefetch_makes_as_many_ahead_as_asked_for_and_its_thread_ends() -> None:
+def test_prefetch_produces_depth_items_ahead_and_ends_its_thread() -> None:
     made: list[int] = []
 
     def endless() -> Iterator[int]:

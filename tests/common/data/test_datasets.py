@@ -32,12 +32,12 @@ from common.data.cache import Content, SplitContent
 from common.data.loading import dataset_names, load_dataset
 from common.errors import UserError
 
-FORK = multiprocessing.get_context("fork")  # so that the processes see what a test has replaced
+FORK = multiprocessing.get_context("fork")  # so that processes inherit monkeypatches
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of the test's own; returns its folder of data sets."""
+    """An empty cache; returns its folder of data sets."""
     monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("HOROVOD_TWINS_DATA", raising=False)
     return tmp_path / "cache" / "datasets"
@@ -109,7 +109,7 @@ def test_the_folder_of_the_environment_is_used(
     assert len(load_dataset("mnist").test) == 12
 
 
-def test_two_data_sets_with_the_same_file_names_are_told_apart(tiny_mnist: formats.Files, tmp_path: Path) -> None:
+def test_two_data_sets_with_the_same_file_names_are_distinguished(tiny_mnist: formats.Files, tmp_path: Path) -> None:
     others = formats.idx_from_arrays(random_arrays(50, 10, (28, 28, 1)))
     write_files(tmp_path / "data", others)
     write_files(tmp_path / "data/MNIST/raw", tiny_mnist)
@@ -129,7 +129,7 @@ def test_wrong_files_in_a_folder_are_refused(
     assert not (cache / "mnist").exists()
 
 
-def test_a_missing_folder_is_said(tiny_mnist: formats.Files, tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tiny_mnist: formats.Files, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         load_dataset("mnist", source_folder=tmp_path / "nowhere")
 
@@ -188,14 +188,14 @@ class Malicious:
 @pytest.mark.parametrize("content", [Malicious(), {"data": Malicious()}, np.array([Malicious()], object)])
 def test_a_pickle_cannot_run_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: object) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(formats.FormatError, match="no NumPy array"):
+    with pytest.raises(formats.FormatError, match="not only NumPy arrays"):
         formats.load_arrays_pickle(pickle.dumps(content, protocol=2))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
 def web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
-    """A web server of the folder returned, at the address returned."""
+    """Serve a folder over HTTP; yields the folder and the address."""
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(variable, raising=False)
     folder = tmp_path / "web"
@@ -225,7 +225,7 @@ def test_mirrors_are_tried_in_turn(
     write_files(folder / "wrong", tiny_mnist | {"t10k-labels-idx1-ubyte": b"something else"}, packed=True)
     names = tuple(f"{name}.gz" for name in tiny_mnist)
     mirrors = (
-        published.Mirror("http://127.0.0.1:9/", names),  # nobody listens there
+        published.Mirror("http://127.0.0.1:9/", names),  # no server there
         published.Mirror(address + "missing/", names),
         published.Mirror(address + "wrong/", names),
         published.Mirror(address + "right/", names),
@@ -283,13 +283,13 @@ def test_package_clients_are_tried_in_turn(
     assert len(load_dataset("mnist", progress=True).train) == 60
 
 
-def test_without_any_client_the_error_says_what_was_tried(
+def test_without_any_client_the_error_lists_the_sources_tried(
     tiny_mnist: formats.Files, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tiny = dataclasses.replace(published.PUBLISHED["mnist"], packages=published.FASHION_MNIST.packages)
     monkeypatch.setitem(published.PUBLISHED, "mnist", tiny)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"no apt-get here.*python -m common datasets fetch mnist"):
+    with pytest.raises(UserError, match=r"apt-get is not installed.*python -m common datasets fetch mnist"):
         load_dataset("mnist")
 
 
@@ -328,7 +328,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_cache_is_noticed_and_made_anew(
+def test_a_damaged_cache_is_detected_and_rebuilt(
     tiny_mnist: formats.Files, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture, damage: str
 ) -> None:
     folder = write_files(tmp_path / "data", tiny_mnist)
@@ -367,10 +367,10 @@ def test_a_reader_keeps_its_arrays_when_the_entry_is_replaced(
     np.testing.assert_array_equal(reader.train.images, before)
 
 
-def test_a_cache_without_the_right_to_write(
+def test_a_cache_without_write_permission(
     tiny_mnist: formats.Files, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:  # root may write everywhere, so a real folder would not do
+    def refuse(*_: object, **__: object) -> None:  # root can write to any real folder
         raise PermissionError(errno.EACCES, "Permission denied", str(cache))
 
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
@@ -395,7 +395,7 @@ def test_a_cache_folder_that_is_a_file(
         load_dataset("mnist", source_folder=write_files(tmp_path / "data", tiny_mnist))
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(
+def test_a_full_disk_is_reported_and_leaves_no_files(
     tiny_mnist: formats.Files, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -423,7 +423,7 @@ def test_labels_out_of_range_are_refused(cache: Path, label: int) -> None:
 
 
 def in_processes(count: int, work: functools.partial) -> list[str]:
-    """Run `work` in processes that start at the same moment; return what each returned or the UserError it raised."""
+    """Run `work` in processes that start at the same time; return each result or UserError."""
     barrier, results = FORK.Barrier(count), FORK.Queue()
 
     def run() -> None:
@@ -444,7 +444,7 @@ def in_processes(count: int, work: functools.partial) -> list[str]:
 
 
 def count_fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> Path:
-    """Let each fetch write a line to the file returned, and take some time."""
+    """Make each fetch slow and append a line to the file returned."""
     log = tmp_path / "fetches"
     log.touch()
     fetch_files = sources.fetch_files
@@ -459,7 +459,7 @@ def count_fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seconds: f
     return log
 
 
-def test_processes_that_start_at_once_fetch_once(
+def test_processes_that_start_together_fetch_once(
     tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     folder = write_files(tmp_path / "data", tiny_mnist)
@@ -482,7 +482,7 @@ def test_processes_that_wait_share_the_failure(
     answers = in_processes(6, functools.partial(load_dataset, "mnist"))
     assert len(set(answers)) == 1 and answers[0].startswith("UserError: data set mnist could not be fetched")
     assert len(log.read_text().splitlines()) == 1
-    # Who comes later tries again.
+    # A later process tries again.
     load_dataset("mnist", source_folder=write_files(tmp_path / "data", tiny_mnist))
     assert len(log.read_text().splitlines()) == 2
 
@@ -501,7 +501,7 @@ def test_processes_that_wait_share_a_full_disk(
     assert len(log.read_text().splitlines()) == 1
 
 
-def test_waiting_for_another_process_is_said(
+def test_waiting_for_another_process_is_reported(
     tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     folder = write_files(tmp_path / "data", tiny_mnist)
@@ -531,7 +531,7 @@ def test_an_interrupted_fetch_leaves_nothing_that_is_used(
         return Content(class_names=("a", "b"), train=half, test=half, origin="a test")
 
     def fetch() -> None:
-        # A shell that starts the tests in the background has SIGINT ignored, and children inherit that.
+        # A shell that starts the tests in the background ignores SIGINT, and children inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
             dataset_cache.load_or_build("mnist", build, name="mnist")
@@ -557,7 +557,7 @@ def test_an_interrupted_fetch_leaves_nothing_that_is_used(
     ("name", "suggestion"),
     [("minst", "mnist"), ("fashion-mnist", "fashion_mnist"), ("cifar", "cifar10"), ("", "Use one of")],
 )
-def test_an_unknown_name_gets_the_known_ones_and_the_closest(name: str, suggestion: str) -> None:
+def test_an_unknown_name_lists_the_known_ones_and_the_closest(name: str, suggestion: str) -> None:
     with pytest.raises(UserError, match=suggestion) as caught:
         load_dataset(name)
     assert "\n" not in str(caught.value)
@@ -590,7 +590,7 @@ def test_synthetic_has_the_size_asked_for(shape: tuple[int, ...], cache: Path) -
 
 
 def test_synthetic_never_changes() -> None:
-    """Written down: other NumPy versions and machines must give the same pixels."""
+    """Other NumPy versions and machines must give the same pixels."""
     dataset = load_dataset("synthetic:60x14x12x3x5")
     assert hashlib.md5(dataset.train.images.tobytes()).hexdigest() == "9ec125b8ffb1a157e1f981153d9f6b57"
     assert hashlib.md5(dataset.test.labels.tobytes()).hexdigest() == "95d21d1324158fa42e27490d577e5719"
@@ -631,17 +631,17 @@ def test_the_command_lists_fetches_and_verifies(
     assert main(["datasets", "list"]) == 0
     assert "0.1 MB" in capsys.readouterr().out
     assert main(["datasets", "verify"]) == 0
-    assert "mnist: all checksums right" in capsys.readouterr().out
+    assert "mnist: all checksums match" in capsys.readouterr().out
     flip_byte(cache / "mnist/train_images.npy", 3000)
     assert main(["datasets", "verify", "mnist"]) == 2
     assert capsys.readouterr().err.startswith("python -m common: error: damaged data sets")
 
 
-def test_verify_knows_the_published_content(
+def test_verify_checks_the_published_content(
     tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     load_dataset("mnist", source_folder=write_files(tmp_path / "data", tiny_mnist))
-    monkeypatch.setitem(published.PUBLISHED, "mnist", published.MNIST)  # what we have is consistent, but not MNIST
+    monkeypatch.setitem(published.PUBLISHED, "mnist", published.MNIST)  # the content is consistent, but not MNIST
     assert main(["datasets", "verify"]) == 2
     assert "wrong MD5" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""Which sample, on which rank, in which order: proven for every number of ranks."""
+"""The sample order and its sharding, tested for every number of ranks."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_an_epoch_uses_each_sample_at_most_once_and_drops_only_the_last_global_b
         for rank in range(size)
     ]
     assert all(len(samples) == batch_size for samples in used)
-    # Step by step and rank by rank, the ranks use the order from its beginning, without gap or repetition.
+    # Step by step and rank by rank, the ranks use the order from its start, without gap or repetition.
     dropped = dropped_samples(sample_count, batch_size=batch_size, size=size)
     assert 0 <= dropped < batch_size * size
     np.testing.assert_array_equal(np.concatenate([*used, order[:0]]), order[: sample_count - dropped])
@@ -50,10 +50,10 @@ def test_a_global_batch_is_the_same_for_every_number_of_ranks_that_divides_it(
     order = epoch_order(global_batch * (step + 1), seed=seed, epoch=1)
     alone = order[rank_slice(step, batch_size=global_batch, rank=0, size=1)]
     for ranks in (number for number in range(1, global_batch + 1) if global_batch % number == 0):
-        together = [
+        batches = [
             order[rank_slice(step, batch_size=global_batch // ranks, rank=rank, size=ranks)] for rank in range(ranks)
         ]
-        np.testing.assert_array_equal(np.concatenate(together), alone)
+        np.testing.assert_array_equal(np.concatenate(batches), alone)
 
 
 @pytest.mark.parametrize("size", range(1, 65))
@@ -91,7 +91,7 @@ def test_an_impossible_validation_share_is_refused(share: float) -> None:
 
 def test_orders_differ_between_epochs_seeds_and_purposes() -> None:
     orders = [epoch_order(1000, seed=seed, epoch=epoch).tolist() for seed in (0, 1) for epoch in (0, 1, 2)]
-    orders.append(stable_permutation(1000, seed=0, stream=(0,)).tolist())  # the one that cuts the validation split
+    orders.append(stable_permutation(1000, seed=0, stream=(0,)).tolist())  # the order of the validation split
     assert len({tuple(order) for order in orders}) == len(orders)
 
 
@@ -105,7 +105,7 @@ def test_the_order_is_random() -> None:
 
 
 def test_the_order_never_changes() -> None:
-    """Written down: a new NumPy or another machine must give these, or old runs cannot be repeated."""
+    """A new NumPy or another machine must give these values, or old runs cannot be repeated."""
     assert epoch_order(12, seed=1234, epoch=7).tolist() == [6, 7, 11, 3, 5, 10, 0, 1, 8, 9, 2, 4]
     assert split_validation(12, share=0.25, seed=1234)[1].tolist() == [1, 6, 9]
 

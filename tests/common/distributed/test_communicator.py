@@ -1,4 +1,4 @@
-"""What ranks agree on: sums in one order, one rank's error on all, the first tensor that differs."""
+"""The communicator: sums in one order, errors propagated to all ranks, weights compared."""
 
 import errno
 import os
@@ -32,11 +32,11 @@ def fail(comm: Communicator, errors: dict[int, Exception]) -> str:
     with comm.propagate_errors("writing the file"):
         if comm.rank in errors:
             raise errors[comm.rank]
-    return "went on"
+    return "continued"
 
 
-def test_without_an_error_all_go_on() -> None:
-    assert run_ranks(3, lambda comm: fail(comm, {})) == ["went on"] * 3
+def test_without_an_error_all_ranks_continue() -> None:
+    assert run_ranks(3, lambda comm: fail(comm, {})) == ["continued"] * 3
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
@@ -47,12 +47,12 @@ def test_the_error_of_one_rank_reaches_all(rank: int) -> None:
     assert {str(result) for result in results} == {expected}
 
 
-def test_what_all_ranks_meet_is_said_without_a_rank() -> None:
+def test_an_error_of_all_ranks_is_reported_without_a_rank() -> None:
     results = run_ranks(2, lambda comm: fail(comm, {0: UserError("same"), 1: UserError("same")}))
     assert [str(result) for result in results] == ["same", "same"]
 
 
-def test_of_several_errors_all_tell_the_first() -> None:
+def test_of_several_errors_all_ranks_raise_the_first() -> None:
     results = run_ranks(3, lambda comm: fail(comm, {1: UserError("one"), 2: UserError("two")}))
     assert [str(result) for result in results] == ["one (rank 1)"] * 3
 
@@ -73,7 +73,7 @@ def test_an_os_error_becomes_one_line(error: OSError, parts: list[str]) -> None:
         assert all(part in str(result) for part in parts)
 
 
-def test_a_bug_is_not_turned_into_an_error_for_people() -> None:
+def test_a_bug_is_not_turned_into_a_user_error() -> None:
     results = run_ranks(2, lambda comm: fail(comm, {0: ZeroDivisionError("a bug")}))
     assert isinstance(results[0], ZeroDivisionError)
     assert isinstance(results[1], RuntimeError), "the other rank waits for it, until its launcher ends it"
@@ -122,7 +122,7 @@ def test_controller_variables() -> None:
         "HOROVOD_CYCLE_TIME": "0.2",
         "HOROVOD_FUSION_THRESHOLD": "4194304",
     }
-    # What a user has set stays.
+    # Values set by the user are kept.
     mine = {"OMPI_MCA_mpi_yield_when_idle": "0", "HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "0"}
     assert controller_variables({**launched, **mine}, nccl=False) == {}
     # Horovod's own values: for NCCL, and for Gloo, which `horovodrun --gloo` names.

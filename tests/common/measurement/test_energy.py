@@ -30,7 +30,7 @@ def series(*joules: float) -> Series:
     return Series(method="counter", watts=UNKNOWN, joules=np.array(joules))
 
 
-# Rest: 10 W before and 12 W after; 100 J training twice, 30 J validation, 20 J test.
+# Idle: 10 W before and 12 W after; 100 J training twice, 30 J validation, 20 J test.
 CPU = series(0, 40, 25, 100, 30, 100, 20, 48)
 BUSY_GPU = series(0, 60, 90, 1000, 100, 1000, 50, 68)
 IDLE_GPU = series(0, 64, 32, 160, 32, 160, 16, 64)
@@ -57,7 +57,7 @@ def test_formulas() -> None:
     assert energy_above_idle(50, idle_watts=2, seconds=10) == 30
 
 
-def test_phases_that_come_again_are_summed() -> None:
+def test_repeated_phases_are_summed() -> None:
     assert seconds_by_phase(ONE_HOST) == {
         "idle_before": 4, "startup": 2, "training": 20, "validation": 2, "test": 1, "idle_after": 4,
     }  # fmt: skip
@@ -66,7 +66,7 @@ def test_phases_that_come_again_are_summed() -> None:
     }  # fmt: skip
 
 
-def test_start_up_and_rest_are_not_in_the_totals() -> None:
+def test_start_up_and_idle_time_are_not_in_the_totals() -> None:
     made = record(ONE_HOST)
     assert made.counted_phases == ["training", "validation", "test"]
     assert made.seconds == COUNTED_SECONDS
@@ -90,7 +90,7 @@ def test_idle_devices_are_in_all_devices_only() -> None:
     assert record(ONE_HOST, used={}).used_devices.joules == 250
 
 
-def test_energy_above_rest_uses_the_mean_of_before_and_after() -> None:
+def test_energy_above_idle_uses_the_mean_of_before_and_after() -> None:
     made = record(ONE_HOST)
     assert [(device.idle_watts_before, device.idle_watts_after) for device in made.devices] == [
         (10, 12), (15, 17), (16, 16),
@@ -99,7 +99,7 @@ def test_energy_above_rest_uses_the_mean_of_before_and_after() -> None:
     assert made.used_devices.joules_above_idle == 2400 - 27 * 23
 
 
-def test_without_rest_before_or_after_there_is_no_energy_above_it() -> None:
+def test_without_idle_power_before_or_after_there_is_no_energy_above_idle() -> None:
     trace = replace(ONE_HOST, phases=["startup" if phase == "idle_after" else phase for phase in PHASES])
     made = record(trace)
     assert made.devices[0].idle_watts_before == 10
@@ -109,7 +109,7 @@ def test_without_rest_before_or_after_there_is_no_energy_above_it() -> None:
     assert made.used_devices.joules == 2400
 
 
-def test_a_device_that_is_absent_makes_its_totals_incomplete_and_is_no_zero() -> None:
+def test_an_absent_device_makes_totals_incomplete_and_is_not_zero() -> None:
     made = record(replace(ONE_HOST, not_measured={"ram0": "not counted", "gpu2": "lost"}))
     absent = {device.name: device for device in made.devices if device.method == "absent"}
     assert set(absent) == {"ram0", "gpu2"}
@@ -122,7 +122,7 @@ def test_a_device_that_is_absent_makes_its_totals_incomplete_and_is_no_zero() ->
     assert not without_ram.all_devices.complete
 
 
-def test_where_nothing_is_measured_there_are_no_totals() -> None:
+def test_without_measured_devices_there_are_no_totals() -> None:
     made = record(replace(ONE_HOST, series={}, not_measured={"cpu": "no", "ram": "no", "gpu": "no driver"}))
     assert [device.used for device in made.devices] == [True, True, True]
     assert made.seconds == COUNTED_SECONDS
@@ -138,7 +138,7 @@ def test_where_nothing_is_measured_there_are_no_totals() -> None:
     assert not record(replace(ONE_HOST, not_measured={"gpu": "no driver"}), used={}).devices[-1].used
 
 
-def test_hosts_are_summed_and_the_slowest_one_is_the_time() -> None:
+def test_hosts_are_summed_and_the_slowest_one_determines_the_time() -> None:
     slow = replace(ONE_HOST, host="node2", seconds=SECONDS * 2, series={"cpu0": CPU})
     made = record(ONE_HOST, slow)
     assert [device.name for device in made.devices] == ["node1/cpu0", "node1/gpu0", "node1/gpu1", "node2/cpu0"]
@@ -146,7 +146,7 @@ def test_hosts_are_summed_and_the_slowest_one_is_the_time() -> None:
     assert made.seconds_by_phase["training"] == 40
     assert made.used_devices.joules == 2650
     assert made.used_devices.edp_joule_seconds == 46 * 2650
-    # Each host rests by its own clock.
+    # Idle time is by each host's own clock.
     assert made.devices[3].joules_above_idle == 250 - (5 + 6) / 2 * 46
 
 
@@ -160,12 +160,12 @@ def test_values_are_divided_by_the_base() -> None:
 
 
 @pytest.mark.parametrize("base", ["CPU", "nothing"])
-def test_a_base_that_is_none_is_refused(base: str) -> None:
+def test_an_unknown_or_zero_base_is_refused(base: str) -> None:
     with pytest.raises(UserError, match=rf"Received: {base}\. Choose one of 1 GPU, nothing"):
         normalized({"1 GPU": 4.0, "nothing": 0.0}, base=base)
 
 
-def test_the_record_is_read_as_it_was_written_and_knows_no_other_fields() -> None:
+def test_the_record_survives_json_and_has_no_other_fields() -> None:
     made = record(replace(ONE_HOST, not_measured={"ram0": "not counted"}))
     adapter = TypeAdapter(EnergyRecord)
     text = adapter.dump_json(made)

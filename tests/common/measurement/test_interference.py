@@ -1,4 +1,4 @@
-"""What a run records of its machines: other processes, throttling, memory."""
+"""Interference: other processes, throttling, memory."""
 
 import subprocess
 import sys
@@ -24,8 +24,8 @@ from common.measurement.interference import (
 BUSY = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
 
 
-def test_another_busy_program_is_noticed_and_our_own_are_not() -> None:
-    """The busy one leaves our session and our tree, as if somebody else had started it."""
+def test_another_busy_process_is_recorded_and_those_of_the_run_are_not() -> None:
+    """The busy process leaves this session and process tree, as if another user had started it."""
     outsider = subprocess.run(
         ["setsid", "sh", "-c", f"{sys.executable} -c '{BUSY}' >/dev/null 2>&1 & echo $!"],
         capture_output=True, text=True, check=True,
@@ -45,8 +45,8 @@ def test_another_busy_program_is_noticed_and_our_own_are_not() -> None:
         busy.kill()
 
 
-def test_ranks_of_one_command_line_are_our_own(tmp_path: Path) -> None:
-    """A launcher may give each rank a session of its own."""
+def test_ranks_with_the_same_command_line_are_of_the_run(tmp_path: Path) -> None:
+    """A launcher may give each rank its own session."""
     script = tmp_path / "rank.py"
     script.write_text(
         "import sys\n"
@@ -63,7 +63,7 @@ def test_ranks_of_one_command_line_are_our_own(tmp_path: Path) -> None:
         for _ in range(2)
     ]  # fmt: skip
     shown = []
-    for line in ("started", "processes"):  # each rank looks while both are alive
+    for line in ("started", "processes"):  # each rank samples while both are alive
         for rank in ranks:
             assert rank.stdin and rank.stdout
             if line == "processes":
@@ -84,7 +84,7 @@ def throttled(folder: Path, *counts: str) -> Path:
     return folder
 
 
-def test_throttling_is_counted_or_said_to_be_unknown(tmp_path: Path) -> None:
+def test_throttling_is_counted_or_unknown(tmp_path: Path) -> None:
     assert isolation.throttle_count(throttled(tmp_path / "hot", "3\n", "4\n")) == 7
     assert isolation.throttle_count(throttled(tmp_path / "odd", "3\n", "many\n")) is None
     assert isolation.throttle_count(tmp_path / "none") is None
@@ -111,7 +111,7 @@ def test_the_record_by_hand() -> None:
 
 
 @pytest.mark.parametrize("speaks", [True, False])
-def test_a_rank_tells_its_memory_and_the_first_its_host(speaks: bool) -> None:
+def test_a_rank_reports_its_memory_and_the_first_its_host(speaks: bool) -> None:
     before = look_at_host(take_sample()) if speaks else None
     since, end = spent_so_far(), time.monotonic() + 0.3
     while time.monotonic() < end:

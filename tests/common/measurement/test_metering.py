@@ -1,4 +1,4 @@
-"""Metered runs: the power of a made machine, read around the phases of runs that are really trained."""
+"""Metered runs: the power of a fake machine, read around the phases of real runs."""
 
 import json
 import threading
@@ -26,7 +26,7 @@ WATTS = {"package-0": 40.0, "dram": 10.0}
 
 
 class Machine(threading.Thread):
-    """A powercap tree whose counters go on while the test lasts; the package's wraps around now and then."""
+    """A powercap tree whose counters increase during the test; the package's wraps around sometimes."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
@@ -57,7 +57,7 @@ def machine(tmp_path: Path) -> Iterator[Path]:
     made.join()
 
 
-# Joules that the made machine spends in each phase: package, memory. The package's counter wraps around in the second.
+# Joules of the fake machine in each phase: package, memory. The package's counter wraps around in the second.
 SPENT = [("training", 31.0, 4.0), ("validation", 50.0, 0.5), ("training", 12.0, 2.0), ("test", 7.0, 1.0)]
 
 
@@ -73,7 +73,7 @@ def measure(config: EnergyConfig, comm: Communicator, *, spend: Callable[[float,
     return meter.finish()
 
 
-def test_joules_fall_into_the_phases_in_which_they_were_spent(tmp_path: Path) -> None:
+def test_joules_belong_to_the_phase_in_which_they_were_spent(tmp_path: Path) -> None:
     zone = tmp_path / "intel-rapl:0"
     files = [
         make_zone(zone, "package-0", microjoules=0, largest=60_000_000),
@@ -88,12 +88,12 @@ def test_joules_fall_into_the_phases_in_which_they_were_spent(tmp_path: Path) ->
             new.replace(file)
 
     config = EnergyConfig(energy=True, power_interval=0.05, idle_seconds=0.2, powercap_folder=str(tmp_path))
-    told = run_ranks(2, lambda comm: measure(config, comm, spend=spend))
-    for metered in told:
+    results = run_ranks(2, lambda comm: measure(config, comm, spend=spend))
+    for metered in results:
         assert isinstance(metered, Metered), metered
         assert len(metered.traces) == 1  # two ranks, one host, one reader
-    record = told[0].record  # type: ignore[union-attr]
-    assert record == told[1].record  # type: ignore[union-attr]
+    record = results[0].record  # type: ignore[union-attr]
+    assert record == results[1].record  # type: ignore[union-attr]
     devices = {device.name: device for device in record.devices}
     for name, training, validation, test in (("cpu0", 43.0, 50.0, 7.0), ("ram0", 6.0, 0.5, 1.0)):
         device = devices[name]
@@ -114,7 +114,7 @@ def test_joules_fall_into_the_phases_in_which_they_were_spent(tmp_path: Path) ->
     assert not [thread for thread in threading.enumerate() if thread.name == "power"]
 
 
-def test_what_cannot_be_read_is_not_measured_and_says_why(tmp_path: Path) -> None:
+def test_an_unreadable_device_is_not_measured_and_has_a_reason(tmp_path: Path) -> None:
     config = EnergyConfig(energy=True, power_interval=0.1, idle_seconds=0.0, powercap_folder=str(tmp_path / "none"))
     (metered,) = run_ranks(1, lambda comm: measure(config, comm, spend=lambda *_: None))
     assert isinstance(metered, Metered)
@@ -140,7 +140,7 @@ def test_the_gpu_that_a_process_uses(number: int, visible: str | None, expected:
     names = {"gpu0": "GPU-00", "gpu1": "GPU-7a", "gpu2": "GPU-5a", "gpu3": ""}
     gpus = [(name[-1], uuid, name) for name, uuid in names.items()]
     assert used_gpu(number, visible, gpus) == expected
-    assert used_gpu(number, visible, []) == f"gpu{number}"  # none could be listed
+    assert used_gpu(number, visible, []) == f"gpu{number}"  # they could not be listed
 
 
 @pytest.mark.ranks

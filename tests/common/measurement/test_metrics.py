@@ -17,7 +17,7 @@ def test_by_hand() -> None:
     assert (sums.mean_loss, sums.accuracy) == (0.5, 0.75)  # not 0.83 and 0.67, the means of the means
 
 
-def test_nothing_has_no_mean() -> None:
+def test_without_samples_there_is_no_mean() -> None:
     assert Sums().mean_loss is None and Sums().accuracy is None
 
 

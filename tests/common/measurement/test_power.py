@@ -1,4 +1,4 @@
-"""The reader with a clock of the test's own, its thread with the real one, and power.csv."""
+"""The reader with a fake clock, its thread with the real one, and power.csv."""
 
 import pickle
 import threading
@@ -30,7 +30,7 @@ class Clock:
 
 
 class Machine:
-    """A reader of two made devices: `counter` in joules, `power` in watts."""
+    """A reader of two fake devices: `counter` in joules, `power` in watts."""
 
     def __init__(self) -> None:
         self.clock, self.counter, self.power = Clock(), Meter(500.0), Meter(100.0)
@@ -55,7 +55,7 @@ class Machine:
             self.power.value = watts
 
 
-def test_every_joule_falls_into_the_phase_that_it_was_spent_in() -> None:
+def test_every_joule_belongs_to_the_phase_in_which_it_was_spent() -> None:
     machine = Machine()
     machine.reader.start()
     machine.pass_time(4096, joules=40960)
@@ -69,7 +69,7 @@ def test_every_joule_falls_into_the_phase_that_it_was_spent_in() -> None:
     assert trace.phases == [STARTUP, STARTUP, "training", "training", "validation"]
     assert trace.seconds.tolist() == [0, 4096, 8192, 8194, 8197]
     assert trace.series["cpu0"].joules.tolist() == [0, 40960, 81920, 7, 5]
-    # Too soon after the sample before to tell the power of a counter, but not its energy.
+    # Too soon after the previous sample for the power of a counter, but not for its energy.
     np.testing.assert_array_equal(trace.series["cpu0"].watts, [np.nan, 10, 20, np.nan, np.nan])
     assert trace.series["gpu0"].watts.tolist() == [100, 100, 50, 30, 20]
     assert trace.series["gpu0"].joules.tolist() == [0, 409600, 204800, 60, 60]
@@ -78,7 +78,7 @@ def test_every_joule_falls_into_the_phase_that_it_was_spent_in() -> None:
     assert machine.closed == 1
 
 
-def test_rest_is_a_phase_of_its_own_and_the_phase_before_goes_on() -> None:
+def test_idle_time_is_a_separate_phase_and_the_previous_phase_continues() -> None:
     machine = Machine()
     machine.reader.start()
     machine.reader.measure_idle(IDLE_BEFORE, 8)
@@ -88,7 +88,7 @@ def test_rest_is_a_phase_of_its_own_and_the_phase_before_goes_on() -> None:
     assert trace.seconds.tolist() == [0, 0, 8, 9]
 
 
-def test_a_device_that_fails_is_not_measured_and_the_others_go_on() -> None:
+def test_a_failed_device_is_not_measured_and_the_others_continue() -> None:
     machine = Machine()
     machine.reader.start()
     machine.pass_time(2, joules=6)
@@ -96,9 +96,9 @@ def test_a_device_that_fails_is_not_measured_and_the_others_go_on() -> None:
     machine.power.value = "GPU is lost"
     machine.pass_time(2, joules=6)
     machine.reader.mark("test")
-    machine.power.value = "Unknown Error"  # the first reason is the one that tells
+    machine.power.value = "Unknown Error"  # the first reason is recorded
     machine.reader.sample()
-    machine.power.value = 100.0  # back again: what it took meanwhile nobody knows
+    machine.power.value = 100.0  # readable again, but its energy in between is unknown
     machine.pass_time(2, joules=6)
     trace = machine.reader.stop()
     assert trace.series["cpu0"].joules.tolist() == [0, 6, 6, 0, 6]
@@ -106,8 +106,8 @@ def test_a_device_that_fails_is_not_measured_and_the_others_go_on() -> None:
     assert trace.not_measured["gpu0"] == "failed 4.0 s after the first sample: GPU is lost"
 
 
-def test_a_counter_that_stands_still_is_not_measured() -> None:
-    """Some virtual machines have one that always reads the same: no machine takes 0 J."""
+def test_a_constant_counter_is_not_measured() -> None:
+    """Some virtual machines have one, but no machine uses 0 J."""
     machine = Machine()
     machine.reader.start()
     machine.pass_time(60)
@@ -143,8 +143,8 @@ def test_the_thread_samples_and_ends() -> None:
     np.testing.assert_allclose(trace.series["gpu0"].joules.sum(), trace.seconds[-1], atol=0.5)
 
 
-def test_known_joules_of_a_made_machine_come_out(tmp_path: Path) -> None:
-    """From the counters' files and NVML to the trace, with a wrap on the way."""
+def test_known_joules_of_a_fake_machine(tmp_path: Path) -> None:
+    """From the counters' files and NVML to the trace, with a wrap-around."""
     gpu, old = MadeGpu(millijoules=5_000), MadeGpu(millijoules="Not Supported", milliwatts=16_000)
     cpu = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=9_000_000, largest=10_000_000)
     ram = make_zone(tmp_path / "intel-rapl:0" / "intel-rapl:0:0", "dram", microjoules=0)
@@ -194,7 +194,7 @@ def test_the_file_gives_back_the_same_bits(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [POWER_FILE]
 
 
-def test_several_hosts_stand_in_one_file(tmp_path: Path) -> None:
+def test_several_hosts_in_one_file(tmp_path: Path) -> None:
     traces = [made_trace("node1", "gpu0", "ram0"), made_trace("node2", "gpu0")]
     write_power(tmp_path / POWER_FILE, traces)
     assert "node2/gpu0" in (tmp_path / POWER_FILE).read_text()
@@ -228,7 +228,7 @@ GOOD = "seconds,phase,device,method,watts,joules\n0.0,training,gpu0,counter,,0.0
         (GOOD, ""),
     ],
 )
-def test_a_file_that_is_none_is_refused(tmp_path: Path, old: str, new: str) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, old: str, new: str) -> None:
     path = tmp_path / POWER_FILE
     path.write_text(GOOD)
     assert read_power(path)[0].series["gpu0"].joules.sum() == 2
@@ -238,7 +238,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, old: str, new: str) -> N
         read_power(path)
 
 
-def test_a_missing_file_is_an_error_for_people(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no power trace: No such file.*Received: .*power\.csv\. Name a"):
         read_power(tmp_path / POWER_FILE)
 
@@ -246,5 +246,5 @@ def test_a_missing_file_is_an_error_for_people(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("gpu0", "gpu"), ("node1/cpu0", "cpu"), ("cpu0-die-1", "cpu"), ("ram", "ram")]
 )
-def test_names_tell_the_kind(name: str, kind: str) -> None:
+def test_names_contain_the_kind(name: str, kind: str) -> None:
     assert kind_of(name) == kind

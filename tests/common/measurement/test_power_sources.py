@@ -1,4 +1,4 @@
-"""Which devices are found and what they read, on a made powercap tree and a made NVML."""
+"""Devices found and their readings, on a fake powercap tree and a fake NVML."""
 
 import re
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ def not_measured(powercap: Path, nvml: MadeNvml = NO_GPU) -> dict[str, str]:
 
 
 def test_packages_and_their_ram_are_found_and_nothing_is_counted_twice(tmp_path: Path) -> None:
-    """As the kernel lists them: all zones side by side, and subzones in their packages, too."""
+    """As listed by the kernel: all zones in one folder, and subzones in their packages, too."""
     for number in (0, 1):
         package = tmp_path / f"intel-rapl:{number}"
         make_zone(package, f"package-{number}", microjoules=5)
@@ -34,10 +34,10 @@ def test_packages_and_their_ram_are_found_and_nothing_is_counted_twice(tmp_path:
     found = devices(tmp_path)
     assert list(found) == ["cpu0", "ram0", "cpu1", "ram1"]
     assert {device.method for device in found.values()} == {"counter"}
-    assert not_measured(tmp_path) == {"gpu": "NVML sees no GPU"}
+    assert not_measured(tmp_path) == {"gpu": "NVML found no GPU"}
 
 
-def test_dies_of_one_package_have_names_of_their_own(tmp_path: Path) -> None:
+def test_dies_of_one_package_have_separate_names(tmp_path: Path) -> None:
     make_zone(tmp_path / "intel-rapl:0", "package-0-die-0", microjoules=5)
     make_zone(tmp_path / "intel-rapl:1", "package-0-die-1", microjoules=5)
     assert list(devices(tmp_path)) == ["cpu0-die-0", "cpu0-die-1"]
@@ -53,11 +53,11 @@ def test_a_counter_reads_the_joules_since_it_was_found_through_every_wrap(tmp_pa
     assert readings == [0, 0.5, 1.5, 9, 11.25]
 
 
-def test_a_counter_that_goes_back_without_a_range_is_no_reading(tmp_path: Path) -> None:
+def test_a_decreasing_counter_without_a_range_is_not_read(tmp_path: Path) -> None:
     counter = make_zone(tmp_path / "intel-rapl:0", "package-0", microjoules=9)
     read = devices(tmp_path)["cpu0"].read
     counter.write_text("8")
-    with pytest.raises(ReadingError, match="went back from 9 to 8"):
+    with pytest.raises(ReadingError, match="decreased from 9 to 8"):
         read()
 
 
@@ -67,7 +67,7 @@ def test_ram_that_is_not_counted_is_not_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("powercap", ["empty", "missing"])
-def test_a_machine_without_rapl_says_so(tmp_path: Path, powercap: str) -> None:
+def test_a_machine_without_rapl_reports_it(tmp_path: Path, powercap: str) -> None:
     (tmp_path / "empty").mkdir()
     reasons = not_measured(tmp_path / powercap)
     assert set(reasons) == {"cpu", "ram", "gpu"}
@@ -82,7 +82,7 @@ def test_a_counter_that_cannot_be_read_is_not_measured_with_the_reason(
     make_zone(tmp_path / "intel-rapl:0" / "intel-rapl:0:0", "dram", microjoules=5)
     if trouble == "no number":
         counter.write_text("many")
-    elif trouble == "forbidden":  # the permissions of a file do not hold back root, who may run this
+    elif trouble == "forbidden":  # root, who may run this, can read any file
         forbid(counter, monkeypatch)
     else:
         counter.unlink()
@@ -91,7 +91,7 @@ def test_a_counter_that_cannot_be_read_is_not_measured_with_the_reason(
     expected = {
         "no file": "No such file or directory$",
         "a folder": "Is a directory$",
-        "no number": "holds no whole number$",
+        "no number": "does not contain an integer$",
         "forbidden": "Permission denied; RAPL needs root$",
     }
     reason = not_measured(tmp_path)["cpu0"]
@@ -111,7 +111,7 @@ def forbid(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", refuse)
 
 
-def test_a_gpu_is_counted_where_it_counts_and_else_its_power_is_read(tmp_path: Path) -> None:
+def test_a_gpu_is_read_by_its_counter_or_else_by_its_power(tmp_path: Path) -> None:
     new = MadeGpu(millijoules=7_000_000_000_000_001)
     old = MadeGpu(millijoules="Not Supported", milliwatts=120_500)
     found = devices(tmp_path, MadeNvml([new, old]))
@@ -124,14 +124,14 @@ def test_a_gpu_is_counted_where_it_counts_and_else_its_power_is_read(tmp_path: P
     assert (found["gpu0"].read(), found["gpu1"].read()) == (0.25, 16)
 
 
-def test_a_gpu_that_tells_nothing_leaves_the_others_measured(tmp_path: Path) -> None:
+def test_an_unreadable_gpu_does_not_affect_the_others(tmp_path: Path) -> None:
     silent = MadeGpu(millijoules="Not Supported", milliwatts="GPU is lost")
     nvml = MadeNvml([silent, MadeGpu()])
     assert list(devices(tmp_path, nvml)) == ["gpu1"]
     assert not_measured(tmp_path, nvml)["gpu0"] == "NVML: GPU is lost"
 
 
-def test_a_gpu_that_fails_later_says_why(tmp_path: Path) -> None:
+def test_a_gpu_that_fails_later_has_a_reason(tmp_path: Path) -> None:
     gpu = MadeGpu()
     read = devices(tmp_path, MadeNvml([gpu]))["gpu0"].read
     gpu.millijoules = "GPU is lost"
@@ -147,7 +147,7 @@ def test_a_gpu_that_fails_later_says_why(tmp_path: Path) -> None:
         (MadeNvml([MadeGpu()]), None, ["init", "shutdown"]),
     ],
 )
-def test_nvml_is_ended_where_it_was_started(
+def test_nvml_is_shut_down_if_it_was_started(
     tmp_path: Path, nvml: MadeNvml, reason: str | None, calls: list[str]
 ) -> None:
     sources = find_sources(powercap=tmp_path, nvml=nvml)
@@ -157,7 +157,7 @@ def test_nvml_is_ended_where_it_was_started(
     assert reason is None or reason in sources.not_measured["gpu"]
 
 
-def test_this_machine_itself_is_measured_or_says_why_not() -> None:
+def test_this_machine_is_measured_or_has_a_reason() -> None:
     sources = find_sources()
     sources.close()
     kinds = {name[:3] for name in (*sources.not_measured, *(device.name for device in sources.devices))}
@@ -166,7 +166,7 @@ def test_this_machine_itself_is_measured_or_says_why_not() -> None:
 
 if find_spec("pynvml"):  # no skip, which counts as a failure where nothing may be missing
 
-    def test_the_made_nvml_has_names_that_nvml_has() -> None:
+    def test_the_fake_nvml_has_names_of_the_real_one() -> None:
         import pynvml
 
         made = {name for name in dir(MadeNvml) if name.lower().startswith("nvml")}

@@ -1,4 +1,4 @@
-"""The clock of laps: parts add up to the step, the first steps are left out, ranks are averaged."""
+"""The step profile: parts add up to the step, the first steps are left out, ranks are averaged."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from common.measurement.step_profile import LEFT_OUT_STEPS, PARTS, Laps, Profile
 
 
 class Clock:
-    """A clock that is moved by hand; the device takes a second whenever it is waited for."""
+    """A clock set by the test; synchronizing the device takes a second."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -44,7 +44,7 @@ def test_parts_add_up_to_the_steps_of_all_epochs_but_the_first_few_steps() -> No
     assert profiler.measured().steps == 0
 
 
-def test_a_part_whose_end_was_seen_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_whose_end_was_recorded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     profiler = Profiler(synchronize=lambda: None, clock=clock)
     run_epoch(profiler, clock, steps=LEFT_OUT_STEPS)
@@ -68,5 +68,5 @@ def test_the_average_over_ranks_by_hand() -> None:
     assert "  waiting      750.000 ms   37.5 %" in profile_table(profile)
 
 
-def test_no_step_measured_is_no_profile() -> None:
+def test_without_measured_steps_there_is_no_profile() -> None:
     assert average_over_ranks([Laps(0, 0.0, dict.fromkeys(PARTS, 0.0))]) is None

@@ -8,7 +8,7 @@ from common.measurement.timing import Phases, Timer, timed
 
 
 class Log:
-    """Writes down what happens in which order; its clock moves by a second with each reading."""
+    """Records the order of events; its clock advances by a second per reading."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -40,7 +40,7 @@ def test_a_phase_is_synchronized_and_announced_outside_its_time() -> None:
     assert timer.seconds == 6.0 and phases.current == "other"
 
 
-def test_start_up_lasts_from_the_start_of_the_process_and_what_is_in_it_is_part_of_it() -> None:
+def test_start_up_starts_with_the_process_and_includes_its_phases() -> None:
     log = Log()
     phases = phases_of(log)
     assert phases.current == "startup" and phases.startup_seconds == 0.0

@@ -63,7 +63,7 @@ def test_resnet34_has_the_published_buffers_operations_and_gradients() -> None:
     assert spec.parameters * 4 / 1e6 == pytest.approx(85.1, abs=0.05)
     convolutions = [row for row in spec.rows if isinstance(row.layer, Convolution)]
     assert len([row for row in convolutions if row.layer.kernel == 1]) == 3  # type: ignore[union-attr]
-    # 33 convolutions on the way and the dense layer: the 34 of the name.
+    # 33 convolutions on the main path and the dense layer: the 34 of the name.
     assert len(convolutions) - 3 + 1 == 34
     assert all(
         row.layer.decay == 0.9 and row.layer.epsilon == 1e-5 for row in spec.rows if isinstance(row.layer, BatchNorm)
@@ -86,7 +86,7 @@ def test_shapes_by_hand() -> None:
     assert resnet["layer4.2.relu2"] == (512, 5, 7) and resnet["avgpool"] == (512,)
 
 
-def test_a_block_whose_channels_change_has_its_shortcut_through_a_convolution() -> None:
+def test_a_block_that_changes_channels_has_a_convolution_in_its_shortcut() -> None:
     spec = spec_of("resnet34", (3, 64, 64))
     for name, shortcut, source in [
         ("layer1.0.add", "maxpool", "layer1.0.bn2"),

@@ -1,4 +1,4 @@
-"""First weights and the weights file: same seed, same bits; a file is whole or not there."""
+"""Initial weights and the weights file: same seed, same bits; files are written atomically."""
 
 import errno
 import itertools
@@ -45,7 +45,7 @@ def test_same_seed_same_bits_other_seed_other_values() -> None:
 
 
 def test_the_values_never_change() -> None:
-    """Written down: a new NumPy or another machine must give these, or old runs cannot be repeated."""
+    """A new NumPy or another machine must give these values, or old runs cannot be repeated."""
     weights = draw_initial_weights(CNN, seed=1)
     assert weights_hash(weights) == "6eb0b7663846acc201e31ebf1ad5ee04"
     # The tail of a normal distribution may differ in the last bit between C libraries: eight digits are compared.
@@ -59,7 +59,7 @@ def test_values_do_not_depend_on_the_order_of_drawing() -> None:
     assert_same_bits(one, other)
 
 
-def test_each_array_has_values_of_its_own() -> None:
+def test_each_array_has_different_values() -> None:
     weights = draw_initial_weights(RESNET, seed=0)
     same_shape = ["layer1.0.conv1.weight", "layer1.0.conv2.weight", "layer1.1.conv1.weight"]
     for one, other in itertools.combinations(same_shape, 2):
@@ -87,7 +87,7 @@ def test_uniform_weights_fill_their_bounds(seed: int) -> None:
             assert array.var() == pytest.approx(bound**2 / 3, rel=5 * np.sqrt(0.8 / array.size))
 
 
-def test_resnet34_has_normal_convolutions_and_untouched_batch_norms() -> None:
+def test_resnet34_has_normal_convolutions_and_identity_batch_norms() -> None:
     weights = draw_initial_weights(RESNET, seed=0, dtype="float64")
     kernel = weights["layer2.0.conv1.weight"]
     assert kernel.shape == (128, 64, 3, 3)
@@ -99,7 +99,7 @@ def test_resnet34_has_normal_convolutions_and_untouched_batch_norms() -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODEL_NAMES if name != "resnet34"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_file_gives_back_every_bit(name: str, dtype: str, tmp_path: Path) -> None:
+def test_a_file_keeps_every_bit(name: str, dtype: str, tmp_path: Path) -> None:
     spec = model_spec(name, input_shape=(3, 20, 20), outputs=4)
     weights = draw_initial_weights(spec, seed=2, dtype=dtype)
     save_weights(tmp_path / "w.safetensors", weights)
@@ -118,7 +118,7 @@ def test_the_same_weights_give_the_same_file_in_any_order_and_layout(tmp_path: P
     assert weights_hash(weights) == weights_hash(shuffled)
 
 
-def test_damaged_and_missing_files_are_one_line(tmp_path: Path) -> None:
+def test_damaged_and_missing_files_are_reported_in_one_line(tmp_path: Path) -> None:
     whole = tmp_path / "w"
     save_weights(whole, draw_initial_weights(CNN, seed=2))
     data = whole.read_bytes()
@@ -156,7 +156,7 @@ def test_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
         check_weights(weights, CNN, source="here")
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "w"
     old = draw_initial_weights(CNN, seed=1)
     save_weights(path, old)

@@ -8,7 +8,7 @@ import pytest
 from common.errors import UserError
 from common.sites.table import Price, Site, read_sites
 
-AWS = {  # GPUs and dollars an hour
+AWS = {  # GPUs and dollars per hour
     "aws-g3-4xlarge": (1, "m60", 1.14), "aws-g3-8xlarge": (2, "m60", 2.28), "aws-g3-16xlarge": (4, "m60", 4.56),
     "aws-p3-2xlarge": (1, "v100", 3.06), "aws-p3-8xlarge": (4, "v100", 12.24), "aws-p3-16xlarge": (8, "v100", 24.48),
     "aws-g4dn-xlarge": (1, "t4", 0.526), "aws-g4dn-12xlarge": (4, "t4", 3.912),
@@ -26,7 +26,7 @@ def test_the_shipped_table_has_the_published_figures() -> None:
     assert (cte.gpu, cte.gpus, cte.cores, cte.memory_gb, cte.prices) == ("v100", 4, 40, 512.0, [])
     assert (v100.fp32_tflops, v100.tensor_tflops, v100.memory_gb, v100.memory_bandwidth_gb_s) == (15.7, 125, 16, 900)
     assert (m60.fp32_tflops, m60.memory_gb, m60.memory_bandwidth_gb_s, m60.tensor_tflops) == (4.8, 8, 160, None)
-    assert v100.energy_counter and not m60.energy_counter  # from Volta on
+    assert v100.energy_counter and not m60.energy_counter  # since Volta
     assert (v100.memory_bus_bits, m60.memory_bus_bits) == (4096, 256)
     bought, cpu = table.gpus["gtx-1080-ti"], table.cpus["i7-7700k"]  # of the report
     assert (bought.fp32_tflops, bought.cores, bought.clock_ghz, bought.purchase_usd) == (11.4, 3584, 1.6, 699)
@@ -57,7 +57,7 @@ def test_the_price_is_that_of_the_day(on: date | None, dollars: float) -> None:
     assert site.cost_usd(1800.0, nodes=3, on=on) == pytest.approx(1.5 * dollars)
 
 
-def test_an_owned_machine_has_no_price_and_costs_nothing_known() -> None:
+def test_an_owned_machine_has_no_price_and_an_unknown_cost() -> None:
     site = read_sites()["cte-power"]
     assert site.price() is None and site.cost_usd(3600.0) is None
 
@@ -107,13 +107,13 @@ def test_a_wrong_table_is_refused_in_one_line(tmp_path: Path, text: str | None, 
     assert "\n" not in error and words in error and str(tmp_path) in error
 
 
-def test_a_table_of_ones_own(tmp_path: Path) -> None:
+def test_a_users_table(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(GPU + SITE + 'gpu = "x"\ngpus = 2\n')
     own = read_sites(tmp_path / "mine.toml")
     gpu = own.gpu_of(own["mine"])
     assert gpu is not None and gpu.name == "x" and "cte-power" in own.sites
 
 
-def test_an_unknown_site_names_one_that_is_close() -> None:
+def test_an_unknown_site_suggests_a_close_name() -> None:
     with pytest.raises(UserError, match=r"Did you mean cte-power\?"):
         read_sites()["cte-powr"]

@@ -184,7 +184,7 @@ def test_a_bundle_sets_up_where_nothing_is(project: Path, weights: Path, tmp_pat
     assert (target / "inputs" / weights.name).read_bytes() == weights.read_bytes()
     assert revision.source_revision(target) == git(project, "rev-parse", "HEAD")
     verify = [sys.executable, "-m", "common", "datasets", "verify", "mnist"]
-    assert "mnist: all checksums right" in without_network(verify, folder=target, home=home, PYTHONPATH=str(target))
+    assert "mnist: all checksums match" in without_network(verify, folder=target, home=home, PYTHONPATH=str(target))
     assert sorted(path.name for path in tmp_path.iterdir() if path != out) == sorted(
         {"bundle", "home", "there"} - {out.name}
     )

@@ -1,4 +1,4 @@
-"""A folder of images as a data set: layouts, splits, conversions, the cache's key, and everything that can be wrong."""
+"""A folder of images as a data set: layouts, splits, conversions, the cache's key, errors."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def write_image(path: Path, value: int, *, size: tuple[int, int] = (6, 4), mode:
 
 @pytest.fixture
 def folder(tmp_path: Path, cache: Path) -> Path:
-    """20 images `dog` of the values 0 to 19 and 40 images `cat` of 100 to 139, without loss; things to be left out."""
+    """20 images `dog` with values 0 to 19 and 40 images `cat` with 100 to 139, lossless; and files to be skipped."""
     root = tmp_path / "pets"
     for number in range(20):
         write_image(root / f"dog/{number:02d}.png", number)
@@ -55,7 +55,7 @@ def test_class_folders_are_split_by_class(folder: Path) -> None:
     assert dataset.standard_deviation == pytest.approx([values[0].std() / 255] * 3)
 
 
-def test_the_split_does_not_depend_on_the_place(folder: Path, tmp_path: Path) -> None:
+def test_the_split_does_not_depend_on_the_path(folder: Path, tmp_path: Path) -> None:
     first = load_dataset(f"images:{folder}")
     folder.rename(tmp_path / "moved")
     second = load_dataset(f"images:{tmp_path / 'moved'}")
@@ -148,7 +148,7 @@ def test_gray_converts_color(tmp_path: Path, cache: Path) -> None:
 
 
 def refused(name: str, **options: object) -> str:
-    """Return the message with which a data set is refused, which is one line."""
+    """Return the error message for a data set, which is one line."""
     with pytest.raises(UserError) as caught:
         load_dataset(name, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value) and "Received" in str(caught.value)
@@ -181,22 +181,22 @@ def test_a_truncated_image_is_refused(folder: Path, cache: Path) -> None:
 
 def test_other_formats_and_16_bits_are_refused(folder: Path) -> None:
     Image.new("L", (4, 6)).save(folder / "cat/gif.png", format="GIF")
-    assert "no PNG or JPEG image" in refused(f"images:{folder}")
+    assert "not a PNG or JPEG image" in refused(f"images:{folder}")
     Image.fromarray(np.zeros((6, 4), np.uint16)).save(folder / "cat/gif.png")
-    assert "8 bits a channel" in refused(f"images:{folder}")
+    assert "8 bits per channel" in refused(f"images:{folder}")
 
 
 def test_impossible_folders_are_refused(tmp_path: Path, cache: Path) -> None:
     root = tmp_path / "made"
-    assert "no such folder" in refused(f"images:{root}")
+    assert "folder of images does not exist" in refused(f"images:{root}")
     root.mkdir()
     assert "no subfolder" in refused(f"images:{root}")
     write_image(root / "a/1.png", 1)
     assert "one subfolder a" in refused(f"images:{root}")
     (root / "b").mkdir()
-    assert "without any PNG or JPEG file. Received: b" in refused(f"images:{root}")
+    assert "without PNG or JPEG files. Received: b" in refused(f"images:{root}")
     write_image(root / "b/1.png", 1)
-    assert "one image only" in refused(f"images:{root}")
+    assert "only one image" in refused(f"images:{root}")
     write_image(root / "b/2.png", 1)
     assert "1 x 1" in refused(f"images:{root}", image_size=(0, 5))
     assert len(load_dataset(f"images:{root}").test) == 1

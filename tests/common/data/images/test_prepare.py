@@ -1,4 +1,4 @@
-"""Prepared images: rows, values and bytes of the file, everything that can be wrong with folder and file, training."""
+"""Prepared images: rows, values and bytes of the file, errors in folders and files, training."""
 
 import itertools
 import json
@@ -35,7 +35,7 @@ COUNTS = {"cat": 100, "dog": 40}
 
 
 def value_of(label: int, number: int) -> int:
-    """Return the pixel value that tells an image from all others: 0..99 are cats, 150..189 dogs."""
+    """Return the pixel value that identifies an image: 0..99 are cats, 150..189 dogs."""
     return number + 150 * label
 
 
@@ -73,7 +73,7 @@ def test_the_default_split_of_9000_images_in_9_classes() -> None:
     assert [np.bincount(part).tolist() for part in parts] == [[850] * 9, [20] * 9, [130] * 9]
     places = rows.labels * 1000 + rows.numbers
     np.testing.assert_array_equal(np.sort(places), np.arange(9000))
-    for part in parts:  # shuffled: classes do not stand together
+    for part in parts:  # shuffled: classes are mixed
         assert (np.diff(part) != 0).mean() > 0.7
 
 
@@ -158,8 +158,8 @@ def test_safetensors_reads_the_file(folder: Path) -> None:
     assert start % 4096 == 0
 
 
-def test_only_a_few_items_are_under_way_at_once() -> None:
-    """So memory does not grow with the number of images."""
+def test_only_a_few_items_are_in_progress_at_once() -> None:
+    """Memory therefore does not grow with the number of images."""
     taken, lock = [], threading.Lock()
 
     def items() -> Any:
@@ -185,7 +185,7 @@ def break_files(folder: Path) -> list[str]:
     return ["cat/deep.png", "cat/empty.png", "dog/short.png", "dog/text.jpeg"]
 
 
-def test_broken_files_stop_it_and_nothing_is_written(folder: Path) -> None:
+def test_broken_files_are_an_error_and_nothing_is_written(folder: Path) -> None:
     break_files(folder)
     with pytest.raises(UserError) as caught:
         make(folder)
@@ -207,7 +207,7 @@ def test_broken_files_are_skipped_on_request(folder: Path) -> None:
     assert made.description.skipped_files == 4
 
 
-def test_a_file_that_breaks_meanwhile_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_breaks_between_the_passes_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "cat/empty.png").touch()
     read, calls = preparation.read_image, itertools.count()
 
@@ -231,14 +231,14 @@ def test_an_impossible_split_is_refused(split: str) -> None:
 def test_a_class_that_is_too_small_is_refused(folder: Path) -> None:
     for number in range(20):
         write_image(folder / f"bird/{number}.png", 200)
-    expected = r"none is left for validation. Received: class bird with 20 image\(s\), --split 85/2/13. Add images"
+    expected = r"none remains for validation. Received: class bird with 20 image\(s\), --split 85/2/13. Add images"
     with pytest.raises(UserError, match=expected):
         make(folder)
     make(folder, shares=parse_shares("85/2.5/12.5"))
 
 
 def test_impossible_folders_and_existing_files_are_refused(folder: Path) -> None:
-    with pytest.raises(UserError, match="no such folder of images"):
+    with pytest.raises(UserError, match="folder of images does not exist"):
         make(folder.parent / "none")
     (folder.parent / "empty").mkdir()
     with pytest.raises(UserError, match="needs a subfolder for each of at least two classes"):
@@ -250,7 +250,7 @@ def test_impossible_folders_and_existing_files_are_refused(folder: Path) -> None
 
 
 def damaged(file: Path) -> str:
-    """Return the message with which a file is refused, which is one line."""
+    """Return the error message for a file, which is one line."""
     with pytest.raises(UserError) as caught:
         load_dataset(f"prepared:{file}")
     assert "\n" not in str(caught.value) and f"Received: {file}" in str(caught.value)
@@ -264,7 +264,7 @@ def test_missing_foreign_and_damaged_files_are_refused(folder: Path, tmp_path: P
     assert "Is a directory" in damaged(tmp_path)
     for text in (b"", b"short", b"\xff" * 100, (2).to_bytes(8, "little") + b"{}", (2).to_bytes(8, "little") + b"[]"):
         file.write_bytes(text)
-        assert "no file of prepared images" in damaged(file)
+        assert "not a file of prepared images" in damaged(file)
     start = 8 + int.from_bytes(good[:8], "little")
     labels_end = start + 140 * 8
     for position, what in ((start, "labels"), (labels_end - 1, "labels"), (labels_end, "images"), (-1, "images")):
@@ -278,7 +278,7 @@ def test_missing_foreign_and_damaged_files_are_refused(folder: Path, tmp_path: P
     file.write_bytes(good.replace(b"pets", b"cats"))
     assert "the description has another checksum" in damaged(file)
     file.write_bytes(good.replace(b'"U8", "shape": [122', b'"U8", "shape": [121'))
-    assert "the header does not fit" in damaged(file)
+    assert "the header does not match" in damaged(file)
 
 
 def test_another_version_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +297,7 @@ def test_large_files_are_checked_by_their_length_only(folder: Path, monkeypatch:
     load_prepared(file, name="made")
 
 
-def test_the_data_set_brings_its_validation_rows(folder: Path, tmp_path: Path) -> None:
+def test_the_data_set_has_its_validation_rows(folder: Path, tmp_path: Path) -> None:
     data = {"dataset": f"prepared:{make(folder)}"}
     training = {"batch_size": 30, "target_accuracy": 0.9, "early_stop": 2}
     setup = make_setup(make_config(tmp_path, data=data, training=training))
@@ -309,7 +309,7 @@ def test_the_data_set_brings_its_validation_rows(folder: Path, tmp_path: Path) -
         make_setup(share)
 
 
-def test_without_validation_rows_a_share_is_cut_or_missed(folder: Path, tmp_path: Path) -> None:
+def test_without_validation_rows_a_share_is_cut_or_required(folder: Path, tmp_path: Path) -> None:
     data = {"dataset": f"prepared:{make(folder, shares=parse_shares('87/0/13'))}"}
     training = {"batch_size": 30, "target_accuracy": 0.9}
     with pytest.raises(UserError, match=r"--target-accuracy needs validation samples. Received: --target-accuracy 0.9"):
@@ -370,12 +370,12 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--output", "no/such/folder"], "No such file or directory. Received:"),
     ],
 )
-def test_an_impossible_flag_is_one_line(
+def test_an_impossible_flag_is_reported_in_one_line(
     folder: Path, arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
         code = main(command(folder, *arguments))
-    except SystemExit as stop:  # what argparse finds
+    except SystemExit as stop:  # errors of argparse
         code = stop.code
     shown = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("preparing ")]
     assert code == 2 and len(shown) == 1 and part in shown[0]
@@ -383,14 +383,14 @@ def test_an_impossible_flag_is_one_line(
 
 
 @pytest.mark.parametrize("name", ["made-before.png", "made-after.png", "made-skipped.txt"])
-def test_files_beside_the_file_are_not_overwritten(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_output_files_are_not_overwritten(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (folder.parent / name).write_text("mine")
     assert main(command(folder)) == 2
     assert f"{name}. Remove it" in capsys.readouterr().err
     assert {path.name for path in folder.parent.iterdir()} == {"pets", name}
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_one_line_and_leaves_no_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))
     try:
@@ -402,10 +402,10 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(folder: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_leaves_nothing(folder: Path, number: signal.Signals) -> None:
+def test_an_interruption_leaves_no_files(folder: Path, number: signal.Signals) -> None:
     large = folder / "cat/large.png"
     write_image(large, 1, size=(3000, 3000))
-    for copy in range(300):  # some seconds of work
+    for copy in range(300):  # takes some seconds
         (folder / f"cat/copy{copy}.png").hardlink_to(large)
     program = [sys.executable, "-m", "common", *command(folder)]
     process = subprocess.Popen(program, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)

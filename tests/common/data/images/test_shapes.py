@@ -1,4 +1,4 @@
-"""Drawn silhouettes: the same for a seed, whoever draws them; all classes; nothing overwritten, nothing half made."""
+"""Drawn shapes: determined by the seed; all classes; nothing overwritten, nothing unfinished."""
 
 from pathlib import Path
 
@@ -42,17 +42,17 @@ def test_classes_have_equal_counts(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "made"]
 
 
-def test_an_image_is_gray_of_its_size_and_unlike_the_others() -> None:
+def test_images_are_gray_of_the_given_size_and_different() -> None:
     picture = draw_shape(0, seed=1, size=SIZE)
     assert picture.mode == "L" and picture.size == SIZE
     made = [pixels(index) for index in range(0, 90, 9)] + [pixels(0, seed=2)]
     assert len({image.tobytes() for image in made}) == len(made)
     assert all(image.std() > 5 for image in made)
     circle, hexagon = (pixels(CLASS_NAMES.index(name)) for name in ("circle", "hexagon"))
-    assert (circle == hexagon).mean() < 0.2  # neighbors do not share their background either
+    assert (circle == hexagon).mean() < 0.2  # consecutive images have different backgrounds
 
 
-def test_shapes_lie_within_a_circle_and_have_different_areas() -> None:
+def test_shapes_are_within_a_circle_and_have_different_areas() -> None:
     areas = []
     for outline in SHAPES.values():
         assert np.hypot(*outline.T).max() < 1.15
@@ -62,7 +62,7 @@ def test_shapes_lie_within_a_circle_and_have_different_areas() -> None:
     assert dict(zip(SHAPES, areas, strict=True))["square"] == pytest.approx(2)
 
 
-def test_the_shape_is_in_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shape_is_in_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without disturbances, a square is darker and covers the area of its outline."""
     for name in ("LINES", "BLOTS", "UNEVENNESS"):
         monkeypatch.setattr(silhouettes, name, 0)
@@ -92,7 +92,7 @@ def test_impossible_requests_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*")) == [tmp_path / "made"]
 
 
-def test_an_interruption_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> list[None]:
         assert len(list(tmp_path.iterdir())) == 1
         raise KeyboardInterrupt
