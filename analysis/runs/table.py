@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from analysis.runs.settings import SETTING_COLUMNS, settings_of
 from common.config import Config
 from common.measurement.step_profile import StepProfile
-from common.run_folder.records import EpochRecord, NotRecorded, RunRecord, State, Totals
+from common.run_folder.records import EpochRecord, NotRecorded, RunRecord, RunState, Totals
 
 FIGURES = [one.name for one in fields(EpochRecord) if one.name not in ("epoch", "weights_hash")]
 TOTALS = [one.name for one in fields(Totals)]
@@ -40,7 +40,7 @@ class LoadedRun:
 
     folder: Path
     record: RunRecord
-    state: State
+    state: RunState
     figures: NDArray[np.float64]
 
 

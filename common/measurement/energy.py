@@ -18,7 +18,7 @@ from pydantic import ConfigDict
 
 from common.errors import UserError
 from common.measurement.power_sources import Method
-from common.measurement.power_trace import IDLE_AFTER, IDLE_BEFORE, Kind, PowerTrace, full_name, kind_of
+from common.measurement.power_trace import IDLE_AFTER, IDLE_BEFORE, DeviceKind, PowerTrace, full_name, kind_of
 
 COUNTED_PHASES = ("training", "validation", "test")
 _STRICT = ConfigDict(extra="forbid")
@@ -41,7 +41,7 @@ class DeviceEnergy:
 
     __pydantic_config__ = _STRICT
     name: str
-    kind: Kind
+    kind: DeviceKind
     method: Method | Literal["absent"]
     reason: str | None
     used: bool

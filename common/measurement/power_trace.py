@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from common.measurement.power_sources import Method
 
-Kind = Literal["gpu", "cpu", "ram"]
+DeviceKind = Literal["gpu", "cpu", "ram"]
 IDLE_BEFORE = "idle_before"
 IDLE_AFTER = "idle_after"
-_NAME = re.compile(rf"(?:[^/]+/)?({'|'.join(get_args(Kind))})[-\w]*")
+_NAME = re.compile(rf"(?:[^/]+/)?({'|'.join(get_args(DeviceKind))})[-\w]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class PowerTrace:
     not_measured: dict[str, str] = field(default_factory=dict)
 
 
-def kind_of(device: str) -> Kind:
+def kind_of(device: str) -> DeviceKind:
     """Return the kind in a device's name, such as gpu in node1/gpu0.
 
     Raises:
@@ -61,7 +61,7 @@ def kind_of(device: str) -> Kind:
     found = _NAME.fullmatch(device)
     if not found:
         raise ValueError(f"not a device's name: {device!r}")
-    return next(kind for kind in get_args(Kind) if kind == found[1])
+    return next(kind for kind in get_args(DeviceKind) if kind == found[1])
 
 
 def full_name(device: str, trace: PowerTrace, traces: Sequence[PowerTrace]) -> str:

@@ -43,7 +43,7 @@ TIMELINE_FILE = "timeline.json"
 HEARTBEAT_SECONDS = 5.0
 STALE_HEARTBEAT_SECONDS = 60.0
 
-State = Literal["running", "finished", "failed", "interrupted", "killed"]
+RunState = Literal["running", "finished", "failed", "interrupted", "killed"]
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -129,7 +129,7 @@ class Status:
     """The state of the run."""
 
     __pydantic_config__ = _STRICT
-    state: State
+    state: RunState
     host: str
     process: int
     started_at: Timestamp
@@ -317,7 +317,7 @@ class RunWriter:
         with self._lock, user_errors("writing the run folder"):
             self._write_run(replace(self._record, **changes))
 
-    def end(self, state: State, *, message: str | None = None, **changes: Any) -> None:
+    def end(self, state: RunState, *, message: str | None = None, **changes: Any) -> None:
         """Write the final status, unless one has been written. `changes` replace fields of the record.
 
         Raises:
@@ -376,7 +376,7 @@ class Run:
     folder: Path
     record: RunRecord
     epochs: list[EpochRecord]
-    state: State
+    state: RunState
 
 
 def read_run(folder: Path | str) -> Run:
@@ -446,7 +446,7 @@ def _invalid(folder: Path, text: str, error: ValidationError) -> UserError:
     return UserError(f"{folder} is not a valid run folder: {first_problem(error)}. Restore the file")
 
 
-def state_of(record: RunRecord) -> State:
+def state_of(record: RunRecord) -> RunState:
     """Return the state of a run; "killed" if it is recorded as running and its process is gone."""
     status = record.status
     if isinstance(status, NotRecorded):

@@ -13,7 +13,7 @@ from common.measurement.metrics import images_per_second
 from common.measurement.step_profile import StepProfile, profile_table
 from common.model.weights import save_weights, weights_hash
 from common.run_folder.power_file import POWER_FILE, write_power
-from common.run_folder.records import WEIGHTS_FILE, EpochRecord, Evaluation, Hashes, RunWriter, State
+from common.run_folder.records import WEIGHTS_FILE, EpochRecord, Evaluation, Hashes, RunState, RunWriter
 from common.run_folder.tensorboard_events import write_scalars
 from common.training.console_report import describe_sums, end_lines, epoch_line
 from common.training.measured import Measured
@@ -43,7 +43,7 @@ class NullRecorder:
                metered: Metered | None, profile: StepProfile | None) -> None:  # fmt: skip
         """Record the end of the run."""
 
-    def end(self, state: State, *, message: str) -> None:
+    def end(self, state: RunState, *, message: str) -> None:
         """Record that the run ended early."""
 
 
@@ -131,7 +131,7 @@ class RunRecorder(NullRecorder):
         if energy:
             self._console.line(describe_energy(energy))
 
-    def end(self, state: State, *, message: str) -> None:
+    def end(self, state: RunState, *, message: str) -> None:
         """Write the status of a run that did not finish, if it can be written."""
         # On a full disk the reason for the end must reach the terminal; a reader will call the run killed.
         with suppress(OSError):

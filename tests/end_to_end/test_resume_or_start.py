@@ -17,7 +17,7 @@ from common.config import Config, config_from_dict
 from common.distributed.communicator import Communicator
 from common.errors import UserError
 from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, checkpoint_folders
-from common.run_folder.records import State, now, read_run
+from common.run_folder.records import RunState, now, read_run
 from common.training import resume
 from common.training.entry_point import read_settings
 from common.training.resume import AlreadyFinished, look_at_run
@@ -37,7 +37,7 @@ def start(config: Config, *, comm: Communicator | None = None, framework: str = 
     return Played(config, comm or alone(), framework=framework)
 
 
-def run_some(config: Config, epochs: int, *, end: State | None = "failed") -> None:
+def run_some(config: Config, epochs: int, *, end: RunState | None = "failed") -> None:
     """Train some epochs, then end the run; None ends it with its test."""
     played = start(config)
     for epoch in range(played.done + 1, epochs + 1):

@@ -13,7 +13,7 @@ from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.model.weights import Weights
 from common.run_folder.checkpoints import PartialEpoch
-from common.run_folder.records import State
+from common.run_folder.records import RunState
 from common.training.measured import Measured
 from common.training.session import Session
 
@@ -94,7 +94,7 @@ class Played:
         trainer = FakeTrainer(random_weights(self.setup, seed=99))
         self.session.finish(trainer, Measured(sums=test, seconds=seconds), peak_memory_bytes=None)
 
-    def end(self, state: State) -> None:
+    def end(self, state: RunState) -> None:
         """End the run early."""
         self.session.recorder.end(state, message="by the test")
 
