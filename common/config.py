@@ -502,7 +502,7 @@ def _split_option(arguments: Sequence[str], option: str) -> tuple[str | None, li
     """Return the value of `option` (the last one given) and the other arguments.
 
     Raises:
-        UserError: nothing follows the option.
+        UserError: the value is missing.
     """
     value, others = None, []
     remaining = iter(arguments)

@@ -56,7 +56,7 @@ def out_of_memory() -> UserError:
 
 
 def as_user_error(error: UserError | OSError | MemoryError) -> UserError:
-    """Return the error as one for people, whatever a command ended with."""
+    """Return the UserError for an error that ended a command."""
     if isinstance(error, UserError):
         return error
     return out_of_memory() if isinstance(error, MemoryError) else from_os_error(error, doing="the command")
@@ -66,12 +66,12 @@ def expanded(path: str | Path) -> Path:
     """Return the path with `~` and `~user` replaced.
 
     Raises:
-        UserError: there is no such user.
+        UserError: the user does not exist.
     """
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise UserError(f"there is no such user. Received: {path}. Name the folder without '~'") from None
+        raise UserError(f"the user does not exist. Received: {path}. Name the folder without '~'") from None
 
 
 def first_problem(error: Any) -> str:

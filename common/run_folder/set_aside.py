@@ -1,4 +1,4 @@
-"""Run folders that are out of the way: kept, but read by no analysis and fetched from nowhere."""
+"""Run folders that are set aside: kept, but neither analyzed nor fetched."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ SET_ASIDE = "set-aside"
 
 
 def set_aside(folder: Path, *, log: Path | None = None) -> Path:
-    """Move a run folder to the first free one of `set-aside/NAME-1`, `-2`, ... beside it; return its new path.
+    """Move a run folder to the first free of `set-aside/NAME-1`, `-2`, ... in the same folder; return its new path.
 
     Args:
-        folder: of the run; it need not exist where there is a log.
+        folder: of the run; it may be missing if there is a log.
         log: output of the run, which is moved into the new folder as `output.log` if it exists.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from common.run_folder.records import NotRecorded
 from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT
 
-# The kernel knows a process' start to a tick of its clock.
+# The kernel records the start of a process to a tick of its clock.
 _TICK_SECONDS = 0.01
 
 Seconds = float | NotRecorded | None

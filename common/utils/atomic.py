@@ -43,7 +43,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def temporary_folder_beside(path: Path) -> Iterator[Path]:
-    """Yield an empty hidden folder beside `path`, on the same disk; it is removed at the end, whatever happens."""
+    """Yield an empty hidden folder beside `path`, on the same disk; it is always removed at the end."""
     folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path)))
     try:
         yield folder
@@ -54,8 +54,8 @@ def temporary_folder_beside(path: Path) -> Iterator[Path]:
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder; rename it to `path`, which must not exist, at the end, or remove it."""
-    with temporary_folder_beside(path) as beside:
-        temporary = beside / "new"  # unlike the folder around it, it has the usual permissions
+    with temporary_folder_beside(path) as parent:
+        temporary = parent / "new"  # unlike the folder around it, it has the usual permissions
         temporary.mkdir()
         yield temporary
         temporary.rename(path)

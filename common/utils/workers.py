@@ -26,21 +26,21 @@ def in_order(
     Args:
         work: called by several workers at once.
         items: taken as they are needed.
-        workers: number of them; None: one per core.
+        workers: number of workers; None: one per core.
         processes: the workers are processes, to which `work`, items and results are sent, instead of threads.
     """
     count = workers or usable_cores()
-    under_way: deque[Future[Result]] = deque()
+    in_progress: deque[Future[Result]] = deque()
     with _process_pool(count) if processes else ThreadPoolExecutor(count) as pool:
         try:
             for item in items:
-                under_way.append(pool.submit(work, item))
-                if len(under_way) > 2 * count:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
+                in_progress.append(pool.submit(work, item))
+                if len(in_progress) > 2 * count:
+                    yield in_progress.popleft().result()
+            while in_progress:
+                yield in_progress.popleft().result()
         finally:
-            for future in under_way:
+            for future in in_progress:
                 future.cancel()
 
 

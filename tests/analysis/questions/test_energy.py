@@ -164,10 +164,10 @@ def test_a_damaged_trace_is_named_and_left_out(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "r1" / "power.csv").write_text("seconds\n1\n")
     assert main(["energy", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert f"flag: left out: {tmp_path / 'r1' / 'power.csv'} is no valid power trace" in shown
+    assert f"flag: left out: {tmp_path / 'r1' / 'power.csv'} is not a valid power trace" in shown
     assert "no readable power.csv" in shown and "takes 520 J per run (n = 1)" in shown
     assert main(["energy", str(tmp_path), "--strict"]) == 2
-    assert "is no valid power trace" in capsys.readouterr().err
+    assert "is not a valid power trace" in capsys.readouterr().err
 
 
 def test_without_metered_runs_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

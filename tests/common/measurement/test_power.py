@@ -234,7 +234,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, old: str, new: str) -
     assert read_power(path)[0].series["gpu0"].joules.sum() == 2
     assert old in GOOD
     path.write_text(GOOD.replace(old, new))
-    with pytest.raises(UserError, match=r"is no valid power trace\. Received: .*\. Restore the file"):
+    with pytest.raises(UserError, match=r"is not a valid power trace\. Received: .*\. Restore the file"):
         read_power(path)
 
 

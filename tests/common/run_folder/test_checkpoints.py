@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, the newest kept, damage and other models in one line."""
+"""Checkpoints: written atomically, the newest kept, damage and other models reported in one line."""
 
 import os
 import shutil
@@ -73,7 +73,7 @@ def assert_same(one: Checkpoint, other: Checkpoint) -> None:
             assert all(ours[name].dtype == others[name].dtype for name in ours)
 
 
-def test_the_newest_is_given_back_bit_for_bit(setup: RunSetup, tmp_path: Path) -> None:
+def test_the_newest_is_read_bit_for_bit(setup: RunSetup, tmp_path: Path) -> None:
     for epoch in (1, 2):
         save_checkpoint(tmp_path, make_checkpoint(setup, epoch), keep=0)
     assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_checkpoint(setup, 2))
@@ -91,7 +91,7 @@ def test_keep(keep: int, kept: list[int], setup: RunSetup, tmp_path: Path) -> No
     assert names(tmp_path) == [f"epoch-{epoch:04d}" for epoch in kept]
 
 
-def test_the_order_is_that_of_numbers(setup: RunSetup, tmp_path: Path) -> None:
+def test_the_order_is_numeric(setup: RunSetup, tmp_path: Path) -> None:
     for epoch in (9_999, 10_000):
         save_checkpoint(tmp_path, make_checkpoint(setup, epoch), keep=1)
     assert names(tmp_path) == ["epoch-10000"]
@@ -99,7 +99,7 @@ def test_the_order_is_that_of_numbers(setup: RunSetup, tmp_path: Path) -> None:
     assert load_newest_checkpoint(tmp_path, spec=setup.spec).epoch == 10_000
 
 
-def test_an_epoch_that_was_done_before_is_replaced(setup: RunSetup, tmp_path: Path) -> None:
+def test_a_repeated_epoch_is_replaced(setup: RunSetup, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
     other = Checkpoint(1, 4, random_weights(setup, seed=99), {})
     save_checkpoint(tmp_path, other, keep=1)
@@ -136,14 +136,14 @@ def test_a_killed_write_is_not_taken_for_a_checkpoint(setup: RunSetup, tmp_path:
     assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_checkpoint(setup, 2))
 
 
-def test_none_is_one_line(setup: RunSetup, tmp_path: Path) -> None:
+def test_no_checkpoint_is_reported_in_one_line(setup: RunSetup, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"no checkpoint.*Received: {tmp_path}"):
         load_newest_checkpoint(tmp_path, spec=setup.spec)
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "noise"])
-def test_damage_is_one_line(file: str, damage: str, setup: RunSetup, tmp_path: Path) -> None:
+def test_damage_is_reported_in_one_line(file: str, damage: str, setup: RunSetup, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
     path = checkpoint_folders(tmp_path)[0] / file
     content = {"missing": None, "cut": path.read_bytes()[:-3], "noise": os.urandom(50)}[damage]
@@ -154,15 +154,15 @@ def test_damage_is_one_line(file: str, damage: str, setup: RunSetup, tmp_path: P
     with pytest.raises(UserError, match="Received") as error:
         load_newest_checkpoint(tmp_path, spec=setup.spec)
     assert str(path.parent) in str(error.value) and "\n" not in str(error.value)
-    # The advice works: without the damaged one the one before is found.
+    # The advice works: without the damaged one the previous one is found.
     shutil.rmtree(path.parent)
     save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
     load_newest_checkpoint(tmp_path, spec=setup.spec)
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.safetensors", "ranks.safetensors", "state.json"])
-def test_one_whose_files_have_not_all_arrived_is_left_out(file: str, setup: RunSetup, tmp_path: Path) -> None:
-    """A bucket gets files one by one; the machines may be taken away in between."""
+def test_an_incomplete_checkpoint_is_skipped(file: str, setup: RunSetup, tmp_path: Path) -> None:
+    """Files are copied to a bucket one by one; the machine may disappear in between."""
     save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
     save_checkpoint(tmp_path, make_inside(setup, 2, 3))
     assert load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=1).step == 7
@@ -178,7 +178,7 @@ def test_another_model_is_refused(setup: RunSetup, tmp_path: Path) -> None:
         load_newest_checkpoint(tmp_path, spec=other)
 
 
-def test_what_each_rank_has_inside_an_epoch_is_given_back_bit_for_bit(setup: RunSetup, tmp_path: Path) -> None:
+def test_the_progress_of_each_rank_inside_an_epoch_is_read_bit_for_bit(setup: RunSetup, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
     save_checkpoint(tmp_path, make_inside(setup, 2, 3))
     assert names(tmp_path) == ["epoch-0001", "epoch-0002-step-000003"]
@@ -196,7 +196,7 @@ def test_the_end_of_an_epoch_comes_after_all_inside_it(setup: RunSetup, tmp_path
         assert found.name == newest
 
 
-def test_one_inside_an_epoch_replaces_those_before_it_and_no_finished_epoch(setup: RunSetup, tmp_path: Path) -> None:
+def test_one_inside_an_epoch_replaces_earlier_ones_but_no_finished_epoch(setup: RunSetup, tmp_path: Path) -> None:
     for epoch in (1, 2):
         save_checkpoint(tmp_path, make_checkpoint(setup, epoch))
     for step in (1, 3, 10):
@@ -205,7 +205,7 @@ def test_one_inside_an_epoch_replaces_those_before_it_and_no_finished_epoch(setu
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(0, [1, 2, 3]), (1, [3]), (2, [2, 3])])
-def test_a_finished_epoch_removes_what_lies_inside_it(
+def test_a_finished_epoch_removes_the_checkpoints_inside_it(
     keep: int, kept: list[int], setup: RunSetup, tmp_path: Path
 ) -> None:
     for epoch in (1, 2, 3):
@@ -216,7 +216,7 @@ def test_a_finished_epoch_removes_what_lies_inside_it(
     assert names(tmp_path) == [f"epoch-{epoch:04d}" for epoch in kept]
 
 
-def test_what_lies_inside_the_epoch_that_goes_on_is_kept(setup: RunSetup, tmp_path: Path) -> None:
+def test_checkpoints_inside_the_current_epoch_are_kept(setup: RunSetup, tmp_path: Path) -> None:
     remove_old_checkpoints(tmp_path, keep=1)
     save_checkpoint(tmp_path, make_inside(setup, 1, 2))
     remove_old_checkpoints(tmp_path, keep=1)
@@ -225,7 +225,7 @@ def test_what_lies_inside_the_epoch_that_goes_on_is_kept(setup: RunSetup, tmp_pa
 
 @pytest.mark.parametrize("file", ["ranks.safetensors", "weights.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "noise"])
-def test_damage_inside_an_epoch_is_one_line_and_the_one_before_is_there(
+def test_damage_inside_an_epoch_is_one_line_and_the_previous_one_is_found(
     file: str, damage: str, setup: RunSetup, tmp_path: Path
 ) -> None:
     save_checkpoint(tmp_path, make_checkpoint(setup, 1))
@@ -243,7 +243,7 @@ def test_damage_inside_an_epoch_is_one_line_and_the_one_before_is_there(
     assert load_newest_checkpoint(tmp_path, spec=setup.spec).name == "epoch-0001"
 
 
-def test_what_a_killed_write_left_is_removed_by_the_next(setup: RunSetup, tmp_path: Path) -> None:
+def test_the_rest_of_a_killed_write_is_removed_by_the_next(setup: RunSetup, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, make_inside(setup, 1, 1))
     rest = tmp_path / "checkpoints" / ".epoch-0001-step-000002"
     rest.mkdir()

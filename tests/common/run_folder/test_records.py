@@ -1,4 +1,4 @@
-"""The run folder: what is written is read back, damage is one line, and a reader never sees half a file."""
+"""The run folder: records survive writing and reading, damage is reported in one line, writes are atomic."""
 
 import errno
 import json
@@ -92,7 +92,7 @@ def write_run(folder: Path, record: RunRecord, *epochs: EpochRecord) -> Path:
     return folder
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_records_survive_writing_and_reading(tmp_path: Path) -> None:
     writer = RunWriter.create(tmp_path / "runs" / "a", make_record(**FULL))
     epochs = [make_epoch(1, validation_loss=0.5), make_epoch(2, training_loss=NotRecorded("lost"))]
     for epoch in epochs:
@@ -197,7 +197,7 @@ def test_a_damaged_file_is_one_line(name: str, content: bytes, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("numbers", [[2], [1, 3], [1, 1], [2, 1]])
-def test_epochs_that_are_missing_or_doubled_are_refused(numbers: list[int], tmp_path: Path) -> None:
+def test_missing_or_duplicated_epochs_are_refused(numbers: list[int], tmp_path: Path) -> None:
     folder = write_run(tmp_path, make_record(), *(make_epoch(number) for number in numbers))
     with pytest.raises(UserError, match="missing or duplicated"):
         read_run(folder)
@@ -225,7 +225,7 @@ def test_states(tmp_path: Path) -> None:
 
     assert state_of(host=here, process=os.getpid()) == "running"
     assert state_of(host=here, process=gone_process()) == "killed"
-    # Another host's processes cannot be seen: its heartbeat tells.
+    # Processes of another host are invisible: the heartbeat decides.
     assert state_of(host="elsewhere", process=gone_process(), heartbeat_at=moment(50)) == "running"
     assert state_of(host="elsewhere", heartbeat_at=moment(70)) == "killed"
     assert state_of(host=here, process=os.getpid(), heartbeat_at=moment(70)) == "killed"
@@ -240,7 +240,7 @@ def test_an_imported_run_without_status_is_finished(tmp_path: Path) -> None:
     assert run.state == "finished" and run.record == record
 
 
-def test_a_run_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_run_folder_is_not_changed(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
     (folder / "mine.txt").write_text("mine")
@@ -289,7 +289,7 @@ def test_a_full_disk_is_one_line_and_the_old_record_stays(tmp_path: Path, monkey
     after = read_run(tmp_path / "a")
     assert after.epochs == before.epochs and after.record.status.state == "running"  # type: ignore[union-attr]
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["epochs.jsonl", "run.json"]
-    # What could not be written did not count: the run can still be called failed.
+    # The failed write had no effect: the run can still be recorded as failed.
     monkeypatch.undo()
     writer.end("failed", message="disk full")
     assert read_run(tmp_path / "a").state == "failed"
@@ -343,7 +343,7 @@ def test_the_heartbeat_outlives_a_full_disk(tmp_path: Path, monkeypatch: pytest.
     writer.end("finished")
 
 
-def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_never_sees_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "HEARTBEAT_SECONDS", 0.001)
     long = {f"HOROVOD_{number}": "x" * 200 for number in range(500)}
     record = make_record()
@@ -373,7 +373,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert not errors and seen == sorted(seen) and len(set(seen)) > 1
 
 
-def test_an_atomic_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_atomic_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     write_atomically(path, "old")
     monkeypatch.setattr(Path, "replace", full_disk)

@@ -1,4 +1,4 @@
-"""Run folders that are out of the way."""
+"""Run folders that are set aside."""
 
 from pathlib import Path
 

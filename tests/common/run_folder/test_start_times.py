@@ -1,4 +1,4 @@
-"""What came before a run: seconds by hand, clocks that differ, and the launchers as they really are."""
+"""Times before start-up: seconds by hand, clocks that differ, and real launchers."""
 
 import json
 import os
@@ -22,9 +22,9 @@ from launch.starting.processes import run_filtered, started
 
 
 def test_seconds_by_hand() -> None:
-    told = {SUBMITTED_AT: "1000.5", BEGAN_AT: "1060.75", STARTED_AT: "1070.000000001"}
-    assert queue_seconds(told) == 60.25
-    assert launch_seconds(told, process_began=1075.5) == pytest.approx(5.5)
+    variables = {SUBMITTED_AT: "1000.5", BEGAN_AT: "1060.75", STARTED_AT: "1070.000000001"}
+    assert queue_seconds(variables) == 60.25
+    assert launch_seconds(variables, process_began=1075.5) == pytest.approx(5.5)
     assert queue_seconds({}) is None and launch_seconds({}, process_began=1.0) is None
     assert queue_seconds({BEGAN_AT: "7"}) is None, "a script that no queue has started"
 
@@ -61,7 +61,7 @@ def test_the_age_of_a_process_is_known_to_a_hundredth_of_a_second() -> None:
     assert 0 < process_age() < time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-# As the programs were found to set them; the real ones are asked below, where they are installed.
+# As set by the launchers; installed ones are tested below.
 PMIX = {"PMIX_RANK": "0", "SLURM_PROCID": "0"}
 MPIRUN = {"OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "0"}
 OF_HOROVODRUN = {"OMPI_MCA_orte_tag_output": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
@@ -83,7 +83,7 @@ OF_HOROVODRUN = {"OMPI_MCA_orte_tag_output": "1", "OMPI_MCA_hwloc_base_binding_p
         ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "mpirun"),  # MPICH's
     ],
 )
-def test_launchers_are_told_by_what_they_set(variables: dict[str, str], launcher: str) -> None:
+def test_launchers_are_recognized_by_their_variables(variables: dict[str, str], launcher: str) -> None:
     assert launcher_of(variables) == launcher
 
 
@@ -111,7 +111,7 @@ by_horovodrun = [pytest.mark.ranks, pytest.mark.ci]
     ],
     ids=["none", "mpirun", "horovodrun-mpi", "horovodrun-gloo"],
 )
-def test_every_launcher_hands_the_moment_on_to_rank_0(command: list[str], launcher: str, tmp_path: Path) -> None:
+def test_every_launcher_passes_the_start_time_to_rank_0(command: list[str], launcher: str, tmp_path: Path) -> None:
     worker, result = tmp_path / "worker.py", tmp_path / "result"
     worker.write_text(WORKER)
     before = time.time()
@@ -122,10 +122,10 @@ def test_every_launcher_hands_the_moment_on_to_rank_0(command: list[str], launch
     assert 0 <= seconds <= time.time() - before
 
 
-def test_what_is_run_in_sight_tells_its_moment_too(tmp_path: Path) -> None:
+def test_a_filtered_command_has_its_start_time(tmp_path: Path) -> None:
     before = time.time()
     code = f"import os, pathlib; pathlib.Path({str(tmp_path / 'seen')!r}).write_text(os.environ[{STARTED_AT!r}])"
-    # What was handed to this process is of an earlier start.
+    # This process has the variable of an earlier start.
     assert run_filtered([sys.executable, "-c", code], environment={**os.environ, STARTED_AT: "1"}) == 0
     assert before - 0.001 <= float((tmp_path / "seen").read_text()) <= time.time()
 
@@ -137,7 +137,7 @@ def test_the_names_are_those_that_scripts_export() -> None:
     assert list(timestamp(SUBMITTED_AT)) == [SUBMITTED_AT] and float(timestamp(SUBMITTED_AT)[SUBMITTED_AT]) > 1.7e9
 
 
-def test_a_job_tells_when_its_script_and_its_ranks_began(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_records_the_start_of_its_script_and_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["submit", "--dry-run", "--no-preflight", "--repeats", "2", "--", "torch_impl/train.py"]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -146,10 +146,10 @@ def test_a_job_tells_when_its_script_and_its_ranks_began(tmp_path: Path, capsys:
     ranks = [number for number, line in enumerate(lines) if "torch_impl/train.py" in line]
     assert len(began) == 1 and len(ranks) == 2 and [number + 1 for number in started_at] == ranks
     assert began[0] < lines.index(f"cd {shlex.quote(str(ROOT))}")
-    # The lines do what they say, in the shell of scripts.
-    told = "\n".join(["set -eu", lines[began[0]], lines[started_at[0]], f'echo "${BEGAN_AT} ${STARTED_AT}"; env'])
+    # The lines work in a shell.
+    script = "\n".join(["set -eu", lines[began[0]], lines[started_at[0]], f'echo "${BEGAN_AT} ${STARTED_AT}"; env'])
     before = time.time()
-    shown = subprocess.run(["bash", "-c", told], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout
     first, second = map(float, shown.splitlines()[0].split())
     assert before - 0.001 <= first <= second <= time.time()
     assert f"{BEGAN_AT}={shown.split()[0]}" in shown.splitlines()[1:], "it is exported"

@@ -30,7 +30,7 @@ def read_scalars(folder: Path) -> dict[str, list[list[float]]]:
     return json.loads(done.stdout)
 
 
-def test_tensorboard_reads_what_a_run_has_written(tmp_path: Path) -> None:
+def test_tensorboard_reads_the_events_of_a_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="needs the tensorboard package (pip install tensorboard)")
 
     def script(played: Played) -> None:

@@ -109,7 +109,7 @@ def old_run(tmp_path: Path) -> Path:
         (["--", *SMALL, "--steps-per-epoch", "99"], "--steps-per-epoch 99"),
         (["--", *SMALL, "--runs-folder", "RUNS", "--name", "old"], "exists already"),
         (["--", *SMALL, "--runs-folder", "RUNS/old/run.json/runs"], "Not a directory"),
-        (["--", *SMALL, "--runs-folder", "~nosuch/runs"], "no such user"),
+        (["--", *SMALL, "--runs-folder", "~nosuch/runs"], "the user does not exist"),
         (["--", *SMALL, "--name", "n" * 300], "--name is not a valid folder name"),
         (["--", *SMALL, "--threads", "100000"], "--threads 100000"),
         (["--", *SMALL, "--learning-rate", "1e300"], "--learning-rate 1e+300"),
