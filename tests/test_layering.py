@@ -1,4 +1,4 @@
-"""The direction of the imports: between folders, subpackages and files; and that every package in use is declared."""
+"""The direction of imports between folders, subpackages and files; sizes; and that every package in use is declared."""
 
 import ast
 import graphlib
@@ -103,6 +103,7 @@ ORDER = {
     "analysis": [{"runs", "stats"}, {"output"}, {"questions"}, {"thesis"}, {"report", "results"}],
 }
 FILES_AT_MOST = 15
+LINES_AT_MOST = {ast.ClassDef: 250, ast.FunctionDef: 60, ast.AsyncFunctionDef: 60}  # docstrings not counted
 
 
 @pytest.mark.parametrize("folder", ORDER)
@@ -141,6 +142,24 @@ def test_a_subpackage_is_small_and_says_what_it_holds(folder: Path) -> None:
     text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
     assert text
     assert "Not here: " in text.replace("\n", " ")
+
+
+@pytest.mark.parametrize("folder", OURS)
+def test_classes_and_functions_are_short(folder: str) -> None:
+    lengths = {
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}": (lines_of(node), LINES_AT_MOST[type(node)])
+        for path in files(folder)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert len(lengths) > 20
+    assert {name: lines for name, (lines, most) in lengths.items() if lines > most} == {}
+
+
+def lines_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the lines of a class or function without its docstring."""
+    docstring = ast.get_docstring(node, clean=False)
+    return (node.end_lineno or 0) - node.lineno + 1 - (len(docstring.splitlines()) if docstring else 0)
 
 
 def test_every_folder_of_modules_is_a_package() -> None:

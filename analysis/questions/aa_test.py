@@ -122,7 +122,7 @@ def seconds(cell: Cell) -> NDArray[np.float64]:
 
 
 def paired_splits(values: NDArray[np.float64]) -> Splits:
-    """Return the splits of (runs,) values within pairs of neighbours; an odd one at the end is dropped."""
+    """Return the splits of (runs,) values within pairs of neighbors; an odd one at the end is dropped."""
     random = np.random.default_rng(SEED)
     logs = np.log(values[: len(values) // 2 * 2])
     differences = logs[1::2] - logs[::2]

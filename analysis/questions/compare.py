@@ -256,7 +256,7 @@ def _plot(first: RunRow, second: RunRow, epochs_table: pd.DataFrame) -> Plot | N
                 epochs = np.arange(1, len(values) + 1)
                 drawn = np.isfinite(values)
                 style = framework_style(run.framework)
-                # Two runs of a framework have its colour both: the second is hollow, dotted and drawn above.
+                # Two runs of one framework share its color: the second is hollow, dotted and drawn on top.
                 twin = which == "second" and first.framework == second.framework
                 look: dict[str, Any] = {"linestyle": ":", "markerfacecolor": "white", "markersize": 7} if twin else {}
                 look = style | {"markersize": 4, "label": f"{which}: {style['label']}, {run.name}"} | look

@@ -148,23 +148,12 @@ def find(
         answer=" ".join(words for words in answers if words),
         tables=[
             *claims_tables(published_claims(selection.published), compared),
-            times_table(compared, base=base, margin=margin),
+            *([times_table(compared, base=base, margin=margin)] if compared else []),
             *startup_tables(startups),
             cost_table(shown, pricing=pricing, target=target),
-            *energy_tables(compared, base=base),
-            *worth_tables(compared, pricing=pricing),
-            price_table(pricing.sites, names=names, on=pricing.on),
-            break_even_table(pricing.sites, on=pricing.on),
-            *machine_tables(pricing.sites, names=[base, *names]),
-        ]
-        if compared
-        else [
-            *claims_tables(published_claims(selection.published), compared),
-            *startup_tables(startups),
-            cost_table(shown, pricing=pricing, target=target),
-            price_table(pricing.sites, names=names, on=pricing.on),
-            *([break_even_table(pricing.sites, on=pricing.on)] if machines else []),
-            *(machine_tables(pricing.sites, names=names) if machines else []),
+            *(energy_tables(compared, base=base) if compared else []),
+            *(worth_tables(compared, pricing=pricing) if compared else []),
+            *_machine_tables(pricing, names, base=base if compared else None, machines=machines or bool(compared)),
         ],
         plots=[*_plots(shown, pricing=pricing), *startup_plots(startups)],
         flags=list(dict.fromkeys([*selection.left_out, *flags_of(selection.runs, cells), *_pair_flags(compared)])),
@@ -174,6 +163,15 @@ def find(
             *([NOTE] if startups else []),
         ],
     )
+
+
+def _machine_tables(pricing: Pricing, names: Sequence[str], *, base: str | None, machines: bool) -> list[Table]:
+    """Return the prices of these sites and, if asked for, what prices require and the figures of the machines."""
+    tables = [price_table(pricing.sites, names=names, on=pricing.on)]
+    if machines:
+        tables.append(break_even_table(pricing.sites, on=pricing.on))
+        tables += machine_tables(pricing.sites, names=[base, *names] if base else names)
+    return tables
 
 
 def _notes(every: Sequence[SiteComparison], compared: Sequence[SiteComparison]) -> list[str]:

@@ -10,7 +10,7 @@ from common.sites.table import Cpu, Gpu, Price, Site, Sites
 # Held against each other in the article (memory alone) and in the report.
 PUBLISHED_PAIRS = (("v100", "m60"), ("gtx-1080-ti", "i7-7700k"))
 GIGA_IN_TERA = 1000.0
-OWNED = "owned: no price an hour"
+OWNED = "owned: no price per hour"
 Machine = Gpu | Cpu
 
 
@@ -84,7 +84,7 @@ def price_table(sites: Sites, *, names: Collection[str], on: date | None) -> Tab
     """Return the price of each of the sites that is in the table and its successor's, with date, terms and source."""
     known = [name for name in names if name in sites.sites]
     successors = [after for name in known if (after := sites[name].successor)]
-    headings = ["site", "what", "GPUs of a node", "$ an hour", "TFLOPS for $1 an hour", "seen on", "terms", "source",
+    headings = ["site", "what", "GPUs of a node", "$ per hour", "TFLOPS for $1 per hour", "seen on", "terms", "source",
                 "standing"]  # fmt: skip
     rows: list[list[Cell]] = []
     for name in dict.fromkeys((*known, *successors)):
@@ -96,7 +96,7 @@ def price_table(sites: Sites, *, names: Collection[str], on: date | None) -> Tab
             [name, site.title, f"{site.gpus} x {gpu.name}" if gpu else "none", dollars,
              quotient(site.gpus * gpu.fp32_tflops if gpu else None, dollars), *seen, standing(site)]
         )  # fmt: skip
-    return Table("Prices of a whole node", headings, rows, {"$ an hour": ".3f", "TFLOPS for $1 an hour": ".2f"})
+    return Table("Prices of a whole node", headings, rows, {"$ per hour": ".3f", "TFLOPS for $1 per hour": ".2f"})
 
 
 def standing(site: Site) -> str:
@@ -124,11 +124,11 @@ def price_notes(sites: Sites, *, names: Collection[str], on: date | None) -> lis
 
 def _at(sites: Sites, name: str, on: date | None) -> str:
     price = sites[name].price(on=on)
-    return f" at ${price.usd_per_hour:g} an hour" if price else ""
+    return f" at ${price.usd_per_hour:g} per hour" if price else ""
 
 
 def _described(price: Price | None) -> str:
-    return f", its last price ${price.usd_per_hour:g} an hour ({price.source})" if price else ""
+    return f", its last price ${price.usd_per_hour:g} per hour ({price.source})" if price else ""
 
 
 def break_even_table(sites: Sites, *, on: date | None) -> Table:

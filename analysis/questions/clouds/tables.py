@@ -51,7 +51,7 @@ def cost_table(shown: Sequence[SiteComparison], *, pricing: Pricing, target: flo
         target: validation accuracy, as a fraction; None: what each run recorded.
     """
     to_target = "$ to target" if target is None else f"$ to {100 * target:g} %"
-    headings = ["experiment", "site", "n", "nodes", "$ an hour", "s paid", "$ a run", "95 % interval", "$ an epoch",
+    headings = ["experiment", "site", "n", "nodes", "$ per hour", "s paid", "$ per run", "95 % interval", "$ per epoch",
                 to_target, "reached by"]  # fmt: skip
     rows: list[list[tables.Cell]] = []
     for one in shown:
@@ -69,8 +69,8 @@ def cost_table(shown: Sequence[SiteComparison], *, pricing: Pricing, target: flo
                  median_of(costs(cell, pricing, "seconds_to_target")),
                  f"{len(reached)} of {len(seconds)}" if reached or target is not None else None]
             )  # fmt: skip
-    formats = {"n": "d", "nodes": "d", "$ an hour": ".3f", "s paid": ".1f"}
-    formats |= dict.fromkeys(("$ a run", "$ an epoch", to_target), ".4f")
+    formats = {"n": "d", "nodes": "d", "$ per hour": ".3f", "s paid": ".1f"}
+    formats |= dict.fromkeys(("$ per run", "$ per epoch", to_target), ".4f")
     return Table("Costs (medians)", headings, rows, formats)
 
 
@@ -132,7 +132,7 @@ def worth_tables(compared: Sequence[SiteComparison], *, pricing: Pricing) -> lis
 
 
 def claims_tables(claims: Sequence[Claim], compared: Sequence[SiteComparison]) -> list[Table]:
-    """Return what documents say of these sites, each claim beside the ratio of every experiment that has both."""
+    """Return published claims about these sites, each with the ratio of every experiment that has runs on both."""
     headings = ["published in", "claim, published", "times as long, published", "experiment", "site", "against",
                 "times as long, these runs", "95 % interval"]  # fmt: skip
     rows: list[list[tables.Cell]] = []

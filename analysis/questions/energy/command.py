@@ -240,7 +240,7 @@ def _unlike(measured: Mapping[str, list[RunRow]], *, base: str) -> list[str]:
 
 
 def _answer(measured: Mapping[str, list[RunRow]], *, base: str) -> str:
-    # Published results are in the tables beside measured ones, and are not ranked with them.
+    # Published results are in the tables next to measured ones but are not ranked with them.
     ranked = {name: runs for name, runs in measured.items() if name == base or runs[0].origin != "published"}
     means = {name: mean_of(runs, "joules") for name, runs in ranked.items()}
     products = {name: mean_of(runs, "edp_joule_seconds") for name, runs in ranked.items()}

@@ -1,4 +1,4 @@
-"""Plots of energy: power over time with its phases and a part of it enlarged; energy by device, and EDP beside it."""
+"""Plots of energy: power over time with its phases and a part of it enlarged; energy by device, and EDP."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from analysis.runs.table import RunRow
 from common.measurement.energy import EnergyRecord
 from common.measurement.power_trace import PowerTrace, full_name, kind_of
 
-# Tints of phases, in the order in which they come; validation stands out from the training around it in grey, too.
+# Tints of phases, in order of appearance; validation differs from the training around it in grayscale, too.
 PHASES = {
     "startup": "#ebe3d0",
     "idle_before": "#ffffff",
@@ -37,7 +37,7 @@ _OF_EPOCHS = ("training", "validation", "other")
 MOST_SPANS = 12  # with more, the phases of epochs become one
 MOST_POINTS = 1500  # of a line; with more, each point is the mean of several samples
 ENLARGED_EPOCHS = 2
-_MARKS = 14  # symbols on a line, to tell it from others in print
+_MARKS = 14  # symbols on a line, to distinguish it from others in print
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def enlarged(spans: Sequence[Span], epoch_seconds: NDArray[np.float64]) -> tuple
 
     Args:
         spans: phases of the trace.
-        epoch_seconds: (epochs,) float64, for traces that do not tell one epoch from the next.
+        epoch_seconds: (epochs,) float64, for traces that do not separate one epoch from the next.
     """
     epochs = [span.start for span in spans if span.phase == "training"]
     if len(epochs) > ENLARGED_EPOCHS:
@@ -132,7 +132,7 @@ def power_plot(name: str, title: str, traces: Sequence[PowerTrace], *, epoch_sec
         (rest or [whole])[-1].set_xlabel("seconds since the first sample")
         figure.suptitle(title, fontsize=10)
         figure.legend(handles=_handles(whole, spans), loc="outside lower center", ncols=6)
-    # A sample of the enlarged part may stand in the whole, too.
+    # A sample of the enlarged part may be in the whole, too.
     data = Table(title, ["device", "seconds", "watts"], rows, {"seconds": ".6g", "watts": ".5g"})
     return Plot(name, figure, data)
 
@@ -197,7 +197,7 @@ def _handles(ax: Axes, spans: Sequence[Span]) -> list[Artist]:
 
 
 def energy_plot(measured: Mapping[str, list[RunRow]], *, base: str) -> Plot:
-    """Draw the mean energy of each cell by device, the sums of all runs as points, and beside it every run's EDP.
+    """Draw the mean energy of each cell by device, the sums of all runs as points, and every run's EDP.
 
     Args:
         measured: name of a cell -> its metered runs.
@@ -251,7 +251,7 @@ def _draw_parts(
     for name in sorted(names, key=lambda name: (name.endswith(_IDLE), devices.index(name.removesuffix(_IDLE)))):
         number = devices.index(name.removesuffix(_IDLE))
         color, hatch = COLORS[number % len(COLORS)], _HATCHES[number % len(_HATCHES)]
-        # The same device has the same colour; where it was idle it is hollow.
+        # The same device has the same color; where it was idle it is hollow.
         sides = ("white", color) if name.endswith(_IDLE) else (color, "white")
         looks[name] = {"facecolor": sides[0], "edgecolor": sides[1], "hatch": hatch, "linewidth": 0.5}
     for place, (name, of_cell) in enumerate(parts.items()):

@@ -18,7 +18,7 @@ from analysis.questions.hyperparameters.sweep import SweepPoint, share_label
 from analysis.runs.table import curve, runs_in
 
 Sweep = Sequence[SweepPoint]
-_MARKS = 9  # of a line over epochs, so that it is known without its colour
+_MARKS = 9  # of a line over epochs, so that it can be identified without color
 _DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 
 

@@ -82,7 +82,9 @@ def _finding(tables: list[Table], *, flags: list[str], plots: Sequence[Plot] = (
     return Finding(
         name="parity",
         question="Did both frameworks run the same experiment?",
-        answer="Something speaks against it." if flags else "Nothing to flag: the same experiment.",
+        answer="There are flags: it may not be the same experiment."
+        if flags
+        else "Nothing to flag: the same experiment.",
         tables=tables,
         plots=plots,
         flags=flags,
@@ -142,7 +144,7 @@ def _every_key(one: ArrayComparison) -> tuple[Any, ...]:
 
 
 def _group_key(one: ArrayComparison) -> tuple[Any, ...]:
-    """Put all optimizers and numbers of ranks together."""
+    """Group over all optimizers and numbers of ranks."""
     return (one.model, one.what, one.between[0].split()[0] == one.between[1].split()[0])
 
 
@@ -187,7 +189,7 @@ def _listed(items: Sequence[Any]) -> str:
 
 
 def runs_table(first: Run, second: Run) -> Table:
-    """Return two runs side by side: hashes, what they trained, how far apart they ended."""
+    """Return two runs next to each other: hashes, what they trained, how far apart they ended."""
     rows: list[list[Any]] = []
     for name, title in {**HASHES, "final_weights": "final weights"}.items():
         rows.append([title, *(_hash(run, name) for run in (first, second))])

@@ -143,7 +143,7 @@ def _draw_losses(ax: Axes, model: str, curves: list[Curve]) -> None:
 
 def _draw_difference(ax: Axes, difference: np.ndarray, style: dict[str, Any]) -> None:
     ax.set_yscale("log")
-    shown = np.where(difference > 0, difference, np.nan)  # a logarithm has no place for none
+    shown = np.where(difference > 0, difference, np.nan)  # zero has no place on a logarithmic axis
     ax.plot(np.arange(1, len(shown) + 1), shown, linewidth=1.2, markersize=4, **style)
 
 

@@ -21,7 +21,7 @@ from common.errors import UserError
 BYTES_OF_A_NUMBER = 4  # float32, as gradients are sent
 MOST_RANKS = 64  # a table has a cell for every pass, rank and chunk: half a million of them here
 MOST_NUMBERS = 2 * 10**7  # of all ranks and passes together: 160 MB
-RANKS_SHOWN_WHOLE = 8  # people read no more passes than those of so many ranks
+RANKS_SHOWN_WHOLE = 8  # of more ranks, only selected passes are printed
 
 
 def add_command(commands: Any) -> None:
@@ -32,7 +32,7 @@ def add_command(commands: Any) -> None:
         description="Show how N ranks in a ring sum their vectors: the first N - 1 passes add, the next N - 1 replace.",
     )
     parser.add_argument("--ranks", type=int, required=True, help="ranks in the ring")
-    parser.add_argument("--elements", type=int, help="numbers in the vector of each rank (default: one a chunk)")
+    parser.add_argument("--elements", type=int, help="numbers in the vector of each rank (default: one per chunk)")
     parser.add_argument("--format", default="text", help=f"one of {', '.join(FORMATS)} (default: %(default)s)")
     parser.add_argument("--plots", metavar="FOLDER", help="folder for the picture (default: none is drawn)")
     parser.set_defaults(run=run)
@@ -52,8 +52,8 @@ def run(options: argparse.Namespace) -> None:
         print("One rank has nothing to send: its vector is the sum already. Give --ranks 2 or more to see a ring.")
         return
     passes = list(ring_all_reduce(example_vectors(options.ranks, elements)))
-    is_for_people = options.format not in ("csv", "json")
-    chosen = selected_passes(options.ranks) if is_for_people and options.ranks > RANKS_SHOWN_WHOLE else None
+    is_text = options.format not in ("csv", "json")
+    chosen = selected_passes(options.ranks) if is_text and options.ranks > RANKS_SHOWN_WHOLE else None
     print(render(ring_table(passes, chosen=chosen), options.format))
     lines = [describe_traffic(passes)]
     if options.plots:
@@ -127,7 +127,7 @@ def bytes_sent(passes: Sequence[Pass]) -> list[int]:
 
 
 def describe_traffic(passes: Sequence[Pass]) -> str:
-    """Return what the busiest rank sends, beside 2 (N - 1) / N of its vector and beside all ranks sending to one.
+    """Return what the busiest rank sends, compared with 2 (N - 1) / N of its vector and with all ranks sending to one.
 
     With one server among the ranks, all others send it their vectors, and it sends the sum back to each: it receives
     and sends N - 1 vectors. All ranks together send 2 (N - 1) vectors either way.
@@ -137,8 +137,8 @@ def describe_traffic(passes: Sequence[Pass]) -> str:
     vector = elements * BYTES_OF_A_NUMBER
     most, share, server = max(bytes_sent(passes)), 2 * (ranks - 1) / ranks, (ranks - 1) * vector
     return (
-        f"A rank sends {most:,} bytes at most, in {len(passes) - 1} passes (2 x {ranks - 1} / {ranks} = {share:.4g} "
+        f"Each rank sends {most:,} bytes at most, in {len(passes) - 1} passes (2 x {ranks - 1} / {ranks} = {share:.4g} "
         f"of its vector of {vector:,} bytes, float32, is {share * vector:,.6g}).\n"
-        f"Did all send to one rank instead, and that one the sum back to all, it would send {server:,} bytes and "
-        f"receive as many: {server / most:.3g} times what a rank of the ring does."
+        f"If all ranks sent to one rank instead, and it sent the sum back to all, it would send {server:,} bytes and "
+        f"receive as many: {server / most:.3g} times what a rank does in the ring."
     )

@@ -1,6 +1,6 @@
 """The ring all-reduce, simulated: who sends which chunk in which pass, and what every rank holds then.
 
-N ranks hold a vector each, cut into N chunks. In each pass every rank sends one chunk to its right neighbour. In the
+N ranks hold a vector each, cut into N chunks. In each pass every rank sends one chunk to its right neighbor. In the
 first N - 1 passes the receiver adds it to its own, after which each rank holds one chunk of the whole sum; in the next
 N - 1 it replaces its own by it. Sources: the article, "Parallelization with Horovod"; Patarasuk and Yuan, "Bandwidth
 optimal all-reduce algorithms for clusters of workstations", 2009, doi 10.1016/j.jpdc.2008.09.002.
@@ -32,7 +32,7 @@ class Pass:
         number: from 1; 0 is the start, in which nothing is sent.
         kind: what receivers do with a chunk.
         vectors: (ranks, elements).
-        contributors: (ranks, chunks, ranks) bool, whose numbers are in a chunk that a rank holds.
+        contributors: (ranks, chunks, ranks) bool, which ranks' numbers are in each chunk that each rank holds.
         sends: what was sent in it.
     """
 
@@ -64,7 +64,7 @@ def ring_all_reduce(vectors: np.ndarray) -> Iterator[Pass]:
         contributors[rank, :, rank] = True
     yield Pass(0, "start", vectors.copy(), contributors.copy())
     for number in range(1, 2 * ranks - 1):
-        # A rank passes on what it has just received; in the first pass its own. The same rule holds for both halves.
+        # Every rank passes on what it has just received, in the first pass its own chunk: the same rule in both halves.
         sends = tuple(
             Send(rank, (rank + 1) % ranks, chunk, slices[chunk].stop - slices[chunk].start)
             for rank in range(ranks)
@@ -91,5 +91,5 @@ def sums_of_chunks(one: Pass) -> np.ndarray:
 
 
 def selected_passes(ranks: int) -> list[int]:
-    """Return what tells the most where not all can be shown: the start, both ends of both halves, one between."""
+    """Return the passes to show where not all can be: the start, both ends of both halves, one between."""
     return sorted({0, 1, ranks // 2, ranks - 1, ranks, 2 * (ranks - 1)})

@@ -14,7 +14,7 @@ from analysis.questions.ring.passes import Pass, selected_passes, sums_of_chunks
 
 RANKS_DRAWN_WHOLE = 6  # 11 panels
 RANKS_WITH_NUMBERS = 16  # of more ranks the numbers would not be legible
-MOVED = "#D55E00"  # arrows and frames of what was sent
+SENT = "#D55E00"  # arrows and frames of what was sent
 LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue
 MARGIN = 0.85  # from the middle of the first and last rank to the edge of the panel: room for arrows around the ring
 KINDS = {"start": "start", "add": "receivers add", "replace": "receivers replace"}
@@ -63,7 +63,7 @@ def _title(ranks: int, elements: int, *, shown: int, of: int) -> str:
 
 
 def _draw_pass(ax: Axes, one: Pass, *, colors: Colormap, norm: BoundaryNorm, font_size: float) -> None:
-    """Draw the cells of all ranks and chunks after a pass, and an arrow from each sender to its right neighbour."""
+    """Draw the cells of all ranks and chunks after a pass, and an arrow from each sender to its right neighbor."""
     counts, sums = one.contributors.sum(axis=2), sums_of_chunks(one)
     ranks = len(counts)
     ax.imshow(counts, cmap=colors, norm=norm)
@@ -77,15 +77,15 @@ def _draw_pass(ax: Axes, one: Pass, *, colors: Colormap, norm: BoundaryNorm, fon
             ax.text(chunk, rank, f"{number:,.6g}", ha="center", va="center", fontsize=font_size,
                     color="white" if is_dark else "black")  # fmt: skip
     for send in one.sends:
-        ax.add_patch(Rectangle((send.chunk - 0.47, send.to - 0.47), 0.94, 0.94, fill=False, color=MOVED, linewidth=1.4))
-        # The last rank's right neighbour is the first: its arrow leaves below and comes in from above.
+        ax.add_patch(Rectangle((send.chunk - 0.47, send.to - 0.47), 0.94, 0.94, fill=False, color=SENT, linewidth=1.4))
+        # The last rank's right neighbor is the first: its arrow leaves below and comes in from above.
         below, above = ranks - 1 + MARGIN, -MARGIN
         straight = [(send.rank + 0.24, send.to - 0.24)]
         around = [(send.rank + 0.24, below), (above, send.to - 0.24)]
         for start, end in straight if send.to > send.rank else around:
             ax.annotate(
                 "", (send.chunk, end), (send.chunk, start),
-                arrowprops={"arrowstyle": "-|>", "color": MOVED, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0},
+                arrowprops={"arrowstyle": "-|>", "color": SENT, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0},
             )  # fmt: skip
     ax.set_title(f"pass {one.number}: {KINDS[one.kind]}" if one.number else "start")
     ticks = range(0, ranks, max(1, ranks // 8))

@@ -20,7 +20,7 @@ from analysis.questions.scaling.curves import (
     total_seconds,
     training_seconds,
 )
-from analysis.questions.scaling.fits import CurveFit, Destination, fits_of
+from analysis.questions.scaling.fits import CurveFit, TargetSite, fits_of
 from analysis.questions.scaling.models import EXCHANGE
 from analysis.questions.scaling.plots import plots_of
 from analysis.runs.cells import Cell, cells_of
@@ -89,9 +89,9 @@ def find(
     fits: list[CurveFit] = []
     notes = _notes(studies, alone)
     for study in studies:
-        destination, why_not = _destination(study, there, sites)
+        target_site, why_not = _target_site(study, there, sites)
         notes += why_not
-        found, reasons = fits_of(study, project=project, destination=destination)
+        found, reasons = fits_of(study, project=project, target_site=target_site)
         fits += found
         notes += reasons
     used = {id(cell): cell for study in studies for cell in study.cells}
@@ -117,7 +117,7 @@ def find(
     )
 
 
-_NOTHING = "There are no runs that differ in the number of ranks and in nothing else: no speedup can be told."
+_NOTHING = "There are no runs that differ in the number of ranks and in nothing else: no speedup can be computed."
 
 
 # Words
@@ -158,7 +158,7 @@ def _at_ranks(study: Study, ranks: int, *, margin: float) -> str:
 
 
 def _projected(fits: Sequence[CurveFit]) -> list[str]:
-    """Return a sentence for each curve: the farthest projection of the model that foretold its held-out point best."""
+    """Return a sentence for each curve: the farthest projection of the model that best predicted its held-out point."""
     best: dict[tuple[int, Kind], CurveFit] = {}
     for one in fits:
         key = id(one.study), one.kind
@@ -183,7 +183,7 @@ def equal_accuracy(points: Sequence[Point]) -> Point | None:
 
 
 def _times(point: Point) -> str:
-    assert point.total, "points without a time have been left aside"
+    assert point.total, "points without a time are dropped"
     interval = shown_interval(point.total.interval, ".3f")
     efficiency = point.per_device(point.total)
     parts = [f"95 %: {interval}" if interval else "too few runs for an interval"]
@@ -201,7 +201,7 @@ def _accuracy(point: Point) -> str:
 
 def _batch(point: Point) -> str:
     run = point.cell.first
-    return f"a batch of {run.global_batch} ({run.global_batch // run.np} a rank)" if run.global_batch else "its batch"
+    return f"a batch of {run.global_batch} ({run.global_batch // run.np} per rank)" if run.global_batch else "its batch"
 
 
 def _ranks(ranks: int) -> str:
@@ -234,8 +234,8 @@ def _notes(studies: Sequence[Study], alone: Sequence[Cell]) -> list[str]:
     if studies:
         notes.append(
             "T = train + validation + test; speedup S = T_base / T, median over pairs of runs; efficiency E = S / "
-            "(devices / devices of the base), devices: GPUs, or cores of CPUs; strong: the same batch of an update; "
-            "weak: the same batch of a rank; all runs of a curve train the same epochs"
+            "(devices / devices of the base), devices: GPUs, or cores of CPUs; strong: the same batch per update; "
+            "weak: the same batch per rank; all runs of a curve train the same epochs"
         )
     return notes
 
@@ -364,7 +364,7 @@ def _projections(fits: Sequence[CurveFit]) -> Table:
 # Another site
 
 
-def _destination(study: Study, there: tuple[str, Site] | None, sites: Sites) -> tuple[Destination | None, list[str]]:
+def _target_site(study: Study, there: tuple[str, Site] | None, sites: Sites) -> tuple[TargetSite | None, list[str]]:
     """Return the figures of another site in relation to where a study was measured, or why there are none."""
     if there is None:
         return None, []
@@ -379,6 +379,6 @@ def _destination(study: Study, there: tuple[str, Site] | None, sites: Sites) -> 
     words = [
         f"{study.label}: projection to {name}: compute by FP32 TFLOPS ({theirs.fp32_tflops:g} against "
         f"{ours.fp32_tflops:g}), latency as fitted, bandwidth as fitted within a node, beyond its {site.gpus} GPUs "
-        f"that of its network ({site.network or 'not known'}); only the model of {EXCHANGE.name} can be moved"
+        f"that of its network ({site.network or 'not known'}); only the model of {EXCHANGE.name} can be adapted"
     ]
-    return Destination(name, theirs.fp32_tflops / ours.fp32_tflops, bandwidth, site.gpus), words
+    return TargetSite(name, theirs.fp32_tflops / ours.fp32_tflops, bandwidth, site.gpus), words

@@ -28,10 +28,10 @@ _SAME_WORK = 0.01  # share by which the images of two runs may differ: a last ba
 
 @dataclass(frozen=True)
 class Point:
-    """A cell held against its base.
+    """A cell compared with its base.
 
     Attributes:
-        kind: strong: the same batch of an update; weak: the same batch of a rank.
+        kind: strong: the same batch per update; weak: the same batch per rank.
         total, training: speedup T_base / T, of train + validation + test and of training alone.
         devices: times those of the base; None: they are of another kind.
         accuracy: the cell's less the base's.
@@ -66,7 +66,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Study:
-    """A base and what is held against it, by ranks.
+    """A base and the points compared with it, by ranks.
 
     Attributes:
         given: whether the base was asked for: it may be another machine.
@@ -105,7 +105,7 @@ class Study:
 
     @property
     def cells(self) -> list[Cell]:
-        """The base and what is held against it."""
+        """The base and the cells compared with it."""
         return [self.base, *(point.cell for point in self.points)]
 
     def flags(self) -> list[str]:
@@ -132,10 +132,10 @@ def studies_of(cells: Sequence[Cell], *, margin: float, base: str | None = None)
     """Return the curves over ranks, and the cells that are part of none.
 
     The base is the cell with the fewest ranks, of several with the same batch the fastest. A cell belongs to the base
-    whose batch of an update or of a rank it shares; one that shares neither, to the fastest base.
+    whose batch per update or per rank it shares; one that shares neither, to the fastest base.
 
     Args:
-        cells: all of them; those without times are left aside.
+        cells: all of them; those without times are dropped.
         margin: of accuracy, as a fraction.
         base: WORDS or WORDS/NP: words in the label of a cell, or how its runs' names begin; None: the fewest ranks.
 
@@ -217,7 +217,7 @@ def _workload(cell: Cell) -> Hashable:
 def _against(bases: Sequence[Cell], cells: Sequence[Cell], *, margin: float) -> list[Study]:
     studies = []
     for base in bases:
-        # A cell of which some runs only are the base does not stand against them.
+        # A cell some of whose runs are the base is not compared with them.
         others = [
             cell for cell in cells if _workload(cell) == _workload(base) and base.first.Index not in cell.runs.index
         ]
@@ -260,7 +260,7 @@ def _kind(cell: Cell, base: Cell) -> Kind:
 
 
 def _units(cell: Cell) -> int:
-    """Return the devices it ran on: GPUs, one a rank; of a CPU the cores, for ranks share those out."""
+    """Return the devices it ran on: GPUs, one per rank; on a CPU the cores, because ranks share them."""
     run = cell.first
     world = run.record.world
     threads = world.threads_per_rank if isinstance(world, World) else None

@@ -12,10 +12,10 @@ from analysis.questions.scaling.models import (
     Fit,
     HeldOut,
     Projection,
+    adapted,
     farthest,
     fit,
     held_out,
-    moved,
     projection,
 )
 
@@ -23,7 +23,7 @@ _KINDS: tuple[Kind, ...] = ("strong", "weak")
 
 
 @dataclass(frozen=True)
-class Destination:
+class TargetSite:
     """Another site.
 
     Attributes:
@@ -37,9 +37,9 @@ class Destination:
     bandwidth: float | None
     node: int
 
-    def move(self, found: Fit, ranks: int) -> Fit:
-        """Return the fit as it would be there."""
-        return moved(found, compute=self.compute, bandwidth=self.bandwidth if ranks > self.node else None)
+    def adapt(self, found: Fit, ranks: int) -> Fit:
+        """Return the fit, adapted to this site."""
+        return adapted(found, compute=self.compute, bandwidth=self.bandwidth if ranks > self.node else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +61,13 @@ class CurveFit:
     projections: list[Projection] = field(default_factory=list)
 
 
-def fits_of(study: Study, *, project: int | None, destination: Destination | None) -> tuple[list[CurveFit], list[str]]:
+def fits_of(study: Study, *, project: int | None, target_site: TargetSite | None) -> tuple[list[CurveFit], list[str]]:
     """Fit all models to the curves of a study.
 
     Args:
         study: base and points.
         project: number of ranks to project to; None: doubled as often as held-out points support.
-        destination: site to project to; None: where it was measured.
+        target_site: site to project to; None: where it was measured.
 
     Returns:
         fits, and in words what was not fitted or projected and why.
@@ -83,14 +83,14 @@ def fits_of(study: Study, *, project: int | None, destination: Destination | Non
         if reason:
             notes.append(f"{name}: no projection is supported: {reason}")
             continue
-        of_curve = _fitted(study, kind, project=project, destination=destination)
+        of_curve = _fitted(study, kind, project=project, target_site=target_site)
         fits += of_curve
-        notes += [f"{name}: {words}" for words in _why_no_projection(of_curve, sizes, project, destination)]
+        notes += [f"{name}: {words}" for words in _why_no_projection(of_curve, sizes, project, target_site)]
         alone = [str(p) for p in sizes if of_curve and list(of_curve[0].ranks).count(p) == 1]
         if alone and any(one.projections for one in of_curve):
             notes.append(
-                f"{name}: one run alone on {', '.join(alone)} ranks: the interval of a projection holds the error of "
-                "its model, and not how runs there differ"
+                f"{name}: only one run on {', '.join(alone)} ranks: the interval of a projection includes the error of "
+                "its model, but not the variation between runs there"
             )
     return fits, notes
 
@@ -109,7 +109,7 @@ def _why_no_fit(study: Study, kind: Kind, sizes: Sequence[int]) -> str | None:
     return None
 
 
-def _fitted(study: Study, kind: Kind, *, project: int | None, destination: Destination | None) -> list[CurveFit]:
+def _fitted(study: Study, kind: Kind, *, project: int | None, target_site: TargetSite | None) -> list[CurveFit]:
     ranks, seconds = training_runs(study, kind)
     work = work_of(study, kind)
     assert work is not None, "asked before"
@@ -118,14 +118,14 @@ def _fitted(study: Study, kind: Kind, *, project: int | None, destination: Desti
         fitted = fit(model, ranks, seconds, work)
         if fitted is None:
             continue
-        movable = destination is None or model is EXCHANGE
-        move = destination.move if destination else None
-        targets = _targets(ranks, project) if movable else []
-        projections = [one for to in targets if (one := projection(model, ranks, seconds, work, to=to, move=move))]
+        adaptable = target_site is None or model is EXCHANGE
+        adapt = target_site.adapt if target_site else None
+        targets = _targets(ranks, project) if adaptable else []
+        projections = [one for to in targets if (one := projection(model, ranks, seconds, work, to=to, adapt=adapt))]
         found.append(
             CurveFit(
                 study=study, kind=kind, fit=fitted, ranks=ranks, judged=held_out(model, ranks, seconds, work),
-                site=destination.name if destination else study.base.first.site, projections=projections,
+                site=target_site.name if target_site else study.base.first.site, projections=projections,
             )
         )  # fmt: skip
     return found
@@ -140,12 +140,12 @@ def _targets(ranks: Sequence[int], asked: int | None) -> list[int]:
 
 
 def _why_no_projection(
-    fits: Sequence[CurveFit], sizes: Sequence[int], asked: int | None, destination: Destination | None
+    fits: Sequence[CurveFit], sizes: Sequence[int], asked: int | None, target_site: TargetSite | None
 ) -> list[str]:
     limit, reasons = farthest(sizes), []
     if asked is not None and asked > limit:
         reasons.append(
-            f"no projection to {asked} ranks: measured on up to {sizes[-1]}, with {sizes[-1]} foretold from up to "
+            f"no projection to {asked} ranks: measured on up to {sizes[-1]}, with {sizes[-1]} predicted from up to "
             f"{sizes[-2]}, it may go to {limit}"
         )
     for one in fits:
@@ -156,9 +156,11 @@ def _why_no_projection(
             )
         elif abs(one.judged.error) > LARGEST_ERROR:
             reasons.append(
-                f"{one.fit.model.name}: not projected, for it misses the time on {one.judged.ranks} ranks by "
+                f"{one.fit.model.name}: not projected because it misses the time on {one.judged.ranks} ranks by "
                 f"{100 * one.judged.error:+.0f} %"
             )
-    if destination and not any(one.fit.model is EXCHANGE and one.projections for one in fits):
-        reasons.append(f"no projection to {destination.name}: only {EXCHANGE.name} can be moved, it has no projection")
+    if target_site and not any(one.fit.model is EXCHANGE and one.projections for one in fits):
+        reasons.append(
+            f"no projection to {target_site.name}: {EXCHANGE.name} has none, and only that model can be adapted"
+        )
     return reasons

@@ -1,4 +1,4 @@
-"""Models of training time over ranks: fitted, judged on points that were held out, and carried on to more ranks.
+"""Models of training time over ranks: fitted, judged on points that were held out, and extrapolated to more ranks.
 
 Both are linear in unknowns that cannot be negative, so non-negative least squares finds them:
 
@@ -7,7 +7,7 @@ Both are linear in unknowns that cannot be negative, so non-negative least squar
 
 p ranks, s the serial share, c compute seconds of an image on one rank, l seconds of latency and b bytes a second of
 each of a ring all-reduce's 2 (p - 1) passes, which move 2 (p - 1) / p times the bytes of all gradients through each
-rank (Patarasu and Yuan 2009). Updates: images / batch; the batch grows with p in weak scaling and stays in strong.
+rank (Patarasuk and Yuan 2009). Updates: images / batch; the batch grows with p in weak scaling and stays in strong.
 """
 
 import math
@@ -33,7 +33,7 @@ class Work:
     Attributes:
         images: trained in a run, by all ranks together.
         batch: images of an update, of all ranks together; of each rank if `weak`.
-        weak: whether the batch of a rank stays the same over ranks.
+        weak: whether the batch per rank stays the same over ranks.
         gradient_bytes: exchanged in an update: 4 x parameters.
     """
 
@@ -100,17 +100,17 @@ class Fit:
             return f"serial share {100 * self.values[0] / self.values.sum():.1f} %"
         compute, latency, per_byte = self.values
         bandwidth = f"{1e-9 / per_byte:.3g} GB/s" if per_byte > 0 else "no limit by bandwidth"
-        return f"{1e3 * compute:.3g} ms an image, latency {1e6 * latency:,.0f} µs, {bandwidth}"
+        return f"{1e3 * compute:.3g} ms per image, latency {1e6 * latency:,.0f} µs, {bandwidth}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """How well a model, fitted to the fewer ranks, foretells the time on the most.
+    """How well a model, fitted to the fewer ranks, predicts the time on the most.
 
     Attributes:
         fitted_to: the most ranks it was fitted to.
         ranks: the most there are.
-        error: foretold / measured - 1, of the median.
+        error: predicted / measured - 1, of the median.
     """
 
     fitted_to: int
@@ -120,7 +120,7 @@ class HeldOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Projection:
-    """What a model says about ranks that nobody measured.
+    """What a model predicts for a number of ranks that was not measured.
 
     Attributes:
         speedup: over the fitted time on the base's ranks.
@@ -135,7 +135,7 @@ class Projection:
     speedup_interval: Interval
 
 
-Move = Callable[[Fit, int], Fit]
+Adapt = Callable[[Fit, int], Fit]
 
 
 def fit(model: Model, ranks: Sequence[int], seconds: Sequence[float], work: Work) -> Fit | None:
@@ -152,7 +152,7 @@ def _fitted(model: Model, ranks: Numbers, seconds: Numbers, work: Work) -> Fit:
 
 
 def held_out(model: Model, ranks: Sequence[int], seconds: Sequence[float], work: Work) -> HeldOut | None:
-    """Fit to all but the most ranks and foretell those; None if too few numbers of ranks are left."""
+    """Fit to all but the most ranks and predict those; None if too few numbers of ranks are left."""
     most = max(ranks)
     fewer = [(p, value) for p, value in zip(ranks, seconds, strict=True) if p < most]
     found = fit(model, [p for p, _ in fewer], [value for _, value in fewer], work) if fewer else None
@@ -170,16 +170,16 @@ def farthest(ranks: Sequence[int]) -> int:
 
 
 def projection(
-    model: Model, ranks: Sequence[int], seconds: Sequence[float], work: Work, *, to: int, move: Move | None = None
+    model: Model, ranks: Sequence[int], seconds: Sequence[float], work: Work, *, to: int, adapt: Adapt | None = None
 ) -> Projection | None:
-    """Say how long training takes on `to` ranks; None if nothing that was held out supports it.
+    """Predict how long training takes on `to` ranks; None if nothing that was held out supports it.
 
     Args:
         model: to be fitted.
         ranks, seconds: of each run.
         work: of these runs.
         to: number of ranks.
-        move: fit, ranks -> fit of another machine; None: this one.
+        adapt: fit, ranks -> fit of another machine; None: this one.
     """
     judged, found = held_out(model, ranks, seconds, work), fit(model, ranks, seconds, work)
     if judged is None or found is None or abs(judged.error) > LARGEST_ERROR or to > farthest(ranks):
@@ -192,7 +192,7 @@ def projection(
         drawn = np.concatenate([random.choice(group, len(group)) for group in groups])
         fits.append(_fitted(model, sizes[drawn].astype(float), times[drawn], work))
     base, wider = min(ranks), 1 + abs(judged.error)
-    there, bases = (np.array([(move(one, p) if move else one).seconds([p])[0] for one in fits]) for p in (to, base))
+    there, bases = (np.array([(adapt(one, p) if adapt else one).seconds([p])[0] for one in fits]) for p in (to, base))
     return Projection(
         ranks=to,
         seconds=float(there[0]),
@@ -202,15 +202,15 @@ def projection(
     )
 
 
-def moved(found: Fit, *, compute: float, bandwidth: float | None) -> Fit:
-    """Return a fit of compute and exchange for another machine.
+def adapted(found: Fit, *, compute: float, bandwidth: float | None) -> Fit:
+    """Return a fit of compute and exchange, adapted to another machine.
 
     Args:
         found: on this one.
         compute: how many times as many operations a second the other has.
         bandwidth: bytes a second of its network; None: as fitted.
     """
-    assert found.model is EXCHANGE, "Amdahl's law does not tell compute from exchange"
+    assert found.model is EXCHANGE, "Amdahl's law does not separate compute from exchange"
     per_image, latency, per_byte = found.values
     per_byte = per_byte if bandwidth is None else 1 / bandwidth
     return replace(found, values=np.array([per_image / compute, latency, per_byte]))

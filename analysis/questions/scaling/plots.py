@@ -21,10 +21,10 @@ from analysis.runs.cells import Cell
 from analysis.stats.inference import Effect
 
 _KINDS: tuple[Kind, ...] = ("strong", "weak", "other batch", "as many ranks")
-_DODGE = 0.08  # of the axis, in powers of two: series beside each other
+_DODGE = 0.08  # of the axis, in powers of two: series side by side
 _DASHES = {AMDAHL.name: (0, (6, 2)), "": (0, (3, 1.5, 1, 1.5))}
 _PROJECTED = "projection, not measured, with 95 % interval"
-_GREY = "#555555"  # of what stands for both frameworks
+_GREY = "#555555"  # of what represents both frameworks
 _LOG_RANKS = 4  # most / fewest ranks from which on the axes are powers of two
 
 
@@ -73,7 +73,7 @@ def plots_of(studies: Sequence[Study], fits: Sequence[CurveFit]) -> list[Plot]:
             continue
         series = _series(of_group)
         for time in _TIMES:
-            # Models are fitted to training: only there they can be held against points.
+            # Models are fitted to training: only there can they be compared with points.
             drawn = [one for one in fits if one.study in of_group] if time.of is training_seconds else []
             if any(time.compared(point) for one in series for point in one.points):
                 plots.append(_plot(series, drawn, time))
@@ -96,14 +96,14 @@ def _series(studies: Sequence[Study]) -> list[_Series]:
 
 def _label(study: Study, points: Sequence[Point], kind: Kind) -> str:
     run = points[0].cell.first
-    batch = {"strong": f", batch {run.global_batch}", "weak": f", {run.global_batch // run.np} a rank"}.get(kind, "")
+    batch = {"strong": f", batch {run.global_batch}", "weak": f", {run.global_batch // run.np} per rank"}.get(kind, "")
     published = ", published" if run.origin == "published" else ""
     return f"{framework_style(run.framework)['label']}, {kind}{batch}{published}"
 
 
 def _style(study: Study, kind: Kind) -> dict[str, Any]:
     style = framework_style(study.base.framework)
-    fill = style["color"] if kind == "strong" else "white"  # told apart without colour too
+    fill = style["color"] if kind == "strong" else "white"  # distinguishable without color, too
     return {"color": style["color"], "marker": style["marker"], "markerfacecolor": fill}
 
 
@@ -125,7 +125,7 @@ def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time) -> P
         figure.legend(*_legend(left), loc="outside lower center", ncols=3)
         figure.suptitle(
             f"Speedup over {over}, {time.title}: {run.model}, {run.data_set}, {n} runs each\n"
-            "all runs, median and 95 % interval; beside a point: accuracy not shown to be the base's",
+            "all runs, median and 95 % interval; next to a point: accuracy not shown to be the base's",
             fontsize=10,
         )
     return Plot(time.name, figure, _data(series, time))
@@ -190,8 +190,8 @@ def _draw_series(ax: Axes, one: _Series, time: _Time, *, per_device: bool) -> No
         scale = 1 / devices if per_device and devices else 1.0
         values = scale * np.median(base) / np.array(list(time.of(cell).values()))
         x = cell.first.np * 2**one.shift
-        beside = x * 2 ** (0.012 * np.sin(2.4 * np.arange(len(values))))
-        ax.plot(beside, values, linestyle="", markersize=4, alpha=0.45, **one.style)
+        jittered = x * 2 ** (0.012 * np.sin(2.4 * np.arange(len(values))))
+        ax.plot(jittered, values, linestyle="", markersize=4, alpha=0.45, **one.style)
         compared = time.compared(point) if point else None
         if point is None or compared is None:
             continue
@@ -202,7 +202,7 @@ def _draw_series(ax: Axes, one: _Series, time: _Time, *, per_device: bool) -> No
             low, high = compared.interval.low * scale, compared.interval.high * scale
             ax.plot([x, x], [low, high], color=color, linewidth=2.2, solid_capstyle="butt", zorder=3)
         if not per_device and point.equivalence != "same" and (results := list(accuracies(cell).values())):
-            # Series beside each other have their words on either side.
+            # Labels of series side by side are on either side.
             place: dict[str, Any] = {"xytext": (8, -9)} if one.shift >= 0 else {"xytext": (-8, 6), "ha": "right"}
             words = f"{100 * np.median(results):.1f} %"
             ax.annotate(words, (x, medians[-1]), textcoords="offset points", fontsize=7, color=color, **place)
@@ -233,9 +233,7 @@ def _draw_fit(ax: Axes, one: CurveFit, *, per_device: bool) -> None:
     )
     middle = np.array([start, *(found.speedup for found in ends)]) / per
     ax.fill_between(x, low, high, color=color, alpha=0.12, linewidth=0)
-    ax.fill_between(
-        [], [], [], color=_GREY, alpha=0.2, linewidth=0, label="projection, not measured, with 95 % interval"
-    )
+    ax.fill_between([], [], [], color=_GREY, alpha=0.2, linewidth=0, label=_PROJECTED)
     ax.plot(x, middle, color=color, linestyle=dashes, linewidth=0.8, alpha=0.5)
 
 

@@ -83,7 +83,7 @@ def test_a_busy_machine_is_flagged(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_files_of_earlier_versions_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They hold ratios beside the turns, and of an interrupted benchmark no end."""
+    """They hold ratios and turns, and an interrupted benchmark has no end."""
     content: dict[str, Any] = asdict(record_of(start_of([1.8])))
     content["starts"][0]["ratios"] = {"cnn": {"median": 1.8, "least": 1.8, "most": 1.8, "n": 1}}
     del content["finished"]

@@ -69,12 +69,12 @@ def test_costs_to_the_cent(tmp_path: Path) -> None:
     write_site(tmp_path, "cte-power", [3585.0], world=FOUR_GPUS, epochs={"validation_accuracy": 0.9})
     found = find(load_runs([tmp_path]), target=0.9)
     rented, owned = table_of(found, "Costs")
-    # 10 s of start-up, 3585 of training, 4 of validation, 1 of test: an hour at $12.24.
-    assert (rented["nodes"], rented["s paid"], rented["$ a run"]) == (1, 3600, pytest.approx(12.24))
-    assert rented["$ an epoch"] == pytest.approx((3585 + 4) / 2 / 3600 * 12.24)
+    # 10 s of start-up, 3585 of training, 4 of validation, 1 of test: per hour at $12.24.
+    assert (rented["nodes"], rented["s paid"], rented["$ per run"]) == (1, 3600, pytest.approx(12.24))
+    assert rented["$ per epoch"] == pytest.approx((3585 + 4) / 2 / 3600 * 12.24)
     assert rented["$ to 90 %"] == pytest.approx((3585 / 2 + 2) / 3600 * 12.24)  # reached in the first epoch
     assert (rented["reached by"], owned["reached by"]) == ("1 of 1", "1 of 1")
-    assert (owned["$ an hour"], owned["$ a run"], owned["$ an epoch"]) == (None, "owned: no price an hour", None)
+    assert (owned["$ per hour"], owned["$ per run"], owned["$ per epoch"]) == (None, "owned: no price per hour", None)
     assert "only aws-p3-8xlarge has a price: a run costs $12.2400 (n = 1)" in found.answer
 
 
@@ -138,14 +138,14 @@ def test_old_runs_are_priced_anew(
     (tmp_path / "mine.toml").write_text(TABLE)
     moving = ["--site-of", f"{tmp_path / 'rented'}=cloud", "--table", str(tmp_path / "mine.toml"), "--format", "json"]
     assert main(["clouds", str(tmp_path / "runs"), str(tmp_path / "rented"), *moving, *on]) == 0
-    told = json.loads(capsys.readouterr().out)
-    tables = {table["title"]: table["rows"] for table in told["tables"]}
-    costs = {row["site"]: row["$ a run"] for row in tables["Costs (medians)"]}
-    assert costs == {"local": "owned: no price an hour", "cloud": pytest.approx(dollars)}  # 200 s
+    shown = json.loads(capsys.readouterr().out)
+    tables = {table["title"]: table["rows"] for table in shown["tables"]}
+    costs = {row["site"]: row["$ per run"] for row in tables["Costs (medians)"]}
+    assert costs == {"local": "owned: no price per hour", "cloud": pytest.approx(dollars)}  # 200 s
     price = tables["Prices of a whole node"][1]
-    assert (price["$ an hour"], price["seen on"]) == (dollars * 18, seen)
-    assert price["TFLOPS for $1 an hour"] == pytest.approx(20 / (dollars * 18))
-    assert any(note in line for line in told["notes"]) if note else not any("no price of" in x for x in told["notes"])
+    assert (price["$ per hour"], price["seen on"]) == (dollars * 18, seen)
+    assert price["TFLOPS for $1 per hour"] == pytest.approx(20 / (dollars * 18))
+    assert any(note in line for line in shown["notes"]) if note else not any("no price of" in x for x in shown["notes"])
 
 
 def test_a_dearer_site_is_worth_its_price_or_not(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_dearer_site_is_worth_its_price_or_not(tmp_path: Path) -> None:
     assert row["verdict"] == "worth its price"
     pricing = Pricing(sites=SITES, on=date(2025, 1, 1))
     answer = find(load_runs([tmp_path]), pricing=pricing).answer
-    assert "the cheapest is aws-p3-8xlarge, $0.7327 (n = 6) per run" in answer  # (2 x 100.25 + 15) s at $12.24 an hour
+    assert "the cheapest is aws-p3-8xlarge, $0.7327 (n = 6) per run" in answer  # (2 x 100.25 + 15) s at $12.24 per hour
 
 
 @pytest.mark.parametrize(
@@ -199,13 +199,13 @@ def test_retired_machines_are_named_with_their_successor(tmp_path: Path) -> None
     write_three_sites(tmp_path)
     found = find(load_runs([tmp_path]))
     (note,) = [note for note in found.notes if note.startswith("aws-g3-16xlarge")]
-    assert "is retired since 2025-10-31, its last price $4.56 an hour (AWS" in note
-    assert "its successor is aws-g4dn-12xlarge at $3.912 an hour" in note
+    assert "is retired since 2025-10-31, its last price $4.56 per hour (AWS" in note
+    assert "its successor is aws-g4dn-12xlarge at $3.912 per hour" in note
     standings = {row["site"]: row["standing"] for row in table_of(found, "Prices")}
     assert standings == {
         "aws-g3-16xlarge": "retired 2025-10-31, now aws-g4dn-12xlarge",
         "aws-p3-8xlarge": "retired 2025-12-31, now aws-g5-12xlarge",
-        "cte-power": "owned: no price an hour",
+        "cte-power": "owned: no price per hour",
         "aws-g4dn-12xlarge": "rented",
         "aws-g5-12xlarge": "rented",
     }
@@ -272,7 +272,7 @@ def test_one_site_is_a_plain_sentence(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["clouds", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "All runs are of one site (aws-p3-8xlarge): sites cannot be compared." in shown
-    assert "$ a run" in shown  # what they cost can be said all the same
+    assert "$ per run" in shown  # what they cost can be said all the same
 
 
 def test_zero_time_and_an_unknown_site_have_no_cost(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_zero_time_and_an_unknown_site_have_no_cost(tmp_path: Path) -> None:
     write_site(tmp_path, "mine", [100.0], totals={"test_accuracy": float("nan")})
     found = find(load_runs([tmp_path]))
     rows = {row["site"]: row for row in table_of(found, "Costs")}
-    assert rows["mine"]["$ a run"] == "site not in the table"
+    assert rows["mine"]["$ per run"] == "site not in the table"
     assert any("mine is not in the table of sites" in note for note in found.notes)
     assert "fewer than two sites have timed runs" in found.answer
     assert any("took no time" in flag for flag in found.flags)

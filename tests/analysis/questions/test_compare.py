@@ -15,7 +15,7 @@ from analysis.runs.table import runs_in
 from common.run_folder.records import Hashes, NotRecorded, now
 
 
-def told(capsys: pytest.CaptureFixture[str], *folders: Path) -> dict[str, Any]:
+def shown_by(capsys: pytest.CaptureFixture[str], *folders: Path) -> dict[str, Any]:
     assert main(["compare", *map(str, folders), "--format", "json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -23,7 +23,7 @@ def told(capsys: pytest.CaptureFixture[str], *folders: Path) -> dict[str, Any]:
 def test_the_same_experiment_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write_made_run(tmp_path / "first", training=100.0)
     second = write_made_run(tmp_path / "second", training=80.0, framework="keras", totals={"test_accuracy": 0.925})
-    found = told(capsys, first, second)
+    found = shown_by(capsys, first, second)
     assert found["answer"] == (
         "The two runs are the same experiment: first weights, order of the samples and settings are the same. The "
         "second trained for 80.00 s, 0.800 times the 100.00 s of the first. Accuracy: 90.00 % and 92.50 % (+2.50 "
@@ -59,7 +59,7 @@ def test_all_that_differs_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture
         tmp_path / "second", seed=2, site="cte-power", environment=type(environment)(**changed),
         settings={"optimizer": {"momentum": 0.5}}, world=make_world("cuda:0", "cuda:1", controller="gloo"),
     )  # fmt: skip
-    found = told(capsys, first, second)
+    found = shown_by(capsys, first, second)
     rows = {(row["subject"], row["what"]): (row["first"], row["second"]) for row in found["tables"][0]["rows"]}
     assert rows["settings", "optimizer.momentum"] == ("0.9", "0.5")
     assert rows["settings", "training.seed"] == ("1", "2")
@@ -83,7 +83,7 @@ def test_what_one_did_not_record_is_one_difference(tmp_path: Path, capsys: pytes
     first = write_made_run(tmp_path / "first")
     lost = NotRecorded("lost")
     second = write_made_run(tmp_path / "second", config=lost, hashes=lost, origin="imported", status=lost)
-    rows = told(capsys, first, second)["tables"][0]["rows"]
+    rows = shown_by(capsys, first, second)["tables"][0]["rows"]
     assert [row[""] for row in rows if row["subject"] == "weights and order"] == ["not known"] * 3
     assert [(row["first"], row["second"]) for row in rows if row["subject"] == "settings"] == [
         ("recorded", "not recorded: lost")
@@ -109,7 +109,7 @@ def test_metered_runs_show_energy_and_no_comparable_time(tmp_path: Path, capsys:
     for name, watts in (("first", 10.0), ("second", 25.0)):
         trace = make_trace(phases, {"cpu0": dict.fromkeys(phases, watts)})
         write_made_run(tmp_path / name, traces=[trace], settings={"energy": {"energy": True}})
-    found = told(capsys, tmp_path / "first", tmp_path / "second")
+    found = shown_by(capsys, tmp_path / "first", tmp_path / "second")
     rows = {row["result"]: list(row.values())[1:] for row in found["tables"][1]["rows"]}
     assert rows["energy, J"] == [120, 300, 2.5, None]
     assert rows["EDP, J s"] == [12 * 120, 12 * 300, 2.5, None]
@@ -129,11 +129,11 @@ def test_metered_runs_show_energy_and_no_comparable_time(tmp_path: Path, capsys:
         ),
     ],
 )
-def test_what_is_missing_or_wrong_is_said(
+def test_what_is_missing_or_wrong_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], words: str
 ) -> None:
     second = write_made_run(tmp_path / "second", **changes)
-    assert words in told(capsys, write_made_run(tmp_path / "first"), second)["answer"]
+    assert words in shown_by(capsys, write_made_run(tmp_path / "first"), second)["answer"]
 
 
 def test_the_plot_has_both_runs(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_the_plot_has_both_runs(tmp_path: Path) -> None:
     assert [line.get_ydata().tolist() for line in loss.lines] == [[1.0, 0.5]] * 2
     assert [line.get_ydata().tolist() for line in accuracy.lines] == [[50.0, 50.0]] * 2
     assert accuracy.get_ylabel() == "training accuracy, %"
-    assert len({line.get_linestyle() for line in loss.lines}) == 2  # of one framework, and told apart
+    assert len({line.get_linestyle() for line in loss.lines}) == 2  # of one framework, and distinguishable
     assert len(plot.data.rows) == 8
 
 

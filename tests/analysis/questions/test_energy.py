@@ -1,4 +1,4 @@
-"""`python -m analysis energy` on traces whose joules can be counted by hand."""
+"""`python -m analysis energy` on traces whose energy can be computed by hand."""
 
 import json
 from pathlib import Path
@@ -137,7 +137,7 @@ def test_phases_follow_one_another() -> None:
     [
         (2, [], None),
         (4, [], (16.4, 42.2)),  # the second and the third, from 17 s on
-        (1, [3.0, 3.0, 4.0], (8.5, 14.8)),  # phases do not tell the epochs
+        (1, [3.0, 3.0, 4.0], (8.5, 14.8)),  # phases do not give the epochs
         (1, [3.0, 3.0], None),
         (1, [0.0, 0.0, 0.0], None),
         (1, [3.0, float("nan"), 3.0], None),
@@ -173,8 +173,8 @@ def test_a_damaged_trace_is_named_and_left_out(tmp_path: Path, capsys: pytest.Ca
 def test_without_metered_runs_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_made_run(tmp_path / "r1")
     assert main(["energy", str(tmp_path), "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["tables"] == [] and told["answer"].startswith("None of these runs measured energy")
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["tables"] == [] and shown["answer"].startswith("None of these runs measured energy")
     trace = make_trace(PHASES, {}, not_measured={"cpu0": "no counter"})
     write_made_run(tmp_path / "r2", traces=[trace])
     assert main(["energy", str(tmp_path)]) == 0

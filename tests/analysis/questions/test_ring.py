@@ -81,7 +81,7 @@ def test_chunks_of_a_vector_that_does_not_divide() -> None:
 
 def test_bytes_by_hand() -> None:
     assert bytes_sent(ring_of(4, 400)) == [2 * 3 * 100 * 4] * 4
-    # Chunks of 2, 2 and 1 numbers: a rank leaves out one chunk of each half, 10 - 2 - 2, 10 - 1 - 2 or 10 - 2 - 1.
+    # Chunks of 2, 2 and 1 numbers: each rank leaves out one chunk of each half, 10 - 2 - 2, 10 - 1 - 2 or 10 - 2 - 1.
     assert sorted(bytes_sent(ring_of(3, 5))) == [6 * 4, 7 * 4, 7 * 4]
 
 
@@ -90,7 +90,7 @@ def test_the_table_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert shown.startswith("Ring all-reduce: 3 ranks, 3 numbers each, in chunks of 1; ")
     assert re.search(r"^ +1 +add +0 +chunk 0 to rank 1 +0 +1 +2 +12$", shown, re.M)
-    assert "A rank sends 16 bytes at most, in 4 passes (2 x 2 / 3 = 1.333 of its vector of 12 bytes, float32" in shown
+    assert "Each rank sends 16 bytes at most, in 4 passes (2 x 2 / 3 = 1.333 of its vector of 12 bytes," in shown
     assert "it would send 24 bytes and receive as many: 1.5 times" in shown
     assert main(["ring", "--ranks", "3", "--format", "csv"]) == 0
     output = capsys.readouterr()
@@ -98,7 +98,7 @@ def test_the_table_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[0] == ["pass", "receivers", "rank", "sent", "complete", "chunk 0", "chunk 1", "chunk 2"]
     assert rows[1] == ["0", "start", "0", "", "0", "1", "2", "3"]
     assert rows[-1] == ["4", "replace", "2", "chunk 2 to rank 0", "3", "6", "12", "18"]
-    assert len(rows) == 1 + 5 * 3 and "A rank sends" in output.err
+    assert len(rows) == 1 + 5 * 3 and "Each rank sends" in output.err
     assert main(["ring", "--ranks", "9", "--format", "json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 17 * 9
 

@@ -18,10 +18,10 @@ from analysis.questions.scaling.models import (
     EXCHANGE,
     LARGEST_ERROR,
     Work,
+    adapted,
     farthest,
     fit,
     held_out,
-    moved,
     projection,
 )
 from analysis.runs.cells import cells_of
@@ -46,7 +46,7 @@ def test_speedup_and_efficiency_by_hand_with_the_base_in_words() -> None:
         )
     )
     base, two = rows_of(found, "Speedup over the base")
-    # Pairs of a seed: (90 x + 10) / (45 x + 10) at x = 1; all of the seven lie near 100 / 55.
+    # Pairs of a seed: (90 x + 10) / (45 x + 10) at x = 1; all of the seven are near 100 / 55.
     assert (base["scaling"], base["total, s"], base["training, s"]) == ("base", 100.0, 90.0)
     assert two["speedup"] == pytest.approx(100 / 55, rel=1e-3) and two["efficiency"] == pytest.approx(50 / 55, rel=1e-3)
     assert two["speedup in training"] == pytest.approx(2.0) and two["efficiency in training"] == pytest.approx(1.0)
@@ -67,10 +67,10 @@ def test_strong_and_weak_are_named_and_both_may_hang_on_one_base() -> None:
     rows = rows_of(found, "Speedup over the base")
     assert [row["scaling"] for row in rows] == ["base", "strong", "weak", "other batch"]
     labels = [text.get_text() for text in found.plots[0].figure.legends[0].get_texts()]
-    assert {"PyTorch, strong, batch 64", "PyTorch, weak, 64 a rank", "ideal, by devices"} <= set(labels)
+    assert {"PyTorch, strong, batch 64", "PyTorch, weak, 64 per rank", "ideal, by devices"} <= set(labels)
 
 
-def test_each_batch_has_a_base_of_its_own() -> None:
+def test_each_batch_has_its_base() -> None:
     selection = select(
         runs_of(100.0, "small", global_batch=64),
         runs_of(80.0, "large", global_batch=256),
@@ -105,7 +105,7 @@ def test_runs_of_fewer_images_are_flagged() -> None:
 # Equal accuracy
 
 
-def test_the_headline_is_the_fastest_of_the_same_accuracy_and_the_raw_one_stands_beside_it() -> None:
+def test_the_headline_is_the_fastest_of_the_same_accuracy_and_the_raw_one_is_next_to_it() -> None:
     found = find(
         select(
             runs_of(100.0, "one", global_batch=128, accuracies=[0.79, 0.795, 0.8, 0.792, 0.797, 0.793, 0.796]),
@@ -116,14 +116,14 @@ def test_the_headline_is_the_fastest_of_the_same_accuracy_and_the_raw_one_stands
         )
     )  # fmt: skip
     (row,) = rows_of(found, "Speedup at equal accuracy")
-    assert row["speedup at equal accuracy"] == pytest.approx(1.6) and row["by"] == "a batch of 128 (64 a rank)"
+    assert row["speedup at equal accuracy"] == pytest.approx(1.6) and row["by"] == "a batch of 128 (64 per rank)"
     assert row["raw speedup"] == pytest.approx(100 / 55) and row["accuracy of it, %"] == pytest.approx(71.5)
     assert found.answer.index("1.600 times") < found.answer.index("raw 1.818 times")
     assert "accuracy 71.5 % against 79.5 %" in found.answer
     assert any("global batch 256: accuracy 71.5 %" in flag for flag in found.flags)
 
 
-def test_where_sameness_is_not_shown_the_smallest_margin_that_would_do_is_said() -> None:
+def test_where_sameness_is_not_shown_the_smallest_margin_that_would_do_is_reported() -> None:
     wide = [0.77, 0.83, 0.79, 0.81, 0.8, 0.78, 0.82]
     selection = select(runs_of(100.0, "one", accuracies=wide), runs_of(60.0, "two", ranks=2, accuracies=wide[::-1]))
     found = find(selection)
@@ -139,7 +139,7 @@ def test_where_sameness_is_not_shown_the_smallest_margin_that_would_do_is_said()
         )
 
 
-def test_an_accuracy_that_is_no_number_is_not_the_same_and_few_runs_are_said_to_be_few() -> None:
+def test_an_accuracy_that_is_no_number_is_not_the_same_and_few_runs_are_reported_as_few() -> None:
     found = find(
         select(
             runs_of(10.0, "one"),
@@ -173,7 +173,7 @@ def test_another_machine_can_be_the_base_and_then_it_is_no_scaling() -> None:
     assert [plot.name for plot in found.plots] == ["scaling-machines", "scaling-training-machines"]
 
 
-def test_the_machine_of_the_base_scales_beside_the_others() -> None:
+def test_the_machine_of_the_base_scales_next_to_the_others() -> None:
     found = find(machines(), base="fast-r/1")
     assert [row["scaling"] for row in rows_of(found, "Speedup over the base")] == [
         "base", "weak", "base", "speedup over that machine",
@@ -205,7 +205,7 @@ def test_a_base_that_is_none_or_several_is_one_line(base: str, words: str) -> No
 def test_one_np_alone_makes_no_speedup() -> None:
     for runs in (runs_of(10.0, "one"), [made_run("one", seconds=0.0)], [made_run("one", seconds=math.nan)]):
         found = find(select(runs))
-        assert "no speedup can be told" in found.answer and not found.tables and not found.plots
+        assert "no speedup can be computed" in found.answer and not found.tables and not found.plots
 
 
 def test_runs_without_time_are_left_out() -> None:
@@ -248,7 +248,7 @@ def test_compute_latency_and_bandwidth_are_found_again(weak: bool) -> None:
         pytest.approx(TRUE["compute"]), pytest.approx(TRUE["latency"]), pytest.approx(TRUE["bandwidth"]),
     )  # fmt: skip
     assert found.seconds([16])[0] == pytest.approx(true_seconds(16, weak=weak))
-    assert "2 ms an image, latency 500 µs, 1 GB/s" in found.words()
+    assert "2 ms per image, latency 500 µs, 1 GB/s" in found.words()
 
 
 def test_a_serial_share_is_found_again_through_noise_and_none_is_negative() -> None:
@@ -301,7 +301,7 @@ def test_a_model_that_misses_the_held_out_point_projects_nothing() -> None:
 
 
 def test_an_interval_is_as_wide_as_the_error_that_was_held_out() -> None:
-    ranks, seconds = [1, 2, 4], [100.0, 60.0, 44.0]  # without noise; 40 is foretold for 4
+    ranks, seconds = [1, 2, 4], [100.0, 60.0, 44.0]  # without noise; 40 is predicted for 4
     found = projection(AMDAHL, ranks, seconds, work(), to=8)
     assert found is not None
     wider = 1 + 4 / 44
@@ -313,10 +313,10 @@ def test_another_machine_computes_and_exchanges_by_its_figures() -> None:
     ranks = [1, 2, 4, 8]
     here = fit(EXCHANGE, ranks, [true_seconds(p) for p in ranks], work())
     assert here is not None
-    there = moved(here, compute=4.0, bandwidth=None)
+    there = adapted(here, compute=4.0, bandwidth=None)
     exchange = true_seconds(4) - 2 * IMAGES * TRUE["compute"] / 4
     assert there.seconds([4])[0] == pytest.approx(2 * IMAGES * TRUE["compute"] / 16 + exchange)
-    assert moved(here, compute=4.0, bandwidth=1e8).seconds([4])[0] > there.seconds([4])[0]
+    assert adapted(here, compute=4.0, bandwidth=1e8).seconds([4])[0] > there.seconds([4])[0]
 
 
 # Projections of runs
@@ -343,8 +343,8 @@ def test_runs_are_projected_and_marked_as_such_in_table_and_plot() -> None:
 
 def test_a_projection_from_single_runs_says_that_its_interval_does_not_hold_their_noise() -> None:
     alone = [made_run(f"np{p}", seconds=true_seconds(p), ranks=p) for p in (1, 2, 4, 8)]
-    assert any("one run alone on 1, 2, 4, 8 ranks" in note for note in find(select(alone)).notes)
-    assert not any("one run alone" in note for note in find(select(scaled(1, 2, 4, 8))).notes)
+    assert any("only one run on 1, 2, 4, 8 ranks" in note for note in find(select(alone)).notes)
+    assert not any("only one run" in note for note in find(select(scaled(1, 2, 4, 8))).notes)
 
 
 def test_a_projection_too_far_or_from_too_little_is_refused_in_a_sentence() -> None:

@@ -1,6 +1,6 @@
 """The thesis's speedups and its study of hyper-parameters, from the run folders that its raw files become.
 
-Collected only where the raw files lie, in the folder that THESIS_DATA names or in ../shared/reference/thesis.
+Collected only where the raw files are, in the folder that THESIS_DATA names or in ../shared/reference/thesis.
 """
 
 import json
@@ -45,13 +45,13 @@ def test_the_published_speedups_and_efficiencies(thesis: Selection) -> None:
     assert round(smaller["speedup"], 3) == 1.587
 
 
-def test_the_headline_is_batch_64_and_the_raw_one_stands_beside_it(thesis: Selection) -> None:
+def test_the_headline_is_batch_64_and_the_raw_one_is_next_to_it(thesis: Selection) -> None:
     found = find(thesis, base="gpu1-r/1", margin=0.025)
     row = next(row for row in rows_of(found, "Speedup at equal accuracy") if row["np"] == 2)
-    assert row["by"] == "a batch of 128 (64 a rank)"
+    assert row["by"] == "a batch of 128 (64 per rank)"
     assert row["speedup at equal accuracy"] == pytest.approx(1.58, abs=0.01)
     assert row["raw speedup"] == pytest.approx(1.79, abs=0.01)
-    assert "equal accuracy is not shown within 0.5 points, nearest: a batch of 128 (64 a rank)" in find(thesis).answer
+    assert "equal accuracy is not shown within 0.5 points, nearest: a batch of 128 (64 per rank)" in find(thesis).answer
 
 
 def test_the_cpu_as_the_base(thesis: Selection) -> None:

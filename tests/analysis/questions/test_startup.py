@@ -1,4 +1,4 @@
-"""What starting the ranks costs: parts and sums by hand, one machine told from others, sites that no table knows."""
+"""What starting the ranks costs: parts and sums by hand, which machines are the same, sites missing in the table."""
 
 import json
 from collections.abc import Sequence
@@ -122,7 +122,7 @@ def test_what_disturbs_times_is_left_out_and_what_is_not_known_too(tmp_path: Pat
     write_made_run(tmp_path / "metered", world=world(), totals={"launch_seconds": 99.0}, seed=3, traces=[trace])
     write_made_run(tmp_path / "clocks", world=world(), totals={"launch_seconds": NotRecorded("clocks differ")}, seed=4)
     write_made_run(tmp_path / "unknown", world=NotRecorded("lost"), totals=known, seed=5)
-    queue = {**known, "queue_seconds": NotRecorded("not told")}
+    queue = {**known, "queue_seconds": NotRecorded("not reported")}
     write_way(tmp_path, "slurm", [10.0], ranks=world("srun"), totals=queue)
     rows = starts_of(find(load_runs([tmp_path])))
     assert (rows["local"]["n"], rows["local"]["range of launch"]) == (2, "4.25 to 4.50")
@@ -200,7 +200,7 @@ def test_every_command_takes_any_site(command: str, many_sites: Path, capsys: py
     assert shown.err == ""
     if command == "clouds":
         assert "my-cluster is not in the table of sites: its machine and price are not known" in shown.out
-        assert "site not in the table" in shown.out and "owned: no price an hour" in shown.out
+        assert "site not in the table" in shown.out and "owned: no price per hour" in shown.out
 
 
 def test_the_report_takes_any_site(many_sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,12 +217,12 @@ def test_a_table_of_ones_own_prices_such_a_site(many_sites: Path, capsys: pytest
         'source = "its page"\nprices = [{ date = 2026-01-01, usd_per_hour = 36.0, terms = "x", source = "y" }]\n'
     )
     assert main(["clouds", str(many_sites / "runs"), "--table", str(table), "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    (costs,) = [one["rows"] for one in told["tables"] if one["title"] == "Costs (medians)"]
-    of_site = [row["$ a run"] for row in costs if row["site"] == "my-cluster" and "np 1" in row["experiment"]]
+    shown = json.loads(capsys.readouterr().out)
+    (costs,) = [one["rows"] for one in shown["tables"] if one["title"] == "Costs (medians)"]
+    of_site = [row["$ per run"] for row in costs if row["site"] == "my-cluster" and "np 1" in row["experiment"]]
     assert of_site == [pytest.approx((10 + 101 + 4 + 1) / 100)] * 2
-    assert not any(note.startswith("my-cluster is not") for note in told["notes"])
-    assert any(note.startswith("Ünï cörn xx") for note in told["notes"])
+    assert not any(note.startswith("my-cluster is not") for note in shown["notes"])
+    assert any(note.startswith("Ünï cörn xx") for note in shown["notes"])
 
 
 def test_runs_are_moved_to_any_site_but_a_misspelt_one(tmp_path: Path) -> None:

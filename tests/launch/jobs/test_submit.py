@@ -74,7 +74,7 @@ def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
         (["--runs-folder", "a\nb", "--", "torch_impl/train.py"], "a word of several lines"),
         (["--nodes", "2", "--", "torch_impl/train.py"], "local is one machine. Received: --nodes 2"),
         (["--site", "hosts", "--", "torch_impl/train.py"], "the site names no hosts. Received: hosts. Write them"),
-        (["--site", "slurm", "--", "experiment", "starts"], "no run of the experiment fits into the job"),
+        (["--site", "slurm", "--", "experiment", "startup"], "no run of the experiment fits into the job"),
         (["--site", "aws-g4dn", "--", "torch_impl/train.py", "--recipe=../x.toml"], "cannot read the recipe"),
         (["--", "experiment"], "the experiment has no name"),
         (["--", "experiment", "smokes"], "cannot read the experiment"),
