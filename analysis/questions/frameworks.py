@@ -129,25 +129,20 @@ def pairs_of(cells: Sequence[Cell]) -> tuple[list[tuple[Cell, Cell]], list[Cell]
 
     Cells of equal settings first; then those of the same model, data set and np that are left alone with each other.
     """
-    bases = [cell for cell in cells if cell.framework == BASE]
-    others = [cell for cell in cells if cell.framework == OTHER]
+    places = {BASE: 0, OTHER: 1}
+    alone = sorted(cells, key=lambda cell: places.get(cell.framework, len(places)))
     pairs: list[tuple[Cell, Cell]] = []
     for key in (_all_settings, _place):
-        waiting: dict[Hashable, list[Cell]] = defaultdict(list)
-        for cell in others:
-            waiting[key(cell)].append(cell)
-        crowd: dict[Hashable, int] = defaultdict(int)
-        for cell in bases:
-            crowd[key(cell)] += 1
-        for base in list(bases):
-            if len(found := waiting[key(base)]) == 1 and crowd[key(base)] == 1:
-                pairs.append((base, found[0]))
-                bases.remove(base)
-                others.remove(found[0])
+        groups: dict[Hashable, list[Cell]] = defaultdict(list)
+        for cell in alone:
+            if cell.framework in places:
+                groups[key(cell)].append(cell)
+        found = [(group[0], group[1]) for group in groups.values() if [one.framework for one in group] == [*places]]
+        pairs += found
+        paired = {id(cell) for pair in found for cell in pair}
+        alone = [cell for cell in alone if id(cell) not in paired]
     order = {id(cell): number for number, cell in enumerate(cells)}
-    pairs.sort(key=lambda pair: min(order[id(cell)] for cell in pair))
-    ours = [cell for cell in cells if cell.framework not in (BASE, OTHER)]
-    return pairs, [*bases, *others, *ours]
+    return sorted(pairs, key=lambda pair: min(order[id(cell)] for cell in pair)), alone
 
 
 def _all_settings(cell: Cell) -> Hashable:

@@ -107,10 +107,8 @@ def _has_times(cell: Cell) -> bool:
 
 def side_by_side(cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells with those of one experiment next to each other, CPU before GPU."""
-    order: dict[tuple[str, ...], int] = {}
-    for cell in cells:
-        order.setdefault(_experiment(cell), len(order))
-    return sorted(cells, key=lambda cell: (order[_experiment(cell)], cell.first.device))
+    experiments = list(dict.fromkeys(map(_experiment, cells)))
+    return sorted(cells, key=lambda cell: (experiments.index(_experiment(cell)), cell.first.device))
 
 
 def _experiment(cell: Cell) -> tuple[str, ...]:
@@ -220,8 +218,8 @@ def _draw_epochs(ax: Axes, cell: Cell, curves: Sequence[NDArray[np.float64]]) ->
     style = framework_style(cell.framework)
     for seconds in curves:
         ax.plot(np.arange(1, len(seconds) + 1), seconds, color=style["color"], linewidth=0.7, alpha=0.5)
-    longest = max(len(seconds) for seconds in curves)
-    median = [np.median([seconds[epoch] for seconds in curves if len(seconds) > epoch]) for epoch in range(longest)]
+    median = pd.DataFrame(curves).median()  # of runs that ended early, over those that were still training
+    longest = len(median)
     ax.plot(range(1, longest + 1), median, linewidth=1.8, color=style["color"], linestyle=style["linestyle"],
             marker=style["marker"], markersize=4, markevery=max(1, longest // 10))  # fmt: skip
     ax.set_title(f"{wrapped(cell.name, width=34)}\nn = {len(curves)}", fontsize=8)

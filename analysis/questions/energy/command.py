@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -132,10 +132,7 @@ def _base(names: Sequence[str], wanted: str | None) -> str:
 
 def _unmeasured(runs: pd.DataFrame) -> list[str]:
     """Return what was not measured and why, once for all runs that share it."""
-    runs_of: dict[str, int] = defaultdict(int)
-    for one in runs_in(runs):
-        for line in _reasons(one):
-            runs_of[line] += 1
+    runs_of = Counter(line for one in runs_in(runs) for line in _reasons(one))
     return [f"{line} ({count} run{'s' * (count > 1)})" for line, count in runs_of.items()]
 
 
@@ -168,7 +165,7 @@ def _energy_table(cells: Mapping[str, Cell], *, base: str) -> Table:
             [name, len(runs), _mean([energy_of(one).seconds for one in runs]), float(np.mean(joules)), min(joules),
              max(joules), used[name], mean_of(runs, "joules", used=False), every[name],
              _mean(values_of(runs, "joules_above_idle")), _mean([joules_per_epoch(one, epochs=epochs) for one in runs]),
-                 _mean([images_per_joule(one, epochs=epochs) for one in runs]),             covered(runs)]
+             _mean([images_per_joule(one, epochs=epochs) for one in runs]), covered(runs)]
         )  # fmt: skip
     formats = dict.fromkeys([*headings[3:6], "J, all devices", "J above idle", "J per epoch"], ".5g")
     formats |= {"n": "d", "seconds": ".1f", "/ base": ".4f", "/ base of all": ".4f", "images per J": ".4g"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -290,19 +291,19 @@ def _wrapped(name: str) -> str:
 
 def _parts(records: Sequence[EnergyRecord]) -> dict[str, float]:
     """Return device, idle ones marked and last -> mean joules of the counted phases."""
-    parts: dict[str, list[float]] = {}
     devices = [device for record in records for device in counted_devices(record)]
-    for device in sorted(devices, key=lambda device: not device.used):
-        name = device.name if device.used else device.name + _IDLE
-        parts.setdefault(name, []).append(device.joules or 0.0)
-    return {name: sum(joules) / len(records) for name, joules in parts.items()}
+    devices.sort(key=lambda device: not device.used)
+    names = [device.name if device.used else device.name + _IDLE for device in devices]
+    joules = pd.Series([device.joules or 0.0 for device in devices], index=names, dtype=float)
+    return _sums(joules / len(records))
 
 
 def _by_kind(parts: dict[str, float]) -> dict[str, float]:
     """Return the sums of all devices of a kind, idle ones apart."""
-    sums: dict[str, float] = {}
-    for name, joules in parts.items():
-        device = name.removesuffix(_IDLE)
-        key = kind_of(device) + name.removeprefix(device)
-        sums[key] = sums.get(key, 0.0) + joules
-    return sums
+    devices = {name: name.removesuffix(_IDLE) for name in parts}
+    return _sums(pd.Series(parts).rename(lambda name: kind_of(devices[name]) + name.removeprefix(devices[name])))
+
+
+def _sums(values: pd.Series) -> dict[str, float]:
+    """Return label -> the sum of its values, in the order in which labels come."""
+    return {str(label): float(total) for label, total in values.groupby(level=0, sort=False).sum().items()}

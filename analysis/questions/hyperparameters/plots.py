@@ -159,10 +159,8 @@ def _draw_curves(ax: Axes, curves: dict[str, Any], style: dict[str, Any]) -> Non
     if len(values) > 1:
         for curve in values:
             ax.plot(np.arange(1, len(curve) + 1), curve, color=style["color"], linewidth=0.5, alpha=0.4)
-    epochs = max(len(curve) for curve in values)
-    # Of runs that ended early, the median is over those that were still training.
-    median = [float(np.median([curve[epoch] for curve in values if len(curve) > epoch])) for epoch in range(epochs)]
-    ax.plot(range(1, epochs + 1), median, linewidth=1.2, markevery=max(1, epochs // _MARKS), **style)
+    median = pd.DataFrame(values).median()  # of runs that ended early, over those that were still training
+    ax.plot(median.index + 1, median, linewidth=1.2, markevery=max(1, len(median) // _MARKS), **style)
 
 
 def _draw_times(ax: Axes, points: Sequence[SweepPoint]) -> None:

@@ -153,14 +153,14 @@ def _fitted(model: Model, ranks: Numbers, seconds: Numbers, work: Work) -> Fit:
 
 def held_out(model: Model, ranks: Sequence[int], seconds: Sequence[float], work: Work) -> HeldOut | None:
     """Fit to all but the most ranks and predict those; None if too few numbers of ranks are left."""
+    sizes, times = np.array(ranks), np.array(seconds, dtype=float)
     most = max(ranks)
-    fewer = [(p, value) for p, value in zip(ranks, seconds, strict=True) if p < most]
-    found = fit(model, [p for p, _ in fewer], [value for _, value in fewer], work) if fewer else None
+    fewer = sizes < most
+    found = fit(model, sizes[fewer].tolist(), times[fewer].tolist(), work)
     if found is None:
         return None
-    measured = float(np.median([value for p, value in zip(ranks, seconds, strict=True) if p == most]))
-    error = float(found.seconds([most])[0]) / measured - 1
-    return HeldOut(fitted_to=max(p for p, _ in fewer), ranks=most, error=error)
+    error = float(found.seconds([most])[0] / np.median(times[~fewer])) - 1
+    return HeldOut(fitted_to=int(sizes[fewer].max()), ranks=most, error=error)
 
 
 def farthest(ranks: Sequence[int]) -> int:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import matplotlib
@@ -88,10 +88,7 @@ def _series(studies: Sequence[Study]) -> list[_Series]:
             if points:
                 found.append(_Series(study, kind, points, _label(study, points, kind), _style(study, kind), 0.0))
     middle = (len(found) - 1) / 2
-    return [
-        _Series(one.study, one.kind, one.points, one.label, one.style, _DODGE * (number - middle))
-        for number, one in enumerate(found)
-    ]
+    return [replace(one, shift=_DODGE * (number - middle)) for number, one in enumerate(found)]
 
 
 def _label(study: Study, points: Sequence[Point], kind: Kind) -> str:
@@ -122,7 +119,8 @@ def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time) -> P
             for found in fits:
                 _draw_fit(ax, found, per_device=per_device)
             _draw_axes(ax, series, fits, per_device=per_device)
-        figure.legend(*_legend(left), loc="outside lower center", ncols=3)
+        once = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
+        figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=3)
         figure.suptitle(
             f"Speedup over {over}, {time.title}: {run.model}, {run.data_set}, {n} runs each\n"
             "all runs, median and 95 % interval; next to a point: accuracy not shown to be the base's",
@@ -151,10 +149,9 @@ def _plot_machines(studies: Sequence[Study], time: _Time) -> Plot:
             ax.xaxis.set_major_formatter(ScalarFormatter())
         figure.legend(loc="outside lower center", ncols=4)
         run = studies[0].base.first
-        counts = sorted(len(row.values) for _, of_row in rows for row in of_row)
         figure.suptitle(
             f"Speed against another machine, {time.title}: {run.model}, {run.data_set}\n"
-            f"n = {counts[0]} to {counts[-1]} runs each"
+            f"{n_words(len(row.values) for _, of_row in rows for row in of_row)} runs each"
         )
     headings = ["framework", "model, data set, np", "run", f"{time.title}, s", "median of the base / this"]
     data = Table(f"Speed, {time.title}", headings, values, {headings[3]: ".6g", headings[4]: ".4g"})
@@ -263,12 +260,6 @@ def _draw_axes(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *,
         ax.set_ylabel(ax.get_ylabel() + " (logarithmic)")
     else:
         ax.set_ylim(bottom=0)
-
-
-def _legend(ax: Axes) -> tuple[list[Any], list[str]]:
-    handles, labels = ax.get_legend_handles_labels()
-    once = dict(zip(labels, handles, strict=True))
-    return list(once.values()), list(once)
 
 
 def _data(series: Sequence[_Series], time: _Time) -> Table:
