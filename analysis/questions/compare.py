@@ -35,7 +35,7 @@ SUBJECTS = {
 }
 # Of the machine, by the start of the field's name.
 _OF_MACHINE = {"packages": "versions", "python": "versions", "source_revision": "source", "variables": "variables"}
-# Settings and source say what the command does; Open MPI's daemon numbers every run anew.
+# Settings and source say what the command does; Open MPI's daemon gives every run a new number.
 _LEFT_OUT = ("command", "variables.OMPI_MCA_orte_", "variables.OMPI_MCA_ess_")
 _ALL_HASHES = {**HASHES, "final_weights": "final weights"}
 _ABSENT = "absent"
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def find(selection: Selection) -> Finding:
-    """Compare two runs; for any other number the answer says that two are needed."""
+    """Compare two runs; for any other number the answer is that two are needed."""
     question = "What is different about these two runs?"
     if len(selection.runs) != 2:
         answer = f"Two runs are compared, and there are {len(selection.runs)}."

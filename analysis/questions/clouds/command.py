@@ -38,7 +38,7 @@ from common.errors import UserError
 from common.sites.table import SITES_FILE, Sites, read_sites
 
 BASES = ("cte-power", "local")  # by which others are divided, the first that has runs
-MOST_SENTENCES = 3  # experiments that the answer speaks of one by one
+MOST_SENTENCES = 3  # experiments that the answer names one by one
 
 
 def add_command(commands: Any) -> None:
@@ -179,7 +179,7 @@ def _notes(every: Sequence[SiteComparison], compared: Sequence[SiteComparison]) 
     notes = [f"{one.label}: only on {next(iter(one.cells))}, nothing to compare with" for one in alone if compared]
     if any(len(one.bases) > 1 for one in compared):
         notes.append(
-            "the base site has several kinds of machine: cells elsewhere are divided by the one with the same device, "
+            "the base site has several kinds of machine: cells elsewhere are divided by the one with the same device "
             "if there is one, others by the first"
         )
     return [

@@ -7,7 +7,7 @@ from itertools import combinations
 from analysis.output.tables import Cell, Table
 from common.sites.table import Cpu, Gpu, Price, Site, Sites
 
-# Held against each other in the article (memory alone) and in the report.
+# Compared in the article (memory alone) and in the report.
 PUBLISHED_PAIRS = (("v100", "m60"), ("gtx-1080-ti", "i7-7700k"))
 GIGA_IN_TERA = 1000.0
 OWNED = "owned: no price per hour"
@@ -51,7 +51,7 @@ def machine_tables(sites: Sites, *, names: Collection[str]) -> list[Table]:
 
     Args:
         sites: the table of sites.
-        names: of sites, whose GPUs are held against each other, the first against those after it.
+        names: of sites, whose GPUs are compared with each other, the first with those after it.
     """
     machines: dict[str, Machine] = {**sites.gpus, **sites.cpus}
     of_sites = list(dict.fromkeys(gpu for name in names if name in sites.sites and (gpu := sites[name].gpu)))
@@ -132,9 +132,9 @@ def _described(price: Price | None) -> str:
 
 
 def break_even_table(sites: Sites, *, on: date | None) -> Table:
-    """Return for every pair of priced sites how many times faster the dearer one has to be to be worth its price.
+    """Return for every pair of priced sites how many times faster the more expensive one must be to be worth its price.
 
-    x = price of a node of the one / price of a node of the other, and the same for a GPU of each.
+    x = price of a node of one site / price of a node of the other, and the same per GPU.
     """
     prices = {name: price.usd_per_hour for name, site in sites.sites.items() if (price := site.price(on=on))}
     headings = ["this site", "against", "a node has to be faster, times", "a GPU has to be faster, times"]

@@ -153,7 +153,7 @@ def _slower(
     found = ratio({pair: values[pair] for pair in pairs}, {pair: others[pair] for pair in pairs})
     if found is None:
         return ""
-    # Times of different experiments are no sample of one population: only their pairs are compared.
+    # Times of different experiments are not a sample of one population: only their pairs are compared.
     paired = found.method == "paired by seed"
     times = found.estimate if paired else math.exp(fmean(math.log(values[one] / others[one]) for one in pairs))
     interval = shown_interval(found.interval, ".2f") if paired else None

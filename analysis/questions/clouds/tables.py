@@ -1,4 +1,4 @@
-"""Tables of sites compared: times and accuracies, money, energy, and whether a dearer site was worth its price."""
+"""Tables of sites compared: times and accuracies, money, energy, and whether a more expensive site paid off."""
 
 from collections.abc import Sequence
 
@@ -110,7 +110,7 @@ def energy_tables(compared: Sequence[SiteComparison], *, base: str) -> list[Tabl
 
 
 def worth_tables(compared: Sequence[SiteComparison], *, pricing: Pricing) -> list[Table]:
-    """Return whether a dearer site was fast enough for its price, for every pair of priced sites with timed runs."""
+    """Return for every pair of priced sites with timed runs whether the more expensive one was worth its price."""
     headings = ["experiment", "dearer site", "against", "worth it if faster than, times", "measured, times",
                 "95 % interval", "verdict"]  # fmt: skip
     rows: list[list[tables.Cell]] = []

@@ -27,9 +27,9 @@ class TargetSite:
     """Another site.
 
     Attributes:
-        compute: times the operations a second of the one measured.
-        bandwidth: bytes a second of its network; None: not known.
-        node: GPUs of a node; up to these ranks nothing goes over the network.
+        compute: operations per second relative to the measured site.
+        bandwidth: bytes per second of its network; None: not known.
+        node: GPUs of a node; up to this many ranks nothing is sent over the network.
     """
 
     name: str

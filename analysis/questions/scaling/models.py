@@ -5,7 +5,7 @@ Both are linear in unknowns that cannot be negative, so non-negative least squar
     Amdahl (1967)      T(p) = T1 (s + (1 - s) / p)                                            unknown: T1 s, T1 (1 - s)
     compute, exchange  T(p) = images c / p + updates (2 (p - 1) l + 2 (p - 1) / p bytes / b)  unknown: c, l, 1 / b
 
-p ranks, s the serial share, c compute seconds of an image on one rank, l seconds of latency and b bytes a second of
+p ranks, s the serial share, c compute seconds of an image on one rank, l seconds of latency and b bytes per second of
 each of a ring all-reduce's 2 (p - 1) passes, which move 2 (p - 1) / p times the bytes of all gradients through each
 rank (Patarasuk and Yuan 2009). Updates: images / batch; the batch grows with p in weak scaling and stays in strong.
 """
@@ -207,8 +207,8 @@ def adapted(found: Fit, *, compute: float, bandwidth: float | None) -> Fit:
 
     Args:
         found: on this one.
-        compute: how many times as many operations a second the other has.
-        bandwidth: bytes a second of its network; None: as fitted.
+        compute: operations per second of the other machine relative to this one.
+        bandwidth: bytes per second of its network; None: as fitted.
     """
     assert found.model is EXCHANGE, "Amdahl's law does not separate compute from exchange"
     per_image, latency, per_byte = found.values

@@ -234,7 +234,7 @@ def test_no_joules_at_all_are_no_trouble(tmp_path: Path) -> None:
     assert base is None and other is None
 
 
-def test_a_processor_and_a_gpu_have_bases_of_their_own(tmp_path: Path) -> None:
+def test_a_processor_and_a_gpu_have_separate_bases(tmp_path: Path) -> None:
     for site, factor in (("cte-power", 1), ("aws-p3-8xlarge", 2)):
         write_site(tmp_path / "gpu", site, [10.0 * factor, 11.0 * factor], world=make_world("cuda:0"))
         write_site(tmp_path / "cpu", site, [300.0 * factor, 310.0 * factor])
@@ -310,7 +310,7 @@ def test_bad_input_is_one_line(
     assert len(error) == 1 and words in error[0]
 
 
-def test_runs_are_moved_to_a_known_site_only(tmp_path: Path) -> None:
+def test_runs_are_assigned_to_a_known_site_only(tmp_path: Path) -> None:
     write_site(tmp_path, "local", [100.0])
     with pytest.raises(UserError, match="Did you mean cte-power"):
         assigned(load_runs([tmp_path]), f"{tmp_path}=cte-powr", sites=SITES)
@@ -325,7 +325,7 @@ def test_plots_show_every_run(tmp_path: Path) -> None:
     assert min(row[2] for row in cost.data.rows) == pytest.approx((2 * 98 + 15) / 3600 * 12.24)
 
 
-def test_places_of_one_site_are_told_apart(tmp_path: Path) -> None:
+def test_machines_of_one_site_are_distinguished(tmp_path: Path) -> None:
     write_site(tmp_path / "gpu", "cte-power", [10.0, 11.0], world=make_world("cuda:0"))
     write_site(tmp_path / "cpu", "cte-power", [300.0, 310.0])
     (plot,) = find(load_runs([tmp_path])).plots

@@ -147,7 +147,7 @@ def test_the_plot_has_both_runs(tmp_path: Path) -> None:
     assert len(plot.data.rows) == 8
 
 
-def test_without_epochs_there_is_no_plot_and_it_says_so(tmp_path: Path) -> None:
+def test_without_epochs_there_is_no_plot_but_a_note(tmp_path: Path) -> None:
     folders = [write_made_run(tmp_path / name) for name in ("first", "second")]
     for folder in folders:
         (folder / "epochs.jsonl").write_text("")
@@ -168,7 +168,7 @@ def test_other_than_two_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
     assert find(load_runs([first])).answer == "Two runs are compared, and there are 1."
 
 
-def test_a_published_result_can_stand_beside_a_run(tmp_path: Path) -> None:
+def test_a_published_result_can_be_compared_with_a_run(tmp_path: Path) -> None:
     published = [run for run in published_runs(["pydtnn"]) if run.folder.name == "pydtnn-mnist"]
     found = find(load_runs([write_made_run(tmp_path / "first")], added=published))
     assert "pydtnn-mnist (published) has no hashes" in found.answer

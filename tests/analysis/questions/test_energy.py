@@ -87,7 +87,7 @@ def test_energy_by_device_and_phase(tmp_path: Path) -> None:
     assert rows["PyTorch, mlp, synthetic, np 2", "gpu1"]["used"] == "yes"
 
 
-def test_what_was_not_measured_is_said_and_not_compared(tmp_path: Path) -> None:
+def test_what_was_not_measured_is_reported_and_not_compared(tmp_path: Path) -> None:
     write_runs(tmp_path)
     trace = make_trace(PHASES, {"gpu0": GPU}, not_measured={"cpu0": "Permission denied"})
     write_made_run(
@@ -170,7 +170,7 @@ def test_a_damaged_trace_is_named_and_left_out(tmp_path: Path, capsys: pytest.Ca
     assert "is not a valid power trace" in capsys.readouterr().err
 
 
-def test_without_metered_runs_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_metered_runs_the_answer_is_how_to_meter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_made_run(tmp_path / "r1")
     assert main(["energy", str(tmp_path), "--format", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)

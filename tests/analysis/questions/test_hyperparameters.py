@@ -136,7 +136,7 @@ def test_the_share_of_validation_samples_by_hand() -> None:
     assert [plot.name for plot in found.plots] == ["hyperparameters-validation"]
 
 
-def test_runs_whose_share_is_not_recorded_stand_under_their_names() -> None:
+def test_runs_whose_share_is_not_recorded_are_listed_by_name() -> None:
     unknown = NotRecorded("an example")
     runs = [
         made_run(name, seconds=20.0, validation=seconds, data=unknown, config=unknown, hashes=unknown)
@@ -147,7 +147,7 @@ def test_runs_whose_share_is_not_recorded_stand_under_their_names() -> None:
     assert any("not recorded: they are listed by name" in note for note in found.notes)
 
 
-def test_a_share_that_differs_beside_the_resolution_is_flagged() -> None:
+def test_a_share_that_differs_with_the_resolution_is_flagged() -> None:
     found = find(
         select(
             trial(8, SMALL, 2.0, [0.5, 0.6], samples=(5760, 640)), trial(8, LARGE, 4.0, [0.5, 0.6], samples=(6336, 64))

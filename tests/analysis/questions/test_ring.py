@@ -103,7 +103,7 @@ def test_the_table_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 17 * 9
 
 
-def test_of_many_ranks_people_are_shown_some_passes_and_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_many_ranks_text_shows_some_passes_and_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert selected_passes(9) == [0, 1, 4, 8, 9, 16]
     assert main(["ring", "--ranks", "9", "--format", "text"]) == 0
     shown = capsys.readouterr().out

@@ -55,7 +55,7 @@ def test_speedup_and_efficiency_by_hand_with_the_base_in_words() -> None:
     assert means[1]["speedup"] == pytest.approx(100 / 55) and means[1]["efficiency"] == pytest.approx(100 / 110)
 
 
-def test_strong_and_weak_are_named_and_both_may_hang_on_one_base() -> None:
+def test_strong_and_weak_are_named_and_both_may_share_one_base() -> None:
     found = find(
         select(
             runs_of(100.0, "one", global_batch=64),
@@ -123,7 +123,7 @@ def test_the_headline_is_the_fastest_of_the_same_accuracy_and_the_raw_one_is_nex
     assert any("global batch 256: accuracy 71.5 %" in flag for flag in found.flags)
 
 
-def test_where_sameness_is_not_shown_the_smallest_margin_that_would_do_is_reported() -> None:
+def test_where_equal_accuracy_is_not_shown_the_smallest_sufficient_margin_is_reported() -> None:
     wide = [0.77, 0.83, 0.79, 0.81, 0.8, 0.78, 0.82]
     selection = select(runs_of(100.0, "one", accuracies=wide), runs_of(60.0, "two", ranks=2, accuracies=wide[::-1]))
     found = find(selection)
@@ -197,7 +197,7 @@ def test_names_pick_some_runs_of_a_cell_as_the_base() -> None:
         ("fast", "several cells can be the base"),
     ],
 )
-def test_a_base_that_is_none_or_several_is_one_line(base: str, words: str) -> None:
+def test_an_unknown_or_ambiguous_base_is_an_error_of_one_line(base: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         find(machines(), base=base)
 
@@ -281,7 +281,7 @@ def test_how_far_a_projection_may_go(ranks: list[int], most: int) -> None:
     assert farthest(ranks) == most
 
 
-def test_a_projection_holds_the_truth_and_none_goes_too_far() -> None:
+def test_a_projection_contains_the_truth_and_is_limited() -> None:
     random = np.random.default_rng(5)
     ranks = [p for p in (1, 2, 4, 8) for _ in range(5)]
     seconds = [true_seconds(p) * random.lognormal(sigma=0.01) for p in ranks]
@@ -341,7 +341,7 @@ def test_runs_are_projected_and_marked_as_such_in_table_and_plot() -> None:
     assert not any("projection" in text.get_text() for text in found.plots[0].figure.legends[0].get_texts())
 
 
-def test_a_projection_from_single_runs_says_that_its_interval_does_not_hold_their_noise() -> None:
+def test_a_projection_from_single_runs_notes_that_its_interval_lacks_their_noise() -> None:
     alone = [made_run(f"np{p}", seconds=true_seconds(p), ranks=p) for p in (1, 2, 4, 8)]
     assert any("only one run on 1, 2, 4, 8 ranks" in note for note in find(select(alone)).notes)
     assert not any("only one run" in note for note in find(select(scaled(1, 2, 4, 8))).notes)

@@ -62,7 +62,7 @@ def test_the_cpu_as_the_base(thesis: Selection) -> None:
     assert gpus and not any(row["efficiency"] for row in gpus)
 
 
-def test_one_time_in_a_record_changes_the_table(folder: Path, tmp_path: Path) -> None:
+def test_changing_one_time_in_a_record_changes_the_table(folder: Path, tmp_path: Path) -> None:
     for name in ("gpu1-r1", "gpu1-r2", "gpu2-r1", "gpu2-r2"):
         shutil.copytree(folder / name, tmp_path / name)
     before = rows_of(find(load_runs([tmp_path])), "The same of means")[1]["speedup"]

@@ -71,7 +71,7 @@ def test_parts_by_hand(tmp_path: Path) -> None:
     assert slurm["range of sum"] == f"{3 + 1.75 + 11 + 19 * 0.99:.2f} to {3 + 2.5 + 11 + 20.2 * 0.99:.2f}"
 
 
-def test_the_answer_says_it(tmp_path: Path) -> None:
+def test_the_answer_names_the_launch_methods(tmp_path: Path) -> None:
     write_three_ways(tmp_path)
     found = find(load_runs([tmp_path]))
     assert "takes 0.99 times as long on slurm as on local (95 % interval 0.99 to 0.99, 6 pairs)." in found.answer
@@ -145,7 +145,7 @@ def test_older_runs_show_nothing_of_it(tmp_path: Path) -> None:
     assert not any(note.startswith("queue:") for note in found.notes)
 
 
-def test_ways_on_one_site_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_launch_methods_on_one_site_are_distinguished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for framework in ("keras", "torch"):
         for launcher, ranks in (("horovodrun", 2), ("mpirun", 2), ("none", 1)):
             one = make_world(*["cpu"] * ranks, launcher=launcher, controller="mpi" if ranks == 2 else "none")
@@ -210,7 +210,7 @@ def test_the_report_takes_any_site(many_sites: Path, capsys: pytest.CaptureFixtu
     assert "my-cluster" in page and "What starting the ranks costs" in page and "Where the time goes" in page
 
 
-def test_a_table_of_ones_own_prices_such_a_site(many_sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_custom_table_prices_such_a_site(many_sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = many_sites / "mine.toml"
     table.write_text(
         '[launch]\ntitle = "how jobs are started there"\n[sites.my-cluster]\ntitle = "mine"\nkind = "rented"\n'
