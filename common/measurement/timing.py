@@ -92,6 +92,22 @@ def process_age() -> float:
         return time.time() - psutil.Process().create_time()
 
 
+def process_start() -> float:
+    """Return when this process was started, in seconds since 1970, to a tick of the kernel's clock.
+
+    Two clocks are read one after the other. On a busy machine this process may have to wait in between, so the reading
+    that took the shortest time counts.
+    """
+
+    def reading() -> tuple[float, float]:
+        before = time.time()
+        age = process_age()
+        after = time.time()
+        return after - before, after - age
+
+    return min(reading() for _ in range(3))[1]
+
+
 def timed(items: Iterator[Item], timer: Timer) -> Iterator[Item]:
     """Yield the items; add the seconds of waiting for each of them to the timer."""
     while True:

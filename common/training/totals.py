@@ -1,11 +1,10 @@
 """The totals of a run, from the records of its epochs."""
 
 import os
-import time
 from collections.abc import Iterable, Sequence
 
 from common.measurement.metrics import images_per_second
-from common.measurement.timing import process_age
+from common.measurement.timing import process_start
 from common.run_folder.records import EpochRecord, NotRecorded, Totals
 from common.run_folder.start_times import launch_seconds, queue_seconds
 from common.training.measured import Measured
@@ -42,7 +41,7 @@ def run_totals(setup: RunSetup, epochs: Sequence[EpochRecord], *, test: Measured
         first_epoch_seconds=epochs[0].training_seconds if epochs else None,
         steady_images_per_second=_throughput(setup, epochs[1:]),
         queue_seconds=queue_seconds(os.environ),
-        launch_seconds=launch_seconds(os.environ, process_began=time.time() - process_age()),
+        launch_seconds=launch_seconds(os.environ, process_began=process_start()),
     )
 
 

@@ -15,20 +15,18 @@ import horovod.tensorflow as hvd
 import keras
 import numpy as np
 
-from common.config import DeviceConfig, OptimizerConfig, config_from_dict
+from common.config import Config, DeviceConfig, config_from_dict
 from common.training.run_setup import prepare_run
 from keras_impl.data import ShardedData
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl import update_rules
 from keras_impl.optimizers import LearningRates, build_optimizer
-from tests.fake_ranks import alone
+from fake_ranks import alone
 
 hvd.init()
 model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
 rates = np.array([0.1, 0.05, 0.025])
-optimizer = build_optimizer(
-    model, OptimizerConfig(), learning_rates=rates, device=DeviceConfig(mixed_precision=True)
-)
+optimizer = build_optimizer(model, Config(device=DeviceConfig(mixed_precision=True)), learning_rates=rates)
 wrapped = DistributedOptimizer(optimizer)
 schedule = wrapped.inner_optimizer._learning_rate
 assert isinstance(schedule, LearningRates), schedule
@@ -67,7 +65,11 @@ print("right")
 
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed")
 def test_mixed_precision_is_wrapped_with_its_learning_rates_and_data_is_not_tuned() -> None:
-    variables = {"PYTHONPATH": str(ROOT), "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+    variables = {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env={**os.environ, **variables}, capture_output=True, text=True, timeout=200
     )

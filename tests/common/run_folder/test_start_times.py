@@ -12,7 +12,6 @@ import pytest
 from rule_workers import environment
 
 from common.distributed.communicator import launcher_of
-from common.measurement.timing import process_age
 from common.run_folder.records import NotRecorded
 from common.run_folder.start_times import launch_seconds, queue_seconds
 from common.utils.paths import ROOT
@@ -55,7 +54,7 @@ def test_a_start_before_its_command_is_not_recorded_but_for_a_tick_of_the_clock(
 
 def test_the_age_of_a_process_is_known_to_a_hundredth_of_a_second() -> None:
     before = time.time()
-    code = "import time; from common.measurement.timing import process_age; print(time.time() - process_age())"
+    code = "from common.measurement.timing import process_age
     made = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     assert before - 0.02 <= made <= time.time()
     assert 0 < process_age() < time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -92,8 +91,8 @@ import json, os, sys, time
 from pathlib import Path
 from common.distributed.communicator import launcher_of
 from common.run_folder.start_times import launch_seconds
-from common.measurement.timing import process_age
-launch = launch_seconds(os.environ, process_began=time.time() - process_age())
+from common.measurement.timing import process_start
+launch = launch_seconds(os.environ, process_began=process_start())
 Path(sys.argv[1]).write_text(json.dumps([launcher_of(os.environ), launch]))
 """
 
