@@ -14,9 +14,10 @@ def build_optimizer(model: nn.Module, settings: Config, *, learning_rates: np.nd
     Args:
         model: on its device.
         settings: of the run.
-        learning_rates: (updates,) of which the first is set here and the others by the loop, update by update.
+        learning_rates: (updates,) of which the first is set here and the others by the loop, update by update; empty
+            with `--epochs 0`.
     """
-    config, learning_rate = settings.optimizer, float(learning_rates[0])
+    config, learning_rate = settings.optimizer, float(learning_rates[0]) if len(learning_rates) else 0.0
     parameters, decay = model.parameters(), config.weight_decay
     if config.optimizer == "sgd":
         return torch.optim.SGD(
