@@ -190,7 +190,7 @@ def test_curves_are_those_of_every_update(folders: Path, name: str) -> None:
 def test_two_ordinary_runs_lie_beside_the_record(folders: Path, name: str) -> None:
     record = record_of(name, folders)
     assert record.runs == ["torch", "keras"]
-    assert sorted(path.name for path in (folders / name).iterdir()) == ["keras", "parity.json", "torch"]
+    assert sorted(path.name for path in (folders / name).iterdir()) == ["keras", "parity.json", "plots", "torch"]
     runs = [read_run(folders / name / run) for run in record.runs]
     assert [(run.state, run.record.framework, run.record.world.size) for run in runs] == [  # type: ignore[union-attr]
         ("finished", "torch", 2),
