@@ -1,6 +1,6 @@
-"""Batch normalisation with PyTorch's running statistics, as a Keras 3 layer.
+"""Batch normalization with PyTorch's running statistics, as a Keras 3 layer.
 
-Both frameworks normalise a training batch by its mean and its biased variance (divided by n), and an inference batch by
+Both frameworks normalize a training batch by its mean and its biased variance (divided by n), and an inference batch by
 the running statistics. They differ in what they remember: Keras averages the biased variance, PyTorch the unbiased one
 (divided by n - 1). Their defaults differ too: decay 0.99 and epsilon 1e-3 in Keras, 0.9 and 1e-5 in PyTorch.
 
@@ -60,7 +60,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
             Tensor of the shape of `inputs`.
         """
         if mask is not None:
-            raise ValueError("PyTorch's batch normalisation knows no mask. Received a mask for the layer's input.")
+            raise ValueError("PyTorch's batch normalization takes no mask. Received a mask for the layer's input.")
         if not (training and self.trainable) or self.frozen:
             return super().call(inputs, training=False)
 

@@ -51,8 +51,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
       retraced.
     - A `LossScaleOptimizer` is to be wrapped itself, not its inner optimizer: the average is then taken before the
       check for finite values, and an overflow on one rank makes all ranks skip the update. The other way round ranks
-      would wait for ever; inside a `tf.function` that is an error, and `check_compiled_model` finds it everywhere.
-    - Horovod's operations are no XLA operations: `jit_compile=True` is an error where there is more than one rank.
+      would wait forever; inside a `tf.function` that is an error, and `check_compiled_model` finds it everywhere.
+    - Horovod's operations are not XLA operations: `jit_compile=True` is an error where there is more than one rank.
     - A saved model names the plain class and loads without Horovod and without this module. To train on with several
       ranks, wrap the loaded `model.optimizer` and compile again.
 
@@ -61,7 +61,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
         op: `hvd.Average` or `hvd.Sum`.
         compression: "none", or "fp16": gradients travel, and are summed, as float16.
         groups: number of groups in which the gradients of a dtype travel. None: one allreduce for each tensor, which is
-            slower, and there to be compared with.
+            slower, and meant for comparison.
         backward_passes_per_step: number of gradients to average locally before an allreduce and an update; sets Keras'
             `gradient_accumulation_steps`, and works the same if that is set already. For the sum of the passes multiply
             the loss by their number.
@@ -75,16 +75,16 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
         The distributed optimizer.
 
     Raises:
-        TypeError: if `optimizer` is no Keras 3 optimizer.
+        TypeError: if `optimizer` is not a Keras 3 optimizer.
         ValueError: for an optimizer that is distributed already, options out of range or at odds with each other.
-        RuntimeError: if Horovod was not initialised.
+        RuntimeError: if Horovod was not initialized.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(f"Expected a Keras 3 optimizer. Received: {optimizer!r}")
     if isinstance(optimizer, _AveragingOptimizer):
         raise ValueError(f"The optimizer is distributed already. Received: {optimizer.name}")
     if not hvd.is_initialized():
-        raise RuntimeError("Horovod is not initialised: call `hvd.init()` before `DistributedOptimizer(...)`.")
+        raise RuntimeError("Horovod is not initialized: call `hvd.init()` before `DistributedOptimizer(...)`.")
     exchange = GradientExchange(
         name=f"DistributedOptimizer{next(_wrapped_so_far)}",
         op=op,
@@ -97,7 +97,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
     config = optimizer.get_config()
     rate = getattr(optimizer, "_learning_rate", None)
     if "learning_rate" in config and not isinstance(rate, keras.Variable):
-        config["learning_rate"] = rate  # a schedule or function: as it is, for not every function can be serialised
+        config["learning_rate"] = rate  # a schedule or function: as it is, for not every function can be serialized
     if backward_passes_per_step != 1:
         if config.get("gradient_accumulation_steps", 0) is not None or optimizer.built:
             raise ValueError(
@@ -121,15 +121,15 @@ def check_compiled_model(model: keras.Model) -> None:
         model: a compiled model.
 
     Raises:
-        ValueError: if its optimizer is not distributed, if a `LossScaleOptimizer` is wrapped round a distributed one,
+        ValueError: if its optimizer is not distributed, if a `LossScaleOptimizer` is wrapped around a distributed one,
             or if the model is compiled for XLA (which `jit_compile="auto"` does on a GPU).
     """
     optimizer = getattr(model, "optimizer", None)
     if isinstance(getattr(optimizer, "inner_optimizer", None), _AveragingOptimizer):
         raise ValueError(
-            "After an overflow the ranks would wait for each other for ever. Pass to `compile` "
-            "`optimizer=DistributedOptimizer(LossScaleOptimizer(...))`; to any other optimizer Keras adds a "
-            "LossScaleOptimizer of its own under the policy mixed_float16."
+            "After an overflow the ranks would wait for each other forever. Pass to `compile` "
+            "`optimizer=DistributedOptimizer(LossScaleOptimizer(...))`; to any other optimizer Keras adds its "
+            "own LossScaleOptimizer under the policy mixed_float16."
         )
     if not isinstance(optimizer, _AveragingOptimizer):
         raise ValueError(

@@ -61,7 +61,7 @@ class GradientExchange:
 
         Args:
             gradients: tensors, `IndexedSlices` or None, in the same order on all ranks.
-            variables: the variable of each gradient, to tell the local ones.
+            variables: the variable of each gradient, which identifies the local ones.
 
         Returns:
             The gradients in the same order; None stays None.

@@ -80,7 +80,7 @@ class TorchRule(keras.optimizers.Optimizer):
 
 
 def _dense(gradient: Any) -> Any:
-    """Turns TensorFlow's `IndexedSlices` (rows of an embedding) into the tensor they stand for; others pass."""
+    """Turns TensorFlow's `IndexedSlices` (rows of an embedding) into the dense tensor they represent; others pass."""
     if hasattr(gradient, "indices") and hasattr(gradient, "dense_shape"):
         import tensorflow as tf  # the only type of the kind is TensorFlow's
 
@@ -89,8 +89,9 @@ def _dense(gradient: Any) -> Any:
 
 
 def _float64(value: Any) -> Any:
-    """A scalar as float64 tensor. Python numbers must not pass through `cast`, which rounds them to float32 first.
+    """Return a scalar as a float64 tensor.
 
+    Python numbers must not pass through `cast`, which rounds them to float32 first.
     torch keeps learning rate and bias corrections as Python floats whatever the dtype of the weights; in float32 the
     difference 1 - 0.999 would already be wrong in its fifth digit.
     """
@@ -317,7 +318,7 @@ def export_state(
 
     Raises:
         TypeError: if the optimizer is not one of this module's.
-        ValueError: if it is not built, has another number of variables, or stands between two accumulated gradients.
+        ValueError: if it is not built, has another number of variables, or has accumulated part of an update only.
     """
     rule = _rule_of(optimizer, names=names)
     if rule.gradient_accumulation_steps and int(rule._iterations) % rule.gradient_accumulation_steps:

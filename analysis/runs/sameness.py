@@ -7,8 +7,8 @@ from common.config import Config, DataConfig, ModelConfig, OptimizerConfig, Sche
 from common.model.specs import BatchNorm, Dropout, model_spec
 from common.run_folder.records import DataRecord, Hashes, NotRecorded, Run, RunRecord, World
 
-# Settings that may differ: the global batch is compared instead of a rank's, and where the data lies and how an
-# evaluation is shared out changes no number.
+# Settings that may differ: the global batch is compared instead of the batch per rank; the data folder and how an
+# evaluation is divided among ranks change no number.
 _FREE = {"batch_size", "eval_batch_size", "data_folder", "validation"}
 _SUBJECTS: dict[str, Any] = {
     "data": DataConfig,
@@ -56,7 +56,7 @@ def unlike_by_nature(first: RunRecord, second: RunRecord) -> list[str]:
         )
     batches = [config.training.batch_size for config in configs]  # type: ignore[union-attr]
     if spec.holds(BatchNorm) and batches[0] != batches[1]:
-        reasons.append(f"BatchNorm saw other batches: {batches[0]} and {batches[1]} images of a rank")
+        reasons.append(f"BatchNorm saw other batches: {batches[0]} and {batches[1]} images per rank")
     return reasons
 
 

@@ -62,7 +62,7 @@ def make_spec(model: str) -> ModelSpec:
 
 
 def has_batch_norm(model: str) -> bool:
-    """Tell whether a model normalises over the batch."""
+    """Return whether a model normalizes over the batch."""
     return make_spec(model).holds(BatchNorm)
 
 

@@ -1,4 +1,4 @@
-"""What the two parity workers share: the jobs they are given, and what a rank does for each.
+"""What the two parity workers share: the jobs they are given, and what each rank does for them.
 
 A job is done by the trainer's own parts (data path, model, loss, optimizer, wrap, loop), many in one start of ranks.
 Rank 0 writes its arrays to `<results>/<job>.safetensors`; `launch.checks.parity` compares those of both frameworks.
@@ -99,7 +99,7 @@ def read_worker_settings(arguments: Sequence[str] | None) -> WorkerSettings:
 def do_jobs(
     settings: WorkerSettings, *, comm: Communicator, build_twin: BuildTwin, outputs: Outputs, leads: bool
 ) -> int:
-    """Do all jobs and write their results; return the exit code: 0, or 2 for what a user can mend.
+    """Do all jobs and write their results; return the exit code: 0, or 2 for a user error.
 
     Args:
         settings: the jobs.

@@ -28,7 +28,7 @@ class CheckpointSchedule:
         self._written_at = self._clock()
 
     def segment_starts(self, steps: int) -> None:
-        """Take the time of a segment of so many steps."""
+        """Start timing a segment of `steps` updates."""
         self._segment = steps, self._clock()
 
     def segment_ended(self) -> bool:

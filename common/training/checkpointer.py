@@ -35,7 +35,7 @@ class Checkpointer:
         self._schedule = None if minutes is None else CheckpointSchedule(minutes)
 
     def next_segment(self, steps_left: int) -> int:
-        """Return the updates until a checkpoint may be due: all that are left without `--checkpoint-minutes`."""
+        """Return the updates until a checkpoint may be due: without `--checkpoint-minutes`, all that remain."""
         if self._schedule is None:
             return steps_left
         with self._timed():
@@ -58,7 +58,7 @@ class Checkpointer:
                 self._schedule.written()
 
     def save_epoch(self, epoch: int, state: TrainingState) -> float:
-        """Write the checkpoint of a finished epoch; return the seconds spent on checkpoints since the epoch began.
+        """Write the checkpoint of a finished epoch; return the seconds spent on checkpoints since the epoch started.
 
         Raises:
             UserError: the weights differ between ranks, or the checkpoint cannot be written; on all ranks.

@@ -40,7 +40,7 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
 
 
 def epoch_line(setup: RunSetup, epochs: Sequence[EpochRecord]) -> str:
-    """Return the line of the last of these epochs, with the time left as the mean of all predicts it."""
+    """Return the line of the last of these epochs, with the remaining time estimated from the mean of all epochs."""
     record = epochs[-1]
     spent = [recorded_sum([epoch.training_seconds, epoch.validation_seconds]) for epoch in epochs]
     left = _number(recorded_sum(spent)) / len(epochs) * (setup.epochs - record.epoch)

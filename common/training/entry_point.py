@@ -1,4 +1,4 @@
-"""The frame of both trainers: user errors become one line and exit code 2; every end of a run is in its record."""
+"""The frame of both trainers: user errors become one line and exit code 2; the record shows how each run ended."""
 
 import os
 import signal
@@ -62,7 +62,7 @@ def run_program(
 
 
 def wants_timeline(settings: Config | UserError) -> bool:
-    """Return whether a run of these settings record Horovod's timeline."""
+    """Return whether a run with these settings records Horovod's timeline."""
     return isinstance(settings, Config) and settings.record.horovod_timeline
 
 

@@ -1,4 +1,4 @@
-"""What a rank measured in one pass over samples, and what that is over all ranks."""
+"""What each rank measures in one pass over samples, and its reduction over all ranks."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from common.measurement.metrics import Sums
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The sums and the time of one pass; by default of none.
+    """The sums and the time of one pass; the defaults mean that no pass was made.
 
     Attributes:
         sums: over the samples of the pass.
-        seconds: that it took.
-        data_wait_seconds: the part of them spent waiting for batches, where that is measured.
+        seconds: duration of the pass.
+        data_wait_seconds: the part of `seconds` spent waiting for batches, where that is measured.
     """
 
     sums: Sums = Sums()  # noqa: RUF009 - frozen

@@ -38,7 +38,7 @@ def open_run_folder(
         setup: of the run.
         world: its ranks and devices.
         framework: torch or keras.
-        standing: what there is of the run, with `--resume-or-start`.
+        standing: what exists of the run, with `--resume-or-start`.
         console: shows what happens to an old folder.
 
     Raises:

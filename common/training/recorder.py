@@ -71,7 +71,7 @@ class RunRecorder(NullRecorder):
             training: over all ranks.
             validation: over all ranks; `NOT_MEASURED` if there was none.
             state: at its end.
-            checkpoint_seconds: spent on checkpoints of it.
+            checkpoint_seconds: spent on its checkpoints.
         """
         record = EpochRecord(
             epoch=epoch,
@@ -133,6 +133,6 @@ class RunRecorder(NullRecorder):
 
     def end(self, state: RunState, *, message: str) -> None:
         """Write the status of a run that did not finish, if it can be written."""
-        # On a full disk the reason for the end must reach the terminal; a reader will call the run killed.
+        # On a full disk the reason must still reach the terminal; readers then derive the state `killed`.
         with suppress(OSError):
             self._writer.end(state, message=message)

@@ -1,4 +1,4 @@
-"""Going on with a run: which settings may change, and what must be there."""
+"""Resuming a run: which settings may change, and which files and records are required."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,22 +26,22 @@ from common.run_folder.records import (
 )
 from common.training.run_setup import RunSetup
 
-# What may be given anew when a run is resumed: nothing that its weights depend on, but for how long it goes on.
+# What may change when a run is resumed: its length, and settings that its weights do not depend on.
 MAY_CHANGE = {
     "training": {"epochs", "max_steps"},
     "record": {"keep", "resume", "resume_or_start", "checkpoint_minutes", "progress", "tensorboard"},
     "data": {"data_folder"},
 }
-# Beside these where the run is found by its name: where that was, as seen from another folder.
+# With --resume-or-start also the run's place, which another working folder writes differently.
 PLACE = {"runs_folder", "name"}
 
-# Of a run that is to be begun or resumed, by what there is of it.
+# What --resume-or-start finds of the run.
 Standing = Literal["none", "finished", "to be resumed", "to be set aside"]
 POLL_SECONDS = 0.5
 
 
-class AlreadyFinished(Exception):  # noqa: N818 - it is no error
-    """A run that was to be begun or resumed is finished: no error, and nothing to do."""
+class AlreadyFinished(Exception):  # noqa: N818 - not an error
+    """`--resume-or-start` found a finished run: not an error, and nothing is to be done."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(f"the run is finished already: {_named_folder(config)}")
@@ -83,7 +83,7 @@ def _is_metered(folder: Path | str) -> UserError:
 
 
 def _check_changes(old: Config, config: Config, *, but_for: frozenset[str] = frozenset()) -> None:
-    """Raise UserError if a setting is another that a resumed run keeps, `but_for` some of subject record."""
+    """Raise UserError if a setting changed that a resumed run keeps; `but_for`: record settings that may change too."""
     may_change = MAY_CHANGE | {"record": MAY_CHANGE["record"] | but_for}
     for subject, name, before, now in changed_settings(old, config):
         if name not in may_change.get(subject, set()):
@@ -93,29 +93,31 @@ def _check_changes(old: Config, config: Config, *, but_for: frozenset[str] = fro
             )
     if config.schedule.decay == "cosine" and config.training.epochs != old.training.epochs:
         raise UserError(
-            f"the cosine decay was laid out for {old.training.epochs} epochs. Received: --epochs "
+            f"the cosine decay was planned for {old.training.epochs} epochs. Received: --epochs "
             f"{config.training.epochs}. Leave --epochs out, or start a new run"
         )
 
 
 def look_at_run(config: Config, *, framework: str, tell: Callable[[str], None]) -> Standing:
-    """Return how the run stands that is to be begun or resumed by its name; changes nothing.
+    """Return what exists of the run that `--resume-or-start` names; change nothing.
 
     Args:
         config: with `--resume-or-start`.
         framework: torch or keras.
-        tell: told in a line why this takes long, where it does.
+        tell: called with one line if this takes long.
 
     Raises:
-        UserError: the run still runs, is of another framework or has other settings, or its name is taken.
+        UserError: the run is still running, is of another framework or has other settings, or its name is taken.
     """
     folder = _named_folder(config)
     if not folder.exists():
         return "none"
     if not (folder / RUN_FILE).exists():
         if any(not path.name.startswith(".") for path in folder.iterdir()):
-            raise UserError(f"the folder exists already and is no run folder. Received: {folder}. Give another --name")
-        return "to be set aside"  # of a run that was killed when it had just been begun
+            raise UserError(
+                f"the folder exists already and is not a run folder. Received: {folder}. Give another --name"
+            )
+        return "to be set aside"  # of a run that was killed just after it started
     record = read_record(folder)
     old = _measured_settings(record, folder=folder)
     _check_framework(record, framework=framework, folder=folder)
@@ -131,8 +133,8 @@ def look_at_run(config: Config, *, framework: str, tell: Callable[[str], None]) 
             raise _is_metered(folder)
         return "to be resumed"
     recorded = len(read_epochs(folder)) if (folder / EPOCHS_FILE).exists() else 0
-    can_go_on = not old.energy.energy and usable_checkpoints(folder, recorded_epochs=recorded)
-    return "to be resumed" if can_go_on else "to be set aside"
+    is_resumable = not old.energy.energy and usable_checkpoints(folder, recorded_epochs=recorded)
+    return "to be resumed" if is_resumable else "to be set aside"
 
 
 def _named_folder(config: Config) -> Path:
@@ -141,16 +143,16 @@ def _named_folder(config: Config) -> Path:
 
 
 def _when_known(folder: Path, record: RunRecord, *, tell: Callable[[str], None]) -> RunRecord:
-    """Return the record once it is known whether the run still runs.
+    """Return the record once it is known whether the run is still running.
 
-    A process of another host is known by its heartbeat only, which goes on in a few seconds or has become stale. One
-    heartbeat more is no proof: a network's file system may show the last one late.
+    A process of another host is known only by its heartbeat, which either continues within seconds or becomes stale.
+    One new heartbeat is no proof: a network file system may show the last one late.
     """
     assert isinstance(record.status, Status), "a measured run has a status"
     heartbeats, host = {record.status.heartbeat_at}, record.status.host
     deadline = time.monotonic() + STALE_HEARTBEAT_SECONDS
     if state_of(record) == "running":
-        tell(f"looking whether {folder} still runs on {host} (up to {STALE_HEARTBEAT_SECONDS:.0f} s)")
+        tell(f"checking whether {folder} is still running on {host} (up to {STALE_HEARTBEAT_SECONDS:.0f} s)")
     while state_of(record) == "running" and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
         record = read_record(folder)
@@ -168,16 +170,16 @@ def _still_runs(folder: Path) -> UserError:
 def _check_framework(record: RunRecord, *, framework: str, folder: Path) -> None:
     if record.framework != framework:
         raise UserError(
-            f"a run is resumed by the framework that began it. Received: {folder} of {record.framework}. "
+            f"a run is resumed by the framework that started it. Received: {folder} of {record.framework}. "
             f"Use {record.framework}_impl/train.py"
         )
 
 
 def read_resumable_run(folder: Path, *, framework: str, setup: RunSetup) -> tuple[Run, Checkpoint]:
-    """Return a run as it was left, and the checkpoint from which it goes on.
+    """Return the recorded run, and the checkpoint to resume it from.
 
     Raises:
-        UserError: it is not there, still runs, has nothing left to do, or needs another framework or number of ranks.
+        UserError: it does not exist, is still running, is complete, or needs another framework or number of ranks.
     """
     run = read_run(folder)
     old = run.record
@@ -187,12 +189,12 @@ def read_resumable_run(folder: Path, *, framework: str, setup: RunSetup) -> tupl
     if not isinstance(old.world, World) or old.world.size != setup.size:
         size = old.world.size if isinstance(old.world, World) else "unknown"
         raise UserError(
-            f"the run began with another number of ranks. Received: -np {setup.size}. Start it with -np {size}"
+            f"the run was started with another number of ranks. Received: -np {setup.size}. Start it with -np {size}"
         )
     checkpoint = load_newest_checkpoint(folder, spec=setup.spec, recorded_epochs=len(run.epochs))
     if isinstance(old.hashes, Hashes) and old.hashes.sample_order != setup.sample_order_hash:
         raise UserError(
-            f"the data set has other samples than when the run began. Received: --resume {folder}, "
+            f"the data set has other samples than when the run was started. Received: --resume {folder}, "
             f"{setup.dataset.name}. Restore the data, or start a new run"
         )
     # A run that ended between its last checkpoint and the test is resumed for the test alone.
@@ -205,7 +207,7 @@ def read_resumable_run(folder: Path, *, framework: str, setup: RunSetup) -> tupl
             )
         if is_trained:
             raise UserError(
-                f"the checkpoint lies inside an epoch, after update {checkpoint.step}. Received: settings that end "
+                f"the checkpoint is inside an epoch, after update {checkpoint.step}. Received: settings that end "
                 f"after update {setup.total_steps}. Give more --epochs or --max-steps"
             )
         return run, checkpoint

@@ -30,7 +30,7 @@ class RunSetup:
         table: (values, channels) of the model's dtype, the float of every pixel value.
         training_indices, validation_indices: sorted rows of `dataset.train`, disjoint.
         steps_per_epoch: updates of an epoch; the incomplete last global batch is dropped.
-        total_steps: updates of the whole run, `--max-steps` counted in.
+        total_steps: updates of the whole run, limited by `--max-steps`.
     """
 
     config: Config
@@ -50,7 +50,7 @@ class RunSetup:
 
     @property
     def dropped_samples(self) -> int:
-        """Training samples that an epoch leaves out (others each epoch, as the order changes)."""
+        """Training samples that an epoch does not use; each epoch drops other ones, as the order changes."""
         return len(self.training_indices) - self.steps_per_epoch * self.global_batch_size
 
     @property
@@ -67,7 +67,7 @@ class RunSetup:
         return min(epoch * self.steps_per_epoch, self.total_steps)
 
     def scaled_learning_rates(self) -> np.ndarray:
-        """Return (total steps,) float64, the learning rate of every update, scaled for the number of ranks."""
+        """Return (total_steps,) float64: the learning rate of every update, scaled for the number of ranks."""
         config = self.config
         planned = config.training.epochs * self.steps_per_epoch
         return learning_rates(
@@ -131,7 +131,7 @@ def prepare_run(config: Config, *, size: int, progress: bool) -> RunSetup:
         require_tensorboard()
     if config.record.horovod_timeline and size == 1:
         raise UserError(
-            "a timeline shows what ranks exchange, and there is one rank only. Received: --horovod-timeline. "
+            "a timeline shows what ranks exchange, and there is only one rank. Received: --horovod-timeline. "
             "Start two or more, or leave it out"
         )
     dataset = load_dataset(
@@ -170,7 +170,7 @@ def _split_training(config: Config, dataset: Dataset) -> tuple[np.ndarray, np.nd
         training, validation = split_validation(samples, share=share, seed=config.training.seed)
     elif share > 0:
         raise UserError(
-            f"the data set has a validation split of its own ({dataset.validation_samples} samples). Received: "
+            f"the data set has its own validation split ({dataset.validation_samples} samples). Received: "
             f"--validation-share {share}. Leave it out"
         )
     else:
@@ -201,8 +201,8 @@ def _check_batch_norm(spec: ModelSpec, *, batch_size: int) -> None:
     for row in spec.rows:
         if isinstance(row.layer, BatchNorm) and batch_size * math.prod(row.output_shape[1:]) == 1:
             raise UserError(
-                f"{spec.name} normalises over the batch, and its layer {row.layer.name} sees one value a channel only. "
-                f"Received: --batch-size {batch_size}. Give 2 or more, or larger images"
+                f"{spec.name} normalizes over the batch, and its layer {row.layer.name} sees only one value per channel"
+                f". Received: --batch-size {batch_size}. Give 2 or more, or larger images"
             )
 
 
@@ -211,7 +211,7 @@ def _steps(config: Config, *, samples: int, size: int) -> int:
     steps = steps_per_epoch(samples, batch_size=batch_size, size=size)
     if steps == 0:
         raise UserError(
-            f"the batch is larger than the shard of a rank ({samples // size} of {samples} training samples on {size} "
+            f"the batch is larger than each rank's shard ({samples // size} of {samples} training samples on {size} "
             f"ranks). Received: --batch-size {batch_size}. Give {max(1, samples // size)} or less"
         )
     wanted = config.training.steps_per_epoch

@@ -47,7 +47,7 @@ class Session:
         self._meter: Meter | None = None
 
     def start(self, setup: RunSetup, *, device: str, threads: int) -> Checkpoint | None:
-        """Print table and settings, open the run folder; return the checkpoint to resume from, if there is one.
+        """Print layers and settings, open the run folder; return the checkpoint to resume from, if there is one.
 
         Raises:
             UserError: the run folder exists, cannot be written or cannot be resumed; on all ranks.
@@ -72,7 +72,7 @@ class Session:
         return found
 
     def _look_at_run(self, config: Config) -> Standing:
-        """Return what there is of a run that is to be started or resumed, before anything is printed or changed."""
+        """Return what exists of the run that `--resume-or-start` names, before anything is printed or changed."""
         standing: Standing = "none"
         with self.comm.propagate_errors("looking at the run folder"):
             if self.comm.rank == 0:
@@ -132,11 +132,11 @@ class Session:
         return Checkpointer(self.setup, comm=self.comm, folder=self.recorder.folder, seconds=seconds)
 
     def progress_bar(self, epoch: int, *, done: int) -> Callable[[int], object]:
-        """Return a function that is called with steps done and moves a bar, where bars are shown.
+        """Return a function that takes a number of steps done and advances the progress bar, if bars are shown.
 
         Args:
             epoch: its number, from 1.
-            done: steps of it that were trained before.
+            done: steps of it that were trained before the run was resumed.
         """
         title = f"epoch {epoch}/{self.setup.epochs}"
         return self.console.steps(self.setup.steps_of_epoch(epoch), title=title, done=done)
@@ -146,7 +146,7 @@ class Session:
 
         Args:
             epoch: its number, from 1.
-            trainer: has trained it on this rank.
+            trainer: the one that trained it on this rank.
             validation: of this rank; `NOT_MEASURED` if there was none.
             checkpoint_seconds: spent on checkpoints of it.
 
@@ -164,7 +164,7 @@ class Session:
         """Record the test, final weights, totals and status.
 
         Args:
-            trainer: has trained the run on this rank.
+            trainer: the one that trained the run on this rank.
             test: of this rank.
             peak_memory_bytes: of this rank's device, as the framework counts it; None on a CPU.
 

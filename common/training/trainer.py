@@ -1,4 +1,4 @@
-"""What `common` knows of a trainer: the methods that both frameworks have."""
+"""The interface of the trainers in both frameworks, as far as `common` uses it."""
 
 from typing import Protocol
 
@@ -22,7 +22,7 @@ class TrainingState(Protocol):
 
 
 class Trainer(Protocol):
-    """What trains an epoch in segments on one rank."""
+    """Trains epochs in segments on one rank."""
 
     epoch: int
     profiler: Profiler | None
@@ -36,7 +36,7 @@ class Trainer(Protocol):
         """Updates of the epoch that remain."""
 
     def partial_epoch(self) -> PartialEpoch:
-        """Return what this rank has of the epoch so far."""
+        """Return the progress of this rank in the current epoch."""
 
     def result(self) -> Measured:
         """Return what this rank measured in the epoch."""

@@ -114,7 +114,7 @@ def _job(options: argparse.Namespace) -> Job:
     """Return what is asked for, checked.
 
     Raises:
-        UserError: it is impossible.
+        UserError: no such job is possible.
     """
     site = read_launch_site(options.site)
     if options.runs_folder:
@@ -244,7 +244,7 @@ def _cost(job: Job) -> str:
     price, cost = job.site.machines[job.node].price(), job.cost_usd()
     limit = f"up to {counted(job.minutes, 'minute')}"
     if price is None or cost is None:
-        return f"{limit}, no price an hour"
+        return f"{limit}, no hourly price"
     spot = "; spot machines cost less, by how much changes daily" if job.spot else ""
     return (
         f"{limit}, at most ${cost:.2f} ({job.nodes} x {job.node} at ${price.usd_per_hour:g} an hour, {price.terms}, "

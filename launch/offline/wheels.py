@@ -72,7 +72,7 @@ def pure_sources(request: Request, folder: Path) -> list[BundledFile]:
 
 
 def versions_of(sources: list[BundledFile]) -> dict[str, str]:
-    """Return normalised package name -> version, without a local part such as +cpu, of wheels."""
+    """Return normalized package name -> version, without a local part such as +cpu, of wheels."""
     parts = [source.file.name.split("-")[:2] for source in sources if source.file.suffix == ".whl"]
     return {re.sub(r"[-_.]+", "-", name).lower(): version.partition("+")[0] for name, version in parts}
 

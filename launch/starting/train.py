@@ -56,12 +56,12 @@ def run(options: argparse.Namespace) -> int:
     if isinstance(settings, UserError):
         raise settings
     try:
-        experiment = check_settings(settings, framework=options.framework, size=options.np)
+        setup = check_settings(settings, framework=options.framework, size=options.np)
     except AlreadyFinished as done:
         print(done)
         return 0
     if options.find_largest_batch:
-        return _find_largest_batch(options, settings, experiment)
+        return _find_largest_batch(options, settings, setup)
     print(shlex.join(command), flush=True)
     if options.dry_run:
         return 0
@@ -69,17 +69,19 @@ def run(options: argparse.Namespace) -> int:
     return run_filtered(command, environment=trainer_environment())
 
 
-def _find_largest_batch(options: argparse.Namespace, settings: Config, experiment: RunSetup) -> int:
+def _find_largest_batch(options: argparse.Namespace, settings: Config, setup: RunSetup) -> int:
     if settings.record.resume:
         raise UserError(
             f"a resumed run keeps its batch. Received: --find-largest-batch and --resume {settings.record.resume}. "
             "Leave one of the two out"
         )
     if options.memory_gb is not None and not 0 < options.memory_gb < math.inf:
-        raise UserError(f"memory is some. Received: --memory-gb {options.memory_gb}. Give 10^9 bytes, such as 8")
+        raise UserError(
+            f"--memory-gb is out of range. Received: --memory-gb {options.memory_gb}. Give gigabytes above 0, such as 8"
+        )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
     found = find_largest_batch(
-        experiment,
+        setup,
         framework=options.framework,
         controller=options.controller,
         arguments=options.trainer_arguments,
@@ -92,13 +94,13 @@ def check_settings(settings: Config, *, framework: str, size: int) -> RunSetup:
     """Fetch the data if needed and check all that can be checked before ranks are started.
 
     Returns:
-        The experiment as each rank will see it.
+        The run setup as each rank will see it.
 
     Raises:
         UserError: something does not fit together.
-        AlreadyFinished: the run was to be started or resumed, and is finished.
+        AlreadyFinished: `--resume-or-start` found a finished run.
     """
-    experiment = prepare_run(settings, size=size, progress=sys.stderr.isatty())
+    setup = prepare_run(settings, size=size, progress=sys.stderr.isatty())
     record = settings.record
     folder = Path(record.resume) if record.resume else record.folder(record.name or "new")
     standing = None
@@ -107,9 +109,9 @@ def check_settings(settings: Config, *, framework: str, size: int) -> RunSetup:
         if standing == "finished":
             raise AlreadyFinished(settings)
     if record.resume or standing == "to be resumed":
-        read_resumable_run(folder, framework=framework, setup=experiment)
+        read_resumable_run(folder, framework=framework, setup=setup)
     elif standing != "to be set aside":
         check_new_folder(folder)
     if shutil.which("nvidia-smi") is None:  # where it is, the ranks look, as they see the devices
         choose_gpu([], config=settings.device, local_rank=0, local_size=size)
-    return experiment
+    return setup

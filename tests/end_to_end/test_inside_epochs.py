@@ -1,4 +1,4 @@
-"""Checkpoints inside an epoch, both trainers as real processes: what is ended in the middle goes on bit for bit.
+"""Checkpoints inside an epoch, both trainers as real processes: interrupted runs resume bit for bit.
 
 For each framework one start of two ranks and one of one process do many runs each (`trainer_worker.py`). A patch ends
 runs on all ranks at a known step; that a killed process leaves what is needed is tested on one that really is.
@@ -264,7 +264,7 @@ def test_settings_that_end_before_the_checkpoint_are_refused(starts: Starts, fra
     ranks = starts.outcomes(framework, size)["too_short"]
     code, output = code_and_output(ranks)
     assert code == 2 and all(outcome.untouched for outcome in ranks)
-    assert "the checkpoint lies inside an epoch, after update 8. Received: settings that end after update 8." in output
+    assert "the checkpoint is inside an epoch, after update 8. Received: settings that end after update 8." in output
 
 
 def test_a_full_disk_ends_all_ranks_inside_an_epoch(starts: Starts, framework: str) -> None:

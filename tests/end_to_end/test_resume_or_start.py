@@ -1,4 +1,4 @@
-"""`--resume-or-start`: one command for a batch system to run again: begins a run, goes on with it, or does nothing."""
+"""`--resume-or-start`: one command for a batch system to run again: it starts a run, resumes it, or does nothing."""
 
 import json
 import socket
@@ -27,7 +27,7 @@ GONE = 2**22  # no process of this machine
 
 
 def config_of(folder: Path, **subjects: dict[str, Any]) -> Config:
-    """Return settings of 3 epochs of 4 steps in a run of name `run` that is begun or resumed."""
+    """Return settings of 3 epochs of 4 steps in a run of name `run` that is started or resumed."""
     base = make_config(folder, record={"resume_or_start": True})
     return config_from_dict(subjects, base=base)
 
@@ -66,7 +66,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def refused(config: Config, **options: Any) -> str:
-    """Return why a run is neither begun nor resumed; nothing is changed then."""
+    """Return why a run is neither started nor resumed; nothing is changed then."""
     before = contents(Path(config.record.runs_folder))
     with pytest.raises(UserError) as error:
         start(config, **options)
@@ -179,7 +179,7 @@ def test_a_checkpoint_whose_epoch_is_not_on_record_is_none(tmp_path: Path) -> No
 def test_somebody_elses_folder_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run/letters.txt").write_text("mine")
-    assert "exists already and is no run folder" in refused(config_of(tmp_path))
+    assert "exists already and is not a run folder" in refused(config_of(tmp_path))
 
 
 def test_a_metered_run_is_begun_anew_unless_it_is_finished(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_heartbeat_that_goes_on_is_that_of_a_running_run(
     )
     with pytest.raises(UserError, match=r"the run is still running\. Received: .*run\. Wait for it, or stop it first"):
         start(config)
-    assert f"looking whether {folder} still runs on node17 (up to 60 s)\n" in capsys.readouterr().out
+    assert f"checking whether {folder} is still running on node17 (up to 60 s)\n" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

@@ -131,7 +131,7 @@ def two_rank_jobs(framework: str) -> list[Job]:
 # job -> what its one line of error says
 BAD_INPUT = {
     "exists": r"the run folder exists already and is not overwritten\. Received: runs/\w+2-whole\. Give another --name",
-    "batch": r"the batch is larger than the shard of a rank .*Received: --batch-size 601\. Give 600 or less",
+    "batch": r"the batch is larger than each rank's shard .*Received: --batch-size 601\. Give 600 or less",
     "steps": r"an epoch has 9 whole global batches of 64 x 2 images\. Received: --steps-per-epoch 100\. Give 9 or less",
     "model": r"unknown model\. Received: --model resnet50\. Choose one of mlp, cnn",
     "dataset": r"unknown data set\. Received: 'mnits'\. Did you mean mnist\?",
@@ -196,14 +196,14 @@ def one_process_jobs(framework: str, killed_epochs: int) -> list[Job]:
 
 # job -> what its one line of error says
 BAD_RESUME = {
-    "ranks": r"the run began with another number of ranks\. Received: -np 1\. Start it with -np 2",
+    "ranks": r"the run was started with another number of ranks\. Received: -np 1\. Start it with -np 2",
     "foreign": r"these weights do not belong to mlp .* Received: ",
     "settings": r"a resumed run keeps its settings \(learning_rate is 0\.01\)\. Received: --learning-rate 1\.0\.",
     "timeline": r"a timeline shows what ranks exchange, and there is one rank only\. Received: --horovod-timeline\.",
     "done": r"the last epoch was cut short by --max-steps and cannot be resumed\. Received: --resume",
     "no_run": r"not a run folder: No such file or directory\. Received: runs/none/run\.json\.",
     "no_image": r"cannot read the image\. Received: file ",
-    "other": r"a run is resumed by the framework that began it\. Received: runs/\S+ of \w+\. Use \w+_impl/train",
+    "other": r"a run is resumed by the framework that started it\. Received: runs/\S+ of \w+\. Use \w+_impl/train",
 }
 
 SIGNALLED = [*MLP, "--steps-per-epoch", "4", "--keep", "2"]
@@ -802,7 +802,7 @@ LAUNCHED = [
 def test_every_rank_ends_with_2_under_a_launcher(side: str, launcher: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(side) is None:
         pytest.skip(f"{side} is not installed")
-    arguments, message = [*MLP, "--batch-size", "601"], "the batch is larger than the shard of a rank"
+    arguments, message = [*MLP, "--batch-size", "601"], "the batch is larger than each rank's shard"
     if launcher == "mpi":
         arguments, message = [*MLP, "--max-steps", "4", "--name", "taken"], "the run folder exists already"
         (tmp_path / "runs/taken").mkdir(parents=True)

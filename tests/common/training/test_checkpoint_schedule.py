@@ -6,7 +6,7 @@ from common.training.checkpoint_schedule import GROWTH, CheckpointSchedule
 
 
 class Steps:
-    """Trains steps that take a known time, in the parts that a schedule asks for, as `Journal.parts` does."""
+    """Trains steps that take a known time, in the parts that a schedule asks for, as the trainers do."""
 
     def __init__(self, *, minutes: float, step_seconds: float) -> None:
         self.now, self.step_seconds = 1000.0, step_seconds

@@ -253,7 +253,7 @@ def test_a_cosine_keeps_its_length(tmp_path: Path) -> None:
     RunWriter.create(tmp_path / "old", make_record(config=config)).end("interrupted")
     resume = ["--resume", str(tmp_path / "old")]
     error = read_settings([*resume, "--epochs", "4"], program=PROGRAM)
-    assert isinstance(error, UserError) and "laid out for 3 epochs" in str(error)
+    assert isinstance(error, UserError) and "planned for 3 epochs" in str(error)
     assert isinstance(read_settings([*resume, "--epochs", "3"], program=PROGRAM), Config)
 
 

@@ -112,7 +112,7 @@ def test_a_dry_run_prints_the_script_and_leaves_nothing(tmp_path: Path, capsys: 
         shlex.split(last)[:6] == ["timeout", "--kill-after=60", "60m", "horovodrun", "-np", "2"]
         and "--name one" in last
     )
-    assert "2 ranks on 1 node on ours: up to 60 minutes, no price an hour" in captured.err
+    assert "2 ranks on 1 node on ours: up to 60 minutes, no hourly price" in captured.err
     assert not (tmp_path / "jobs").exists()
 
 

@@ -92,4 +92,4 @@ def test_full_memory_is_distinguished_from_other_failures(words: str, monkeypatc
 
 def test_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert launch.main(["train", "--find-largest-batch", "--memory-gb", "0", "--", *DATA]) == 2
-    assert "memory is some. Received: --memory-gb 0.0" in capsys.readouterr().err
+    assert "--memory-gb is out of range. Received: --memory-gb 0.0" in capsys.readouterr().err

@@ -118,7 +118,7 @@ def old_run(tmp_path: Path) -> Path:
         (["--", "--dataset", "synthetic:99999999999999999999x1x1x1x2"], "has at most"),
         (
             ["--np", "1", "--", "--dataset", "synthetic:12x32x32x1x2", "--model", "resnet34", "--batch-size", "1"],
-            "sees one value a channel only",
+            "sees only one value per channel",
         ),
         (["--", *SMALL, "--device", "gpu"], "no GPU was found"),
         (["--", *SMALL, "--mixed-precision"], "mixed precision needs a GPU"),

@@ -305,7 +305,7 @@ def test_the_data_set_has_its_validation_rows(folder: Path, tmp_path: Path) -> N
     np.testing.assert_array_equal(setup.validation_indices, [119, 120, 121])
     assert setup.validates_after(1)
     share = make_config(tmp_path, data={**data, "validation_share": 0.1}, training={"batch_size": 30})
-    with pytest.raises(UserError, match=r"validation split of its own \(3 samples\). Received: --validation-share 0.1"):
+    with pytest.raises(UserError, match=r"its own validation split \(3 samples\). Received: --validation-share 0.1"):
         make_setup(share)
 
 

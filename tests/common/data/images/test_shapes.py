@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from common.__main__ import main
-from common.data.images import shapes as silhouettes
+from common.data.images import shapes
 from common.data.images.shapes import CLASS_NAMES, SHAPES, class_of, draw_folder, draw_shape
 from common.errors import UserError
 
@@ -65,11 +65,11 @@ def test_shapes_are_within_a_circle_and_have_different_areas() -> None:
 def test_the_shape_is_in_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without disturbances, a square is darker and covers the area of its outline."""
     for name in ("LINES", "BLOTS", "UNEVENNESS"):
-        monkeypatch.setattr(silhouettes, name, 0)
-    monkeypatch.setattr(silhouettes, "NOISE", (0, 0))
-    monkeypatch.setattr(silhouettes, "RADIUS", (0.3, 0.3))
-    monkeypatch.setattr(silhouettes, "STRETCH", (1, 1))
-    monkeypatch.setattr(silhouettes, "CONTRAST", (60, 60))
+        monkeypatch.setattr(shapes, name, 0)
+    monkeypatch.setattr(shapes, "NOISE", (0, 0))
+    monkeypatch.setattr(shapes, "RADIUS", (0.3, 0.3))
+    monkeypatch.setattr(shapes, "STRETCH", (1, 1))
+    monkeypatch.setattr(shapes, "CONTRAST", (60, 60))
     square = CLASS_NAMES.index("square")
     picture = np.asarray(draw_shape(square, seed=1, size=(600, 500))).astype(int)
     dark = picture < picture.max() - 30
@@ -97,7 +97,7 @@ def test_an_interruption_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Mon
         assert len(list(tmp_path.iterdir())) == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(silhouettes, "in_order", interrupted)
+    monkeypatch.setattr(shapes, "in_order", interrupted)
     with pytest.raises(KeyboardInterrupt):
         draw_folder(tmp_path / "made", images=18, size=SIZE, seed=1, progress=False)
     assert list(tmp_path.iterdir()) == []
