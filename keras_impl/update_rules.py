@@ -52,7 +52,7 @@ class TorchRule(keras.optimizers.Optimizer):
         return self._slots[name][self._get_variable_index(variable)]
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        """Does nothing: Keras would shrink the weights here, whatever the rule; each rule below decays in its own."""
+        """Does nothing: Keras would shrink the weights here, but each rule below applies its own decay."""
 
     def _decays(self, variable: Any) -> bool:
         return bool(self.weight_decay) and self._use_weight_decay(variable)

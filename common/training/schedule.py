@@ -19,7 +19,7 @@ def scale_factor(lr_scaling: str, *, size: int) -> float:
 def learning_rates(
     schedule: ScheduleConfig, *, base: float, size: int, steps: int, steps_per_epoch: int, first: int | None = None
 ) -> np.ndarray:
-    """Return (steps,) float64, the learning rate of every step of a run; of the `first` ones only, if that is given.
+    """Return (steps,) float64, the learning rate of every step of a run; if `first` is given, only of the first ones.
 
     Warm-up (Goyal et al. 2017, section 2.2): from `base` in a straight line to base x scale over `warmup_epochs`.
     Decay is counted from the end of the warm-up: cosine = half a period down to 0 after the last step

@@ -41,7 +41,7 @@ def add_command(commands: Any) -> None:
 
 
 def list_sites(options: argparse.Namespace) -> None:
-    """Print a line for each kind of node of each site, then the machines where no jobs are started."""
+    """Print a line per kind of node of each site, then the machines to which no jobs are submitted."""
     machines, rows, seen = read_sites(options.table), [], set()
     for name in shipped_sites():
         site = read_launch_site(name)
@@ -113,7 +113,7 @@ def show_status(options: argparse.Namespace) -> int:
         except UserError as error:
             if options.job:
                 raise
-            rows.append([name, "", "", "unknown", str(error), "", ""])  # the others are shown all the same
+            rows.append([name, "", "", "unknown", str(error), "", ""])  # the other jobs are still shown
             continue
         try:
             state = scheduler(record.read_site().scheduler).state(record, folder)

@@ -3,7 +3,7 @@
     python -m launch submit --site cte-power --nodes 2 --gpus-per-node 4 -- keras_impl/train.py --model resnet34
     python -m launch submit --site slurm --ranks-per-node 2 -- experiment smoke
 
-`--dry-run` prints what would be submitted. The settings are checked before, so that nothing waits in a queue to fail.
+`--dry-run` prints what would be submitted. Settings are checked first, so that no job waits in a queue only to fail.
 """
 
 import argparse
@@ -53,10 +53,10 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--name", help="of the job and of its run folder (default: what it runs, and the time)")
     parser.add_argument("--minutes", type=int, default=60, help="time limit (default: %(default)s)")
     parser.add_argument("--repeats", type=int, default=1, help="runs of a trainer, each with the next seed")
-    parser.add_argument("--spot", action="store_true", help="on machines that may be taken away, for less")
+    parser.add_argument("--spot", action="store_true", help="on spot machines: cheaper, but they may be taken away")
     parser.add_argument("--no-preflight", action="store_true", help="skip the check of all hosts")
     parser.add_argument(
-        "--runs-folder", metavar="FOLDER", help="of its run folders there (default: the site's, or runs)"
+        "--runs-folder", metavar="FOLDER", help="folder of its run folders at the site (default: the site's, or runs)"
     )
     parser.add_argument("--jobs-folder", default=JOBS_FOLDER, help="where jobs are kept (default: %(default)s)")
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
@@ -72,14 +72,14 @@ def run(options: argparse.Namespace) -> int:
     machine = job.site.machines[job.node]
     if options.dry_run:
         if machine.retired:
-            print(f"note: {job.node} is retired since {machine.retired}; its successor is {machine.successor}",
+            print(f"note: {job.node} has been retired since {machine.retired}; its successor is {machine.successor}",
                   file=sys.stderr)  # fmt: skip
         for name, text in files.items():
             print(text if len(files) == 1 else f"# {name}\n{text}", end="")
         return 0
     if machine.retired:
         raise UserError(
-            f"this machine is retired since {machine.retired}. Received: {job.node}. Use its successor, "
+            f"this machine has been retired since {machine.retired}. Received: {job.node}. Use its successor, "
             f"{machine.successor}; --dry-run shows what would have been submitted"
         )
     folder = new_folder(job.name, parent=expanded(options.jobs_folder))
@@ -111,7 +111,7 @@ def _withdraw(folder: Path) -> None:
 
 
 def _job(options: argparse.Namespace) -> Job:
-    """Return what is asked for, checked.
+    """Return the requested job, checked.
 
     Raises:
         UserError: no such job is possible.
@@ -136,7 +136,7 @@ def _job(options: argparse.Namespace) -> Job:
     longest = site.slurm.max_hours if site.scheduler == "slurm" else None
     if longest is not None and options.minutes > 60 * longest:
         raise UserError(
-            f"{site.name} grants {longest:g} hours at most. Received: --minutes {options.minutes}. "
+            f"{site.name} allows at most {longest:g} hours. Received: --minutes {options.minutes}. "
             "Give less: a trainer resumes from its checkpoints"
         )
     if options.spot and site.scheduler != "skypilot":
@@ -245,7 +245,7 @@ def _cost(job: Job) -> str:
     limit = f"up to {counted(job.minutes, 'minute')}"
     if price is None or cost is None:
         return f"{limit}, no hourly price"
-    spot = "; spot machines cost less, by how much changes daily" if job.spot else ""
+    spot = "; spot machines cost less, at prices that change daily" if job.spot else ""
     return (
         f"{limit}, at most ${cost:.2f} ({job.nodes} x {job.node} at ${price.usd_per_hour:g} an hour, {price.terms}, "
         f"{price.date}{spot})"

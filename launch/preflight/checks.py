@@ -1,4 +1,4 @@
-"""The checks of a preflight: pure functions of what is inspected and what was answered, in one table."""
+"""The checks of a preflight: pure functions of the target and the survey, in one table."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping
@@ -311,7 +311,7 @@ def check_allreduce(target: Target, survey: Survey) -> Findings:
         for rank in report.wrong_ranks
     ]
     if len(report.hosts) != target.size:
-        met = f"{counted(len(report.hosts), 'rank')} met instead of {target.size}: each would be a run of its own"
+        met = f"{counted(len(report.hosts), 'rank')} met instead of {target.size}: each would run alone"
         remedy = "Check that the launcher and Horovod use the same MPI, and that PMI fits it"
         failures.append((report.hosts[0], f"{met}. {remedy}"))
     elif report.controller not in ("none", target.effective_controller):

@@ -3,7 +3,7 @@
     python -m launch.preflight.host_probe '{"host": "a", "limit_seconds": 15, "folders": {"runs": "runs"}}'
 
 Imports no framework, which would take seconds: what Horovod was built with is read from its compiled files. Each part
-is independent: one that fails leaves its reason, and the others are still reported. Only the standard library is
+is independent: if one fails, its reason is reported, and so are the other parts. Only the standard library is
 imported at the top, so that a host also answers where packages are missing.
 """
 
@@ -119,7 +119,7 @@ class HostReport:
 def main() -> int:
     """Print the report."""
     request = ProbeRequest(**json.loads(sys.argv[1]))
-    signal.alarm(request.limit_seconds)  # ends this process even where nobody is left to do it
+    signal.alarm(request.limit_seconds)  # ends this process even if the preflight is gone
     print(json.dumps(asdict(probe(request))), flush=True)
     return 0
 

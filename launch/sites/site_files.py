@@ -1,10 +1,10 @@
-"""The scheduler side of a place to run: how jobs are started there. One TOML file a site, shipped or one's own.
+"""How jobs are started at a site: one TOML file per site, shipped or your own.
 
     [launch]             what `LaunchSite` names; `[launch.slurm]`, `[launch.hosts]`, ...: what one scheduler needs
     [sites.NAME]         kinds of node, as in `common/sites/sites.toml`, with `[gpus.NAME]`, where that table lacks them
 
-`--site` takes the name of a shipped file or the path of another. What is written here is rendered into scripts: a text
-of one line each, and no secrets.
+`--site` takes the name of a shipped file or the path of another. All values are rendered into scripts: each text must
+be one line, and secrets are refused.
 """
 
 import difflib
@@ -40,9 +40,9 @@ class HostsOptions:
     Attributes:
         names: each "host:slots"; without slots one rank fits.
         spread: share the ranks out evenly; else a host is filled before the next is used.
-        ssh_port, identity_file: of ssh, where its own configuration does not say.
-        mpi_folder: whose `bin` holds Open MPI's programs on every host; None: that of the interpreter, if it has them,
-            else the PATH of each host is to lead to them.
+        ssh_port, identity_file: for ssh; None: as its own configuration says.
+        mpi_folder: its `bin` contains Open MPI's programs on every host; None: the interpreter's folder if they are
+            there, otherwise the PATH of each host.
     """
 
     __pydantic_config__ = _STRICT
@@ -55,15 +55,15 @@ class HostsOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
-    """What a batch script says beside nodes, tasks and time. None: the cluster's default.
+    """Options of a batch script besides nodes, tasks and time. None: the cluster's default.
 
     Attributes:
         gres: name of the GPUs in `--gres=NAME:COUNT`.
         mpi: how `srun` joins ranks: a word of `srun --mpi=list`.
-        cores_per_gpu: logical cores that go with a GPU; None: those that Slurm gives.
-        max_hours: longest time limit that the cluster grants.
-        requeue: whether a job goes back into the queue when its time limit comes near.
-        notice_seconds: how long before the limit it is signaled.
+        cores_per_gpu: logical cores per GPU; None: Slurm's default.
+        max_hours: longest time limit that the cluster allows.
+        requeue: whether a job is requeued shortly before its time limit.
+        notice_seconds: seconds before the limit at which it receives the signal.
         extra: further words after `#SBATCH`, such as "--exclusive".
     """
 
@@ -86,13 +86,13 @@ class SkyPilotOptions:
     """Machines rented for the job.
 
     Attributes:
-        cloud, region: where; None: wherever they are to be had for the least.
-        spot: they may be taken away, for less money.
-        autostop_minutes: after so long without a job they stop, and cost no more than their disks.
+        cloud, region: where; region None: the cheapest.
+        spot: whether to use spot machines, which are cheaper and may be taken away.
+        autostop_minutes: minutes without a job after which they stop; stopped machines cost only their disks.
         disk_gb: of each, 10^9 bytes.
         image: a container image that holds the project, at `project_folder`; None: the cloud's own, and the project as
             it is here, set up there.
-        bucket: a store for what shall outlive the machines, such as "s3://name", seen there as the folder /bucket.
+        bucket: a store for files that outlive the machines, such as "s3://name", seen there as the folder /bucket.
     """
 
     __pydantic_config__ = _STRICT
@@ -110,14 +110,14 @@ class KubernetesOptions:
     """An MPIJob of the MPI Operator.
 
     Attributes:
-        namespace: where it is made.
+        namespace: where it is created.
         image: holds the project, at `project_folder`, and sshd.
-        volume_claim: of the volume that holds runs and data; it is made where there is none.
+        volume_claim: of the volume for runs and data; created if it does not exist.
         volume_path: where pods see it.
-        volume_gb, storage_class: of a volume that is made, 10^9 bytes; None: the cluster's default class.
-        cpus_per_rank, memory_gb_per_rank: that a worker asks for; memory in 10^9 bytes.
+        volume_gb, storage_class: of a volume that is created; 10^9 bytes; None: the cluster's default class.
+        cpus_per_rank, memory_gb_per_rank: requested by each worker; gigabytes of 10^9 bytes.
         ssh_path: folder of ssh's keys in the image, of the user that runs in it.
-        group_id: of that user, which shall be able to write to the volume; None: root's image.
+        group_id: group of that user, which gets write access to the volume; None: the image runs as root.
         node_selector: labels of the nodes to use.
     """
 
@@ -137,13 +137,13 @@ class KubernetesOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerOptions:
-    """The image in which ranks run; what starts them runs outside of it.
+    """The image in which ranks run; the launcher runs outside it.
 
     Attributes:
         image: its file, or what the runtime takes instead.
         folder: of the project inside.
-        binds: what of the host is seen inside beside the current folder, each "HOST_PATH" or "HOST_PATH:PATH".
-        gpu: whether NVIDIA's driver is handed in.
+        binds: host folders visible inside besides the current one, each "HOST_PATH" or "HOST_PATH:PATH".
+        gpu: whether NVIDIA's driver is passed through (`--nv`).
     """
 
     __pydantic_config__ = _STRICT
@@ -160,24 +160,24 @@ class LaunchSite:
 
     Attributes:
         name: of the file.
-        title, source, checked: what it is, where that is written, and when it was last checked.
-        scheduler: who starts a job.
-        launcher: what starts its ranks.
-        controller: how ranks talk to each other before NCCL, where there is NCCL, takes over.
-        nodes: kinds of node that can be had, names of the table of machines, from few GPUs to many.
+        title, source, checked: what it is, the source, and the date of the last check.
+        scheduler: the program that starts jobs.
+        launcher: the program that starts their ranks.
+        controller: how ranks coordinate: mpi or gloo; on GPUs, NCCL exchanges the gradients.
+        nodes: kinds of node available, by their names in the table of machines, from few GPUs to many.
         python: the interpreter there; a relative path starts at the project's folder. None: `.venv/bin/python` on
             machines that the job sets up, else the one that submits, as nodes see the same folders.
         project_folder: of the project there; None: where the command is given.
         runs_folder: folder of the run folders there; None: `runs` in the project's folder.
         data_folder: cache of data sets there; None: the user's own.
-        scratch_folder: for files of the moment.
-        architecture: of its nodes, as `uname -m` says it.
-        internet: whether nodes reach it; without, data have to be there before.
-        network_interface: by which ranks talk; None: what Horovod and MPI choose.
+        scratch_folder: for temporary files.
+        architecture: of its nodes, as `uname -m` prints it.
+        internet: whether nodes reach it; otherwise data must be copied there first.
+        network_interface: used between ranks; None: Horovod and MPI choose.
         modules: environment modules to load, in this order.
         environment: variables to set.
         file: where it was read from.
-        known: a table of machines in place of this file's.
+        known: a table of machines that replaces this file's.
     """
 
     __pydantic_config__ = _STRICT
@@ -209,12 +209,12 @@ class LaunchSite:
 
     @property
     def machines(self) -> Sites:
-        """The table of machines, this file's own laid over the project's."""
+        """The table of machines, the project's with this file's entries added."""
         return self.known or read_sites(Path(self.file))
 
     @property
     def variables(self) -> dict[str, str]:
-        """Variables that a job sets there: of the folders that programs look up, and `environment`."""
+        """Variables that a job sets there: folders that programs read from variables, and `environment`."""
         folders = {"HOROVOD_TWINS_CACHE": self.data_folder, "TMPDIR": self.scratch_folder}
         return {name: path for name, path in folders.items() if path} | self.environment
 
@@ -238,7 +238,7 @@ class LaunchSite:
         return self.name if self.known or path.parent == SITE_FILES else str(path)
 
     def node_for(self, gpus_per_node: int) -> tuple[str, Site]:
-        """Return the first kind of node with that many GPUs or more; where the number is not known it is taken.
+        """Return the first kind of node with that many GPUs or more; a node whose GPUs are unknown is accepted.
 
         Raises:
             UserError: no node has that many.
@@ -268,12 +268,12 @@ def read_launch_site(name: str, *, machines: Sites | None = None) -> LaunchSite:
     """Read and check a site.
 
     Args:
-        name: of a shipped site; the path of a file of one's own; or of a kind of node in the table of machines, whose
+        name: of a shipped site; the path of your own file; or of a kind of node in the table of machines, whose
             ranks are then started as on this machine.
         machines: that table; None: the project's.
 
     Raises:
-        UserError: there is no such site, or its file is wrong.
+        UserError: there is no such site, or its file is invalid.
     """
     if name in shipped_sites():
         return _read(SITE_FILES / f"{name}.toml")
@@ -305,14 +305,19 @@ def _read(path: Path) -> LaunchSite:
             json.dumps({**table, "name": path.stem, "file": str(path)}, default=str), strict=True
         )
     except ValidationError as error:
-        raise UserError(f"{path} is no site: {first_problem(error)}. Correct the file") from None
+        raise UserError(f"{path} is not a valid site: {first_problem(error)}. Correct the file") from None
     _check(site, tables=_OPTIONS & set(table))
     return site
 
 
 def _check(site: LaunchSite, *, tables: set[str]) -> None:
     if re.fullmatch(r"[\w.+-]{1,100}", site.name) is None:
-        raise _wrong(site, "its name is no word", site.name, "Use letters, digits, '.', '_', '+' and '-' only")
+        raise _wrong(
+            site,
+            "an invalid name",
+            site.name,
+            "Use letters, digits, '.', '_', '+' and '-' only",
+        )
     foreign = tables - {site.scheduler}
     if foreign:
         raise _wrong(site, f"a table of another scheduler than {site.scheduler}", min(foreign), "Leave the table out")
@@ -371,4 +376,4 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _wrong(site: LaunchSite, problem: str, received: object, remedy: str) -> UserError:
-    return UserError(f"{site.file} is no site: {problem}. Received: {received}. {remedy}")
+    return UserError(f"{site.file} is not a valid site: {problem}. Received: {received}. {remedy}")

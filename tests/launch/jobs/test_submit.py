@@ -84,13 +84,13 @@ def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
         (["--nodes", "0", "--", "experiment", "smoke"], "--nodes is out of range"),
         (["--minutes", "0", "--", "experiment", "smoke"], "--minutes is out of range"),
         (["--site", "mars", "--", "experiment", "smoke"], "unknown site. Received: mars"),
-        (["--site", "cte-power", "--minutes", "3000", "--", "experiment", "smoke"], "grants 48 hours at most"),
+        (["--site", "cte-power", "--minutes", "3000", "--", "experiment", "smoke"], "allows at most 48 hours"),
         (["--site", "cte-power", "--gpus-per-node", "8", "--", "experiment", "smoke"], "no node of cte-power"),
         (["--spot", "--", "experiment", "smoke"], "local has no spot machines"),
         (["--name", "a b", "--", "experiment", "smoke"], "--name is no name of a job"),
         (["--name", "../x", "--", "experiment", "smoke"], "--name is no name of a job"),
         (["--site", "aws-p3", "--gpus-per-node", "4", "--", *["keras_impl/train.py", *SMALL]],
-         "this machine is retired since 2025-12-31. Received: aws-p3-8xlarge. Use its successor, aws-g5-12xlarge"),
+         "machine has been retired since 2025-12-31. Received: aws-p3-8xlarge. Use its successor, aws-g5-12xlarge"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_run_is_refused_before(
@@ -135,7 +135,7 @@ def test_what_would_be_submitted_to_retired_machines_names_the_successor(
     words = ["--site", "aws-g3", "--gpus-per-node", "1", "--dry-run", "--", "torch_impl/train.py", *SMALL]
     assert submit(tmp_path, *words) == 0
     captured = capsys.readouterr()
-    assert "note: aws-g3-4xlarge is retired since 2025-10-31; its successor is aws-g4dn-xlarge" in captured.err
+    assert "note: aws-g3-4xlarge has been retired since 2025-10-31; its successor is aws-g4dn-xlarge" in captured.err
     assert "g3.4xlarge" in captured.out
 
 
