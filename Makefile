@@ -14,7 +14,7 @@ WHEELS ?=
 # 1: set up for an NVIDIA GPU, 0: leave it unused. Empty: look.
 GPU ?=
 
-# TensorFlow's start-up lines stay out of sight, also in the probe that horovodrun makes before it starts a rank.
+# TensorFlow logs errors only. keras_impl/quiet_tensorflow.py drops the start-up lines that this does not silence.
 export TF_CPP_MIN_LOG_LEVEL := 3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
@@ -36,7 +36,7 @@ setup: ## set up .venv: packages, MPI, Horovod (the first time Horovod is compil
 	@$(SETUP) --frameworks "$(or $(FRAMEWORKS),torch keras)"
 
 train: ## set up if needed, then train MNIST on NP Horovod processes
-	@case "$(NP)" in *[!0-9]*|''|0) echo "make train: NP is no number of processes. Received: NP=$(NP). Give 1 or more" >&2; \
+	@case "$(NP)" in *[!0-9]*|''|0) echo "make train: NP is not a number of processes. Received: NP=$(NP). Give 1 or more" >&2; \
 	  exit 2;; esac
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --need "$(FRAMEWORK)"
 	@.venv/bin/python -m launch train --framework $(FRAMEWORK) --np $(NP) -- $(ARGS)

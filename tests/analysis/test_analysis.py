@@ -172,6 +172,7 @@ def test_proofs_that_were_not_finished_are_flagged(tmp_path: Path, capsys: pytes
     assert main(["parity", str(tmp_path), "--strict"]) == 2
 
 
+@pytest.mark.ci
 def test_a_proof_of_all_is_shown_with_its_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_result(tmp_path / PARITY_FILE, proofs())
     assert main(["parity", str(tmp_path), "--strict"]) == 0

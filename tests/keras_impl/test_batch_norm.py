@@ -6,6 +6,8 @@ import reference_rules
 from rule_cases import BATCH_NORM_SETTINGS, BATCH_NORM_SHAPES, BATCH_NORM_STEPS, DTYPES, batch_norm_data
 from rule_workers import relative_difference, results
 
+pytestmark = pytest.mark.ci
+
 TOLERANCE = {"float64": 1e-13, "float32": 1e-5}
 WORKER = "keras_batch_norm_worker"
 

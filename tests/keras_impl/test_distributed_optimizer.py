@@ -20,7 +20,7 @@ import pytest
 from rule_workers import TESTS, environment, relative_difference
 from trainer_runs import launcher_command
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.ci]
 
 TOLERANCE = 1e-12
 CONTROLLERS = ["mpi", pytest.param("gloo", marks=pytest.mark.ci)]

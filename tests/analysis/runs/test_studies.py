@@ -451,6 +451,7 @@ def many(random: np.random.Generator, *, n: int = 60, spread: float = 0.02) -> n
     return 10 * np.exp(drift + random.normal(scale=spread, size=n))
 
 
+@pytest.mark.ci
 def test_a_framework_is_seldom_called_faster_than_itself_and_a_delay_is_found() -> None:
     random = np.random.default_rng(1)
     studies = [many(random) for _ in range(8)]

@@ -245,6 +245,8 @@ def test_the_launcher_looks_over_the_workers_and_starts_the_ranks(pod: MadeProgr
     assert not list(tmp_path.rglob("hit"))
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_the_script_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the real MPI and trainer, on this machine: hosts, which the operator names by variables, are none."""
     monkeypatch.setattr(cloud, "SITE_FOLDER", str(tmp_path / "site"))

@@ -209,6 +209,8 @@ def test_the_time_limit_ends_the_ranks(machine: MadePrograms) -> None:
     assert run_there(task_of(a_job(minutes=90))["run"], machine, SECONDS="5400").returncode == 124
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_the_script_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the real launcher and trainer, on this machine as the only one."""
     monkeypatch.setattr(cloud, "SITE_FOLDER", str(tmp_path / "site"))

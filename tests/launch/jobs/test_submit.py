@@ -215,6 +215,8 @@ exec "$@"
 """
 
 
+@pytest.mark.ranks
+@pytest.mark.ci
 def test_ranks_run_in_the_container_of_a_site(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
