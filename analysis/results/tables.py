@@ -88,10 +88,11 @@ def described(selection: Selection) -> str:
     disturbed = sum(
         isinstance(one.isolation, Interference) and bool(one.isolation.other_processes_before) for one in records
     )
+    load = f"Before {disturbed} of the runs, other processes used" if disturbed else "No other process used"
     return (
         f"{counted(len(runs), 'run')} with {counted(len(seeds), 'seed')}, {counted(epochs[-1], 'epoch')} each, of "
         f"{' and '.join(days)} on {' and '.join(machines)}; {', '.join(versions)}. "
-        f"Before {disturbed} of the runs, other processes used the machine."
+        f"{load} the machine."
     )
 
 

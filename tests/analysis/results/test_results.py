@@ -22,7 +22,7 @@ MOST_BYTES = 700_000
 def test_the_tables_of_a_page_are_what_the_command_writes(name: str) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
     assert with_results(page, data=DATA) == page
-    assert page.count("<!-- results: ") == page.count("<!-- end of results -->")
+    assert page.count("<!-- results: ") == page.count("<!-- end of results -->") > 0
 
 
 def test_a_table_that_was_edited_by_hand_is_replaced() -> None:
