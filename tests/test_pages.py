@@ -8,6 +8,7 @@ they stand. Of programs that are not ours only those of `ELSEWHERE` may be shown
 import contextlib
 import io
 import itertools
+import os
 import re
 import shlex
 import subprocess
@@ -204,10 +205,14 @@ def check_words(words: list[str]) -> str | None:
 
 def check_make(words: list[str]) -> str | None:
     """Expand by `make -n` and look at the programs of ours in what would be run."""
-    done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    known = set(re.findall(r"^(\w+) \?=", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    # Where `make test ARGS=...` runs this, its variables are not those of the page.
+    dropped = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", *known}
+    variables = {name: value for name, value in os.environ.items() if name not in dropped}
+    command = ["make", "-n", *words[1:]]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     if done.returncode:
         return done.stderr.strip()
-    known = set(re.findall(r"^(\w+) \?=", (ROOT / "Makefile").read_text(), re.MULTILINE))
     unknown = {word.partition("=")[0] for word in words[1:] if "=" in word} - known
     if unknown:
         return f"the Makefile has no variable {', '.join(sorted(unknown))}"
