@@ -439,7 +439,14 @@ def write_worker(root: Path, framework: str, patch: str) -> None:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("part", ["update rule", "averaging", pytest.param("batches", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "update rule",
+        pytest.param("averaging", marks=pytest.mark.ci),  # minimal.py's test finds that in `make test`
+        pytest.param("batches", marks=pytest.mark.long),
+    ],
+)
 def test_what_is_broken_in_one_framework_is_found(
     tmp_path: Path, broken_root: Path, capfd: pytest.CaptureFixture[str], part: str
 ) -> None:

@@ -175,6 +175,7 @@ def test_a_killed_rank_fails_its_run_which_the_next_start_repeats(tmp_path: Path
 
 
 @pytest.mark.ranks
+@pytest.mark.ci
 def test_budget_limit_and_needs(tmp_path: Path) -> None:
     protocol = "[experiment]\nrepeats = 2\nbudget_minutes = 0.3\nlimit_minutes = 0.15\ncool_down_seconds = 8.0\n"
     rich = '[[cells]]\nname = "rich"\ncores = 100000\n'
