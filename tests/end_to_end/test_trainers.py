@@ -199,7 +199,7 @@ BAD_RESUME = {
     "ranks": r"the run was started with another number of ranks\. Received: -np 1\. Start it with -np 2",
     "foreign": r"these weights do not belong to mlp .* Received: ",
     "settings": r"a resumed run keeps its settings \(learning_rate is 0\.01\)\. Received: --learning-rate 1\.0\.",
-    "timeline": r"a timeline shows what ranks exchange, and there is one rank only\. Received: --horovod-timeline\.",
+    "timeline": r"a timeline shows what ranks exchange, and there is only one rank\. Received: --horovod-timeline\.",
     "done": r"the last epoch was cut short by --max-steps and cannot be resumed\. Received: --resume",
     "no_run": r"not a run folder: No such file or directory\. Received: runs/none/run\.json\.",
     "no_image": r"cannot read the image\. Received: file ",
