@@ -9,7 +9,6 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -24,27 +23,6 @@ ROUNDS = 11
 
 # Sums an array over all ranks; returns the sum and the seconds that it took, copies to and from a device left out.
 Exchange = Callable[[np.ndarray], tuple[np.ndarray, float]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExchangeReport:
-    """What the ranks found.
-
-    Attributes:
-        hosts: of each rank, as it names itself.
-        devices: of each rank.
-        seconds: of the slowest rank, for each round.
-        wrong_ranks: those that got another sum than they should.
-        clock_offsets: of each rank against rank 0, seconds: all leave a sum at nearly the same moment.
-    """
-
-    controller: str
-    bytes: int
-    hosts: list[str]
-    devices: list[str]
-    seconds: list[float]
-    wrong_ranks: list[int]
-    clock_offsets: list[float]
 
 
 def run_worker(arguments: Sequence[str] | None, *, program: str, check: Callable[[DeviceConfig], int]) -> int:
@@ -62,39 +40,35 @@ def run_worker(arguments: Sequence[str] | None, *, program: str, check: Callable
 
 
 def check_exchange(comm: Communicator, *, device: str, exchange: Exchange) -> int:
-    """Sum, check and time; rank 0 prints the report.
+    """Sum, check and time; rank 0 prints the report. Return the exit code.
 
     Args:
         comm: all ranks that were started.
         device: of this rank.
         exchange: of the framework.
-
-    Returns:
-        The exit code.
     """
     # Small whole numbers, so that their sum is exact in any order and another one for each element.
     values = (np.arange(NUMBERS) % 100 * (comm.rank + 1)).astype(np.float32)
     expected = (np.arange(NUMBERS) % 100 * (comm.size * (comm.size + 1) // 2)).astype(np.float32)
     right, seconds, clocks = True, [], []
-    for number in range(WARM_UP_ROUNDS + ROUNDS):
+    for _ in range(WARM_UP_ROUNDS + ROUNDS):
         total, took = exchange(values)
-        clock = time.time()
+        clocks.append(time.time())
+        seconds.append(took)
         right = right and bool(np.array_equal(total, expected))
-        if number >= WARM_UP_ROUNDS:
-            seconds.append(took)
-            clocks.append(clock)
     all_right = comm.allgather(right)
-    all_clocks = np.array(comm.allgather(clocks))
-    report = ExchangeReport(
-        controller=comm.controller,
-        bytes=values.nbytes,
-        hosts=comm.allgather(platform.node()),
-        devices=comm.allgather(device),
-        seconds=comm.maximum(np.array(seconds)).tolist(),
-        wrong_ranks=[rank for rank, fine in enumerate(all_right) if not fine],
-        clock_offsets=np.median(all_clocks - all_clocks[0], axis=1).tolist(),
-    )
+    all_clocks = np.array(comm.allgather(clocks[WARM_UP_ROUNDS:]))
+    report = {
+        "controller": comm.controller,
+        "bytes": values.nbytes,
+        "hosts": comm.allgather(platform.node()),  # of each rank, as the devices
+        "devices": comm.allgather(device),
+        "seconds": comm.maximum(np.array(seconds[WARM_UP_ROUNDS:])).tolist(),  # of the slowest rank in each round
+        "wrong_ranks": [rank for rank, fine in enumerate(all_right) if not fine],
+        # Of each rank against rank 0, seconds: all leave a sum at nearly the same moment.
+        "clock_offsets": np.median(all_clocks - all_clocks[0], axis=1).tolist(),
+    }
     if comm.rank == 0:
-        sys.stdout.write(f"{MARK}{json.dumps(asdict(report))}\n")
+        sys.stdout.write(f"{MARK}{json.dumps(report)}\n")
         sys.stdout.flush()
     return 0

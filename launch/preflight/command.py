@@ -14,18 +14,17 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
-from common.checks.preflight_worker import ExchangeReport
 from common.distributed.console import counted
 from common.errors import EXIT_CODE_USER_ERROR
-from launch.preflight.checks import CheckResult, judge
+from launch.preflight.checks import OF_HOSTS, OF_RANKS, CheckResult, judge
 from launch.preflight.survey import ask_hosts, start_ranks
 from launch.preflight.target import read_target
 
 # No ranks are started where one of these failed: they would not get far.
-NEEDED_BY_RANKS = ("hosts", "software", "horovod", "pmi")
+NEEDED_BY_RANKS = {"hosts", "scheduler", "software", "horovod"}
 
 
 def add_command(commands: Any) -> None:
@@ -44,7 +43,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--threads", type=int, help="compute threads per rank (default: cores / ranks)")
     parser.add_argument("--dataset", default="mnist", help="checks its checksums; or none (default: %(default)s)")
     parser.add_argument("--runs-folder", metavar="FOLDER", help="default: the site's, else runs")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--format", choices=["text", "json"], default="text", help="default: %(default)s")
     parser.set_defaults(run=run)
 
 
@@ -57,42 +56,49 @@ def run(options: argparse.Namespace) -> int:
     def show(line: str) -> None:
         print(f"{time.monotonic() - began:5.1f} s  {line}", file=sys.stderr, flush=True)
 
-    survey = ask_hosts(target, show=show)
-    if target.location == "job" and not set(failed(judge(target, survey))) & set(NEEDED_BY_RANKS):
-        exchange, seconds = start_ranks(target, show=show)
-        survey = replace(survey, exchange=exchange, exchange_seconds=seconds)
-    results, seconds = judge(target, survey), time.monotonic() - began
-    if options.json:
-        print(json.dumps({
-            "result": "failed" if failed(results) else "ok", "seconds": seconds, "site": target.site.name,
-            "location": target.location, "hosts": dict(target.hosts), "checks": [asdict(each) for each in results],
-            "allreduce": asdict(survey.exchange) if isinstance(survey.exchange, ExchangeReport) else None,
-        }, indent=1))  # fmt: skip
+    if target.hosts:
+        show(f"asking {', '.join(target.hosts)}")
+    survey = ask_hosts(target)
+    results = [judge(check, target, survey) for check in OF_HOSTS]
+    if target.location == "job" and not NEEDED_BY_RANKS & set(_named(results, "failed")):
+        survey.exchange = start_ranks(target, show=show)
+    results += [judge(check, target, survey) for check in OF_RANKS]
+    failed, seconds = _named(results, "failed"), time.monotonic() - began
+    if options.format == "json":
+        found = {
+            "result": "failed" if failed else "ok",
+            "seconds": seconds,
+            "site": target.site.name,
+            "location": target.location,
+            "hosts": target.hosts,
+            "checks": [asdict(each) for each in results],
+            "allreduce": survey.exchange if isinstance(survey.exchange, dict) else None,
+        }
+        print(json.dumps(found, indent=1))
     else:
         print(format_table(results))
         print(f"{summary(results)}, in {seconds:.1f} s")
-    return EXIT_CODE_USER_ERROR if failed(results) else 0
+    return EXIT_CODE_USER_ERROR if failed else 0
 
 
-def failed(results: Sequence[CheckResult]) -> list[str]:
-    """Return the names of checks that failed."""
-    return [each.check for each in results if each.result == "failed"]
+def _named(results: Sequence[CheckResult], result: str) -> list[str]:
+    """Return the names of checks with a result."""
+    return [each.check for each in results if each.result == result]
 
 
 def format_table(results: Sequence[CheckResult]) -> str:
     """Return one line for each finding."""
     lines = [f"{'check':11}  {'result':11}  finding"]
     for each in results:
-        for number, line in enumerate(each.lines):
-            head = f"{each.check:11}  {each.result:11}" if number == 0 else " " * 24
-            lines.append(f"{head}  {line}".rstrip())
+        heads = [f"{each.check:11}  {each.result:11}", *[" " * 24] * len(each.lines)]
+        lines += [f"{head}  {line}" for head, line in zip(heads, each.lines, strict=False)]
     return "\n".join(lines)
 
 
 def summary(results: Sequence[CheckResult]) -> str:
     """Return how many checks passed, and which failed or were not made."""
-    wrong, unknown = failed(results), [each.check for each in results if each.result == "not checked"]
-    parts = [f"{len(results) - len(wrong) - len(unknown)} of {counted(len(results), 'check')} passed"]
-    parts += [f"failed: {', '.join(wrong)}"] if wrong else []
-    parts += [f"not checked: {', '.join(unknown)}"] if unknown else []
-    return "; ".join(parts)
+    line = f"{len(_named(results, 'ok'))} of {counted(len(results), 'check')} passed"
+    for result in ("failed", "not checked"):
+        names = _named(results, result)
+        line += f"; {result}: {', '.join(names)}" if names else ""
+    return line

@@ -3,9 +3,10 @@
 import argparse
 import importlib.util
 import platform
-import re
+import shlex
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from launch.starting.processes import DEFAULT_RANKS, PROGRAMS
 
 Location = Literal["job", "login node", "outside"]
 Channel = Literal["local", "ssh", "srun"]
-SCONTROL_SECONDS = 10
+SRUN_SECONDS = 30
 # What jobs are submitted with, and the variable that the scheduler sets inside a job.
 SUBMIT_PROGRAMS = {"slurm": "sbatch", "skypilot": "sky", "kubernetes": "kubectl"}
 JOB_VARIABLES = {"slurm": "SLURM_JOB_ID", "skypilot": "SKYPILOT_NODE_RANK", "kubernetes": "KUBERNETES_SERVICE_HOST"}
@@ -35,12 +36,11 @@ class Target:
         launcher: how ranks are started.
         location: inside the job; on a login node, which sees the folders and programs of the job's nodes; or outside,
             such as on a laptop that submits to a cloud.
-        hosts: name -> ranks. Outside a job: this machine, without ranks.
+        hosts: name -> ranks. On a login node: this machine, without ranks; outside: none.
         channel: how hosts are asked.
         frameworks: torch, keras or both.
-        controller: mpi or gloo; None: the site's.
+        controller: mpi or gloo.
         device: as for trainers: auto, cpu or gpu.
-        expects_gpus: whether the job was given GPUs.
         threads: compute threads per rank; None: cores / ranks.
         dataset: as for trainers; None: not checked.
         folders: "runs", and "scratch" where the site has one -> path.
@@ -49,16 +49,15 @@ class Target:
 
     launcher: Launcher
     location: Location
-    hosts: Mapping[str, int]
+    hosts: dict[str, int]
     channel: Channel
     frameworks: tuple[str, ...]
-    controller: str | None = None
+    controller: str = "mpi"
     device: str = "auto"
-    expects_gpus: bool = False
     threads: int | None = None
     dataset: str | None = None
-    folders: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    folders: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def site(self) -> LaunchSite:
@@ -69,11 +68,6 @@ class Target:
     def size(self) -> int:
         """Number of ranks."""
         return sum(self.hosts.values())
-
-    @property
-    def effective_controller(self) -> str:
-        """How the ranks are joined: mpi or gloo."""
-        return self.controller or self.site.controller
 
     @property
     def submit_program(self) -> str | None:
@@ -109,34 +103,39 @@ def read_target(options: argparse.Namespace, *, variables: Mapping[str, str]) ->
     site = launcher.site
     location = _location(site, named_hosts=bool(options.hosts), variables=variables)
     channel: Channel = "local"
-    slots: list[Slots] = []
+    slots = list(launcher.hosts)
     if location == "job" and site.scheduler == "slurm" and in_slurm:
-        slots, channel = list(launcher.hosts) or slurm_hosts(variables), "srun"
+        slots, channel = slots or slurm_hosts(), "srun"
         if site.launcher == "horovodrun":  # it does not ask Slurm for the hosts
             launcher = replace(launcher, hosts=slots)
-    elif location == "job" and launcher.hosts:
-        slots, channel = list(launcher.hosts), "ssh"
-    if slots:
+    elif slots:
+        channel = "ssh"
+    if location == "outside":
+        hosts = {}
+    elif location == "login node":
+        hosts = {platform.node(): 0}
+    elif slots:
         spread = channel == "ssh" and site.hosts.spread
         assigned = assign_ranks(slots, np=options.np or sum(host.ranks for host in slots), spread=spread)
         hosts = {host.host: host.ranks for host in assigned}
     else:
-        hosts = {platform.node(): (options.np or DEFAULT_RANKS) if location == "job" else 0}
+        hosts = {platform.node(): options.np or DEFAULT_RANKS}
     rented_gpus = site.machines[launcher.node].gpus if site.scheduler == "skypilot" else 0
+    given_gpus = location == "job" and (rented_gpus > 0 or variables.get("SLURM_GPUS_ON_NODE", "0") != "0")
     folders = {"runs": options.runs_folder or site.runs_folder or "runs", "scratch": site.scratch_folder}
-    project = site.project_folder or str(ROOT)
     return Target(
         launcher=launcher,
         location=location,
         hosts=hosts,
         channel=channel,
         frameworks=_frameworks(options.framework),
-        controller=options.controller,
-        device=options.device,
-        expects_gpus=location == "job" and (rented_gpus > 0 or variables.get("SLURM_GPUS_ON_NODE", "0") != "0"),
+        controller=options.controller or site.controller,
+        device="gpu" if given_gpus and options.device == "auto" else options.device,
         threads=options.threads,
         dataset=None if options.dataset == "none" else options.dataset,
-        folders={name: str(Path(project, expanded(path))) for name, path in folders.items() if path},
+        folders={
+            name: str(Path(site.project_folder or ROOT, expanded(path))) for name, path in folders.items() if path
+        },
         environment={name: variables[name] for name in INHERITED_VARIABLES if name in variables} | site.variables,
     )
 
@@ -155,40 +154,22 @@ def _frameworks(chosen: str | None) -> tuple[str, ...]:
     return tuple(name for name in PROGRAMS if importlib.util.find_spec(name)) or tuple(PROGRAMS)
 
 
-def slurm_hosts(variables: Mapping[str, str]) -> list[Slots]:
+def slurm_hosts() -> list[Slots]:
     """Return the hosts of the Slurm job that this process runs in, with Slurm's tasks on each.
 
     Raises:
-        UserError: Slurm does not list them.
+        UserError: srun does not start there.
     """
-    nodes = variables.get("SLURM_JOB_NODELIST", "")
+    command = ["srun", "--mpi=none", "--label", "printenv", "SLURMD_NODENAME"]  # prints "rank: host"
     try:
-        listed = subprocess.run(
-            ["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=SCONTROL_SECONDS
-        )
-        hosts, problem = listed.stdout.split(), listed.stderr.strip() if listed.returncode else ""
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SRUN_SECONDS)
+        problem = done.stderr.strip() if done.returncode else ""
     except (OSError, subprocess.TimeoutExpired) as error:
-        hosts, problem = [], str(error)
-    if problem or not hosts:
+        problem = str(error)
+    if problem:
         raise UserError(
-            f"Slurm does not list the hosts of this job: {problem or 'no host'}. Received: SLURM_JOB_NODELIST={nodes}. "
+            f"Slurm does not list the hosts of this job: {problem}. Received: {shlex.join(command)}. "
             "Name them: --hosts node1:4,node2:4"
         )
-    tasks = tasks_per_node(variables.get("SLURM_TASKS_PER_NODE", f"1(x{len(hosts)})"), nodes=len(hosts))
-    return [Slots(host, count) for host, count in zip(hosts, tasks, strict=True)]
-
-
-def tasks_per_node(text: str, *, nodes: int) -> list[int]:
-    """Return the number of tasks on each node from Slurm's notation, such as "4(x2),2".
-
-    Raises:
-        UserError: the notation is unknown, or is for another number of nodes.
-    """
-    matches = [re.fullmatch(r"([1-9]\d*)(?:\(x(\d+)\))?", part) for part in text.split(",")]
-    counts = [int(match[1]) for match in matches if match for _ in range(int(match[2] or 1))]
-    if None in matches or len(counts) != nodes:
-        raise UserError(
-            f"Slurm's task counts do not fit its {nodes} nodes. Received: SLURM_TASKS_PER_NODE={text}. "
-            "Name hosts and ranks: --hosts node1:4,node2:4"
-        )
-    return counts
+    tasks = sorted((int(rank), host) for rank, _, host in (line.partition(": ") for line in done.stdout.splitlines()))
+    return [Slots(host, count) for host, count in Counter(host for _, host in tasks).items()]
