@@ -15,7 +15,7 @@ python -m analysis parity RUN RUN                     whether two runs were the 
 python -m analysis bench FILE                         the speed that `python -m launch bench` measured
 python -m analysis verify RERUN                       whether a rerun of `python -m launch verify` reproduces its run
 python -m analysis experiment FOLDER                  medians of each cell of an experiment
-python -m analysis import-thesis FOLDER -o RUNS       the raw files of the thesis as run folders
+python -m analysis import-thesis THESIS --folder RUNS  the raw files of the thesis as run folders
 python -m analysis thesis RUNS...                     its tables and figures, with the published values
 python -m analysis ring --ranks 4                     the ring all-reduce, pass by pass
 python -m analysis results                            the tables of results in this repository's pages

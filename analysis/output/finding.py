@@ -7,7 +7,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -65,15 +65,9 @@ class Finding:
 
 def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the plots there, as PNG and SVG") -> None:
     """Add the options for output; `plots` is the help text of --plots."""
-    parser.add_argument("--format", default="text", help=f"one of {', '.join(FORMATS)} (default: %(default)s)")
+    parser.add_argument("--format", default="text", choices=FORMATS, help="default: %(default)s")
     parser.add_argument("--plots", metavar="FOLDER", help=plots)
     parser.add_argument("--strict", action="store_true", help="exit code 2 if anything is flagged")
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every command that works on runs."""
-    add_runs_options(parser)
-    add_show_options(parser)
 
 
 def add_runs_options(parser: argparse.ArgumentParser) -> None:
@@ -87,17 +81,30 @@ def add_runs_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def selected(options: argparse.Namespace) -> Selection:
-    """Return the runs that a command was given; its format is checked before they are read.
+def add_question(
+    commands: Any, name: str, find: Callable[..., Finding], *, help: str, description: str, keywords: Sequence[str] = ()
+) -> argparse.ArgumentParser:
+    """Add a command that shows what `find` finds in runs; return its parser, for further options.
 
-    Raises:
-        UserError: there are no runs, or the format or a source is unknown.
+    Args:
+        commands: argparse's subcommands.
+        name: of the command.
+        find: the selected runs, and the options named in `keywords` -> finding.
+        help, description: of the command.
+        keywords: names of further options.
     """
-    check_format(options)
-    return named_runs(options)
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=description)
+    add_runs_options(parser)
+    add_show_options(parser)
+
+    def run(options: argparse.Namespace) -> None:
+        show(find(selected(options), **{name: getattr(options, name) for name in keywords}), options)
+
+    parser.set_defaults(run=run)
+    return parser
 
 
-def named_runs(options: argparse.Namespace) -> Selection:
+def selected(options: argparse.Namespace) -> Selection:
     """Return the runs of `add_runs_options`, published results last.
 
     Raises:
@@ -105,12 +112,6 @@ def named_runs(options: argparse.Namespace) -> Selection:
     """
     sources = checked_sources(options.published)
     return load_runs(options.runs, added=published_runs(sources), published=sources)
-
-
-def check_format(options: argparse.Namespace) -> None:
-    """Raise UserError for a format that does not exist."""
-    if options.format not in FORMATS:
-        raise UserError(f"unknown format. Received: --format {options.format}. Use {', '.join(FORMATS)}")
 
 
 def show(finding: Finding, options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Options of several commands: accuracies, given in percent."""
+"""Options of several commands: accuracies, given in percent and passed on as fractions."""
 
 import argparse
 import math
@@ -7,7 +7,7 @@ MARGIN = 0.005  # of accuracy, as a fraction: half a percentage point
 
 
 def percent(text: str) -> float:
-    """Parse a number in (0, 100], for argparse.
+    """Return a number in (0, 100] as a fraction, for argparse.
 
     Raises:
         argparse.ArgumentTypeError: the text is not such a number.
@@ -18,7 +18,7 @@ def percent(text: str) -> float:
         value = math.nan
     if not 0 < value <= 100:
         raise argparse.ArgumentTypeError(f"expected a number above 0 and at most 100. Received: {text}")
-    return value
+    return value / 100
 
 
 def add_margin_option(parser: argparse.ArgumentParser) -> None:
@@ -26,9 +26,9 @@ def add_margin_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--margin",
         type=percent,
-        default=MARGIN * 100,
+        default=MARGIN,
         metavar="POINTS",
-        help="percentage points within which accuracies count as the same (default: %(default)s)",
+        help=f"percentage points within which accuracies count as the same (default: {100 * MARGIN})",
     )
 
 

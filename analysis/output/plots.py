@@ -2,13 +2,14 @@
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -17,7 +18,6 @@ from analysis.runs.labels import FRAMEWORK_LABELS
 from analysis.stats.inference import median_interval
 from common.errors import from_os_error
 
-matplotlib.use("Agg")  # no window
 # Colors for readers with color blindness (Okabe and Ito 2008); dashes and markers for print.
 STYLES: dict[str, dict[str, Any]] = {
     "torch": {"color": "#D55E00", "linestyle": "-", "marker": "o", "label": FRAMEWORK_LABELS["torch"]},
@@ -29,19 +29,23 @@ MARKERS = "osD^vP*"
 IDEAL: dict[str, Any] = {"color": "#555555", "linestyle": (0, (1, 2)), "linewidth": 1.2}
 LOG_FROM = 20.0  # largest / smallest value above which a scale is logarithmic
 ROW_INCHES = 0.42
-SETTINGS: Any = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "savefig.dpi": 130,
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "horovod-twins",  # equal figures give equal files
-}
+matplotlib.use("Agg")  # no window
+matplotlib.rcParams.update(
+    {
+        "figure.constrained_layout.use": True,
+        "font.size": 9,
+        "axes.titlesize": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": "#dddddd",
+        "grid.linewidth": 0.6,
+        "legend.frameon": False,
+        "savefig.dpi": 130,
+        "svg.fonttype": "none",  # text stays text
+        "svg.hashsalt": "horovod-twins",  # equal figures give equal files
+    }
+)
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
@@ -53,9 +57,8 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     files = [folder / f"{name}.png", folder / f"{name}.svg"]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with matplotlib.rc_context(SETTINGS):
-            for file in files:
-                figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+        for file in files:
+            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
     except OSError as error:
         raise from_os_error(error, doing="writing a plot") from None
     return files
@@ -99,6 +102,43 @@ def framework_style(framework: str) -> dict[str, Any]:
     return STYLES.get(framework, other)
 
 
+def legend_below(figure: Figure, handles: Sequence[Artist] | None = None, *, ncols: int = 4) -> None:
+    """Draw one legend below all panels, each label once; `handles`: instead of what the panels label."""
+    if handles is None:
+        labeled: dict[str, Artist] = {}
+        for ax in figure.axes:
+            labeled |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+        handles = list(labeled.values())
+    figure.legend(handles=handles, loc="outside lower center", ncols=ncols)
+
+
+def label_rows(ax: Axes, labels: Sequence[str], *, above: float = 0.5, below: float = 0.5) -> None:
+    """Label the rows at 0, 1, ... from top to bottom; `above`, `below`: room at the ends, in rows."""
+    ax.set_yticks(range(len(labels)), labels)
+    ax.set_ylim(len(labels) - 1 + below, -above)
+    _clear_rows(ax)
+
+
+def _clear_rows(ax: Axes) -> None:
+    ax.grid(visible=False, axis="y")
+    ax.tick_params(axis="y", length=0)
+
+
+def draw_stacks(ax: Axes, stacks: Sequence[Mapping[str, float]], looks: Mapping[str, dict[str, Any]]) -> None:
+    """Draw a row for each stack: its parts one after the other as bars, in the looks of the parts."""
+    for place, parts in enumerate(stacks):
+        left = 0.0
+        for part, length in parts.items():
+            ax.barh(place, length, left=left, height=0.5, linewidth=0.5, label=part, **looks[part])
+            left += length
+    ax.set_axisbelow(True)
+
+
+def spread_out(place: float, values: Sequence[float] | np.ndarray, *, width: float) -> np.ndarray:
+    """Return places for the points of a row, so that they do not overlap; always the same: (values,) float64."""
+    return place + width * np.sin(np.arange(len(values)) * 2.4)
+
+
 def draw_rows(ax: Axes, groups: Sequence[tuple[str, Sequence[Row]]], *, unit: str, scale: float = 1.0) -> None:
     """Draw every value as a point, with median and 95 % interval; one line per row, groups below each other.
 
@@ -120,8 +160,7 @@ def draw_rows(ax: Axes, groups: Sequence[tuple[str, Sequence[Row]]], *, unit: st
         top += len(rows) + 0.6
     ax.set_yticks(ticks, labels)
     ax.set_ylim(top - 0.6, -1.0)
-    ax.grid(visible=False, axis="y")
-    ax.tick_params(axis="y", length=0)
+    _clear_rows(ax)
     ax.set_xlabel(unit)
     scale_axis(ax, everything)
     handles = {row.style["label"]: row.style for _, rows in groups for row in rows}
@@ -142,11 +181,17 @@ def scale_axis(ax: Axes, values: Sequence[float], *, axis: str = "x") -> None:
 
 def _draw_row(ax: Axes, values: np.ndarray, y: float, row: Row) -> None:
     style: dict[str, Any] = {"color": row.style["color"], "marker": row.style["marker"]}
-    # Spread points that would overlap; the offsets are always the same.
-    offsets = 0.22 * np.sin(np.arange(len(values)) * 2.4) if len(values) > 1 else np.zeros(1)
     fill = "white" if row.published else row.style["color"]
     alpha = 0.45 if len(values) > 1 else 1.0
-    ax.plot(values, y + offsets, linestyle="", markersize=4.5, markerfacecolor=fill, alpha=alpha, **style)
+    ax.plot(
+        values,
+        spread_out(y, values, width=0.22),
+        linestyle="",
+        markersize=4.5,
+        markerfacecolor=fill,
+        alpha=alpha,
+        **style,
+    )
     interval = median_interval(values.tolist())
     if interval is not None:
         ax.plot([interval.low, interval.high], [y, y], color=style["color"], linewidth=2.2, solid_capstyle="butt")

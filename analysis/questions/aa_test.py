@@ -5,19 +5,17 @@ runs make a pair, and chance assigns them to the sides, as in an interleaved exp
 the sides. A delay is injected by multiplying the times of one side.
 """
 
-import argparse
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from analysis.output.finding import Finding, Plot, add_options, selected, show
-from analysis.output.plots import IDEAL, SETTINGS, framework_style
+from analysis.output.finding import Finding, Plot, add_question
+from analysis.output.plots import IDEAL, framework_style
 from analysis.output.tables import Table
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.table import Selection, runs_in
@@ -63,18 +61,13 @@ class Splits:
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
+    add_question(
+        commands,
         "aa-test",
+        find,
         help="A/A test: how often the comparison errs, on runs of one setting",
         description=f"Split runs of one setting (at least {FEWEST_RUNS}) at random and compare the halves.",
     )
-    add_options(parser)
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> None:
-    """Run the command."""
-    show(find(selected(options)), options)
 
 
 def find(selection: Selection) -> Finding:
@@ -198,22 +191,21 @@ def _by_pairs(cells: Sequence[Cell]) -> Table:
 def _plot(splits: Sequence[tuple[Cell, Splits, Splits]]) -> Plot:
     delays = np.linspace(0, 0.25, 101)
     rows: list[list[Any]] = []
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-        ax = figure.subplots()
-        for cell, paired, unpaired in splits:
-            style = framework_style(cell.framework)
-            for how, one, line in (("paired", paired, "-"), ("unpaired", unpaired, ":")):
-                found = [100 * one.power(delay) for delay in delays]
-                label = f"{cell.name}, {how}, {one.pairs} runs per side"
-                ax.plot(100 * delays, found, color=style["color"], linestyle=line, label=label)
-                rows += [[cell.name, how, 100 * delay, value] for delay, value in zip(delays, found, strict=True)]
-        ax.axhline(100 * POWER, **IDEAL)
-        ax.axvline(100 * DELAY, **IDEAL)
-        ax.set_xlabel("injected delay, %")
-        ax.set_ylabel("splits that detect it, %")
-        ax.legend(fontsize=8)
-        figure.suptitle(f"A/A test: runs of one setting, split at random {SPLITS:,} times")
+    figure = Figure(figsize=(7.5, 4.2))
+    ax = figure.subplots()
+    for cell, paired, unpaired in splits:
+        style = framework_style(cell.framework)
+        for how, one, line in (("paired", paired, "-"), ("unpaired", unpaired, ":")):
+            found = [100 * one.power(delay) for delay in delays]
+            label = f"{cell.name}, {how}, {one.pairs} runs per side"
+            ax.plot(100 * delays, found, color=style["color"], linestyle=line, label=label)
+            rows += [[cell.name, how, 100 * delay, value] for delay, value in zip(delays, found, strict=True)]
+    ax.axhline(100 * POWER, **IDEAL)
+    ax.axvline(100 * DELAY, **IDEAL)
+    ax.set_xlabel("injected delay, %")
+    ax.set_ylabel("splits that detect it, %")
+    ax.legend(fontsize=8)
+    figure.suptitle(f"A/A test: runs of one setting, split at random {SPLITS:,} times")
     data = Table("Detected delays", ["framework, model, data set, np", "compared", "delay, %", "detected, %"], rows,
                  {"delay, %": ".2f", "detected, %": ".1f"})  # fmt: skip
     return Plot("aa-test", figure, data)

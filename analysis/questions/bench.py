@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 
-from analysis.output.finding import Finding, Plot, add_show_options, check_format, show
-from analysis.output.plots import IDEAL, SETTINGS, Row, draw_rows, framework_style, n_words
+from analysis.output.finding import Finding, Plot, add_show_options, show
+from analysis.output.plots import IDEAL, Row, draw_rows, framework_style, legend_below, n_words
 from analysis.output.tables import Table, shown_interval
 from analysis.stats.inference import median_interval
 from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios
@@ -50,7 +49,6 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    check_format(options)
     show(find(read_result(options.file, BenchRecord, command="python -m launch bench")), options)
 
 
@@ -135,13 +133,12 @@ def _plot(ratios: Sequence[SpeedRatio]) -> Plot:
         framework = one.start.framework
         row = Row(label=framework, values=one.ratios, style=framework_style(framework))
         groups.setdefault(f"{one.model}: {one.start.title}", []).append(row)
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(7.5, 1.6 + 0.42 * len(ratios)), layout="constrained")
-        ax = figure.subplots()
-        draw_rows(ax, list(groups.items()), unit="measured / base")
-        ax.axvline(1.0, **IDEAL)
-        figure.legend(loc="outside lower center", ncols=2)
-        figure.suptitle(f"Speed in pairs of turns ({n_words([len(one.ratios) for one in ratios])} pairs each)")
+    figure = Figure(figsize=(7.5, 1.6 + 0.42 * len(ratios)))
+    ax = figure.subplots()
+    draw_rows(ax, list(groups.items()), unit="measured / base")
+    ax.axvline(1.0, **IDEAL)
+    legend_below(figure)
+    figure.suptitle(f"Speed in pairs of turns ({n_words([len(one.ratios) for one in ratios])} pairs each)")
     data = Table(
         "Ratios of the pairs",
         ["model", "framework", "start", "ratio"],

@@ -1,10 +1,9 @@
 """`python -m analysis check`: validity checks of runs and of comparisons."""
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from analysis.output.finding import Finding, add_options, selected, show
+from analysis.output.finding import Finding, add_question
 from analysis.output.plots import framework_style
 from analysis.output.tables import Table
 from analysis.questions.frameworks import pairs_of
@@ -16,18 +15,13 @@ from common.distributed.console import counted
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
+    add_question(
+        commands,
         "check",
+        find,
         help="validity checks of runs and comparisons",
         description="Report what makes runs invalid or incomparable. With --strict, a finding is an error.",
     )
-    add_options(parser)
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> None:
-    """Run the command."""
-    show(find(selected(options)), options)
 
 
 def find(selection: Selection) -> Finding:

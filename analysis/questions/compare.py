@@ -7,13 +7,12 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.output.finding import Finding, Plot, add_options, selected, show
-from analysis.output.plots import SETTINGS, framework_style
+from analysis.output.finding import Finding, Plot, add_runs_options, add_show_options, selected, show
+from analysis.output.plots import framework_style, legend_below
 from analysis.output.tables import Cell, Table
 from analysis.runs.sameness import HASHES, why_not_the_same
 from analysis.runs.table import RunRow, Selection, curve, runs_in
@@ -48,7 +47,8 @@ def add_command(commands: Any) -> None:
         help="what differs between two runs, their times and accuracies",
         description="Compare two runs.",
     )
-    add_options(parser)
+    add_runs_options(parser)
+    add_show_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -245,29 +245,28 @@ def _plot(first: RunRow, second: RunRow, epochs_table: pd.DataFrame) -> Plot | N
     validated = any(np.isfinite(curve(epochs_table, run, "validation_accuracy")).any() for run in runs.values())
     accuracy = "validation_accuracy" if validated else "training_accuracy"
     rows: list[list[Cell]] = []
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(8.0, 3.6), layout="constrained")
-        for ax, name, scale, unit in zip(
-            figure.subplots(1, 2), ("training_loss", accuracy), (1.0, 100.0),
-            ("training loss", f"{accuracy.replace('_', ' ')}, %"), strict=True,
-        ):  # fmt: skip
-            for which, run in runs.items():
-                values = curve(epochs_table, run, name) * scale
-                epochs = np.arange(1, len(values) + 1)
-                drawn = np.isfinite(values)
-                style = framework_style(run.framework)
-                # Two runs of one framework share its color: the second is hollow, dotted and drawn on top.
-                twin = which == "second" and first.framework == second.framework
-                look: dict[str, Any] = {"linestyle": ":", "markerfacecolor": "white", "markersize": 7} if twin else {}
-                look = style | {"markersize": 4, "label": f"{which}: {style['label']}, {run.name}"} | look
-                ax.plot(epochs[drawn], values[drawn], **look)
-                rows += [
-                    [which, unit, *point] for point in zip(epochs[drawn].tolist(), values[drawn].tolist(), strict=True)
-                ]
-            ax.set_xlabel("epoch")
-            ax.set_ylabel(unit)
-            ax.xaxis.get_major_locator().set_params(integer=True)
-        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=1)
-        figure.suptitle("Two runs by epoch, n = 1 each")
+    figure = Figure(figsize=(8.0, 3.6))
+    for ax, name, scale, unit in zip(
+        figure.subplots(1, 2), ("training_loss", accuracy), (1.0, 100.0),
+        ("training loss", f"{accuracy.replace('_', ' ')}, %"), strict=True,
+    ):  # fmt: skip
+        for which, run in runs.items():
+            values = curve(epochs_table, run, name) * scale
+            epochs = np.arange(1, len(values) + 1)
+            drawn = np.isfinite(values)
+            style = framework_style(run.framework)
+            # Two runs of one framework share its color: the second is hollow, dotted and drawn on top.
+            twin = which == "second" and first.framework == second.framework
+            look: dict[str, Any] = {"linestyle": ":", "markerfacecolor": "white", "markersize": 7} if twin else {}
+            look = style | {"markersize": 4, "label": f"{which}: {style['label']}, {run.name}"} | look
+            ax.plot(epochs[drawn], values[drawn], **look)
+            rows += [
+                [which, unit, *point] for point in zip(epochs[drawn].tolist(), values[drawn].tolist(), strict=True)
+            ]
+        ax.set_xlabel("epoch")
+        ax.set_ylabel(unit)
+        ax.xaxis.get_major_locator().set_params(integer=True)
+    legend_below(figure, ncols=1)
+    figure.suptitle("Two runs by epoch, n = 1 each")
     data = Table("Two runs by epoch", ["run", "figure", "epoch", "value"], rows, {"value": ".6g"})
     return Plot("compare-epochs", figure, data) if rows else None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.output.finding import Finding, add_show_options, check_format, show
+from analysis.output.finding import Finding, add_show_options, show
 from analysis.output.tables import Table
 from analysis.runs.reading import load_runs
 from analysis.runs.table import RunRow, runs_in
@@ -46,7 +46,6 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    check_format(options)
     status = None
     if options.status is not None:
         text = sys.stdin.read() if options.status == "-" else Path(options.status).read_text(encoding="utf-8")

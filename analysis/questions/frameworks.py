@@ -1,19 +1,17 @@
 """`python -m analysis frameworks`: tf.keras against PyTorch, model by model."""
 
-import argparse
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.output.finding import Finding, Plot, add_options, selected, show
+from analysis.output.finding import Finding, Plot, add_question
 from analysis.output.options import MARGIN, add_margin_option, add_target_option
-from analysis.output.plots import ROW_INCHES, SETTINGS, STYLES, Row, draw_rows, framework_style, spread_words
+from analysis.output.plots import ROW_INCHES, STYLES, Row, draw_rows, framework_style, legend_below, spread_words
 from analysis.output.tables import Table, shown_interval
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.settings import SERIES
@@ -59,22 +57,16 @@ class Match:
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
+    parser = add_question(
+        commands,
         "frameworks",
+        find,
         help="tf.keras against PyTorch: time, throughput, accuracy",
         description="Compare both frameworks for every model, data set and number of ranks.",
+        keywords=("margin", "target"),
     )
-    add_options(parser)
     add_margin_option(parser)
     add_target_option(parser, shown="time")
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> None:
-    """Run the command."""
-    selection = selected(options)
-    target = None if options.target is None else options.target / 100
-    show(find(selection, margin=options.margin / 100, target=target), options)
 
 
 def find(selection: Selection, *, margin: float = MARGIN, target: float | None = None) -> Finding:
@@ -291,12 +283,11 @@ def _plots(cells: Sequence[Cell]) -> list[Plot]:
             groups[cell.label].append(row)
         rows = sum(len(group) + 0.6 for group in groups.values())
         spread = spread_words([len(found[id(cell)]) for cell in drawn])
-        with matplotlib.rc_context(SETTINGS):
-            figure = Figure(figsize=(8.0, 1.6 + ROW_INCHES * rows), layout="constrained")
-            ax = figure.subplots()
-            draw_rows(ax, list(groups.items()), unit=unit, scale=scale)
-            figure.legend(loc="outside lower center", ncols=4)
-            figure.suptitle(f"{title}: Keras and PyTorch, {spread}{more}")
+        figure = Figure(figsize=(8.0, 1.6 + ROW_INCHES * rows))
+        ax = figure.subplots()
+        draw_rows(ax, list(groups.items()), unit=unit, scale=scale)
+        legend_below(figure)
+        figure.suptitle(f"{title}: Keras and PyTorch, {spread}{more}")
         data = Table(
             title, ["framework", "model, data set, np", "run", unit],
             [[cell.framework, cell.label, key, value * scale] for cell in drawn

@@ -1,11 +1,9 @@
 """`python -m analysis times`: the notebook's figures for any runs: epoch times; mean epoch, test and total."""
 
-import argparse
 import math
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -14,13 +12,13 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from analysis.output import tables
-from analysis.output.finding import Finding, Plot, add_options, selected, show
+from analysis.output.finding import Finding, Plot, add_question
 from analysis.output.plots import (
     ROW_INCHES,
-    SETTINGS,
     Row,
     draw_rows,
     framework_style,
+    legend_below,
     scale_axis,
     spread_words,
     wrapped,
@@ -39,18 +37,13 @@ _QUESTION = "How long do an epoch, the test and the whole run take, and how much
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
+    add_question(
+        commands,
         "times",
+        find,
         help="times of epochs; mean epoch, test and total",
         description="Show how long epochs take, one by one and in the mean, and the test and the whole run.",
     )
-    add_options(parser)
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> None:
-    """Run the command."""
-    show(find(selected(options)), options)
 
 
 Curves = list[tuple[str, NDArray[np.float64]]]  # name of a run, its training seconds by epoch
@@ -189,22 +182,21 @@ def plot_epochs(curves: Sequence[tuple[Cell, Curves]]) -> Plot | None:
         return None
     columns = min(COLUMNS, len(curves))
     lines = math.ceil(len(curves) / columns)
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(1.2 + 2.9 * columns, 1.2 + 2.1 * lines), layout="constrained")
-        panels = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
-        for ax, (cell, of_cell) in zip(panels, curves, strict=False):
-            _draw_epochs(ax, cell, [seconds for _, seconds in of_cell])
-        for ax in panels[len(curves) :]:
-            ax.set_visible(False)
-        for ax in panels[::columns]:
-            ax.set_ylabel("seconds of training")
-        everything = np.concatenate([seconds for _, of_cell in curves for _, seconds in of_cell]).tolist()
-        scale_axis(panels[0], everything, axis="y")
-        if panels[0].get_yscale() == "linear":
-            panels[0].set_ylim(0, 1.08 * max(everything))
-        for ax in panels[columns::columns]:
-            ax.set_ylabel(panels[0].get_ylabel())
-        figure.suptitle("Epoch times: thin lines are runs, bold: median over runs", fontsize=10)
+    figure = Figure(figsize=(1.2 + 2.9 * columns, 1.2 + 2.1 * lines))
+    panels = figure.subplots(lines, columns, sharey=True, squeeze=False).ravel()
+    for ax, (cell, of_cell) in zip(panels, curves, strict=False):
+        _draw_epochs(ax, cell, [seconds for _, seconds in of_cell])
+    for ax in panels[len(curves) :]:
+        ax.set_visible(False)
+    for ax in panels[::columns]:
+        ax.set_ylabel("seconds of training")
+    everything = np.concatenate([seconds for _, of_cell in curves for _, seconds in of_cell]).tolist()
+    scale_axis(panels[0], everything, axis="y")
+    if panels[0].get_yscale() == "linear":
+        panels[0].set_ylim(0, 1.08 * max(everything))
+    for ax in panels[columns::columns]:
+        ax.set_ylabel(panels[0].get_ylabel())
+    figure.suptitle("Epoch times: thin lines are runs, bold: median over runs", fontsize=10)
     data: list[list[tables.Cell]] = [
         [cell.name, run, epoch, value]
         for cell, of_cell in curves
@@ -236,25 +228,23 @@ def plot_totals(cells: Sequence[Cell]) -> Plot | None:
     if not groups:
         return None
     spread = spread_words([len(cell.timed) for drawn in groups.values() for cell in drawn])
-    with matplotlib.rc_context(SETTINGS):
-        inches = max(1.6 * ROW_INCHES, *(0.2 * (1 + wrapped(cell.name, width=34).count("\n")) for cell in cells))
-        figure = Figure(figsize=(8.5, 1.5 + inches * len(cells)), layout="constrained")
-        panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
-        for ax, name in zip(panels, groups, strict=True):
-            points = {
-                cell.name: Row(
-                    label=cell.name, values=values[name][cell.name], style=framework_style(cell.framework),
-                    published=cell.is_published,
-                )
-                for cell in cells
-            }  # fmt: skip
-            draw_rows(ax, [(wrapped(label, width=34), [row]) for label, row in points.items()], unit=f"{name}, s")
-            ax.margins(x=0.1)
-            if ax.get_xscale() == "linear":
-                ax.set_xlim(left=0)
-        handles = dict(zip(*reversed(panels[0].get_legend_handles_labels()), strict=True))
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
-        figure.suptitle(f"Execution time: {spread}", fontsize=10)
+    inches = max(1.6 * ROW_INCHES, *(0.2 * (1 + wrapped(cell.name, width=34).count("\n")) for cell in cells))
+    figure = Figure(figsize=(8.5, 1.5 + inches * len(cells)))
+    panels = figure.subplots(1, len(groups), sharey=True, squeeze=False)[0]
+    for ax, name in zip(panels, groups, strict=True):
+        points = {
+            cell.name: Row(
+                label=cell.name, values=values[name][cell.name], style=framework_style(cell.framework),
+                published=cell.is_published,
+            )
+            for cell in cells
+        }  # fmt: skip
+        draw_rows(ax, [(wrapped(label, width=34), [row]) for label, row in points.items()], unit=f"{name}, s")
+        ax.margins(x=0.1)
+        if ax.get_xscale() == "linear":
+            ax.set_xlim(left=0)
+    legend_below(figure)
+    figure.suptitle(f"Execution time: {spread}", fontsize=10)
     rows_of_data: list[list[tables.Cell]] = [
         [cell, name, value]
         for name, of_name in values.items()

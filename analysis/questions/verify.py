@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from analysis.output.finding import Finding, add_show_options, check_format, show
+from analysis.output.finding import Finding, add_show_options, show
 from analysis.output.tables import Cell, Table
 from analysis.stats.proportions import accuracy_difference
 from common.checks.result_file import read_result
@@ -60,7 +60,6 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    check_format(options)
     record = read_result(options.folder / VERIFY_FILE, VerifyRecord, command="python -m launch verify")
     before, after = read_run(options.folder / record.run), read_run(options.folder)
     verdict = judge(before, after, time_ratio=record.time_ratio)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis.output.finding import Finding, add_runs_options, named_runs, refuse_flags
+from analysis.output.finding import Finding, add_runs_options, refuse_flags, selected
 from analysis.output.tables import Table
 from analysis.questions import aa_test, check, compare, frameworks, times
 from analysis.questions.clouds import command as clouds
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
     """
     output = Path(options.output)
     _check_output(output, replaced=options.force)
-    page = page_of(named_runs(options), folders=options.runs, title=options.title)
+    page = page_of(selected(options), folders=options.runs, title=options.title)
     flags = [str(row[0]) for row in (*page.left_out.rows, *page.flags.rows)]
     refuse_flags(flags, options)
     text = html_of(page)

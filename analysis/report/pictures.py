@@ -8,8 +8,6 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.output.plots import SETTINGS
-
 MOST_POINTS = 2_000  # drawn as shapes; more become pixels
 MOST_SVG_BYTES = 250_000
 PIXELS_PER_INCH = 160
@@ -56,15 +54,14 @@ def _svg(figure: Figure) -> str | None:
     """Return the figure as SVG; None if it is too large."""
     text = io.BytesIO()
     # Letters as outlines: the reader's device may lack this machine's fonts.
-    with matplotlib.rc_context(SETTINGS | {"svg.fonttype": "path"}):
+    with matplotlib.rc_context({"svg.fonttype": "path"}):
         figure.savefig(text, format="svg", metadata={"Date": None})
     return data_uri("image/svg+xml", text.getvalue()) if len(text.getvalue()) <= MOST_SVG_BYTES else None
 
 
 def _png(figure: Figure) -> str:
     pixels = io.BytesIO()
-    with matplotlib.rc_context(SETTINGS):
-        figure.savefig(pixels, format="png", dpi=PIXELS_PER_INCH)
+    figure.savefig(pixels, format="png", dpi=PIXELS_PER_INCH)
     return data_uri("image/png", pixels.getvalue())
 
 

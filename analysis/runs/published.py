@@ -14,19 +14,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from analysis.runs.settings import PUBLISHED_FOLDER
+from analysis.runs.stated import stated_data, stated_energy, stated_model, stated_totals, stated_world
 from analysis.runs.table import FIGURES, LoadedRun
 from common.errors import UserError, first_problem
-from common.measurement.energy import DeviceEnergy, EnergyRecord, EnergyTotals, energy_delay, energy_delay_squared
-from common.measurement.power_trace import kind_of
-from common.model.specs import model_spec
-from common.run_folder.records import SCHEMA_VERSION, DataRecord, ModelRecord, NotRecorded, RunRecord, Totals, World
+from common.run_folder.records import SCHEMA_VERSION, DataRecord, NotRecorded, RunRecord, World
 
 PUBLISHED_FILE = Path(__file__).with_name("published.toml")
-PHASE = "training"  # published energies are not separated by phase
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -138,11 +134,9 @@ class Published:
     claims: list[Claim]
 
     @property
-    def citable(self) -> list[str]:
-        """Keys of the sources with a result or a claim, in the order of the file."""
-        stated: list[Result | Claim] = [*self.results.values(), *self.claims]
-        cited = {one.source for one in stated}
-        return [name for name in self.sources if name in cited]
+    def cited(self) -> set[str]:
+        """Keys of the sources of results and claims."""
+        return {result.source for result in self.results.values()} | {claim.source for claim in self.claims}
 
 
 _PUBLISHED = TypeAdapter(Published)
@@ -164,10 +158,8 @@ def read_published(path: Path = PUBLISHED_FILE) -> Published:
         raise UserError(f"published results are not TOML. Received: {path} ({error}). Fix the file") from None
     except ValidationError as error:
         raise UserError(f"{path} holds no published results: {first_problem(error)}. Fix the file") from None
-    stated: list[Result | Claim] = [*found.results.values(), *found.claims]
-    for one in stated:
-        if one.source not in found.sources:
-            raise UserError(f"{path} holds no published results: an unknown source. Received: {one.source}. Fix it")
+    for unknown in found.cited - found.sources.keys():
+        raise UserError(f"{path} holds no published results: an unknown source. Received: {unknown}. Fix it")
     return found
 
 
@@ -177,7 +169,8 @@ def checked_sources(names: Sequence[str] | None) -> list[str]:
     Raises:
         UserError: there is no such source.
     """
-    known = read_published().citable
+    published = read_published()
+    known = [name for name in published.sources if name in published.cited]
     unknown = [name for name in names or () if name not in known]
     if unknown:
         raise UserError(
@@ -205,12 +198,10 @@ def published_runs(sources: Sequence[str]) -> list[LoadedRun]:
 def published_notes(sources: Sequence[str]) -> list[str]:
     """Return a note per result (place, number of runs, remarks) and per claim."""
     notes = [f"published {name}: {_described(result)}" for name, result in published_results(sources).items()]
-    return [*notes, *map(described_claim, published_claims(sources))]
-
-
-def described_claim(claim: Claim) -> str:
-    """Return a claim with its source."""
-    return f"published {claim.source}, {claim.where}: {claim.words}; {'shown' if claim.shown else 'claimed, not shown'}"
+    return notes + [
+        f"published {claim.source}, {claim.where}: {claim.words}; {'shown' if claim.shown else 'claimed, not shown'}"
+        for claim in published_claims(sources)
+    ]
 
 
 def _described(result: Result) -> str:
@@ -225,28 +216,29 @@ def _described(result: Result) -> str:
 
 def _runs(name: str, result: Result) -> list[LoadedRun]:
     reason = NotRecorded(f"not stated in the source ({result.source})")
-    totals = Totals(
+    totals = stated_totals(
+        reason,
         epochs=result.epochs,
-        steps=reason,
-        startup_seconds=reason,
-        training_seconds=_known(result.training_seconds, reason),
-        validation_seconds=_known(result.validation_seconds, reason),
-        test_seconds=_known(result.test_seconds, reason),
-        images_per_second=_known(result.images_per_second, reason),
-        test_loss=_known(result.test_loss, reason),
-        test_accuracy=_known(result.accuracy, reason),
-        first_epoch_seconds=reason,
-        steady_images_per_second=reason,
+        training_seconds=result.training_seconds,
+        validation_seconds=result.validation_seconds,
+        test_seconds=result.test_seconds,
+        images_per_second=result.images_per_second,
+        test_loss=result.test_loss,
+        test_accuracy=result.accuracy,
     )
     runs = [_run(name, result, reason, totals=totals)]
     if result.joules:
+        assert result.energy_seconds is not None, "on these the published energy-delay products rest"
+        energy = stated_energy(
+            result.energy_seconds,
+            result.joules,
+            used=result.used,
+            counted=result.joules,
+            reasons=dict.fromkeys(result.joules, "a published sum"),
+        )
         metered = NotRecorded("the published times are those of other runs")
-        runs.append(_run(f"{name}-energy", result, reason, totals=metered, energy=_energy(result)))
+        runs.append(_run(f"{name}-energy", result, reason, totals=metered, energy=energy))
     return runs
-
-
-def _known(value: float | None, reason: NotRecorded) -> float | NotRecorded:
-    return reason if value is None else value
 
 
 def _run(name: str, result: Result, reason: NotRecorded, **fields: Any) -> LoadedRun:
@@ -259,103 +251,35 @@ def _run(name: str, result: Result, reason: NotRecorded, **fields: Any) -> Loade
         site=result.site,
         world=_world(result, reason),
         data=_data(result, reason),
-        model=_model(result),
+        model=stated_model(result.model, result.image_shape, result.classes),
         hashes=reason,
         status=NotRecorded("a published result"),
         isolation=reason,
         **fields,
     )
-    # No folder on disk: a path that names source, place and result, and so is unique.
-    place = Path(PUBLISHED_FOLDER, f"{result.source}, {result.where}".replace("/", "-"), name)
-    return LoadedRun(place, record, "finished", _figures(result))
-
-
-def _figures(result: Result) -> NDArray[np.float64]:
-    """Return (fields, epochs) float64, the validation accuracies alone."""
     figures = np.full((len(result.validation_accuracies), len(FIGURES)), math.nan)
     figures[:, FIGURES.index("validation_accuracy")] = result.validation_accuracies
-    return figures
+    # No folder on disk: a path that names source, place and result, and so is unique.
+    place = Path(PUBLISHED_FOLDER, f"{result.source}, {result.where}".replace("/", "-"), name)
+    return LoadedRun(place, record, "finished", figures)
 
 
 def _world(result: Result, reason: NotRecorded) -> World | NotRecorded:
     if not result.devices:
         return reason
-    return World(
-        size=len(result.devices),
-        local_size=len(result.devices),
-        hosts=[result.site],
-        controller=result.controller,
-        threads_per_rank=reason if result.threads is None else result.threads,
-        cores=result.cores,
-        oversubscribed=False,
-        devices=result.devices,
+    threads = reason if result.threads is None else result.threads
+    return stated_world(
+        result.devices, host=result.site, controller=result.controller, cores=result.cores, threads=threads
     )
 
 
 def _data(result: Result, reason: NotRecorded) -> DataRecord | NotRecorded:
     if result.dataset is None or result.samples is None:
         return reason
-    training_samples, validation_samples, test_samples = result.samples
-    return DataRecord(
-        name=result.dataset,
-        training_samples=training_samples,
-        validation_samples=validation_samples,
-        test_samples=test_samples,
-        dropped_samples_per_epoch=0,
-        global_batch_size=result.global_batch,
-        steps_per_epoch=math.ceil(training_samples / result.global_batch),
+    return stated_data(
+        result.dataset,
+        samples=result.samples,
         image_shape=result.image_shape,
+        global_batch=result.global_batch,
         class_names=[str(number) for number in range(result.classes)],
-        mean=[],
-        standard_deviation=[],
-    )
-
-
-def _model(result: Result) -> ModelRecord:
-    height, width, channels = result.image_shape
-    spec = model_spec(result.model, input_shape=(channels, height, width), outputs=result.classes)
-    return ModelRecord(
-        name=result.model,
-        outputs=result.classes,
-        parameters=spec.parameters,
-        multiply_adds_per_image=spec.multiply_adds,
-    )
-
-
-def _energy(result: Result) -> EnergyRecord:
-    seconds = result.energy_seconds
-    assert seconds is not None, "published joules have the seconds on which their energy-delay products rest"
-    return EnergyRecord(
-        interval_seconds=0.5,
-        counted_phases=[PHASE],
-        seconds=seconds,
-        seconds_by_phase={PHASE: seconds},
-        devices=[
-            DeviceEnergy(
-                name=device,
-                kind=kind_of(device),
-                method="integral",
-                reason="a published sum",
-                used=device in result.used,
-                idle_watts_before=None,
-                idle_watts_after=None,
-                joules=joules,
-                joules_above_idle=None,
-                joules_by_phase={PHASE: joules},
-            )
-            for device, joules in result.joules.items()
-        ],
-        used_devices=_sums(seconds, sum(result.joules[device] for device in result.used)),
-        all_devices=_sums(seconds, sum(result.joules.values())),
-    )
-
-
-def _sums(seconds: float, joules: float) -> EnergyTotals:
-    return EnergyTotals(
-        complete=False,
-        joules=joules,
-        joules_by_phase={PHASE: joules},
-        joules_above_idle=None,
-        edp_joule_seconds=energy_delay(seconds, joules),
-        ed2p_joule_square_seconds=energy_delay_squared(seconds, joules),
     )

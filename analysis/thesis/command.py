@@ -4,11 +4,11 @@ Every number is computed from the folders that `import-thesis` writes and compar
 Where they differ, the reason is shown.
 """
 
-import argparse
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
-from analysis.output.finding import Finding, Plot, add_options, selected, show
+from analysis.output.finding import Finding, Plot, add_question
 from analysis.output.tables import Table
 from analysis.runs.table import Selection
 from analysis.runs.validity import flags_of
@@ -21,7 +21,6 @@ from analysis.thesis.comparison import (
     energies,
     first_figures,
     hybrids,
-    mean_total,
     parameter_table,
     products,
     shares,
@@ -61,18 +60,13 @@ _FIGURES = (
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
+    add_question(
+        commands,
         "thesis",
+        find,
         help="tables and figures of the thesis from its imported runs",
         description="Recompute the thesis from the folders of `import-thesis`.",
     )
-    add_options(parser)
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> None:
-    """Run the command."""
-    show(find(selected(options)), options)
 
 
 def find(selection: Selection) -> Finding:
@@ -81,7 +75,8 @@ def find(selection: Selection) -> Finding:
     question = "Do the figures of the thesis follow from its raw files?"
     if not (thesis.timed or thesis.metered or thesis.single):
         answer = (
-            "None of these runs is from the thesis. Make them with `python -m analysis import-thesis FOLDER -o RUNS`."
+            "None of these runs is from the thesis. Make them with "
+            "`python -m analysis import-thesis THESIS --folder RUNS`."
         )
         return Finding(name="thesis", question=question, answer=answer, tables=[], flags=selection.left_out)
     flags = [*selection.left_out, *flags_of(selection.runs[selection.runs["origin"] == "imported"], [])]
@@ -117,10 +112,10 @@ def _answer(thesis: ThesisRuns, compared: Sequence[Compared]) -> str:
     words = [f"{agreeing} of {len(printed)} published values follow from the raw files to their last digit"]
     if differ := len(printed) - agreeing:
         words.append(f"{differ} differ, {explained} of them for a known reason")
-    totals = {name: mean_total(thesis, name) for name in ENVIRONMENTS}
+    totals = {name: thesis.mean_total(name) for name in ENVIRONMENTS}
     sentences = [f"{'; '.join(words)}."]
     for name, base in ((BASE, "cpu"), ("gpu2", BASE)):
-        of_base, total, runs = totals[base], totals[name], thesis.timed.get(name, [])
+        of_base, total, runs = totals[base], totals[name], thesis.timed[name]
         if of_base and total:
             sentences.append(
                 f"{ENVIRONMENTS[name]} (n = {len(runs)}) is {of_base / total:.3f} times as fast as "
@@ -128,7 +123,7 @@ def _answer(thesis: ThesisRuns, compared: Sequence[Compared]) -> str:
             )
     right = {name: thesis.accuracies(name) for name in (BASE, "gpu2")}
     if all(right.values()):
-        one, two = (100 * sum(values) / len(values) for values in right.values())
+        one, two = (fmean(values) for values in right.values())
         sentences.append(f"Mean test accuracies: {one:.1f} % on 1 GPU, {two:.1f} % on 2 GPUs.")
     return " ".join(sentences)
 
@@ -143,9 +138,9 @@ def _missing_power(thesis: ThesisRuns) -> list[str]:
     }
     return [
         f"figure {half} half: not drawn, the power over time of {ENVIRONMENTS[name]} is missing"
-        + (", only its sums are recorded" if thesis.metered.get(name) else "")
+        + (", only its sums are recorded" if thesis.metered[name] else "")
         for name, half in halves.items()
-        if not any((run.folder / POWER_FILE).is_file() for run in thesis.metered.get(name, []))
+        if not any((run.folder / POWER_FILE).is_file() for run in thesis.metered[name])
     ]
 
 

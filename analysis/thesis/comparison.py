@@ -7,9 +7,10 @@ speedup / devices; EDP = mean time x mean energy, divided by that of 1 GPU.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any
 
 import pandas as pd
 
@@ -50,18 +51,77 @@ class ThesisRuns:
     """
 
     epochs: pd.DataFrame
-    timed: dict[str, list[RunRow]] = field(default_factory=lambda: defaultdict(list))
-    metered: dict[str, list[RunRow]] = field(default_factory=lambda: defaultdict(list))
+    timed: Mapping[str, list[RunRow]] = field(default_factory=lambda: defaultdict(list))
+    metered: Mapping[str, list[RunRow]] = field(default_factory=lambda: defaultdict(list))
     single: dict[str, RunRow] = field(default_factory=dict)
 
     def named(self, pattern: str) -> dict[str, RunRow]:
         """Return the single runs whose names match."""
         return {name: run for name, run in self.single.items() if re.fullmatch(pattern, name)}
 
+    def shares(self) -> dict[int, RunRow]:
+        """Return the share of validation samples in percent -> run of figure 3.7, the largest first."""
+        runs = {int(re.sub(r"\D", "", name)): run for name, run in self.named(r"validation\d+percent").items()}
+        return dict(sorted(runs.items(), reverse=True))
+
+    def values(self, environment: str, column: str) -> list[float]:
+        """Return a column of each run of an environment, where it is known."""
+        return _known(getattr(run, column) for run in self.timed[environment])
+
     def accuracies(self, environment: str) -> list[float]:
-        """Return the test accuracy of each run of an environment."""
+        """Return the test accuracy of each run of an environment, in percent."""
         names = CPUS if environment == "cpu" else (environment,)
-        return [run.accuracy for name in names for run in self.timed.get(name, []) if not math.isnan(run.accuracy)]
+        return [value for name in names for value in self.values(name, "percent")]
+
+    def mean_total(self, environment: str) -> float | None:
+        """Return the mean total time of an environment; None without runs."""
+        values = self.values(environment, "total_seconds")
+        return fmean(values) if values else None
+
+    def energies(self, environment: str) -> list[EnergyRecord]:
+        """Return the energy of each metered run of an environment."""
+        records = [run.record.energy for run in self.metered[environment]]
+        return [energy for energy in records if isinstance(energy, EnergyRecord)]
+
+
+def thesis_runs(selection: Selection) -> ThesisRuns:
+    """Return the runs that `import-thesis` wrote, by their names.
+
+    They have further columns: `fit_seconds`, of training and validation, and `percent`, the accuracy.
+    """
+    runs = selection.runs[selection.runs["origin"] == "imported"]
+    runs = runs.assign(
+        fit_seconds=runs["total_seconds"] - runs["test_seconds"].fillna(0.0), percent=100 * runs["accuracy"]
+    )
+    found = ThesisRuns(selection.epochs)
+    for run in runs_in(runs):
+        if match := _METERED.fullmatch(run.name):
+            found.metered[match[1]].append(run)
+        elif match := _TIMED.fullmatch(run.name):
+            found.timed[match[1]].append(run)
+        elif _SINGLE.fullmatch(run.name):
+            found.single[run.name] = run
+    return found
+
+
+def published(name: str) -> Result | None:
+    """Return the published result of an environment or a run; None: there is none."""
+    return read_published().results.get(f"thesis-{name}")
+
+
+def printed(name: str, field: str) -> Any:
+    """Return a field of the published result of an environment or a run; None: not printed."""
+    return getattr(published(name), field, None)
+
+
+def printed_percent(name: str, field: str = "accuracy") -> float | None:
+    """Return a published accuracy in percent; None: not printed."""
+    fraction = printed(name, field)
+    return None if fraction is None else 100 * fraction
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and not math.isnan(value)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,59 +175,31 @@ def table_of(title: str, compared: Sequence[Compared], form: str) -> Table:
     return Table(title, headings, [one.row for one in compared], formats)
 
 
-def thesis_runs(selection: Selection) -> ThesisRuns:
-    """Return the runs that `import-thesis` wrote, by their names."""
-    found = ThesisRuns(selection.epochs)
-    for run in runs_in(selection.runs[selection.runs["origin"] == "imported"]):
-        if match := _METERED.fullmatch(run.name):
-            found.metered[match[1]].append(run)
-        elif match := _TIMED.fullmatch(run.name):
-            found.timed[match[1]].append(run)
-        elif _SINGLE.fullmatch(run.name):
-            found.single[run.name] = run
-    return found
-
-
-def published(name: str) -> Result | None:
-    """Return the published result of an environment or a run; None: there is none."""
-    return read_published().results.get(f"thesis-{name}")
+def _compared(of: str, quantity: str, values: Iterable[float | None], printed: Any, **more: Any) -> list[Compared]:
+    """Return a comparison; none without a value that is known."""
+    known = _known(values)
+    return [Compared(of=of, quantity=quantity, values=known, published=printed, **more)] if known else []
 
 
 def first_figures(thesis: ThesisRuns) -> list[Compared]:
     """Return table 3.1."""
     compared = []
     for name, run in thesis.named("table31-.+").items():
-        result, of = published(name), f"{framework_style(run.framework)['label']}, {run.device}"
-        seconds, accuracy = (result.training_seconds, result.accuracy) if result else (None, None)
-        compared += [
-            Compared(
-                of=of, quantity="seconds", values=_values([run], lambda one: one.training_seconds), published=seconds
-            ),
-            Compared(
-                of=of,
-                quantity="accuracy, %",
-                values=_values([run], lambda one: 100 * one.accuracy),
-                published=_percent(accuracy),
-                places=0,
-                remark=result.remark if result else None,
-            ),
-        ]
-    return [one for one in compared if one.values]
-
-
-def _percent(fraction: float | None) -> float | None:
-    return None if fraction is None else 100 * fraction
+        of = f"{framework_style(run.framework)['label']}, {run.device}"
+        accuracy, remark = printed_percent(name), printed(name, "remark")
+        compared += _compared(of, "seconds", [run.training_seconds], printed(name, "training_seconds"))
+        compared += _compared(of, "accuracy, %", [run.percent], accuracy, places=0, remark=remark)
+    return compared
 
 
 def parameter_table(thesis: ThesisRuns) -> Table | None:
     """Return table 4.1; None without runs on 1 GPU."""
-    runs, result = thesis.timed.get(BASE), published(BASE)
+    runs = thesis.timed[BASE]
     data = runs[0].record.data if runs else None
-    if not runs or not isinstance(data, DataRecord):
+    if not isinstance(data, DataRecord):
         return None
     samples = (data.training_samples, data.validation_samples, data.test_samples)
     shares = [f"{part} ({100 * part / sum(samples):.0f} %)" for part in samples]
-    wrapped = [run.record.world for run in thesis.timed.get("gpu2", [])]
     known = {
         "samples": str(sum(samples)),
         "classes": str(len(data.class_names)),
@@ -178,18 +210,19 @@ def parameter_table(thesis: ThesisRuns) -> Table | None:
         "batch": str(data.global_batch_size),
         "epochs": f"{runs[0].trained_epochs:g}",
     }
-    controllers = dict.fromkeys(world.controller for world in wrapped if isinstance(world, World))
+    worlds = [run.record.world for run in thesis.timed["gpu2"]]
+    controllers = dict.fromkeys(world.controller for world in worlds if isinstance(world, World))
     unknown = {
         "learning rate": "not in its files",
         "algorithm": "not in its files",
         "communication": ", ".join(f"{name}, library not in its files" for name in controllers) or "no runs on 2 GPUs",
     }
-    printed = result.parameters if result else {}
+    of_text = printed(BASE, "parameters") or {}
     rows: list[list[tables.Cell]] = [
-        [name, value, printed.get(name), "agrees" if value == printed.get(name) else "differs"]
+        [name, value, of_text.get(name), "agrees" if value == of_text.get(name) else "differs"]
         for name, value in known.items()
     ]
-    rows += [[name, value, printed.get(name), "published alone"] for name, value in unknown.items()]
+    rows += [[name, value, of_text.get(name), "published alone"] for name, value in unknown.items()]
     return Table("Table 4.1: parameters", ["parameter", "from the runs", "published", ""], rows, {})
 
 
@@ -197,57 +230,35 @@ def times(thesis: ThesisRuns) -> list[Compared]:
     """Return the times of figure 4.3, and the durations of metered runs."""
     compared = []
     for name, label in ENVIRONMENTS.items():
-        result = published(name)
-        for phase in PHASES:
-            values = _values(thesis.timed.get(name, []), lambda run, phase=phase: getattr(run, f"{phase}_seconds"))  # type: ignore[misc]
-            printed = getattr(result, f"{phase}_seconds") if result else None
-            compared.append(Compared(of=label, quantity=f"{phase}, s", values=values, published=printed))
-        totals = _values(thesis.timed.get(name, []), lambda run: run.total_seconds)
-        compared.append(Compared(of=label, quantity="total, s", values=totals, published=_total(result)))
-        measured = [energy.seconds for energy in _energies(thesis, name)]
-        compared.append(
-            Compared(
-                of=label, quantity="metered runs, s", values=measured, places=1,
-                published=result.energy_seconds if result else None,
-                why="the published sums give another duration than the traces",
-            )
+        parts = [printed(name, f"{phase}_seconds") for phase in PHASES]
+        for phase, part in zip(PHASES, parts, strict=True):
+            compared += _compared(label, f"{phase}, s", thesis.values(name, f"{phase}_seconds"), part)
+        total = None if None in parts else sum(parts)
+        compared += _compared(label, "total, s", thesis.values(name, "total_seconds"), total)
+        compared += _compared(
+            label, "metered runs, s", [energy.seconds for energy in thesis.energies(name)],
+            printed(name, "energy_seconds"), places=1, why="the published sums give another duration than the traces",
         )  # fmt: skip
-    return [one for one in compared if one.values]
-
-
-def _total(result: Result | None) -> float | None:
-    parts = [getattr(result, f"{phase}_seconds") for phase in PHASES] if result else []
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(PHASES) else None
-
-
-def _values(runs: Sequence[RunRow], of: Callable[[RunRow], float]) -> list[float]:
-    values = [of(run) for run in runs]
-    return [value for value in values if not math.isnan(value)]
-
-
-def mean_total(thesis: ThesisRuns, name: str) -> float | None:
-    """Return the mean total time of an environment; None without runs."""
-    values = _values(thesis.timed.get(name, []), lambda run: run.total_seconds)
-    return fmean(values) if values else None
+    return compared
 
 
 def speedups(thesis: ThesisRuns) -> list[Compared]:
     """Return figure 4.4 and the efficiencies of section 4.3.1."""
     compared = []
     for name, label in ENVIRONMENTS.items():
-        result, total = published(name), mean_total(thesis, name)
+        total, ratios = thesis.mean_total(name), printed(name, "speedups") or {}
         for reference in ("cpu", BASE):
-            of_reference = mean_total(thesis, reference)
-            if total and of_reference:
-                printed = result.speedups.get(reference) if result else None
-                compared.append(
-                    Compared(
-                        of=label, quantity=f"speedup to {ENVIRONMENTS[reference]}", values=[of_reference / total],
-                        published=printed, places=_places(printed),
-                    )
-                )  # fmt: skip
-    return [*compared, *_both_cpus(thesis), *_efficiencies(thesis)]
+            base, ratio = thesis.mean_total(reference), ratios.get(reference)
+            if total and base:
+                what = f"speedup to {ENVIRONMENTS[reference]}"
+                compared += _compared(label, what, [base / total], ratio, places=_places(ratio))
+    both, total = [mean for name in CPUS if (mean := thesis.mean_total(name))], thesis.mean_total(BASE)
+    if len(both) == len(CPUS) and total:
+        compared += _compared(
+            ENVIRONMENTS[BASE], "speedup to the mean of both CPU runs, as in its text", [fmean(both) / total],
+            (printed(BASE, "speedups") or {}).get("cpus"), places=1, remark=printed(BASE, "remark"),
+        )  # fmt: skip
+    return [*compared, *_efficiencies(thesis)]
 
 
 def _places(printed: float | None) -> int:
@@ -255,46 +266,23 @@ def _places(printed: float | None) -> int:
     return len(str(printed).partition(".")[2])
 
 
-def _both_cpus(thesis: ThesisRuns) -> list[Compared]:
-    both = [value for name in CPUS if (value := mean_total(thesis, name))]
-    total, result = mean_total(thesis, BASE), published(BASE)
-    if len(both) < len(CPUS) or not total:
-        return []
-    return [
-        Compared(
-            of=ENVIRONMENTS[BASE], quantity="speedup to the mean of both CPU runs, as in its text",
-            values=[fmean(both) / total], published=result.speedups.get("cpus") if result else None, places=1,
-            remark=result.remark if result else None,
-        )
-    ]  # fmt: skip
-
-
 def _efficiencies(thesis: ThesisRuns) -> list[Compared]:
     compared = []
     for name in ("gpu2", "gpu2-batch64"):
-        total, base, result = mean_total(thesis, name), mean_total(thesis, BASE), published(name)
-        if not total or not base or not thesis.timed[name][0].np:
+        total, base = thesis.mean_total(name), thesis.mean_total(BASE)
+        ranks = thesis.timed[name][0].np if total else None
+        if not total or not base or not ranks:
             continue
-        label, runs = ENVIRONMENTS[name], thesis.timed[name]
-        training = [
-            fmean(_values(thesis.timed[one], lambda run: run.training_seconds) or [math.nan]) for one in (BASE, name)
-        ]
+        training = [fmean(thesis.values(one, "training_seconds") or [math.nan]) for one in (BASE, name)]
         alone = training[0] / training[1] if training[1] else math.nan
-        rounded = round(base / total, 2) / runs[0].np
-        figures = (
-            ("efficiency", base / total / runs[0].np, "efficiency"),
-            ("speedup of training alone to 1 GPU", alone, "training_speedup"),
-            ("efficiency of training alone", alone / runs[0].np, "training_efficiency"),
-        )
-        for quantity, value, attribute in figures:
-            if not math.isnan(value):
-                printed = getattr(result, attribute) if result else None
-                why = f"printed from the rounded speedup, {base / total:.2f}" if printed == rounded else None
-                compared.append(
-                    Compared(
-                        of=label, quantity=quantity, values=[value], published=printed, places=_places(printed), why=why
-                    )
-                )
+        for quantity, value, of_text in (
+            ("efficiency", base / total / ranks, printed(name, "efficiency")),
+            ("speedup of training alone to 1 GPU", alone, printed(name, "training_speedup")),
+            ("efficiency of training alone", alone / ranks, printed(name, "training_efficiency")),
+        ):
+            rounded = of_text == round(base / total, 2) / ranks
+            why = f"printed from the rounded speedup, {base / total:.2f}" if rounded else None
+            compared += _compared(ENVIRONMENTS[name], quantity, [value], of_text, places=_places(of_text), why=why)
     return compared
 
 
@@ -302,83 +290,64 @@ def accuracies(thesis: ThesisRuns) -> list[Compared]:
     """Return figure 4.6: mean, minimum and maximum accuracy on the test samples."""
     compared = []
     for name, label in ENVIRONMENTS.items():
-        values, result = thesis.accuracies(name), published(name)
-        if not values:
+        if not (values := thesis.accuracies(name)):
             continue
-        for quantity, value, attribute in (
+        for quantity, value, printed_as in (
             ("mean", fmean(values), "accuracy"),
             ("min", min(values), "accuracy_min"),
             ("max", max(values), "accuracy_max"),
         ):
-            compared.append(
-                Compared(
-                    of=f"{label} ({len(values)} runs)", quantity=f"{quantity}, %", values=[100 * value], places=0,
-                    published=_percent(getattr(result, attribute)) if result else None,
-                    remark=result.remark if result and name == "gpu2" and quantity == "mean" else None,
-                )
+            remark = printed(name, "remark") if name == "gpu2" and quantity == "mean" else None
+            compared += _compared(
+                f"{label} ({len(values)} runs)", f"{quantity}, %", [value], printed_percent(name, printed_as), places=0,
+                remark=remark,
             )  # fmt: skip
     return compared
-
-
-def _energies(thesis: ThesisRuns, name: str) -> list[EnergyRecord]:
-    return [run.record.energy for run in thesis.metered.get(name, []) if isinstance(run.record.energy, EnergyRecord)]
 
 
 def energies(thesis: ThesisRuns) -> list[Compared]:
     """Return the energies of table 4.2 and, by device, of figure 4.12."""
     compared = []
     for name, label in ENVIRONMENTS.items():
-        found, result = _energies(thesis, name), published(name)
-        if not found:
-            continue
-        joules = result.joules if result else {}
-        used = sum(joules[device] for device in result.used) if result and joules else None
+        found, joules = thesis.energies(name), printed(name, "joules") or {}
+        used = sum(joules[device] for device in printed(name, "used")) if joules else None
         every = sum(joules.values()) if joules else None
-        figures: list[tuple[str, list[float | None], float | None]] = [
-            ("used devices, J", [energy.used_devices.joules for energy in found], used),
-            ("with idle devices, J", [energy.all_devices.joules for energy in found], every),
-        ]
+        compared += _compared(label, "used devices, J", [one.used_devices.joules for one in found], used, places=3)
+        compared += _compared(label, "with idle devices, J", [one.all_devices.joules for one in found], every, places=3)
         for device in ("cpu", "gpu0", "gpu1"):
-            figures.append((f"{device}, J", [_joules(energy, device) for energy in found], joules.get(device)))
-        for quantity, values, printed in figures:
-            known = [value for value in values if value is not None]
-            if known:
-                compared.append(Compared(of=label, quantity=quantity, values=known, published=printed, places=3))
+            values = [_joules(energy, device) for energy in found]
+            compared += _compared(label, f"{device}, J", values, joules.get(device), places=3)
     return compared
 
 
 def _joules(energy: EnergyRecord, device: str) -> float | None:
     """Return the energy of a device, in joules; "cpu" is the sum of all processors."""
     values = [one.joules for one in energy.devices if one.name == device or (device == "cpu" and one.kind == "cpu")]
-    return sum(value for value in values if value is not None) if values else None
+    return sum(_known(values)) if values else None
 
 
 def products(thesis: ThesisRuns) -> list[Compared]:
     """Return the energy-delay products of table 4.2, divided by that of 1 GPU."""
     compared = []
-    for quantity, part, attribute in (
+    for quantity, part, printed_as in (
         ("EDP", "used_devices", "edp"),
         ("EDP with idle devices", "all_devices", "edp_with_idle"),
     ):
-        absolute = {name: _product(_energies(thesis, name), part) for name in ENVIRONMENTS}
+        absolute = {name: _product(thesis.energies(name), part) for name in ENVIRONMENTS}
         base = absolute[BASE]
-        for name, label in ENVIRONMENTS.items():
-            value, result = absolute[name], published(name)
+        for name, value in absolute.items():
             if value is not None and base:
-                one = Compared(
-                    of=label, quantity=f"{quantity} / that of 1 GPU", values=[value / base],
-                    published=getattr(result, attribute) if result else None, places=2 if name == "cpu" else 4,
-                )  # fmt: skip
+                of, places = f"{quantity} / that of 1 GPU", 2 if name == "cpu" else 4
+                (one,) = _compared(ENVIRONMENTS[name], of, [value / base], printed(name, printed_as), places=places)
                 compared.append(replace(one, why=_other_durations(thesis, name, one)))
     return compared
 
 
 def _other_durations(thesis: ThesisRuns, name: str, product: Compared) -> str | None:
     """Return a note if the thesis's published durations explain its published product."""
-    ours = [fmean(energy.seconds for energy in _energies(thesis, one)) for one in (name, BASE)]
-    printed = [result.energy_seconds if (result := published(one)) else None for one in (name, BASE)]
-    theirs = [seconds for seconds in printed if seconds is not None]
-    if len(theirs) < len(ours):
+    ours = [fmean(energy.seconds for energy in thesis.energies(one)) for one in (name, BASE)]
+    theirs = [printed(one, "energy_seconds") for one in (name, BASE)]
+    if None in theirs:
         return None
     as_published = product.value * theirs[0] / ours[0] / (theirs[1] / ours[1])
     if not replace(product, values=[as_published]).agrees:
@@ -400,60 +369,35 @@ def hybrids(thesis: ThesisRuns) -> list[Compared]:
     """Return figure 3.3: the hybrid of 2 GPUs and the CPU against 1 GPU."""
     compared = []
     for name, label in HYBRIDS.items():
-        result, runs = published(name), thesis.timed.get(name, [])
-        for quantity, of, printed, places in (
-            ("training + validation, s", _without_test, result.training_seconds if result else None, 0),
-            ("training an epoch, s", lambda run: run.epoch_seconds, None, 0),
-            ("validation an epoch, s", lambda run: run.validation_seconds / run.trained_epochs, None, 0),
-            ("test accuracy, %", lambda run: 100 * run.accuracy, _percent(result.accuracy) if result else None, 1),
-        ):  # fmt: skip
-            if values := _values(runs, of):
-                compared.append(Compared(of=label, quantity=quantity, values=values, published=printed, places=places))
+        for quantity, column, of_text, places in (
+            ("training + validation, s", "fit_seconds", printed(name, "training_seconds"), 0),
+            ("training an epoch, s", "epoch_seconds", None, 0),
+            ("validation an epoch, s", "validation_epoch_seconds", None, 0),
+            ("test accuracy, %", "percent", printed_percent(name), 1),
+        ):
+            compared += _compared(label, quantity, thesis.values(name, column), of_text, places=places)
     return compared
-
-
-def _without_test(run: RunRow) -> float:
-    return float(run.total_seconds - (0.0 if math.isnan(run.test_seconds) else run.test_seconds))
 
 
 def studies(thesis: ThesisRuns) -> list[Compared]:
     """Return figures 3.5 and 3.6: times and last accuracies by resolution and batch."""
     compared = []
     for name, run in thesis.named(r"size\d+x\d+-batch\d+").items():
-        result, of = published(name), f"{run.image_size}, batch {run.global_batch}"
-        seconds, accuracy = (result.training_seconds, _percent(result.accuracy)) if result else (None, None)
-        figures = (("training + validation, s", _without_test(run), seconds),
-                   ("last validation accuracy, %", 100 * run.accuracy, accuracy))  # fmt: skip
-        compared += [
-            Compared(of=of, quantity=quantity, values=[value], published=printed, places=1)
-            for quantity, value, printed in figures
-            if not math.isnan(value)
-        ]
+        of, seconds = f"{run.image_size}, batch {run.global_batch}", printed(name, "training_seconds")
+        compared += _compared(of, "training + validation, s", [run.fit_seconds], seconds, places=1)
+        compared += _compared(of, "last validation accuracy, %", [run.percent], printed_percent(name), places=1)
     return compared
 
 
 def shares(thesis: ThesisRuns) -> list[Compared]:
     """Return figure 3.7: times by the share of validation samples."""
     compared = []
-    for name, run in sorted(thesis.named(r"validation\d+percent").items(), key=lambda item: -share(item[0])):
-        result = published(name)
-        of = f"{share(name)} % for validation"
-        training, validation = (
-            getattr(result, f"{phase}_seconds") / EPOCHS if result else None for phase in ("training", "validation")
-        )
-        figures = (
-            ("training an epoch, s", run.epoch_seconds, training, 2),
-            ("validation an epoch, s", run.validation_seconds / run.trained_epochs, validation, 2),
-            ("in all, s", run.total_seconds, result.total_seconds if result else None, 0),
-        )
-        compared += [
-            Compared(of=of, quantity=quantity, values=[value], published=printed, places=places)
-            for quantity, value, printed, places in figures
-            if not math.isnan(value)
-        ]
+    for share, run in thesis.shares().items():
+        of, name = f"{share} % for validation", run.name
+        for quantity, value, of_text in (
+            ("training an epoch, s", run.epoch_seconds, printed(name, "training_seconds")),
+            ("validation an epoch, s", run.validation_epoch_seconds, printed(name, "validation_seconds")),
+        ):
+            compared += _compared(of, quantity, [value], None if of_text is None else of_text / EPOCHS)
+        compared += _compared(of, "in all, s", [run.total_seconds], printed(name, "total_seconds"), places=0)
     return compared
-
-
-def share(name: str) -> int:
-    """Return the share of validation samples, in percent, from the name of a run of figure 3.7."""
-    return int(name.removeprefix("validation").removesuffix("percent"))

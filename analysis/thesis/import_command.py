@@ -31,8 +31,8 @@ def add_command(commands: Any) -> None:
         help="the raw files of the thesis as run folders",
         description="Turn the raw files of the thesis into run folders, which all commands read.",
     )
-    parser.add_argument("folder", metavar="FOLDER", help="contains Resultados_experimentos and Datos_Capitulos")
-    parser.add_argument("-o", "--output", required=True, metavar="RUNS", help="folder for the run folders")
+    parser.add_argument("thesis", metavar="THESIS", help="contains Resultados_experimentos and Datos_Capitulos")
+    parser.add_argument("--folder", required=True, metavar="RUNS", help="for the run folders")
     parser.set_defaults(run=run)
 
 
@@ -42,12 +42,12 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         UserError: a file is missing or not as expected, or a run folder exists or cannot be written.
     """
-    thesis, output = expanded(options.folder), expanded(options.output)
+    thesis, folder = expanded(options.thesis), expanded(options.folder)
     if not thesis.is_dir():
         raise UserError(f"no such folder. Received: {thesis}. Name the folder of the thesis's raw files")
     runs = read_thesis(thesis)
-    write_runs(runs, folder=output)
-    print(f"{counted(len(runs), 'run')} of the thesis written to {output}")
+    write_runs(runs, folder=folder)
+    print(f"{counted(len(runs), 'run')} of the thesis written to {folder}")
     print(tabulate(Counter(run.group for run in runs).items(), tablefmt="plain"))
     print("missing in its files: the CPU's power over time; cpu-energy1 has its sums")
     for line in unexplained(runs):
@@ -77,7 +77,7 @@ def write_runs(runs: Sequence[ThesisRun], *, folder: Path) -> None:
         UserError: one exists already, or cannot be written.
     """
     for one in runs:
-        check_new_folder(folder / one.name, remedy="Name another folder with -o")
+        check_new_folder(folder / one.name, remedy="Name another with --folder")
     existed, placed = folder.exists(), []
     with user_errors("writing the imported runs"):
         try:

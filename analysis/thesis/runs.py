@@ -14,13 +14,13 @@ validation10percent, validation1percent 148x112 in batches of 128 by the share o
 table31-keras-cpu, ...                  table 3.1
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from analysis.runs.stated import stated_model
 from analysis.thesis.records import (
     CLASSES,
     METERED,
@@ -28,7 +28,6 @@ from analysis.thesis.records import (
     data_record,
     energy_record,
     epoch_records,
-    model_record,
     power_trace,
     recorded_data,
     recorded_world,
@@ -72,33 +71,17 @@ FIRST_TABLE = {
 FIRST_TABLE_EPOCHS = 8  # pseudocodes 3.1 and 3.2
 
 
-@dataclass(frozen=True, kw_only=True)
-class TimedFolder:
-    """A folder of timed runs.
-
-    Attributes:
-        name: of their run folders, before "-r1".
-        folder: in the thesis.
-        in_a_row: the seconds of a run are in a row, not in a column.
-        repeats: another such folder, whose runs General.csv of this one contains again.
-    """
-
-    name: str
-    folder: Path
-    in_a_row: bool = False
-    repeats: Path | None = None
-
-
-TIMED_FOLDERS = (
-    TimedFolder(name="cpu", folder=CPU, repeats=CPU_AGAIN),
-    TimedFolder(name="gpu1", folder=ONE_GPU),
-    TimedFolder(name="gpu1-wrapped", folder=WRAPPED),
-    TimedFolder(name="gpu2", folder=TWO_GPUS),
-    TimedFolder(name="gpu2-batch64", folder=RESULTS / "Resultados_distribuido_2GPU_64"),
-    TimedFolder(name="cpu2", folder=CPU_AGAIN),
-    TimedFolder(name="hybrid", folder=HYBRID / "R_Hibrido", in_a_row=True),
-    TimedFolder(name="hybrid-gpu1", folder=HYBRID / "R_1GPU", in_a_row=True),
-)
+# Prefix of the run folders, before "-r1" -> folder of timed runs.
+TIMED_FOLDERS = {
+    "cpu": CPU,
+    "gpu1": ONE_GPU,
+    "gpu1-wrapped": WRAPPED,
+    "gpu2": TWO_GPUS,
+    "gpu2-batch64": RESULTS / "Resultados_distribuido_2GPU_64",
+    "cpu2": CPU_AGAIN,
+    "hybrid": HYBRID / "R_Hibrido",
+    "hybrid-gpu1": HYBRID / "R_1GPU",
+}
 METERED_FOLDERS = {"cpu": CPU, "gpu1": ONE_GPU, "gpu1-wrapped": WRAPPED, "gpu2": TWO_GPUS}
 
 
@@ -122,16 +105,13 @@ class ThesisRun:
 
 
 def read_thesis(thesis: Path) -> list[ThesisRun]:
-    """Read all runs of the thesis.
-
-    Args:
-        thesis: the folder of its raw files.
+    """Read all runs of the thesis from the folder of its raw files.
 
     Raises:
         UserError: a file is missing or not as expected; the message names it.
     """
     return [
-        *(run for source in TIMED_FOLDERS for run in _timed_runs(thesis, source)),
+        *(run for name in TIMED_FOLDERS for run in _timed_runs(thesis, name)),
         *(run for name, folder in METERED_FOLDERS.items() for run in _metered_runs(name, thesis / folder)),
         *_study_runs(thesis / STUDY),
         *_validation_share_runs(thesis / STUDY / "Tiempos"),
@@ -139,20 +119,15 @@ def read_thesis(thesis: Path) -> list[ThesisRun]:
     ]
 
 
-def _timed_runs(thesis: Path, source: TimedFolder) -> Iterator[ThesisRun]:
-    folder = thesis / source.folder
+def _timed_runs(thesis: Path, name: str) -> Iterator[ThesisRun]:
+    folder = thesis / TIMED_FOLDERS[name]
     parameters, general = read_parameters(folder / "Parametros.json"), read_general(folder / "General.csv")
-    if source.repeats:
-        others = read_general(thesis / source.repeats / "General.csv")
-        general = [row for row in general if row not in others]
+    if name == "cpu":  # its table repeats the second run
+        general = general[: -len(read_general(thesis / CPU_AGAIN / "General.csv"))]
     runs = len(general)
+    phases = [folder / f"{phase}.csv" for phase in ("Entrenamientos", "Validaciones")]
     # (phases, epochs, runs)
-    seconds = np.stack(
-        [
-            read_epochs(folder / f"{phase}.csv", runs=runs, in_a_row=source.in_a_row)
-            for phase in ("Entrenamientos", "Validaciones")
-        ]
-    )
+    seconds = np.stack([read_epochs(file, runs=runs, in_a_row=name.startswith("hybrid")) for file in phases])
     accuracies = read_epochs(folder / "Precisiones.csv", runs=runs, accuracies=True)
     world, data = recorded_world(parameters), recorded_data(parameters)
     for column, row in enumerate(general):
@@ -170,8 +145,8 @@ def _timed_runs(thesis: Path, source: TimedFolder) -> Iterator[ThesisRun]:
             steady_images_per_second=images_per_second((EPOCHS - 1) * data.training_samples, training - first),
         )
         yield ThesisRun(
-            name=f"{source.name}-r{column + 1}",
-            group=source.name,
+            name=f"{name}-r{column + 1}",
+            group=name,
             record=run_record(world=world, data=data, totals=totals),
             epochs=epoch_records(data, accuracies[:, column], seconds[..., column]),
             unexplained_seconds=row.epoch_seconds - training - validation,
@@ -203,12 +178,7 @@ def _study_runs(folder: Path) -> Iterator[ThesisRun]:
         accuracies = read_accuracies(folder / "Precisiones" / f"{size}.csv", batch_sizes=batch_sizes)
         times = read_numbered_seconds(folder / "Tiempos" / f"{size}.csv", runs=len(batch_sizes))
         for column, (batch_size, seconds) in enumerate(zip(batch_sizes, times, strict=True)):
-            data = data_record(
-                samples=STUDY_SAMPLES,
-                image_shape=(height, width),
-                batch_sizes=[batch_size],
-                steps_per_epoch=math.ceil(STUDY_SAMPLES[0] / batch_size),
-            )
+            data = data_record(samples=STUDY_SAMPLES, image_shape=(height, width, 1), global_batch=batch_size)
             totals = totals_record(
                 steps=EPOCHS * data.steps_per_epoch, training_seconds=seconds, validation_seconds=WITHIN_TRAINING
             )
@@ -232,7 +202,7 @@ def _validation_share_runs(folder: Path) -> Iterator[ThesisRun]:
             data=NotRecorded(
                 f"148x112, batch 128, {share} % of 9,000 samples for validation; the thesis does not split the rest"
             ),
-            model=model_record("resnet34", (112, 148, 1), CLASSES),
+            model=stated_model("resnet34", (112, 148, 1), CLASSES),
             totals=totals,
         )
         yield ThesisRun(
@@ -250,7 +220,7 @@ def _first_table_runs(path: Path) -> Iterator[ThesisRun]:
             framework=framework,
             world=world_of(["cuda:0" if device == "gpu" else device], controller="none"),
             data=NotRecorded("MNIST in batches of 50; the thesis does not say how the samples were split"),
-            model=model_record("mlp", (28, 28, 1), 10),
+            model=stated_model("mlp", (28, 28, 1), 10),
             totals=totals_record(
                 epochs=FIRST_TABLE_EPOCHS,
                 training_seconds=row.seconds,

@@ -8,16 +8,15 @@ T = interval x (samples - 1) and e = interval x sum of samples give the publishe
 energy-delay products use the seconds in the sums instead, which differ from T.
 """
 
-import csv
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import UserError
-from common.measurement.energy import energy_delay, sampled_energy
+from analysis.thesis.tables import invalid, read_table, read_text
+from common.measurement.energy import sampled_energy
 
 INTERVAL_SECONDS = 0.5
 WORKING_WATTS = 20.0  # of the first GPU; idle it takes about 16
@@ -46,10 +45,6 @@ class ThesisEnergy:
         """Return the energy of some devices, in joules."""
         return sum(self.joules[device] for device in devices)
 
-    def edp(self, devices: Collection[str]) -> float:
-        """Return the energy-delay product over some devices, in joule seconds."""
-        return energy_delay(self.seconds, self.sum(devices))
-
 
 @dataclass(frozen=True, kw_only=True)
 class ThesisTrace:
@@ -67,9 +62,8 @@ class ThesisTrace:
         """Return time and energy from the first counted sample."""
         counted = self.watts[self.first :]
         joules = sampled_energy(counted, interval_seconds=INTERVAL_SECONDS)
-        return ThesisEnergy(
-            seconds=INTERVAL_SECONDS * (len(counted) - 1), joules=dict(zip(DEVICES, joules.tolist(), strict=True))
-        )
+        seconds = INTERVAL_SECONDS * (len(counted) - 1)
+        return ThesisEnergy(seconds=seconds, joules=dict(zip(DEVICES, joules.tolist(), strict=True)))
 
 
 def read_trace(path: Path) -> ThesisTrace:
@@ -78,14 +72,15 @@ def read_trace(path: Path) -> ThesisTrace:
     Raises:
         UserError: it cannot be read, has another format, or its GPU never exceeds WORKING_WATTS.
     """
-    header, rows = _read_table(path, delimiter=" ")
-    if tuple(name.replace("-", "_") for name in header) != TRACE_HEADER:  # some files have core-0-pkg
-        raise _invalid(path, f"the header {' '.join(header)}")
-    working = rows[:, DEVICES.index("gpu0")] > WORKING_WATTS
+    header = " ".join(TRACE_HEADER)
+    if "-" in read_text(path).partition("\n")[0]:  # some files have core-0-pkg
+        header = header.replace("_", "-")
+    watts = read_table(path, columns=len(DEVICES), header=header, separator=" ")
+    working = watts[:, DEVICES.index("gpu0")] > WORKING_WATTS
     rises = np.flatnonzero(working[1:] & ~working[:-1]) + 1
-    if len(rises) == 0 or rises[0] + 1 == len(rows):
-        raise _invalid(path, f"a first GPU whose power never exceeds {WORKING_WATTS:g} W")
-    return ThesisTrace(watts=rows, first=int(rises[0]) + 1)
+    if len(rises) == 0 or rises[0] + 1 == len(watts):
+        raise invalid(path, f"a first GPU whose power never exceeds {WORKING_WATTS:g} W")
+    return ThesisTrace(watts=watts, first=int(rises[0]) + 1)
 
 
 def read_sums(path: Path) -> ThesisEnergy:
@@ -94,37 +89,6 @@ def read_sums(path: Path) -> ThesisEnergy:
     Raises:
         UserError: it cannot be read, or has another format.
     """
-    header, rows = _read_table(path, delimiter=",")
-    if header != SUMS_HEADER or len(rows) != 1:
-        raise _invalid(path, f"the header {','.join(header)} and {len(rows)} rows")
-    *joules, seconds = rows[0].tolist()
+    header = ",".join(f'"{name}"' for name in SUMS_HEADER)
+    *joules, seconds = read_table(path, columns=len(SUMS_HEADER), rows=1, header=header)[0].tolist()
     return ThesisEnergy(seconds=seconds, joules=dict(zip(DEVICES, joules, strict=True)))
-
-
-def mean_energy(runs: Sequence[ThesisEnergy]) -> ThesisEnergy:
-    """Return the means over the runs of an environment, which the thesis compares."""
-    return ThesisEnergy(
-        seconds=float(np.mean([run.seconds for run in runs])),
-        joules={device: float(np.mean([run.joules[device] for run in runs])) for device in DEVICES},
-    )
-
-
-def _invalid(path: Path, received: str) -> UserError:
-    return UserError(f"{path} is not an energy file of the thesis. Received: {received}. Name an original file")
-
-
-def _read_table(path: Path, *, delimiter: str) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Return the header and (rows, columns) float64, all finite and none negative, at least one row."""
-    try:
-        with path.open(encoding="ascii", newline="") as file:
-            header, *lines = csv.reader(file, delimiter=delimiter)
-        rows = np.array([[float(value) for value in line] for line in lines])
-    except OSError as error:
-        raise UserError(
-            f"cannot read an energy file: {error.strerror}. Received: {path}. Name an original file"
-        ) from None
-    except (ValueError, csv.Error) as error:
-        raise _invalid(path, str(error)) from None
-    if rows.ndim != 2 or rows.shape[1] != len(header) or not np.isfinite(rows).all() or rows.min() < 0:
-        raise _invalid(path, f"rows without {len(header)} non-negative numbers each")
-    return tuple(header), rows

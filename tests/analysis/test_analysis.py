@@ -265,7 +265,7 @@ def test_what_is_no_record_is_one_line(
     ("arguments", "words"),
     [
         (["parity"], "required: FOLDER"),
-        (["parity", "a", "--format", "pdf"], "Received: --format pdf"),
+        (["parity", "a", "--format", "pdf"], "invalid choice: 'pdf'"),
         (["parity", "a", "b", "c"], "Received: 3 folders"),
         (["parity", "a", "b"], "not a run folder"),
         ([], "required: COMMAND"),

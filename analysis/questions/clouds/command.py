@@ -9,13 +9,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis.output.finding import Finding, Plot, add_options, selected, show
+from analysis.output.finding import Finding, Plot, add_runs_options, add_show_options, selected, show
 from analysis.output.options import MARGIN, add_margin_option, add_target_option
-from analysis.output.plots import COLORS, MARKERS, ROW_INCHES, SETTINGS, Row, draw_rows, spread_words
+from analysis.output.plots import COLORS, MARKERS, ROW_INCHES, Row, draw_rows, legend_below, spread_words
 from analysis.output.tables import Table, shown_interval
 from analysis.questions.clouds.machines import break_even_table, machine_tables, price_notes, price_table
 from analysis.questions.clouds.pricing import Pricing, costs
@@ -48,7 +47,8 @@ def add_command(commands: Any) -> None:
         help="the same experiment on different sites: time, accuracy, cost, energy",
         description="Compare sites: clusters, clouds, your own machines. Prices of any day apply to old runs, too.",
     )
-    add_options(parser)
+    add_runs_options(parser)
+    add_show_options(parser)
     parser.add_argument(
         "--base", metavar="SITE", help=f"site to divide by (default: {' or '.join(BASES)} if it has runs)"
     )
@@ -76,11 +76,17 @@ def run(options: argparse.Namespace) -> None:
     selection = selected(options)
     for words in options.site_of:
         selection = assigned(selection, words, sites=pricing.sites)
-    target = None if options.target is None else options.target / 100
-    found = find(
-        selection, base=options.base, pricing=pricing, margin=options.margin / 100, target=target, machines=True
+    show(
+        find(
+            selection,
+            base=options.base,
+            pricing=pricing,
+            margin=options.margin,
+            target=options.target,
+            machines=True,
+        ),
+        options,
     )
-    show(found, options)
 
 
 def _day(text: str | None) -> date | None:
@@ -307,11 +313,10 @@ def _plot(name: str, title: str, unit: str, rows: Sequence[tuple[str, str, Row]]
     groups: dict[str, list[Row]] = defaultdict(list)
     for label, _, row in rows:
         groups[label.replace(", ", "\n", 1)].append(row)
-    with matplotlib.rc_context(SETTINGS):
-        height = 1.6 + ROW_INCHES * sum(max(len(group), 1.4) + 0.6 for group in groups.values())
-        figure = Figure(figsize=(8.0, height), layout="constrained")
-        draw_rows(figure.subplots(), list(groups.items()), unit=unit)
-        figure.legend(loc="outside lower center", ncols=4)
-        figure.suptitle(f"{title}, {spread_words([len(row.values) for _, _, row in rows])}")
+    height = 1.6 + ROW_INCHES * sum(max(len(group), 1.4) + 0.6 for group in groups.values())
+    figure = Figure(figsize=(8.0, height))
+    draw_rows(figure.subplots(), list(groups.items()), unit=unit)
+    legend_below(figure)
+    figure.suptitle(f"{title}, {spread_words([len(row.values) for _, _, row in rows])}")
     data: list[list[str | float | None]] = [[label, site, value] for label, site, row in rows for value in row.values]
     return Plot(name, figure, Table(title, ["experiment", "site", unit], data, {unit: ".6g"}))

@@ -5,14 +5,20 @@ from collections.abc import Hashable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import matplotlib
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.output.finding import Plot
-from analysis.output.plots import COLORS, SETTINGS, framework_style, n_words, wrapped
+from analysis.output.plots import (
+    COLORS,
+    draw_stacks,
+    framework_style,
+    label_rows,
+    legend_below,
+    n_words,
+    spread_out,
+    wrapped,
+)
 from analysis.output.tables import Table, shown_interval
 from analysis.questions.clouds.sites import SiteComparison, times_of
 from analysis.runs.cells import Cell
@@ -179,7 +185,10 @@ def _shared_machine(cell: Cell, base: Cell) -> str | None:
     return "the same machine" if len(hosts) == 1 else "one kind of machine"
 
 
-_HATCHES = {"queue": "..", "launch": "//", "start-up": "\\\\", "training": ""}
+_LOOKS = {
+    part: {"color": color, "hatch": hatch, "edgecolor": "white"}
+    for part, color, hatch in zip(PARTS, COLORS, ("..", "//", "\\\\", ""), strict=False)
+}
 
 
 def startup_plots(startups: Startups) -> list[Plot]:
@@ -187,24 +196,22 @@ def startup_plots(startups: Startups) -> list[Plot]:
     bars = _by_framework(startups)
     if len(bars) < 2:
         return []
-    with matplotlib.rc_context(SETTINGS):
-        labels = [wrapped(f"{way.words}\n{framework_style(framework)['label']}", width=46) for way, framework in bars]
-        lines = sum(label.count("\n") + 1 for label in labels)
-        figure = Figure(figsize=(8.0, 1.6 + 0.22 * lines + 0.1 * len(bars)), layout="constrained")
-        ax = figure.subplots()
-        drawn: dict[str, Any] = {}
-        for position, runs in enumerate(bars.values()):
-            drawn |= _draw_bar(ax, position, runs)
-        ax.set_yticks(range(len(bars)), labels)
-        ax.set_ylim(len(bars) - 0.5, -0.5)
-        ax.set_xlim(left=0)
-        ax.grid(visible=False, axis="y")
-        ax.set_axisbelow(True)
-        ax.tick_params(axis="y", length=0)
-        ax.set_xlabel("seconds (bars: means; points: runs)")
-        names = [name for name in (*PARTS, "run") if name in drawn]
-        figure.legend([drawn[name] for name in names], names, loc="outside lower center", ncols=5)
-        figure.suptitle(f"Where the time goes by launch method, {n_words(map(len, bars.values()))} runs each")
+    labels = [wrapped(f"{way.words}\n{framework_style(framework)['label']}", width=46) for way, framework in bars]
+    lines = sum(label.count("\n") + 1 for label in labels)
+    figure = Figure(figsize=(8.0, 1.6 + 0.22 * lines + 0.1 * len(bars)))
+    ax = figure.subplots()
+    means = [{part: runs[column].mean() for part, column in PARTS.items()} for runs in bars.values()]
+    known = [{part: mean for part, mean in parts.items() if not math.isnan(mean)} for parts in means]
+    draw_stacks(ax, known, _LOOKS)
+    for place, runs in enumerate(bars.values()):
+        sums = runs[_SUM].dropna()
+        points = spread_out(place, sums, width=0.14)
+        ax.plot(sums, points, "o", color="black", markersize=3.5, markerfacecolor="white", label="run")
+    label_rows(ax, labels)
+    ax.set_xlim(left=0)
+    ax.set_xlabel("seconds (bars: means; points: runs)")
+    legend_below(figure, ncols=5)
+    figure.suptitle(f"Where the time goes by launch method, {n_words(map(len, bars.values()))} runs each")
     data = [
         [method.words, framework, run.name, part, value]
         for (method, framework), runs in bars.items()
@@ -214,22 +221,3 @@ def startup_plots(startups: Startups) -> list[Plot]:
     ]
     headings = ["launch method", "framework", "run", "part", "seconds"]
     return [Plot("clouds-startup", figure, Table("Time by launch method", headings, data, {"seconds": ".6g"}))]
-
-
-def _draw_bar(ax: Axes, position: int, runs: pd.DataFrame) -> dict[str, Any]:
-    """Draw the mean parts of some runs as one bar, and their sums as points; return part -> its artist."""
-    drawn: dict[str, Any] = {}
-    left = 0.0
-    for number, (part, column) in enumerate(PARTS.items()):
-        mean = float(runs[column].mean())
-        if not math.isnan(mean):
-            drawn[part] = ax.barh(
-                position, mean, left=left, height=0.6, color=COLORS[number], hatch=_HATCHES[part], edgecolor="white",
-                linewidth=0.5,
-            )  # fmt: skip
-            left += mean
-    sums = runs[_SUM].dropna()
-    offsets = 0.14 * np.sin(np.arange(len(sums)) * 2.4)
-    look: dict[str, Any] = {"color": "black", "markersize": 3.5, "markerfacecolor": "white"}
-    drawn["run"] = ax.plot(sums, position + offsets, "o", **look)[0]
-    return drawn

@@ -1,6 +1,5 @@
 """`python -m analysis energy`: the energy of metered runs by device and phase, and energy-delay products."""
 
-import argparse
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.output import tables
-from analysis.output.finding import Finding, Plot, add_options, selected, show
+from analysis.output.finding import Finding, Plot, add_question
 from analysis.output.tables import Table
 from analysis.questions.energy.plots import PHASES, energy_plot, power_plot
 from analysis.runs.cells import Cell, cells_of, with_words
@@ -40,19 +39,15 @@ MOST_TRACES = 12  # cells whose power is drawn
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
+    parser = add_question(
+        commands,
         "energy",
+        find,
         help="energy by device and phase, power over time, energy-delay products",
         description="Show the energy of metered runs (trained with --energy).",
+        keywords=("base",),
     )
-    add_options(parser)
     parser.add_argument("--base", metavar="CELL", help="cell to divide by, or a part of its name (default: the first)")
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> None:
-    """Run the command."""
-    show(find(selected(options), base=options.base), options)
 
 
 def find(selection: Selection, *, base: str | None = None) -> Finding:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
@@ -16,7 +15,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from analysis.output.finding import Plot
-from analysis.output.plots import COLORS, IDEAL, MARKERS, SETTINGS, n_words, scale_axis
+from analysis.output.plots import COLORS, IDEAL, MARKERS, draw_stacks, label_rows, legend_below, n_words, scale_axis
 from analysis.output.tables import Table
 from analysis.runs.energy import counted_devices, energy_of, mean_of, values_of
 from analysis.runs.table import RunRow
@@ -106,33 +105,32 @@ def power_plot(name: str, title: str, traces: Sequence[PowerTrace], *, epoch_sec
         for device, series in trace.series.items()
     }
     rows: list[list[str | float]] = []
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(8.0, 5.6 if window else 3.6), layout="constrained")
-        whole, *rest = figure.subplots(2 if window else 1, 1, squeeze=False)[:, 0]
-        _bands(whole, _broad(spans))
+    figure = Figure(figsize=(8.0, 5.6 if window else 3.6))
+    whole, *rest = figure.subplots(2 if window else 1, 1, squeeze=False)[:, 0]
+    _bands(whole, _broad(spans))
+    for number, (device, (seconds, watts)) in enumerate(lines.items()):
+        _line(whole, number, device, *_thinned(seconds, watts), rows=rows)
+    whole.set_xlim(0, max(float(trace.seconds[-1]) for trace in traces) or 1)
+    size = max((_samples_of_a_point(watts) for _, watts in lines.values()), default=1)
+    if size > 1:
+        whole.set_title(f"each point the mean of {size} samples", fontsize=9)
+    for ax in rest:
+        assert window is not None
+        inside = [span for span in spans if span.end > window[0] and span.start < window[1]]
+        _bands(ax, [Span(span.phase, max(span.start, window[0]), min(span.end, window[1])) for span in inside])
         for number, (device, (seconds, watts)) in enumerate(lines.items()):
-            _line(whole, number, device, *_thinned(seconds, watts), rows=rows)
-        whole.set_xlim(0, max(float(trace.seconds[-1]) for trace in traces) or 1)
-        size = max((_samples_of_a_point(watts) for _, watts in lines.values()), default=1)
-        if size > 1:
-            whole.set_title(f"each point the mean of {size} samples", fontsize=9)
-        for ax in rest:
-            assert window is not None
-            inside = [span for span in spans if span.end > window[0] and span.start < window[1]]
-            _bands(ax, [Span(span.phase, max(span.start, window[0]), min(span.end, window[1])) for span in inside])
-            for number, (device, (seconds, watts)) in enumerate(lines.items()):
-                near = (seconds >= window[0]) & (seconds <= window[1])
-                _line(ax, number, device, seconds[near], watts[near], rows=rows)
-            ax.set_xlim(*window)
-            ax.set_title(f"enlarged: about {ENLARGED_EPOCHS} epochs, between the lines above, every sample", fontsize=9)
-            for edge in window:
-                whole.axvline(edge, color="black", linewidth=0.8)
-        for ax in (whole, *rest):
-            ax.set_ylabel("watts")
-            ax.set_ylim(0, 1.12 * ax.get_ylim()[1])  # room for the names of phases
-        (rest or [whole])[-1].set_xlabel("seconds since the first sample")
-        figure.suptitle(title, fontsize=10)
-        figure.legend(handles=_handles(whole, spans), loc="outside lower center", ncols=6)
+            near = (seconds >= window[0]) & (seconds <= window[1])
+            _line(ax, number, device, seconds[near], watts[near], rows=rows)
+        ax.set_xlim(*window)
+        ax.set_title(f"enlarged: about {ENLARGED_EPOCHS} epochs, between the lines above, every sample", fontsize=9)
+        for edge in window:
+            whole.axvline(edge, color="black", linewidth=0.8)
+    for ax in (whole, *rest):
+        ax.set_ylabel("watts")
+        ax.set_ylim(0, 1.12 * ax.get_ylim()[1])  # room for the names of phases
+    (rest or [whole])[-1].set_xlabel("seconds since the first sample")
+    figure.suptitle(title, fontsize=10)
+    legend_below(figure, _handles(whole, spans), ncols=6)
     # A sample of the enlarged part may be in the whole, too.
     data = Table(title, ["device", "seconds", "watts"], rows, {"seconds": ".6g", "watts": ".5g"})
     return Plot(name, figure, data)
@@ -212,24 +210,19 @@ def energy_plot(measured: Mapping[str, list[RunRow]], *, base: str) -> Plot:
         name: [value / unit for value in values_of(runs, "edp_joule_seconds")] if unit else []
         for name, runs in measured.items()
     }
-    with matplotlib.rc_context(SETTINGS):
-        labels = [_wrapped(name) + ("\n(base)" if name == base else "") for name in parts]
-        lines = max(label.count("\n") + 1 for label in labels)
-        figure = Figure(figsize=(8.0, 1.9 + (0.2 + 0.15 * lines) * len(measured)), layout="constrained")
-        energy, product = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-        handles = _draw_parts(
-            energy, parts, sums={name: values_of(runs, "joules", used=False) for name, runs in measured.items()}
-        )
-        _draw_products(product, products)
-        energy.set_yticks(range(len(parts)), labels)
-        energy.set_ylim(len(parts) - 0.4, -0.6)
-        for ax in (energy, product):
-            ax.grid(visible=False, axis="y")
-            ax.set_axisbelow(True)
-            ax.tick_params(axis="y", length=0)
-        figure.legend(handles=handles, loc="outside lower center", ncols=6)
-        n = n_words(len(runs) for runs in measured.values())
-        figure.suptitle(f"Energy by device and energy-delay product (EDP), {n} metered runs each")
+    labels = [_wrapped(name) + ("\n(base)" if name == base else "") for name in parts]
+    lines = max(label.count("\n") + 1 for label in labels)
+    figure = Figure(figsize=(8.0, 1.9 + (0.2 + 0.15 * lines) * len(measured)))
+    energy, product = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    handles = _draw_parts(
+        energy, parts, sums={name: values_of(runs, "joules", used=False) for name, runs in measured.items()}
+    )
+    _draw_products(product, products)
+    for ax in (energy, product):
+        label_rows(ax, labels, above=0.6, below=0.6)
+    legend_below(figure, handles, ncols=6)
+    n = n_words(len(runs) for runs in measured.values())
+    figure.suptitle(f"Energy by device and energy-delay product (EDP), {n} metered runs each")
     rows: list[list[str | float | None]] = [
         [name, part, "J", joules] for name, of_cell in parts.items() for part, joules in of_cell.items()
     ]
@@ -254,18 +247,15 @@ def _draw_parts(
         color, hatch = COLORS[number % len(COLORS)], _HATCHES[number % len(_HATCHES)]
         # The same device has the same color; where it was idle it is hollow.
         sides = ("white", color) if name.endswith(_IDLE) else (color, "white")
-        looks[name] = {"facecolor": sides[0], "edgecolor": sides[1], "hatch": hatch, "linewidth": 0.5}
-    for place, (name, of_cell) in enumerate(parts.items()):
-        left = 0.0
-        for part, joules in of_cell.items():
-            ax.barh(place, joules, left=left, height=0.5, **looks[part])
-            left += joules
+        looks[name] = {"facecolor": sides[0], "edgecolor": sides[1], "hatch": hatch}
+    draw_stacks(ax, list(parts.values()), looks)
+    for place, name in enumerate(parts):
         ax.plot(sums[name], [place] * len(sums[name]), "o", color="black", markersize=3.5, markerfacecolor="white")
     ax.set_xlim(left=0)
     ax.set_xlabel("energy (bars: means; points: runs)")
     ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.xaxis.set_major_formatter(EngFormatter(unit="J"))
-    return [Patch(label=part, **look) for part, look in looks.items()]
+    return [Patch(label=part, linewidth=0.5, **look) for part, look in looks.items()]
 
 
 def _draw_products(ax: Axes, products: Mapping[str, Sequence[float]]) -> None:

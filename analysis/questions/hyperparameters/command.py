@@ -1,13 +1,12 @@
 """`python -m analysis hyperparameters`: accuracy curves and total times by batch, resolution and validation share."""
 
-import argparse
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
-from analysis.output.finding import Finding, Plot, add_options, numbered, selected, show
+from analysis.output.finding import Finding, Plot, add_question, numbered
 from analysis.output.plots import framework_style
 from analysis.output.tables import Table
 from analysis.questions.hyperparameters.plots import plot_accuracies, plot_shares, plot_times
@@ -29,18 +28,13 @@ NEAR = 0.05  # of accuracy, as a fraction: what is nearly as accurate as the bes
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
+    add_question(
+        commands,
         "hyperparameters",
+        find,
         help="accuracy curves and total times by batch and resolution",
         description="Compare runs that differ in batch, resolution or share of validation samples.",
     )
-    add_options(parser)
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> None:
-    """Run the command."""
-    show(find(selected(options)), options)
 
 
 def find(selection: Selection) -> Finding:

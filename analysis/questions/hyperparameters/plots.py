@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, ScalarFormatter
 
 from analysis.output.finding import Plot
-from analysis.output.plots import COLORS, MARKERS, SETTINGS, framework_style, n_words, scale_axis
+from analysis.output.plots import COLORS, MARKERS, framework_style, legend_below, n_words, scale_axis
 from analysis.output.tables import Table
 from analysis.questions.hyperparameters.sweep import SweepPoint, share_label
 from analysis.runs.table import curve, runs_in
@@ -37,26 +36,23 @@ def plot_accuracies(epochs: pd.DataFrame, sweeps: Sequence[Sweep]) -> Plot | Non
     if not any(curves.values()):
         return None
     sizes, batches = _sizes(points), _batches(points)
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(1.5 + 4.2 * len(sizes), 1.6 + 2.9 * len(sweeps)), layout="constrained")
-        panels = figure.subplots(len(sweeps), len(sizes), sharex=True, sharey=True, squeeze=False)
-        for row, sweep in zip(panels, sweeps, strict=True):
-            for ax, size in zip(row, sizes, strict=True):
-                ax.set_title(f"{_framework(sweep)}, {size}")
-                for point in (one for one in sweep if one.size == size):
-                    _draw_curves(ax, curves[id(point)], _batch_style(batches.index(point.batch)))
-            row[0].set_ylabel("validation accuracy, %")
-        for ax in panels[-1]:
-            ax.set_xlabel("epoch")
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-            longest = max(len(curve) for of_point in curves.values() for curve in of_point.values())
-            ax.set_xlim(1 - 0.02 * longest - 0.2, 1.02 * longest + 0.2)
-        handles = [
-            Line2D([], [], label=f"batch {batch}", **_batch_style(number)) for number, batch in enumerate(batches)
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=6)
-        model = points[0].cell.first.model
-        figure.suptitle(f"Accuracy by batch and resolution: {model}\n{_n(points)}")
+    figure = Figure(figsize=(1.5 + 4.2 * len(sizes), 1.6 + 2.9 * len(sweeps)))
+    panels = figure.subplots(len(sweeps), len(sizes), sharex=True, sharey=True, squeeze=False)
+    for row, sweep in zip(panels, sweeps, strict=True):
+        for ax, size in zip(row, sizes, strict=True):
+            ax.set_title(f"{_framework(sweep)}, {size}")
+            for point in (one for one in sweep if one.size == size):
+                _draw_curves(ax, curves[id(point)], _batch_style(batches.index(point.batch)))
+        row[0].set_ylabel("validation accuracy, %")
+    for ax in panels[-1]:
+        ax.set_xlabel("epoch")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        longest = max(len(curve) for of_point in curves.values() for curve in of_point.values())
+        ax.set_xlim(1 - 0.02 * longest - 0.2, 1.02 * longest + 0.2)
+    handles = [Line2D([], [], label=f"batch {batch}", **_batch_style(number)) for number, batch in enumerate(batches)]
+    legend_below(figure, handles, ncols=6)
+    model = points[0].cell.first.model
+    figure.suptitle(f"Accuracy by batch and resolution: {model}\n{_n(points)}")
     rows: list[list[Any]] = [
         [point.cell.framework, point.size, point.batch, name, epoch, 100 * value]
         for point in points
@@ -73,29 +69,28 @@ def plot_times(sweeps: Sequence[Sweep]) -> Plot | None:
     if not points:
         return None
     sizes, batches = _sizes(points), _batches(points)
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(1.5 + 3.6 * len(sizes), 4.0), layout="constrained")
-        panels = figure.subplots(1, len(sizes), sharex=True, sharey=True, squeeze=False)[0]
-        for ax, size in zip(panels, sizes, strict=True):
-            for sweep in sweeps:
-                _draw_times(ax, [point for point in sweep if point.size == size and point.seconds])
-            ax.set_title(size)
-            ax.set_xlabel("batch, images (logarithmic)")
-            ax.set_xscale("log", base=2)
-            ax.xaxis.set_major_locator(FixedLocator(batches))
-            ax.xaxis.set_major_formatter(ScalarFormatter())
-            ax.xaxis.set_minor_formatter(NullFormatter())
-            ax.set_xlim(batches[0] / 1.15, batches[-1] * 1.15)
-        panels[0].set_ylabel("train + validation + test, s")
-        values = [value for point in points for value in point.seconds.values()]
-        scale_axis(panels[0], values, axis="y")
-        if panels[0].get_yscale() == "linear":
-            panels[0].set_ylim(bottom=0)
-        styles = [framework_style(sweep[0].cell.framework) for sweep in sweeps]
-        handles = [Line2D([], [], color=one["color"], marker=one["marker"], label=one["label"]) for one in styles]
-        figure.legend(handles=handles, loc="outside lower center", ncols=4)
-        model = points[0].cell.first.model
-        figure.suptitle(f"Time by batch and resolution: {model}\n{_n(points)}")
+    figure = Figure(figsize=(1.5 + 3.6 * len(sizes), 4.0))
+    panels = figure.subplots(1, len(sizes), sharex=True, sharey=True, squeeze=False)[0]
+    for ax, size in zip(panels, sizes, strict=True):
+        for sweep in sweeps:
+            _draw_times(ax, [point for point in sweep if point.size == size and point.seconds])
+        ax.set_title(size)
+        ax.set_xlabel("batch, images (logarithmic)")
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_locator(FixedLocator(batches))
+        ax.xaxis.set_major_formatter(ScalarFormatter())
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.set_xlim(batches[0] / 1.15, batches[-1] * 1.15)
+    panels[0].set_ylabel("train + validation + test, s")
+    values = [value for point in points for value in point.seconds.values()]
+    scale_axis(panels[0], values, axis="y")
+    if panels[0].get_yscale() == "linear":
+        panels[0].set_ylim(bottom=0)
+    styles = [framework_style(sweep[0].cell.framework) for sweep in sweeps]
+    handles = [Line2D([], [], color=one["color"], marker=one["marker"], label=one["label"]) for one in styles]
+    legend_below(figure, handles)
+    model = points[0].cell.first.model
+    figure.suptitle(f"Time by batch and resolution: {model}\n{_n(points)}")
     rows: list[list[Any]] = [
         [point.cell.framework, point.size, point.batch, str(key), value]
         for point in points
@@ -112,33 +107,32 @@ def plot_shares(sweep: Sweep) -> Plot | None:
     if not points:
         return None
     rows: list[list[Any]] = []
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(8.0, 3.8), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        for number, (name, of) in enumerate(phases.items()):
-            style = {"color": COLORS[number], "marker": MARKERS[number]}
-            _draw_by_share(left, [list(point.cell.seconds(of).values()) for point in points], style, label=name)
-            rows += [
-                [share_label(point), name, str(key), value]
-                for point in points
-                for key, value in point.cell.seconds(of).items()
-            ]
-        _draw_by_share(right, [list(point.seconds.values()) for point in points], {"color": "black", "marker": "o"})
+    figure = Figure(figsize=(8.0, 3.8))
+    left, right = figure.subplots(1, 2)
+    for number, (name, of) in enumerate(phases.items()):
+        style = {"color": COLORS[number], "marker": MARKERS[number]}
+        _draw_by_share(left, [list(point.cell.seconds(of).values()) for point in points], style, label=name)
         rows += [
-            [share_label(point), "in all", str(key), value] for point in points for key, value in point.seconds.items()
+            [share_label(point), name, str(key), value]
+            for point in points
+            for key, value in point.cell.seconds(of).items()
         ]
-        for ax, unit in ((left, "seconds per epoch"), (right, "train + validation + test, s")):
-            ax.set_xticks(range(len(points)), [share_label(point) for point in points])
-            ax.set_xlim(-0.5, len(points) - 0.5)
-            ax.set_ylim(bottom=0)
-            ax.set_ylabel(unit)
-            ax.set_xlabel("share of validation samples")
-        left.legend()
-        first = points[0]
-        what = f", {first.size}, batch {first.batch}" if first.batch else ""
-        figure.suptitle(
-            f"Time by share of validation samples: {_framework(sweep)}, {first.cell.first.model}{what}\n{_n(points)}"
-        )
+    _draw_by_share(right, [list(point.seconds.values()) for point in points], {"color": "black", "marker": "o"})
+    rows += [
+        [share_label(point), "in all", str(key), value] for point in points for key, value in point.seconds.items()
+    ]
+    for ax, unit in ((left, "seconds per epoch"), (right, "train + validation + test, s")):
+        ax.set_xticks(range(len(points)), [share_label(point) for point in points])
+        ax.set_xlim(-0.5, len(points) - 0.5)
+        ax.set_ylim(bottom=0)
+        ax.set_ylabel(unit)
+        ax.set_xlabel("share of validation samples")
+    left.legend()
+    first = points[0]
+    what = f", {first.size}, batch {first.batch}" if first.batch else ""
+    figure.suptitle(
+        f"Time by share of validation samples: {_framework(sweep)}, {first.cell.first.model}{what}\n{_n(points)}"
+    )
     headings = ["validation samples", "phase", "run", "s"]
     return Plot(
         "hyperparameters-validation", figure, Table("Time by share of validation", headings, rows, {"s": ".6g"})

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from analysis.output.finding import Finding, Plot, add_show_options, check_format, show
+from analysis.output.finding import Finding, Plot, add_show_options, show
 from analysis.output.tables import Table
 from analysis.questions.parity.plots import plot_losses, plot_ranks
 from analysis.runs.sameness import HASHES, why_not_the_same
@@ -38,7 +38,6 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         UserError: with --strict, if something differs; always for what cannot be read.
     """
-    check_format(options)
     folders = [Path(folder) for folder in options.folders]
     if len(folders) > 2:
         raise UserError(

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis.output.plots import SETTINGS, STYLES
+from analysis.output.plots import STYLES, legend_below
 from common.checks.parity_record import Curve, ParityRecord
 
 COLUMN_INCHES, NARROWEST_INCHES = 2.7, 7.5
@@ -42,25 +40,22 @@ def plot_losses(record: ParityRecord) -> Figure | None:
     of_model = {model: curves for model, curves in of_model.items() if curves}
     if not of_model:
         return None
-    with matplotlib.rc_context(SETTINGS):
-        figure, axes = _grid(3, len(of_model), height=7.0)
-        for column, (model, curves) in enumerate(of_model.items()):
-            _draw_losses(axes[0, column], model, curves)
-            for curve in curves:
-                ours, reference = (np.array(losses) for losses in curve.losses)
-                style = DTYPE_STYLES[curve.dtype, curve.exchanged]
-                _draw_difference(axes[1, column], np.abs(ours - reference) / np.abs(reference), style)
-                _draw_difference(axes[2, column], np.array(curve.weights_difference), style)
-            _draw_limit(axes[2, column], _limit(record, curves, exchanged=True) or _limit(record, curves))
-        _share_rows(axes[1:])
-        for ax, text in zip(
-            axes[:, 0], ("loss of the update", "losses: difference", "weights: difference"), strict=True
-        ):
-            ax.set_ylabel(text)
-        _legend_below(figure, axes.ravel())
-        figure.suptitle(
-            f"Both frameworks, update by update ({optimizer}, np {ranks}, dropout off); no point: no difference"
-        )
+    figure, axes = _grid(3, len(of_model), height=7.0)
+    for column, (model, curves) in enumerate(of_model.items()):
+        _draw_losses(axes[0, column], model, curves)
+        for curve in curves:
+            ours, reference = (np.array(losses) for losses in curve.losses)
+            style = DTYPE_STYLES[curve.dtype, curve.exchanged]
+            _draw_difference(axes[1, column], np.abs(ours - reference) / np.abs(reference), style)
+            _draw_difference(axes[2, column], np.array(curve.weights_difference), style)
+        _draw_limit(axes[2, column], _limit(record, curves, exchanged=True) or _limit(record, curves))
+    _share_rows(axes[1:])
+    for ax, text in zip(axes[:, 0], ("loss of the update", "losses: difference", "weights: difference"), strict=True):
+        ax.set_ylabel(text)
+    legend_below(figure, ncols=6)
+    figure.suptitle(
+        f"Both frameworks, update by update ({optimizer}, np {ranks}, dropout off); no point: no difference"
+    )
     return figure
 
 
@@ -71,28 +66,27 @@ def plot_ranks(record: ParityRecord) -> Figure | None:
     if not models:
         return None
     numbers = sorted({curve.between[0].split()[-1] for curve in curves}, key=int)
-    with matplotlib.rc_context(SETTINGS):
-        figure, axes = _grid(2, len(models), height=5.0)
-        for row, dtype in enumerate(("float32", "float64")):
-            for column, model in enumerate(models):
-                ax = axes[row, column]
-                chosen = [curve for curve in curves if (curve.model, curve.dtype) == (model, dtype)]
-                for curve in chosen:
-                    framework, number = curve.between[0].split()[0], curve.between[0].split()[-1]
-                    style = {
-                        "color": STYLES[framework]["color"],
-                        "linestyle": ("-", "--", "-.", ":")[numbers.index(number) % 4],
-                        "label": f"{STYLES[framework]['label']}, np {number}",
-                    }
-                    _draw_difference(ax, np.array(curve.weights_difference), style)
-                _draw_limit(ax, _limit(record, chosen), label="limit")
-                if row == 0:
-                    ax.set_title(model)
-            axes[row, 0].set_ylabel(f"{dtype} weights: difference")
-        _share_rows(axes)
-        _legend_below(figure, axes.ravel())
-        base = curves[0].between[1].split()[-1]
-        figure.suptitle(f"Several ranks against np {base}, the same global batch ({curves[0].optimizer}; relative)")
+    figure, axes = _grid(2, len(models), height=5.0)
+    for row, dtype in enumerate(("float32", "float64")):
+        for column, model in enumerate(models):
+            ax = axes[row, column]
+            chosen = [curve for curve in curves if (curve.model, curve.dtype) == (model, dtype)]
+            for curve in chosen:
+                framework, number = curve.between[0].split()[0], curve.between[0].split()[-1]
+                style = {
+                    "color": STYLES[framework]["color"],
+                    "linestyle": ("-", "--", "-.", ":")[numbers.index(number) % 4],
+                    "label": f"{STYLES[framework]['label']}, np {number}",
+                }
+                _draw_difference(ax, np.array(curve.weights_difference), style)
+            _draw_limit(ax, _limit(record, chosen), label="limit")
+            if row == 0:
+                ax.set_title(model)
+        axes[row, 0].set_ylabel(f"{dtype} weights: difference")
+    _share_rows(axes)
+    legend_below(figure, ncols=6)
+    base = curves[0].between[1].split()[-1]
+    figure.suptitle(f"Several ranks against np {base}, the same global batch ({curves[0].optimizer}; relative)")
     return figure
 
 
@@ -113,7 +107,7 @@ def _limit(record: ParityRecord, curves: Sequence[Curve], *, exchanged: bool = F
 
 
 def _grid(rows: int, columns: int, *, height: float) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(max(NARROWEST_INCHES, COLUMN_INCHES * columns + 1), height), layout="constrained")
+    figure = Figure(figsize=(max(NARROWEST_INCHES, COLUMN_INCHES * columns + 1), height))
     axes = figure.subplots(rows, columns, squeeze=False, sharex="col")
     for ax in axes[-1]:
         ax.set_xlabel("update")
@@ -150,11 +144,3 @@ def _draw_difference(ax: Axes, difference: np.ndarray, style: dict[str, Any]) ->
 def _draw_limit(ax: Axes, limit: float | None, *, label: str = LIMIT_STYLE["label"]) -> None:
     if limit is not None:
         ax.axhline(limit, **LIMIT_STYLE | {"label": label})
-
-
-def _legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all axes, each label once."""
-    artists: dict[str, Artist] = {}
-    for ax in axes:
-        artists |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    figure.legend(list(artists.values()), list(artists), loc="outside lower center", ncols=len(artists))

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from analysis.output.finding import add_show_options
 from analysis.output.plots import save_figure
-from analysis.output.tables import FORMATS, Cell, Table, render
+from analysis.output.tables import Cell, Table, render
 from analysis.questions.ring.passes import Pass, chunk_slices, ring_all_reduce, selected_passes, sums_of_chunks
 from analysis.questions.ring.plot import plot_ring
 from common.errors import UserError
@@ -33,8 +34,7 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("--ranks", type=int, required=True, help="ranks in the ring")
     parser.add_argument("--elements", type=int, help="numbers in the vector of each rank (default: one per chunk)")
-    parser.add_argument("--format", default="text", help=f"one of {', '.join(FORMATS)} (default: %(default)s)")
-    parser.add_argument("--plots", metavar="FOLDER", help="folder for the picture (default: none is drawn)")
+    add_show_options(parser, plots="folder for the picture (default: none is drawn)")
     parser.set_defaults(run=run)
 
 
@@ -42,10 +42,8 @@ def run(options: argparse.Namespace) -> None:
     """Run the command.
 
     Raises:
-        UserError: an impossible number of ranks or elements, an unknown format, a folder that cannot be written.
+        UserError: an impossible number of ranks or elements, a folder that cannot be written.
     """
-    if options.format not in FORMATS:
-        raise UserError(f"unknown format. Received: --format {options.format}. Use {', '.join(FORMATS)}")
     elements = options.ranks if options.elements is None else options.elements
     _check(options.ranks, elements)
     if options.ranks == 1:

@@ -9,7 +9,6 @@ from matplotlib.colors import BoundaryNorm, Colormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from analysis.output.plots import SETTINGS
 from analysis.questions.ring.passes import Pass, selected_passes, sums_of_chunks
 
 RANKS_DRAWN_WHOLE = 6  # 11 panels
@@ -35,8 +34,8 @@ def plot_ring(passes: Sequence[Pass]) -> Figure:
     # From light to dark: legible in grey.
     colors = matplotlib.colormaps["YlGnBu"].resampled(ranks)
     norm = BoundaryNorm(np.arange(0.5, ranks + 1), ranks)
-    with matplotlib.rc_context(SETTINGS | {"axes.grid": False}):
-        figure = Figure(figsize=(panel_inches * columns + 1.0, (panel_inches + 0.4) * rows + 0.5), layout="constrained")
+    with matplotlib.rc_context({"axes.grid": False}):
+        figure = Figure(figsize=(panel_inches * columns + 1.0, (panel_inches + 0.4) * rows + 0.5))
         axes = figure.subplots(rows, columns, squeeze=False).ravel()
         for ax, one in zip(axes, chosen, strict=False):
             _draw_pass(ax, one, colors=colors, norm=norm, font_size=9 if is_whole else min(9, 70 / ranks))

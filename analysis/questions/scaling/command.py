@@ -1,13 +1,12 @@
 """`python -m analysis scaling`: speedup and efficiency over ranks, at equal accuracy and raw; models; projections."""
 
-import argparse
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from analysis.output.finding import Finding, add_options, selected, show
+from analysis.output.finding import Finding, add_question
 from analysis.output.options import MARGIN, add_margin_option
 from analysis.output.plots import framework_style
 from analysis.output.tables import Table, shown_interval
@@ -35,12 +34,14 @@ _BITS_PER_BYTE = 8
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
+    parser = add_question(
+        commands,
         "scaling",
+        find,
         help="speedup and efficiency over ranks",
         description="Compare runs on several numbers of ranks with a base, at equal accuracy and as they are.",
+        keywords=("base", "margin", "project", "site"),
     )
-    add_options(parser)
     parser.add_argument(
         "--base",
         metavar="CELL/NP",
@@ -50,14 +51,6 @@ def add_command(commands: Any) -> None:
     add_margin_option(parser)
     parser.add_argument("--project", type=int, metavar="N", help="project to N ranks (default: as far as supported)")
     parser.add_argument("--site", metavar="NAME", help="project to this site's GPUs and network")
-    parser.set_defaults(run=run)
-
-
-def run(options: argparse.Namespace) -> None:
-    """Run the command."""
-    selection = selected(options)
-    found = find(selection, base=options.base, margin=options.margin / 100, project=options.project, site=options.site)
-    show(found, options)
 
 
 def find(

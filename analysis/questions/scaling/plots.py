@@ -5,14 +5,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter, StrMethodFormatter
 
 from analysis.output.finding import Plot, numbered
-from analysis.output.plots import IDEAL, ROW_INCHES, SETTINGS, Row, draw_rows, framework_style, n_words
+from analysis.output.plots import IDEAL, ROW_INCHES, Row, draw_rows, framework_style, legend_below, n_words
 from analysis.output.tables import Table
 from analysis.questions.scaling.curves import Kind, Point, Study, accuracies, total_seconds, training_seconds
 from analysis.questions.scaling.fits import CurveFit
@@ -109,23 +108,21 @@ def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time) -> P
     n = n_words(len(time.of(point.cell)) for one in series for point in one.points)
     bases = sorted({one.base_ranks for one in series})
     over = " and ".join(map(str, bases)) + (" rank" if bases == [1] else " ranks")
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(9.0, 4.6), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        for ax, per_device in ((left, False), (right, True)):
-            _draw_ideal(ax, series, fits, per_device=per_device)
-            for one in series:
-                _draw_series(ax, one, time, per_device=per_device)
-            for found in fits:
-                _draw_fit(ax, found, per_device=per_device)
-            _draw_axes(ax, series, fits, per_device=per_device)
-        once = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
-        figure.legend(once.values(), once.keys(), loc="outside lower center", ncols=3)
-        figure.suptitle(
-            f"Speedup over {over}, {time.title}: {run.model}, {run.data_set}, {n} runs each\n"
-            "all runs, median and 95 % interval; next to a point: accuracy not shown to be the base's",
-            fontsize=10,
-        )
+    figure = Figure(figsize=(9.0, 4.6))
+    left, right = figure.subplots(1, 2)
+    for ax, per_device in ((left, False), (right, True)):
+        _draw_ideal(ax, series, fits, per_device=per_device)
+        for one in series:
+            _draw_series(ax, one, time, per_device=per_device)
+        for found in fits:
+            _draw_fit(ax, found, per_device=per_device)
+        _draw_axes(ax, series, fits, per_device=per_device)
+    legend_below(figure, ncols=3)
+    figure.suptitle(
+        f"Speedup over {over}, {time.title}: {run.model}, {run.data_set}, {n} runs each\n"
+        "all runs, median and 95 % interval; next to a point: accuracy not shown to be the base's",
+        fontsize=10,
+    )
     return Plot(time.name, figure, _data(series, time))
 
 
@@ -140,19 +137,18 @@ def _plot_machines(studies: Sequence[Study], time: _Time) -> Plot:
             of_cell = time.of(cell)
             rows.append((words, [_row(cell, [base / seconds for seconds in of_cell.values()])]))
             values += [[cell.framework, words, str(key), one, base / one] for key, one in of_cell.items()]
-    with matplotlib.rc_context(SETTINGS):
-        figure = Figure(figsize=(8.0, 1.6 + ROW_INCHES * len(rows)), layout="constrained")
-        ax = figure.subplots()
-        ax.axvline(1.0, **IDEAL)
-        draw_rows(ax, rows, unit="times as fast as the base")
-        if ax.get_xscale() == "log":
-            ax.xaxis.set_major_formatter(ScalarFormatter())
-        figure.legend(loc="outside lower center", ncols=4)
-        run = studies[0].base.first
-        figure.suptitle(
-            f"Speed against another machine, {time.title}: {run.model}, {run.data_set}\n"
-            f"{n_words(len(row.values) for _, of_row in rows for row in of_row)} runs each"
-        )
+    figure = Figure(figsize=(8.0, 1.6 + ROW_INCHES * len(rows)))
+    ax = figure.subplots()
+    ax.axvline(1.0, **IDEAL)
+    draw_rows(ax, rows, unit="times as fast as the base")
+    if ax.get_xscale() == "log":
+        ax.xaxis.set_major_formatter(ScalarFormatter())
+    legend_below(figure)
+    run = studies[0].base.first
+    figure.suptitle(
+        f"Speed against another machine, {time.title}: {run.model}, {run.data_set}\n"
+        f"{n_words(len(row.values) for _, of_row in rows for row in of_row)} runs each"
+    )
     headings = ["framework", "model, data set, np", "run", f"{time.title}, s", "median of the base / this"]
     data = Table(f"Speed, {time.title}", headings, values, {headings[3]: ".6g", headings[4]: ".4g"})
     return Plot(f"{time.name}-machines", figure, data)

@@ -297,7 +297,6 @@ def test_zero_time_and_an_unknown_site_have_no_cost(tmp_path: Path) -> None:
         (["--table", "nowhere.toml"], "cannot read the sites"),
         (["--site-of", "elsewhere=local"], "no runs to assign to a site. Received: --site-of elsewhere=local"),
         (["--site-of", "local"], "no runs to assign to a site. Received: --site-of local"),
-        (["--format", "pdf"], "unknown format"),
     ],
 )
 def test_bad_input_is_one_line(

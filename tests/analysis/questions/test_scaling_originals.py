@@ -25,7 +25,7 @@ __test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where not
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All runs of the thesis, imported once."""
     runs = tmp_path_factory.mktemp("imported") / "runs"
-    assert main(["import-thesis", str(ORIGINALS), "-o", str(runs)]) == 0
+    assert main(["import-thesis", str(ORIGINALS), "--folder", str(runs)]) == 0
     return runs
 
 

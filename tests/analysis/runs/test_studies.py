@@ -115,7 +115,6 @@ def test_without_one_run_it_is_an_error(tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(UserError, match=r"no run\.json in"):
         (tmp_path / "empty").mkdir()
         load_runs([tmp_path / "empty"])
-    assert "Received: --format pdf" in shown(capsys, "check", tmp_path, "--format", "pdf", code=2)
 
 
 def test_the_tables_have_a_row_per_run_and_a_row_per_epoch_and_nan_where_nothing_is_known(tmp_path: Path) -> None:

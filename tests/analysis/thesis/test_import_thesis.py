@@ -23,7 +23,7 @@ CPU, BATCH_64 = RESULTS / "Resultados_CPU", RESULTS / "Resultados_distribuido_2G
 def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The made files, imported once."""
     runs = tmp_path_factory.mktemp("imported") / "runs"
-    assert main(["import-thesis", str(make_thesis(runs.parent / "thesis")), "-o", str(runs)]) == 0
+    assert main(["import-thesis", str(make_thesis(runs.parent / "thesis")), "--folder", str(runs)]) == 0
     return runs
 
 
@@ -220,7 +220,7 @@ def test_table_3_1(imported: Path) -> None:
 
 
 def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import-thesis", str(make_thesis(tmp_path / "thesis")), "-o", str(tmp_path / "runs")]) == 0
+    assert main(["import-thesis", str(make_thesis(tmp_path / "thesis")), "--folder", str(tmp_path / "runs")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"40 runs of the thesis written to {tmp_path / 'runs'}"
     counts = {tuple(line.rsplit(maxsplit=1)) for line in lines[1:-2]}
@@ -242,7 +242,7 @@ def test_a_changed_raw_value_changes_the_run(tmp_path: Path, capsys: pytest.Capt
     thesis, runs = make_thesis(tmp_path / "thesis"), tmp_path / "runs"
     edit(thesis / GPU1 / "Entrenamientos.csv", lambda text: text.replace("60.500000", "61.500000", 1))
     edit(thesis / GPU1 / "energia0.dat", lambda text: text.replace("120.0", "121.0"))
-    assert main(["import-thesis", str(thesis), "-o", str(runs)]) == 0
+    assert main(["import-thesis", str(thesis), "--folder", str(runs)]) == 0
     assert totals(read_run(runs / "gpu1-r2")).training_seconds == 6053
     assert energy(read_run(runs / "gpu1-energy1")).used_devices.joules == 210.5
     lines = capsys.readouterr().out.splitlines()
@@ -251,35 +251,35 @@ def test_a_changed_raw_value_changes_the_run(tmp_path: Path, capsys: pytest.Capt
 
 BAD: list[tuple[str, Path, Callable[[str], str], str]] = [
     ("a header", GPU1 / "General.csv", lambda text: text.replace("Error", "Fallo"), "the header ,Tiempo"),
-    ("no runs", GPU1 / "General.csv", lambda text: text.splitlines()[0], "and 0 rows"),
-    ("a column too few", GPU1 / "General.csv", lambda text: text.replace(",34.5", ""), "4 numbers in row 1, not 5"),
+    ("no runs", GPU1 / "General.csv", lambda text: text.splitlines()[0], "no rows"),
+    ("a column too few", GPU1 / "General.csv", lambda text: text.replace(",34.5", ""), "2 rows of 4 numbers"),
     ("percent", GPU1 / "General.csv", lambda text: text.replace("0.75", "75.0"), "an accuracy of 7500 %"),
-    ("a run less", GPU2 / "General.csv", lambda text: "\n".join(text.splitlines()[:-1]), "2 numbers in row 1, not 1"),
-    ("NaN", GPU1 / "Entrenamientos.csv", lambda text: text.replace("60.500000", "nan", 1), "'nan' in row 2"),
-    ("negative", GPU1 / "Validaciones.csv", lambda text: text.replace("5.25", "-5.25", 1), "'-5.250000' in row 1"),
+    ("a run less", GPU2 / "General.csv", lambda text: "\n".join(text.splitlines()[:-1]), "rows of 2 numbers"),
+    ("NaN", GPU1 / "Entrenamientos.csv", lambda text: text.replace("60.500000", "nan", 1), "not finite"),
+    ("negative", GPU1 / "Validaciones.csv", lambda text: text.replace("5.25", "-5.25", 1), "or negative"),
     ("no time", CPU / "Validaciones.csv", lambda text: text.replace("5.25", "0.00", 1), "an epoch of 0 s"),
-    ("a word", CPU / "Validaciones.csv", lambda text: text.replace("5.25", "five", 1), "'five0000' in row 1"),
-    ("an epoch less", CPU / "Precisiones.csv", lambda text: text[text.index("\n") + 1 :], "99 epochs of 1 runs"),
-    ("an epoch less", HYBRID / "R_Hibrido/Validaciones.csv", lambda text: text[text.index(",") + 1 :], "99 numbers"),
-    ("a column", BATCH_64 / "Precisiones.csv", lambda text: text.replace("\r", ";0,5\r"), "3 numbers in row 1, not 2"),
+    ("a word", CPU / "Validaciones.csv", lambda text: text.replace("5.25", "five", 1), "'five0000'"),
+    ("an epoch less", CPU / "Precisiones.csv", lambda text: text[text.index("\n") + 1 :], "99 rows of 1 numbers"),
+    ("an epoch less", HYBRID / "R_Hibrido/Validaciones.csv", lambda text: text[text.index(",") + 1 :], "of 99 numbers"),
+    ("a column", BATCH_64 / "Precisiones.csv", lambda text: text.replace("\r", ";0,5\r"), "100 rows of 3 numbers"),
     ("above one", BATCH_64 / "Precisiones.csv", lambda text: text.replace("0,5", "1,5"), "an accuracy of 150 %"),
     ("nothing", CPU / "Entrenamientos.csv", lambda text: "\n", "an empty file"),
-    ("no JSON", CPU / "Parametros.json", lambda text: text[:-3], "delimiter"),
-    ("a list", CPU / "Parametros.json", lambda text: "[]", "other parameters: "),
-    ("no size", CPU / "Parametros.json", lambda text: text.replace("Tam. test", "Test"), "other parameters: "),
-    ("a device", CPU / "Parametros.json", lambda text: text.replace('"cpu"', '"tpu"'), "devices ['tpu']"),
-    ("a size of 0", CPU / "Parametros.json", lambda text: text.replace("7650", "0"), "sizes [0, 180"),
-    ("more keys", CPU / "Parametros.json", lambda text: text.replace("{", '{"x": 1, '), "other parameters: "),
+    ("no JSON", CPU / "Parametros.json", lambda text: text[:-3], "Invalid JSON"),
+    ("a list", CPU / "Parametros.json", lambda text: "[]", "Input should be an object"),
+    ("no size", CPU / "Parametros.json", lambda text: text.replace("Tam. test", "Test"), "Field required"),
+    ("a device", CPU / "Parametros.json", lambda text: text.replace('"cpu"', '"tpu"'), "Dispositivo.literal"),
+    ("a size of 0", CPU / "Parametros.json", lambda text: text.replace("7650", "0"), "greater than 0"),
+    ("more keys", CPU / "Parametros.json", lambda text: text.replace("{", '{"x": 1, '), "Extra inputs"),
     ("a header", GPU1 / "energia1.dat", lambda text: text.replace("nvd", "gpu"), "the header core-0-pkg"),
     ("at rest", GPU1 / "energia2.dat", lambda text: "\n".join(text.splitlines()[:4]), "never exceeds 20 W"),
-    ("two rows", CPU / "consumos.dat", lambda text: text + "1,2,3,4,5,6,7\r\n", "2 rows"),
+    ("two rows", CPU / "consumos.dat", lambda text: text + "1,2,3,4,5,6,7\r\n", "2 rows of 7 numbers"),
     ("a batch", STUDY / "Precisiones/148x112.csv", lambda text: text.replace("160", "161"), "the header 72,96,128,161"),
-    ("no percent", STUDY / "Precisiones/295x222.csv", lambda text: text.replace("0.50%", "0.50"), "without %"),
+    ("no percent", STUDY / "Precisiones/295x222.csv", lambda text: text.replace("0.50%", "0.50"), "numbers without %"),
     ("a number", STUDY / "Tiempos/148x112.csv", lambda text: text.replace(",3,", ",7,"), "runs numbered"),
-    ("a time less", STUDY / "Tiempos/295x222.csv", lambda text: text.replace(",3,3001.5", ""), "4 numbers"),
-    ("a row less", STUDY / "Tiempos/Tiempos_conjuntos.csv", lambda text: text.splitlines()[0], "1 rows, not 2"),
+    ("a time less", STUDY / "Tiempos/295x222.csv", lambda text: text.replace(",3,3001.5", ""), "of 4 numbers"),
+    ("a row less", STUDY / "Tiempos/Tiempos_conjuntos.csv", lambda text: text.splitlines()[0], "not 2 of 2"),
     ("a row", HYBRID / "resultados_previos.csv", lambda text: text.replace("Pytorch GPU", "Torch"), "Torch, 90"),
-    ("no unit", HYBRID / "resultados_previos.csv", lambda text: text.replace('14"', "14"), "'14', without"),
+    ("no unit", HYBRID / "resultados_previos.csv", lambda text: text.replace('14"', "14"), "Pytorch, 90"),
 ]  # fmt: skip
 
 
@@ -291,7 +291,7 @@ def test_what_is_not_as_expected_is_one_line_and_nothing_is_written(
 ) -> None:
     thesis, runs = make_thesis(tmp_path / "thesis"), tmp_path / "runs"
     edit(thesis / file, change)
-    assert main(["import-thesis", str(thesis), "-o", str(runs)]) == 2
+    assert main(["import-thesis", str(thesis), "--folder", str(runs)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     # A count that General.csv has alone is found in the next table of its folder.
     assert str(thesis / file.parent) in line
@@ -310,13 +310,13 @@ def test_what_is_not_as_expected_is_one_line_and_nothing_is_written(
 def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], file: Path) -> None:
     thesis = make_thesis(tmp_path / "thesis")
     (thesis / file).unlink()
-    assert main(["import-thesis", str(thesis), "-o", str(tmp_path / "runs")]) == 2
+    assert main(["import-thesis", str(thesis), "--folder", str(tmp_path / "runs")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"No such file or directory. Received: {thesis / file}. Name an original file" in line
 
 
 def test_a_missing_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import-thesis", str(tmp_path / "none"), "-o", str(tmp_path / "runs")]) == 2
+    assert main(["import-thesis", str(tmp_path / "none"), "--folder", str(tmp_path / "runs")]) == 2
     assert "no such folder. Received: " in capsys.readouterr().err
 
 
@@ -324,7 +324,7 @@ def test_run_folders_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureF
     thesis, runs = make_thesis(tmp_path / "thesis"), tmp_path / "runs"
     (runs / "gpu2-r1").mkdir(parents=True)
     (runs / "gpu2-r1" / "run.json").write_text("mine")
-    assert main(["import-thesis", str(thesis), "-o", str(runs)]) == 2
+    assert main(["import-thesis", str(thesis), "--folder", str(runs)]) == 2
     assert "exists already and is not overwritten" in capsys.readouterr().err
     assert [file.relative_to(runs) for file in runs.rglob("*")] == [Path("gpu2-r1"), Path("gpu2-r1/run.json")]
     assert (runs / "gpu2-r1" / "run.json").read_text() == "mine"
@@ -333,7 +333,7 @@ def test_run_folders_are_not_overwritten(tmp_path: Path, capsys: pytest.CaptureF
 def test_other_runs_stay_beside_the_imported_ones(tmp_path: Path) -> None:
     thesis, runs = make_thesis(tmp_path / "thesis"), tmp_path / "runs"
     (runs / "mine").mkdir(parents=True)
-    assert main(["import-thesis", str(thesis), "-o", str(runs)]) == 0
+    assert main(["import-thesis", str(thesis), "--folder", str(runs)]) == 0
     assert len(list(runs.iterdir())) == 41
 
 
@@ -356,7 +356,7 @@ def test_a_full_disk_leaves_nothing(
         monkeypatch.setattr(Path, "rename", full)
     else:
         monkeypatch.setattr(import_thesis, "write_power", full)
-    assert main(["import-thesis", str(thesis), "-o", str(runs)]) == 2
+    assert main(["import-thesis", str(thesis), "--folder", str(runs)]) == 2
     assert "writing the imported runs failed: No space left on device" in capsys.readouterr().err
     assert list(runs.iterdir()) == [] if there else not runs.exists()
 
@@ -364,5 +364,5 @@ def test_a_full_disk_leaves_nothing(
 def test_numbers_keep_all_their_digits(imported: Path, tmp_path: Path) -> None:
     thesis, runs = make_thesis(tmp_path / "thesis"), tmp_path / "runs"
     edit(thesis / GPU1 / "General.csv", lambda text: text.replace("34.5", "33.66019892692566", 1))
-    assert main(["import-thesis", str(thesis), "-o", str(runs)]) == 0
+    assert main(["import-thesis", str(thesis), "--folder", str(runs)]) == 0
     assert totals(read_run(runs / "gpu1-r1")).test_seconds == np.float64("33.66019892692566")

@@ -22,7 +22,7 @@ __test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where not
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All runs of the thesis, imported once."""
     folder = tmp_path_factory.mktemp("imported") / "runs"
-    assert main(["import-thesis", str(ORIGINALS), "-o", str(folder)]) == 0
+    assert main(["import-thesis", str(ORIGINALS), "--folder", str(folder)]) == 0
     return folder
 
 
@@ -197,7 +197,7 @@ def test_the_share_of_validation(runs: Path) -> None:
 
 
 def test_how_far_the_times_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import-thesis", str(ORIGINALS), "-o", str(tmp_path / "runs")]) == 0
+    assert main(["import-thesis", str(ORIGINALS), "--folder", str(tmp_path / "runs")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("67 runs of the thesis written to ")
     assert "within 0.0017 s, their means within 0.0456 s" in lines[-1]

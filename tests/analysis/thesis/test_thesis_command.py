@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 def imported(thesis: Path, folder: Path) -> Path:
     """Import a folder of raw files; return that of its runs."""
-    assert main(["import-thesis", str(thesis), "-o", str(folder)]) == 0
+    assert main(["import-thesis", str(thesis), "--folder", str(folder)]) == 0
     return folder
 
 

@@ -4,11 +4,13 @@ The traces are not part of the project: these tests are collected only where the
 are available, in the folder that THESIS_DATA names or in ../shared/reference/thesis.
 """
 
+from statistics import fmean
+
 import pytest
 from made_thesis import ORIGINALS
 
-from analysis.thesis.traces import ALL_DEVICES, USED_DEVICES, ThesisEnergy, mean_energy, read_sums, read_trace
-from common.measurement.energy import normalized
+from analysis.thesis.traces import ALL_DEVICES, DEVICES, USED_DEVICES, ThesisEnergy, read_sums, read_trace
+from common.measurement.energy import energy_delay, normalized
 
 RESULTS = ORIGINALS / "Resultados_experimentos"
 __test__ = RESULTS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
@@ -26,7 +28,9 @@ def traced(environment: str) -> ThesisEnergy:
     """Return the mean of the raw traces; the CPU's is missing, so its sums."""
     paths = sorted((RESULTS / environment).glob("energia*.dat"))
     assert len(paths) == (0 if environment == CPU else 3)
-    return mean_energy([read_trace(path).energy() for path in paths]) if paths else sums(environment)
+    runs = [read_trace(path).energy() for path in paths] or [sums(environment)]
+    joules = {device: fmean(run.joules[device] for run in runs) for device in DEVICES}
+    return ThesisEnergy(seconds=fmean(run.seconds for run in runs), joules=joules)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +84,10 @@ def test_energy_delay_products(
 ) -> None:
     """Those of the traces and the published ones differ by the time alone: see `test_times`."""
     for source, printed in ((traced, by_traces), (sums, published)):
-        products = {environment: source(environment).edp(used) for environment, used in devices.items()}
+        products = {
+            environment: energy_delay(source(environment).seconds, source(environment).sum(used))
+            for environment, used in devices.items()
+        }
         relative = normalized(products, base=ONE_GPU).values()
         for value, digits in zip(relative, printed, strict=True):
             decimals = len(digits.partition(".")[2])

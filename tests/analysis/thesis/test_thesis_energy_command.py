@@ -21,7 +21,7 @@ BASE = "np 1, gpu, controller none, gpu1, imported"
 
 
 def imported(thesis: Path, runs: Path) -> Finding:
-    assert main(["import-thesis", str(thesis), "-o", str(runs)]) == 0
+    assert main(["import-thesis", str(thesis), "--folder", str(runs)]) == 0
     return find(load_runs([runs]), base=BASE)
 
 
