@@ -17,7 +17,7 @@ python -m analysis verify RERUN                       whether a rerun of `python
 python -m analysis experiment FOLDER                  medians of each cell of an experiment
 python -m analysis import-thesis THESIS --folder RUNS  the raw files of the thesis as run folders
 python -m analysis thesis RUNS...                     its tables and figures, with the published values
-python -m analysis ring --ranks 4                     the ring all-reduce, pass by pass
+python -m analysis ring --np 4                        the ring all-reduce, pass by pass
 python -m analysis results                            the tables of results in this repository's pages
 """
 

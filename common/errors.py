@@ -80,4 +80,4 @@ def first_problem(error: Any) -> str:
     if isinstance(first.get("ctx", {}).get("error"), UserError):
         return str(first["ctx"]["error"])
     where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}. Received: {first['input']!r}"
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}. Received: {first['input']!r}"

@@ -3,7 +3,7 @@
 python -m launch train --framework keras --np 2 -- --epochs 3     check the settings, then horovodrun
 python -m launch experiment run smoke                             many runs from one settings file
 python -m launch preflight --hosts a:2,b:2                        check all hosts before a job waits or runs
-python -m launch sites                                            where jobs can run; `show SITE` prints everything
+python -m launch sites                                            where jobs can run; `sites SITE` prints everything
 python -m launch submit --site slurm -- experiment smoke          a job there; then `status`, `logs`, `cancel`
 python -m launch fetch JOB                                        bring its run folders here, verified by checksums
 python -m launch verify RUN                                       does a run reproduce?

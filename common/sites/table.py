@@ -1,6 +1,6 @@
 """Sites: machines and dated prices with their sources (`sites.toml`, or a table of the user's own).
 
-    python -m launch sites        # a table of all; `python -m launch show NAME` prints one
+    python -m launch sites        # a table of all; `python -m launch sites NAME` prints one
 
 `launch` uses it for estimates, `analysis` for costs.
 """

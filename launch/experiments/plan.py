@@ -188,7 +188,7 @@ def _cell(values: Mapping[str, Any], *, named: Sequence[str], file: ExperimentFi
     try:
         config = parse_command_line(arguments, program=PROGRAMS[keys.framework])
     except UserError as error:
-        raise UserError(f"{file.path.name} has an impossible cell: {error}") from None
+        raise UserError(f"{file.path.name} has an invalid cell: {error}") from None
     shown = {"framework": keys.framework, "model": config.model.model, "np": f"np{keys.np}"}
     parts = [keys.name] if keys.name else []
     parts += [shown[key] if key in shown else f"{key.replace('_', '')}{_word(values[key])}" for key in named]

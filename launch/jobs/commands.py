@@ -1,4 +1,4 @@
-"""`python -m launch sites`, `show`, `status`, `logs`, `cancel`: inspect sites and jobs."""
+"""`python -m launch sites`, `status`, `logs`, `cancel`: inspect sites and jobs."""
 
 import argparse
 import os
@@ -21,12 +21,10 @@ EXIT_CODE_FAILED = 1
 
 def add_command(commands: Any) -> None:
     """Add the commands to argparse's subcommands."""
-    listing = commands.add_parser("sites", help="list sites: how jobs start there, machines, prices")
-    listing.add_argument("--table", type=Path, default=SITES_FILE, metavar="FILE", help="machines of your own (TOML)")
-    listing.set_defaults(run=list_sites)
-    showing = commands.add_parser("show", help="show all that is known of a site: scheduler, machines, prices")
-    showing.add_argument("site", metavar="SITE", help="a name that `sites` shows, or a file")
-    showing.set_defaults(run=show_site)
+    sites = commands.add_parser("sites", help="list sites, or print one: how jobs start there, machines, prices")
+    sites.add_argument("site", metavar="SITE", nargs="?", help="a listed name, or a file; default: a table of all")
+    sites.add_argument("--table", type=Path, default=SITES_FILE, metavar="FILE", help="machines of your own (TOML)")
+    sites.set_defaults(run=show_sites)
     status = commands.add_parser("status", help="show the status of jobs")
     status.add_argument("job", metavar="JOB", nargs="*", help="default: all")
     status.set_defaults(run=show_status)
@@ -40,15 +38,23 @@ def add_command(commands: Any) -> None:
         parser.add_argument("--jobs-folder", default=JOBS_FOLDER, help="where jobs are kept (default: %(default)s)")
 
 
-def list_sites(options: argparse.Namespace) -> None:
+def show_sites(options: argparse.Namespace) -> None:
+    """Print one site, or a table of all."""
+    if options.site:
+        show_site(read_launch_site(options.site))
+    else:
+        list_sites(read_sites(options.table))
+
+
+def list_sites(machines: Sites) -> None:
     """Print a line per kind of node of each site, then the machines to which no jobs are submitted."""
-    machines, rows, seen = read_sites(options.table), [], set()
+    rows, seen = [], set()
     for name in shipped_sites():
         site = read_launch_site(name)
         seen.update(site.nodes)
         rows += [[name, node, site.scheduler, site.launcher, *_machine(node, machines)] for node in site.nodes]
     rows += [["", node, "", "", *_machine(node, machines)] for node in machines.sites if node not in seen]
-    headings = ["site", "node", "scheduler", "launcher", "cores", "GPUs", "$ per node-hour", ""]
+    headings = ["site", "node", "scheduler", "launcher", "cores", "GPUs", "$ per node-hour", "retired"]
     print(tabulate(rows, headers=headings, disable_numparse=True))
 
 
@@ -59,13 +65,12 @@ def _machine(name: str, machines: Sites) -> list[object]:
         node.cores,
         f"{node.gpus} x {gpu.name.removeprefix('NVIDIA ')}" if gpu else "",
         f"{price.usd_per_hour:.3f}" if price else "",
-        f"retired {node.retired}, now {node.successor}" if node.retired else "",
+        f"{node.retired}, now {node.successor}" if node.retired else "",
     ]
 
 
-def show_site(options: argparse.Namespace) -> None:
+def show_site(site: LaunchSite) -> None:
     """Print all that is known of a site."""
-    site = read_launch_site(options.site)
     print(tabulate(_described(site), tablefmt="plain", disable_numparse=True))
     for node in site.nodes:
         print(f"\n{node}")
@@ -122,7 +127,7 @@ def show_status(options: argparse.Namespace) -> int:
         failed |= state.state in ("failed", "cancelled")
         since = readable_seconds(seconds_since(record.submitted_at))
         rows.append([name, record.site, record.id, state.state, state.reason, f"{since} ago", ", ".join(record.runs)])
-    headings = ["job", "site", "id", "state", "", "submitted", "run folders"]
+    headings = ["job", "site", "id", "state", "reason", "submitted", "run folders"]
     print(tabulate(rows, headers=headings, disable_numparse=True))
     return EXIT_CODE_FAILED if failed and options.job else 0
 

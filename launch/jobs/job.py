@@ -159,7 +159,7 @@ def check_name(name: str) -> None:
     """
     if re.fullmatch(r"(?!\.)[\w.+-]{1,100}", name, flags=re.ASCII) is None:
         raise UserError(
-            f"--name is no name of a job. Received: {name!r}. "
+            f"--name is not a valid name for a job. Received: {name!r}. "
             "Use at most 100 letters, digits, '.', '_', '+' and '-' only"
         )
 

@@ -82,7 +82,7 @@ def unpacked(archive: Path, *, near: Path) -> Iterator[Path]:
                 unpack(tar, temporary)
         except (tarfile.TarError, EOFError) as error:
             raise UserError(
-                f"the bundle is no whole tar file ({error}). Received: {archive}. Copy it here again"
+                f"the bundle is not a complete tar file ({error}). Received: {archive}. Copy it here again"
             ) from None
         yield temporary / TOP
 
@@ -94,14 +94,14 @@ def unpack(tar: tarfile.TarFile, folder: Path) -> None:
     for member in members:
         problem = problem_of_path(member.name)
         if problem is None and not member.isfile():
-            problem = "it is no plain file"
+            problem = "it is not a plain file"
         if problem is None and PurePosixPath(member.name).parts[0] != TOP:
             problem = f"it is outside of {TOP}/"
         if problem is None and member.name in seen:
             problem = "it is there twice"
         seen.add(member.name)
         if problem:
-            raise UserError(f"the tar file is no bundle: {problem}. Received: {member.name!r}. Pack it again")
+            raise UserError(f"the tar file is not a bundle: {problem}. Received: {member.name!r}. Pack it again")
     needed, free = sum(member.size for member in members), shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(disk_is_short(needed, free, folder.parent))
@@ -149,7 +149,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     for file in manifest["files"]:
         top = PurePosixPath(file["path"]).parts[:1]
         if problem_of_path(file["path"]) or top[0] not in (*PARTS, SCRIPT):
-            raise UserError(f"the bundle's list names no file of a bundle. Received: {file['path']!r}. Pack it again")
+            raise UserError(f"the bundle's list has an invalid path. Received: {file['path']!r}. Pack it again")
     return dict(manifest)
 
 

@@ -55,7 +55,7 @@ def temporary_place(out: Path) -> Iterator[Path]:
     """
     require_new(out)
     if not out.parent.is_dir():
-        raise UserError(f"there is no folder to hold the bundle. Received: {out.parent}. Make it, or name another")
+        raise UserError(f"the bundle's folder does not exist. Received: {out.parent}. Make it, or name another")
     with temporary_folder_beside(out) as folder:
         yield folder
 

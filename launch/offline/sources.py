@@ -132,7 +132,7 @@ def weights_sources(files: list[Path]) -> list[BundledFile]:
                 weights.keys()
         except (OSError, SafetensorError) as error:
             raise UserError(
-                f"this is no weights file. Received: {file} ({error}). Name a .safetensors file of a run"
+                f"this is not a weights file. Received: {file} ({error}). Name a .safetensors file of a run"
             ) from None
         sources.append(_input(file))
     return sources

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, default: Path | None = Non
     parser.add_argument(
         "--folder", type=Path, default=Path(DEFAULT_FOLDER), metavar="FOLDER", help="created (default: %(default)s)"
     )
-    parser.add_argument("--cache", type=Path, metavar="FOLDER", help="for data sets (default: the cache of this user)")
+    parser.add_argument("--cache-folder", type=Path, metavar="FOLDER", help="for data sets (default: this user's)")
     parser.add_argument("--check", action="store_true", help="check the bundle only")
 
 
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         UserError: the bundle is damaged or for other machines, a place is taken, set-up fails.
     """
-    cache = options.cache and expanded(options.cache).absolute()
+    cache = options.cache_folder and expanded(options.cache_folder).absolute()
     with terminate_as_interrupt():  # so that nothing unfinished remains
         unstage(
             expanded(options.bundle).absolute(),
@@ -178,7 +178,7 @@ def check_datasets(folder: Path, manifest: dict[str, Any], cached: Path) -> list
             if not there.is_file() or sha256_of_file(there) != sha256_of_file(file):
                 raise UserError(
                     f"the cache has another data set of that name. Received: {cached / name}. Remove it if it is "
-                    "damaged, or name another cache: --cache DIR"
+                    "damaged, or name another cache: --cache-folder DIR"
                 )
         print(f"{name} is in the cache already: {cached / name}")
     return missing

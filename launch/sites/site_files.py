@@ -11,13 +11,12 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from common.errors import UserError, first_problem
 from common.run_folder.environment import SECRETS
@@ -25,12 +24,37 @@ from common.sites.table import LAUNCH_TABLE, Site, Sites, read_sites
 
 SITE_FILES = Path(__file__).parent
 _STRICT = ConfigDict(extra="forbid")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Launchers put host names and paths into lines for shells as they are; a leading hyphen would be a flag of ssh.
 HOST_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", flags=re.ASCII)
 PLAIN_PATH = re.compile(r"[\w/.+@=,:~-]+")
 
 Scheduler = Literal["local", "hosts", "slurm", "skypilot", "kubernetes"]
+
+
+def _one_line(text: str) -> str:
+    if re.search(r"[\x00-\x1f\x7f]", text):
+        raise ValueError("a text must be one line without control characters")
+    return text
+
+
+def _no_secret(name: str) -> str:
+    if any(secret in name.upper() for secret in SECRETS):
+        raise ValueError("scripts would show this secret to everybody: use the cloud's secret store, or your own shell")
+    return name
+
+
+Line = Annotated[str, AfterValidator(_one_line)]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_no_secret)]
+Slots = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(:[1-9][0-9]*)?$")]
+PlainPath = Annotated[str, Field(pattern=rf"^{PLAIN_PATH.pattern}$")]
+# Of Kubernetes, as IsDNS1123Label, IsDNS1123Subdomain and IsValidLabelValue of k8s.io/apimachinery.
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+Label = Annotated[str, Field(pattern=rf"^{_LABEL}$", max_length=63)]
+Subdomain = Annotated[str, Field(pattern=rf"^{_LABEL}(\.{_LABEL})*$", max_length=253)]
+LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
+MountPath = Annotated[str, Field(pattern=r"^(/[^/:\x00-\x1f]+)+$")]
+Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
+Positive = Annotated[int, Field(gt=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +70,11 @@ class HostsOptions:
     """
 
     __pydantic_config__ = _STRICT
-    names: list[str] = field(default_factory=list)
+    names: list[Slots] = field(default_factory=list)
     spread: bool = False
-    ssh_port: int | None = None
-    identity_file: str | None = None
-    mpi_folder: str | None = None
+    ssh_port: Annotated[int, Field(gt=0, lt=2**16)] | None = None
+    identity_file: PlainPath | None = None
+    mpi_folder: PlainPath | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,17 +92,17 @@ class SlurmOptions:
     """
 
     __pydantic_config__ = _STRICT
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    gres: str = "gpu"
-    mpi: str = "pmix"
-    cores_per_gpu: int | None = None
-    max_hours: float | None = None
+    partition: Line | None = None
+    account: Line | None = None
+    qos: Line | None = None
+    constraint: Line | None = None
+    gres: Line = "gpu"
+    mpi: Line = "pmix"
+    cores_per_gpu: Positive | None = None
+    max_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     requeue: bool = True
-    notice_seconds: int = 120
-    extra: list[str] = field(default_factory=list)
+    notice_seconds: Annotated[int, Field(ge=0)] = 120
+    extra: list[Line] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +120,13 @@ class SkyPilotOptions:
     """
 
     __pydantic_config__ = _STRICT
-    cloud: str = "aws"
-    region: str | None = None
+    cloud: Line = "aws"
+    region: Line | None = None
     spot: bool = False
-    autostop_minutes: int = 10
-    disk_gb: int = 256
-    image: str | None = None
-    bucket: str | None = None
+    autostop_minutes: Positive = 10
+    disk_gb: Positive = 256
+    image: Line | None = None
+    bucket: Annotated[str, Field(pattern=r"^[a-z0-9]+://[A-Za-z0-9][A-Za-z0-9_./-]*$")] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,17 +146,17 @@ class KubernetesOptions:
     """
 
     __pydantic_config__ = _STRICT
-    namespace: str = "default"
-    image: str = "horovod-twins:latest"
-    volume_claim: str = "horovod-twins"
-    volume_path: str = "/volume"
-    volume_gb: int = 100
-    storage_class: str | None = None
-    cpus_per_rank: int = 4
-    memory_gb_per_rank: float = 16.0
-    ssh_path: str = "/home/mpiuser/.ssh"
-    group_id: int | None = 1000
-    node_selector: dict[str, str] = field(default_factory=dict)
+    namespace: Label = "default"
+    image: Image = "horovod-twins:latest"
+    volume_claim: Subdomain = "horovod-twins"
+    volume_path: MountPath = "/volume"
+    volume_gb: Positive = 100
+    storage_class: Subdomain | None = None
+    cpus_per_rank: Positive = 4
+    memory_gb_per_rank: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
+    ssh_path: MountPath = "/home/mpiuser/.ssh"
+    group_id: Annotated[int, Field(ge=0)] | None = 1000
+    node_selector: dict[Line, LabelValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,9 +172,9 @@ class ContainerOptions:
 
     __pydantic_config__ = _STRICT
     runtime: Literal["apptainer", "singularity"] = "apptainer"
-    image: str
-    folder: str = "/opt/horovod-twins"
-    binds: list[str] = field(default_factory=list)
+    image: Line
+    folder: Line = "/opt/horovod-twins"
+    binds: list[Line] = field(default_factory=list)
     gpu: bool = False
 
 
@@ -181,31 +205,44 @@ class LaunchSite:
     """
 
     __pydantic_config__ = _STRICT
-    title: str
-    source: str
+    title: Line
+    source: Line
     checked: date
     scheduler: Scheduler
-    nodes: list[str]
+    nodes: Annotated[list[Line], Field(min_length=1)]
     launcher: Literal["horovodrun", "mpirun", "srun"] = "horovodrun"
     controller: Literal["mpi", "gloo"] = "mpi"
-    python: str | None = None
-    project_folder: str | None = None
-    runs_folder: str | None = None
-    data_folder: str | None = None
-    scratch_folder: str | None = None
-    architecture: str = "x86_64"
+    python: Line | None = None
+    project_folder: Line | None = None
+    runs_folder: Line | None = None
+    data_folder: Line | None = None
+    scratch_folder: Line | None = None
+    architecture: Line = "x86_64"
     internet: bool = True
-    network_interface: str | None = None
-    modules: list[str] = field(default_factory=list)
-    environment: dict[str, str] = field(default_factory=dict)
+    network_interface: PlainPath | None = None
+    modules: list[Line] = field(default_factory=list)
+    environment: dict[VariableName, Line] = field(default_factory=dict)
     hosts: HostsOptions = field(default_factory=HostsOptions)
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
     skypilot: SkyPilotOptions = field(default_factory=SkyPilotOptions)
     kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
     container: ContainerOptions | None = None
-    name: str = ""
-    file: str = ""
+    name: Annotated[str, Field(pattern=r"^[\w.+-]{1,100}$")] = ""
+    file: Line = ""
     known: Sites | None = None
+
+    def __post_init__(self) -> None:
+        """Check what pydantic cannot see in a single value.
+
+        Raises:
+            UserError: two values do not go together.
+        """
+        if self.launcher == "srun" and self.scheduler != "slurm":
+            raise UserError(f"srun needs Slurm. Received: scheduler {self.scheduler}. Use mpirun or horovodrun")
+        if self.controller == "gloo" and self.launcher != "horovodrun":
+            raise UserError(f"only horovodrun starts Gloo. Received: launcher {self.launcher}. Use horovodrun, or mpi")
+        if self.container and self.scheduler not in ("local", "hosts", "slurm"):
+            raise UserError(f"{self.scheduler} has an image of its own. Received: [launch.container]. Leave it out")
 
     @property
     def machines(self) -> Sites:
@@ -311,69 +348,12 @@ def _read(path: Path) -> LaunchSite:
 
 
 def _check(site: LaunchSite, *, tables: set[str]) -> None:
-    if re.fullmatch(r"[\w.+-]{1,100}", site.name) is None:
-        raise _wrong(
-            site,
-            "an invalid name",
-            site.name,
-            "Use letters, digits, '.', '_', '+' and '-' only",
-        )
     foreign = tables - {site.scheduler}
     if foreign:
-        raise _wrong(site, f"a table of another scheduler than {site.scheduler}", min(foreign), "Leave the table out")
-    if site.container and site.scheduler not in ("local", "hosts", "slurm"):
-        raise _wrong(
-            site, "a container beside the scheduler's own image", site.scheduler, "Leave [launch.container] out"
-        )
-    if not site.nodes:
-        raise _wrong(site, "no kind of node", "nodes = []", "Name one of the table of machines at least")
+        raise UserError(f"{site.file} is not a valid site: its scheduler is {site.scheduler}. "
+                        f"Received: [launch.{min(foreign)}]. Leave that table out")  # fmt: skip
     machines = site.machines
     for node in site.nodes:
         if node not in machines.sites:
-            raise _wrong(site, "an unknown kind of node", node, f"Add [sites.{node}], or use one of the table")
-    for text in _texts(vars(site)):
-        if re.search(r"[\x00-\x1f\x7f]", text):
-            raise _wrong(site, "a text of several lines, or with control characters", repr(text), "Use one line")
-    for name in site.environment:
-        if _VARIABLE.fullmatch(name) is None:
-            raise _wrong(site, "an impossible variable", name, "Use letters, digits and '_' only")
-        if any(secret in name.upper() for secret in SECRETS):
-            raise _wrong(
-                site, "a secret, as its name says, which scripts would show to everybody", name,
-                "Hand it over by the secret store of the cloud, or set it in your own shell",
-            )  # fmt: skip
-    if site.launcher == "srun" and site.scheduler != "slurm":
-        raise _wrong(site, "srun without Slurm", f"scheduler {site.scheduler}", "Use mpirun or horovodrun")
-    if site.controller == "gloo" and site.launcher != "horovodrun":
-        raise _wrong(site, "Gloo without horovodrun, which alone starts it", site.launcher, "Use horovodrun, or mpi")
-    for host in site.hosts.names:
-        name, colon, slots = host.partition(":")
-        if HOST_NAME.fullmatch(name) is None or (colon and re.fullmatch(r"[1-9]\d*", slots) is None):
-            raise _wrong(site, "an impossible host", host, "Write it as name:slots, such as node1:4")
-    if not 0 < (site.hosts.ssh_port or 22) < 2**16:
-        raise _wrong(site, "an impossible port", site.hosts.ssh_port, "Give 1 to 65535, or leave it out")
-    for path in (site.hosts.identity_file, site.hosts.mpi_folder, site.network_interface):
-        if path is not None and PLAIN_PATH.fullmatch(path) is None:
-            raise _wrong(site, "blanks or signs that launchers cannot hand on", repr(path), "Use a plain path")
-    if not 0 < (site.slurm.max_hours or 1) < float("inf") or site.slurm.notice_seconds < 0:
-        raise _wrong(
-            site, "an impossible time", f"{site.slurm.max_hours}, {site.slurm.notice_seconds}", "Correct the file"
-        )
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in a value, keys of tables included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from (*_texts(key), *_texts(item))
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item)
-    elif hasattr(value, "__dataclass_fields__"):
-        yield from _texts(vars(value))
-
-
-def _wrong(site: LaunchSite, problem: str, received: object, remedy: str) -> UserError:
-    return UserError(f"{site.file} is not a valid site: {problem}. Received: {received}. {remedy}")
+            raise UserError(f"{site.file} is not a valid site: a node is not in the table of machines. "
+                            f"Received: {node}. Add [sites.{node}], or use one of the table")  # fmt: skip

@@ -48,7 +48,7 @@ def add_command(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return the launcher's exit code."""
     if options.np < 1:
-        raise UserError(f"there is no run without ranks. Received: --np {options.np}. Give 1 or more")
+        raise UserError(f"--np is out of range. Received: --np {options.np}. Give 1 or more")
     program = PROGRAMS[options.framework]
     start = launcher_at(options.site, hosts=options.hosts)
     command = start.command(program, np=options.np, controller=options.controller, arguments=options.trainer_arguments)

@@ -212,7 +212,7 @@ class RunFetcher:
         odd = [name for name, entry in run.files.items() if entry.kind != "f"]
         if odd:
             path = shown(f"{run.path}/{odd[0]}")
-            self._refuse(run, f"a run holds what is no plain file. Received: {path}. Remove it there")
+            self._refuse(run, f"a run holds something other than plain files. Received: {path}. Remove it there")
         return bool(odd)
 
     def _is_same_folder(self, run: RemoteRun) -> bool:
@@ -232,7 +232,7 @@ class RunFetcher:
         if reason:
             self._refuse(
                 run,
-                f"the run here is no earlier state of the one there: {reason}. Received: {shown(run.to)} and "
+                f"the run here is not an earlier state of the one there: {reason}. Received: {shown(run.to)} and "
                 f"{shown(run.path)}. Move the one here away, or fetch into another --folder folder",
             )
             return

@@ -114,7 +114,7 @@ def why_not_replaceable(here: Path, there: Path) -> str | None:
     """
     sums, others = sums_of(here), sums_of(there)
     if sums is None or others is None:
-        return "it is no folder of plain files"
+        return "it is not a folder of plain files"
     own = sorted(name for name in sums.keys() - others.keys() if not name.startswith(_OF_THE_RUN))
     if own:
         return f"{shown(own[0])} is here only"

@@ -1,7 +1,7 @@
 """`python -m analysis ring`: the ring all-reduce, by which Horovod sums gradients, pass by pass with real numbers.
 
-python -m analysis ring --ranks 4                          every pass as a table
-python -m analysis ring --ranks 6 --plots plots            and as a picture
+python -m analysis ring --np 4                             every pass as a table
+python -m analysis ring --np 6 --plots plots            and as a picture
 """
 
 import argparse
@@ -32,7 +32,7 @@ def add_command(commands: Any) -> None:
         help="the ring all-reduce, pass by pass",
         description="Show how N ranks in a ring sum their vectors: the first N - 1 passes add, the next N - 1 replace.",
     )
-    parser.add_argument("--ranks", type=int, required=True, help="ranks in the ring")
+    parser.add_argument("--np", type=int, required=True, help="ranks in the ring")
     parser.add_argument("--elements", type=int, help="numbers in the vector of each rank (default: one per chunk)")
     add_show_options(parser, plots="folder for the picture (default: none is drawn)")
     parser.set_defaults(run=run)
@@ -42,16 +42,16 @@ def run(options: argparse.Namespace) -> None:
     """Run the command.
 
     Raises:
-        UserError: an impossible number of ranks or elements, a folder that cannot be written.
+        UserError: a number of ranks or elements out of range, a folder that cannot be written.
     """
-    elements = options.ranks if options.elements is None else options.elements
-    _check(options.ranks, elements)
-    if options.ranks == 1:
-        print("One rank has nothing to send: its vector is the sum already. Give --ranks 2 or more to see a ring.")
+    elements = options.np if options.elements is None else options.elements
+    _check(options.np, elements)
+    if options.np == 1:
+        print("One rank has nothing to send: its vector is the sum already. Give --np 2 or more to see a ring.")
         return
-    passes = list(ring_all_reduce(example_vectors(options.ranks, elements)))
+    passes = list(ring_all_reduce(example_vectors(options.np, elements)))
     is_text = options.format not in ("csv", "json")
-    chosen = selected_passes(options.ranks) if is_text and options.ranks > RANKS_SHOWN_WHOLE else None
+    chosen = selected_passes(options.np) if is_text and options.np > RANKS_SHOWN_WHOLE else None
     print(render(ring_table(passes, chosen=chosen), options.format))
     lines = [describe_traffic(passes)]
     if options.plots:
@@ -63,18 +63,18 @@ def run(options: argparse.Namespace) -> None:
 
 def _check(ranks: int, elements: int) -> None:
     if ranks < 1:
-        raise UserError(f"there is no ring without ranks. Received: --ranks {ranks}. Give 2 or more")
+        raise UserError(f"a ring needs ranks. Received: --np {ranks}. Give 2 or more")
     if ranks > MOST_RANKS:
-        raise UserError(f"more ranks than can be shown. Received: --ranks {ranks}. Give {MOST_RANKS} or less")
+        raise UserError(f"more ranks than can be shown. Received: --np {ranks}. Give {MOST_RANKS} or less")
     if elements < ranks:
         raise UserError(
             f"the vector is cut into a chunk for each rank, of one number at least. Received: --elements {elements} "
-            f"--ranks {ranks}. Give {ranks} elements or more"
+            f"--np {ranks}. Give {ranks} elements or more"
         )
     most = MOST_NUMBERS // (ranks * (2 * ranks - 1))
     if elements > most:
         raise UserError(
-            f"more numbers than can be shown. Received: --elements {elements} --ranks {ranks}. "
+            f"more numbers than can be shown. Received: --elements {elements} --np {ranks}. "
             f"Give {most} elements or less"
         )
 

@@ -1,39 +1,17 @@
 """Kubernetes: an MPIJob of the MPI Operator. Its launcher's pod starts ranks in the pods of workers, one a node.
 
-What is rendered is checked by the types of `launch/jobs/schedulers/mpijob.py`. Nothing of it has run on a cluster yet.
+What is rendered is tested against the operator's types (`tests/support/mpijob.py`). Nothing of it has run on a cluster
+yet.
 """
 
 import re
 from pathlib import Path
+from typing import Any
 
-from pydantic import ValidationError
-
-from common.errors import UserError, first_problem
+from common.errors import UserError
 from common.utils.timestamps import TIMESTAMPS
 from launch.jobs.cloud import for_remote, host_label, parse_json, require, run_program, site_lines
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus
-from launch.jobs.schedulers.mpijob import (
-    LABEL_LENGTH,
-    ClaimSource,
-    Container,
-    EmptyDirectory,
-    Metadata,
-    MPIJob,
-    MPIJobSpec,
-    PersistentVolumeClaim,
-    PersistentVolumeClaimSpec,
-    Pod,
-    PodSecurityContext,
-    PodSpec,
-    PodTemplate,
-    ReplicaSpec,
-    ReplicaSpecs,
-    Resources,
-    RunPolicy,
-    Volume,
-    VolumeMount,
-    host_name,
-)
 from launch.jobs.schedulers.yaml_text import to_yaml
 from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, trainer_words, variables
 from launch.starting.launchers import Launcher
@@ -44,6 +22,7 @@ VOLUME_FILE = "volume.yaml"
 FILES_FILE = "files-pod.yaml"
 # The operator writes it, a line a worker: "NAME slots=N" (`newConfigMap` of mpi_job_controller.go).
 HOST_FILE = "/etc/mpi/hostfile"
+LABEL_LENGTH = 63  # of names that become host names
 FILES_SECONDS = 3600  # how long the pod lives through which run folders are fetched
 # Labels of the launcher's pod (`defaultLabels` of mpi_job_controller.go).
 _LABELS = "training.kubeflow.org/job-name={},training.kubeflow.org/job-role=launcher"
@@ -57,18 +36,12 @@ def render(job: Job) -> dict[str, str]:
     """Return the volume's claim, the MPIJob, and the pod through which run folders are fetched.
 
     Raises:
-        UserError: the site does not say what an MPIJob needs, or Kubernetes would not take what it says.
+        UserError: the site does not say what an MPIJob needs.
     """
     _check(job)
     name = _name(job.name, workers=job.nodes)
-    try:
-        return {
-            VOLUME_FILE: to_yaml(_claim(job).table()),
-            JOB_FILE: to_yaml(_mpi_job(job, name=name).table()),
-            FILES_FILE: to_yaml(_files_pod(job, name=name).table()),
-        }
-    except ValidationError as error:
-        raise UserError(f"Kubernetes would not take this: {first_problem(error)}. Correct {job.site.file}") from None
+    files = {VOLUME_FILE: _claim(job), JOB_FILE: _mpi_job(job, name=name), FILES_FILE: _files_pod(job, name=name)}
+    return {file: to_yaml(table) for file, table in files.items()}
 
 
 def _check(job: Job) -> None:
@@ -86,66 +59,112 @@ def _check(job: Job) -> None:
 
 
 def _name(name: str, *, workers: int) -> str:
-    longest = max(len(host_name("", worker=workers - 1)), len("-launcher"))
+    # The longest host name that the operator makes of it (`workerName` of mpi_job_controller.go).
+    longest = max(len(f"-worker-{workers - 1}"), len("-launcher"))
     return host_label(name, longest=LABEL_LENGTH - longest)
 
 
-def _mpi_job(job: Job, *, name: str) -> MPIJob:
+def _mpi_job(job: Job, *, name: str) -> dict[str, Any]:
     """Return the MPIJob.
 
     The launcher, and with it the time limit, starts when all workers are ready: waiting for nodes is free. It is
     not restarted when it fails: the cause would fail it again.
     """
-    options = job.site.kubernetes
-    return MPIJob(
-        metadata=Metadata(name=name, namespace=options.namespace),
-        spec=MPIJobSpec(
-            slots_per_worker=job.ranks_per_node,
-            run_policy=RunPolicy(clean_pod_policy="Running", active_deadline_seconds=60 * job.minutes, backoff_limit=0),
-            ssh_auth_mount_path=options.ssh_path,
-            launcher_creation_policy="WaitForWorkersReady",
-            mpi_implementation="OpenMPI",
-            mpi_replica_specs=ReplicaSpecs(
-                launcher=ReplicaSpec(replicas=1, restart_policy="Never", template=PodTemplate(spec=_launcher(job))),
-                worker=ReplicaSpec(replicas=job.nodes, restart_policy="Never", template=PodTemplate(spec=_worker(job))),
-            ),
-        ),
-    )
-
-
-def _launcher(job: Job) -> PodSpec:
-    """Return the pod that looks over the workers and starts the ranks; it computes nothing."""
-    options = job.site.kubernetes
-    container = Container(
-        name="launcher",
-        image=options.image,
-        command=["bash", "-c", literal(script(job))],
-        resources=_resources(cpus=1, memory_gb=4),
-        volume_mounts=[VolumeMount(name="volume", mount_path=options.volume_path)],
-    )
-    return PodSpec(containers=[container], volumes=[_volume(job)], security_context=_security(job))
-
-
-def _worker(job: Job) -> PodSpec:
-    """Return the pod of a worker; without a command the operator starts sshd in it."""
     options, ranks = job.site.kubernetes, job.ranks_per_node
-    container = Container(
-        name="worker",
-        image=options.image,
-        resources=_resources(
-            cpus=ranks * options.cpus_per_rank, memory_gb=ranks * options.memory_gb_per_rank, gpus=job.gpus_per_node
-        ),
-        volume_mounts=[
-            VolumeMount(name="volume", mount_path=options.volume_path),
-            # MPI and NCCL exchange through it, and containers get 64 MB of it.
-            VolumeMount(name="shared-memory", mount_path="/dev/shm"),
-        ],
+    command = ["bash", "-c", literal(script(job))]
+    launcher = _pod_spec(job, _container(job, "launcher", command=command, cpus=1, memory_gb=4))
+    # Without a command the operator starts sshd in it.
+    worker = _container(
+        job,
+        "worker",
+        cpus=ranks * options.cpus_per_rank,
+        memory_gb=ranks * options.memory_gb_per_rank,
+        gpus=job.gpus_per_node,
     )
-    memory = Volume(name="shared-memory", empty_dir=EmptyDirectory(medium="Memory"))
-    selector = options.node_selector or None
-    return PodSpec(
-        containers=[container], volumes=[_volume(job), memory], node_selector=selector, security_context=_security(job)
-    )
+    # MPI and NCCL exchange through it, and containers get 64 MB of it.
+    worker["volumeMounts"].append({"name": "shared-memory", "mountPath": "/dev/shm"})
+    workers = _pod_spec(job, worker, selector=options.node_selector)
+    workers["volumes"].append({"name": "shared-memory", "emptyDir": {"medium": "Memory"}})
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": name, "namespace": options.namespace},
+        "spec": {
+            "slotsPerWorker": ranks,
+            "runPolicy": {
+                "cleanPodPolicy": "Running",
+                "activeDeadlineSeconds": 60 * job.minutes,
+                "backoffLimit": 0,
+            },
+            "sshAuthMountPath": options.ssh_path,
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "mpiImplementation": "OpenMPI",
+            "mpiReplicaSpecs": {
+                "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": {"spec": launcher}},
+                "Worker": {"replicas": job.nodes, "restartPolicy": "Never", "template": {"spec": workers}},
+            },
+        },
+    }
+
+
+def _container(
+    job: Job, name: str, *, cpus: int, memory_gb: float, gpus: int = 0, command: list[str] | None = None
+) -> dict[str, Any]:
+    """Return a container that sees the volume; what it gets is all for itself: requests equal to limits."""
+    table = {"cpu": str(cpus), "memory": f"{memory_gb * 1000:.0f}M"}
+    if gpus:
+        table["nvidia.com/gpu"] = str(gpus)
+    return {
+        "name": name,
+        "image": job.site.kubernetes.image,
+        **({"command": command} if command else {}),
+        "resources": {"requests": table, "limits": dict(table)},
+        "volumeMounts": [{"name": "volume", "mountPath": job.site.kubernetes.volume_path}],
+    }
+
+
+def _pod_spec(
+    job: Job, container: dict[str, Any], *, selector: dict[str, str] | None = None, restart_policy: str | None = None
+) -> dict[str, Any]:
+    options = job.site.kubernetes
+    return {
+        "containers": [container],
+        "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": options.volume_claim}}],
+        **({"nodeSelector": selector} if selector else {}),
+        **({"restartPolicy": restart_policy} if restart_policy else {}),
+        **({"securityContext": {"fsGroup": options.group_id}} if options.group_id is not None else {}),
+    }
+
+
+def _files_pod(job: Job, *, name: str) -> dict[str, Any]:
+    """Return the pod through which run folders are fetched."""
+    container = _container(job, "files", command=["sleep", str(FILES_SECONDS)], cpus=1, memory_gb=1)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": _files_pod_name(name), "namespace": job.site.kubernetes.namespace},
+        "spec": _pod_spec(job, container, restart_policy="Never"),
+    }
+
+
+def _files_pod_name(name: str) -> str:
+    return f"{name}-files"
+
+
+def _claim(job: Job) -> dict[str, Any]:
+    """Return the claim of a volume that the pods of all nodes write to."""
+    options = job.site.kubernetes
+    storage_class = {"storageClassName": options.storage_class} if options.storage_class else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": options.volume_claim, "namespace": options.namespace},
+        "spec": {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": f"{options.volume_gb}G"}},
+            **storage_class,
+        },
+    }
 
 
 def script(job: Job) -> str:
@@ -183,57 +202,6 @@ def _start_words(job: Job) -> list[str]:
     # mpirun finds the host file by itself. ssh brings no variables along, so that they have to be named.
     handed_on = [word for name in ("PATH", *variables(job), *TIMESTAMPS) for word in ("-x", name)]
     return [*words, "--bind-to", "none", "--map-by", "slot", *handed_on]
-
-
-def _files_pod(job: Job, *, name: str) -> Pod:
-    options = job.site.kubernetes
-    container = Container(
-        name="files",
-        image=options.image,
-        command=["sleep", str(FILES_SECONDS)],
-        resources=_resources(cpus=1, memory_gb=1),
-        volume_mounts=[VolumeMount(name="volume", mount_path=options.volume_path)],
-    )
-    return Pod(
-        metadata=Metadata(name=_files_pod_name(name), namespace=options.namespace),
-        spec=PodSpec(
-            containers=[container], volumes=[_volume(job)], restart_policy="Never", security_context=_security(job)
-        ),
-    )
-
-
-def _files_pod_name(name: str) -> str:
-    return f"{name}-files"
-
-
-def _claim(job: Job) -> PersistentVolumeClaim:
-    """Return the claim of a volume that the pods of all nodes write to."""
-    options = job.site.kubernetes
-    return PersistentVolumeClaim(
-        metadata=Metadata(name=options.volume_claim, namespace=options.namespace),
-        spec=PersistentVolumeClaimSpec(
-            access_modes=["ReadWriteMany"],
-            storage_class_name=options.storage_class,
-            resources=Resources(requests={"storage": f"{options.volume_gb}G"}),
-        ),
-    )
-
-
-def _volume(job: Job) -> Volume:
-    return Volume(name="volume", persistent_volume_claim=ClaimSource(claim_name=job.site.kubernetes.volume_claim))
-
-
-def _security(job: Job) -> PodSecurityContext | None:
-    group = job.site.kubernetes.group_id
-    return None if group is None else PodSecurityContext(fs_group=group)
-
-
-def _resources(*, cpus: int, memory_gb: float, gpus: int = 0) -> Resources:
-    """Return what a container gets, all of it for itself: requests equal to limits."""
-    table = {"cpu": str(cpus), "memory": f"{memory_gb * 1000:.0f}M"}
-    if gpus:
-        table["nvidia.com/gpu"] = str(gpus)
-    return Resources(requests=table, limits=table)
 
 
 def submit(job: Job, folder: Path) -> str:

@@ -5,7 +5,6 @@ On demand, a job is its own cluster; it stops when it is idle, and its disks kee
 and trainers resume from the bucket. Nothing of it has run on a cloud yet.
 """
 
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,8 +70,6 @@ def _check(job: Job) -> None:
     if node.instance_type is None:
         raise UserError(f"the cloud knows this machine by no name. Received: {job.node}. "
                         f"Add its instance_type to the table of machines")  # fmt: skip
-    if options.bucket and re.fullmatch(r"[a-z0-9]+://[A-Za-z0-9][\w./-]*", options.bucket) is None:
-        raise UserError(f"this is no bucket. Received: {options.bucket}. Write it as s3://name")
     if options.bucket and not Path(job.runs_folder).is_relative_to(BUCKET):
         raise UserError(
             f"run folders would not be in the bucket. Received: runs_folder {job.site.runs_folder}. "

@@ -86,26 +86,26 @@ def test_bytes_by_hand() -> None:
 
 
 def test_the_table_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ring", "--ranks", "3"]) == 0
+    assert main(["ring", "--np", "3"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("Ring all-reduce: 3 ranks, 3 numbers each, in chunks of 1; ")
     assert re.search(r"^ +1 +add +0 +chunk 0 to rank 1 +0 +1 +2 +12$", shown, re.M)
     assert "Each rank sends 16 bytes at most, in 4 passes (2 x 2 / 3 = 1.333 of its vector of 12 bytes," in shown
     assert "it would send 24 bytes and receive as many: 1.5 times" in shown
-    assert main(["ring", "--ranks", "3", "--format", "csv"]) == 0
+    assert main(["ring", "--np", "3", "--format", "csv"]) == 0
     output = capsys.readouterr()
     rows = list(csv.reader(io.StringIO(output.out)))
     assert rows[0] == ["pass", "receivers", "rank", "sent", "complete", "chunk 0", "chunk 1", "chunk 2"]
     assert rows[1] == ["0", "start", "0", "", "0", "1", "2", "3"]
     assert rows[-1] == ["4", "replace", "2", "chunk 2 to rank 0", "3", "6", "12", "18"]
     assert len(rows) == 1 + 5 * 3 and "Each rank sends" in output.err
-    assert main(["ring", "--ranks", "9", "--format", "json"]) == 0
+    assert main(["ring", "--np", "9", "--format", "json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["rows"]) == 17 * 9
 
 
 def test_of_many_ranks_text_shows_some_passes_and_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert selected_passes(9) == [0, 1, 4, 8, 9, 16]
-    assert main(["ring", "--ranks", "9", "--format", "text"]) == 0
+    assert main(["ring", "--np", "9", "--format", "text"]) == 0
     shown = capsys.readouterr().out
     assert "Passes 0, 1, 4, 8, 9, 16 of 0 to 16: --format csv has all" in shown
     assert len(ring_table(ring_of(9, 9), chosen=selected_passes(9)).rows) == 6 * 9
@@ -120,7 +120,7 @@ def test_the_picture_shows_every_number(tmp_path: Path, capsys: pytest.CaptureFi
     assert panels[0] == ["1", "2", "3", "2", "4", "6", "3", "6", "9"]
     assert panels[1] == ["1", "2", "12", "3", "4", "6", "3", "10", "9"]
     assert len(panels) == 5 and panels[-1] == ["6", "12", "18"] * 3
-    assert main(["ring", "--ranks", "3", "--plots", str(tmp_path / "made")]) == 0
+    assert main(["ring", "--np", "3", "--plots", str(tmp_path / "made")]) == 0
     assert f"plot: {tmp_path / 'made' / 'ring.svg'}" in capsys.readouterr().out
     assert Image.open(tmp_path / "made" / "ring.png").size[0] > 600
 
@@ -134,7 +134,7 @@ def test_the_picture_of_many_ranks_shows_some_passes() -> None:
 
 
 def test_one_rank_has_nothing_to_send(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ring", "--ranks", "1", "--plots", str(tmp_path)]) == 0
+    assert main(["ring", "--np", "1", "--plots", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("One rank has nothing to send")
     assert list(tmp_path.iterdir()) == []
 
@@ -142,12 +142,12 @@ def test_one_rank_has_nothing_to_send(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["--ranks", "0"], "no ring without ranks. Received: --ranks 0"),
-        (["--ranks", "-3"], "Received: --ranks -3"),
-        (["--ranks", "1000000000000"], "more ranks than can be shown. Received: --ranks 1000000000000"),
-        (["--ranks", "4", "--elements", "3"], "Received: --elements 3 --ranks 4. Give 4 elements or more"),
-        (["--ranks", "4", "--elements", "100000000000"], "Give 714285 elements or less"),
-        (["--ranks", "2", "--plots", "FILE/plots"], "writing a plot failed"),
+        (["--np", "0"], "a ring needs ranks. Received: --np 0"),
+        (["--np", "-3"], "Received: --np -3"),
+        (["--np", "1000000000000"], "more ranks than can be shown. Received: --np 1000000000000"),
+        (["--np", "4", "--elements", "3"], "Received: --elements 3 --np 4. Give 4 elements or more"),
+        (["--np", "4", "--elements", "100000000000"], "Give 714285 elements or less"),
+        (["--np", "2", "--plots", "FILE/plots"], "writing a plot failed"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -161,7 +161,7 @@ def test_bad_input_is_one_line(
 
 @pytest.mark.parametrize(
     ("arguments", "wrong"),
-    [([], "--ranks"), (["--ranks", "two"], "--ranks"), (["--ranks", "2", "--format", "pdf"], "--format")],
+    [([], "--np"), (["--np", "two"], "--np"), (["--np", "2", "--format", "pdf"], "--format")],
 )
 def test_a_missing_or_wrong_option_is_one_line(
     arguments: list[str], wrong: str, capsys: pytest.CaptureFixture[str]

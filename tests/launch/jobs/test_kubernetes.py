@@ -21,6 +21,7 @@ from builders import make_run
 from hypothesis import given
 from hypothesis import strategies as st
 from made_programs import Answer, MadePrograms
+from mpijob import MPIJob, Part, PersistentVolumeClaim, Pod
 from pydantic import ValidationError
 from rendered_files import FOLDER, assert_as_kept
 
@@ -31,7 +32,6 @@ from launch import __main__ as launch
 from launch.jobs import cloud
 from launch.jobs.job import Job, JobRecord, write_record
 from launch.jobs.schedulers import kubernetes
-from launch.jobs.schedulers.mpijob import MPIJob, Part, PersistentVolumeClaim, Pod
 from launch.sites.site_files import read_launch_site
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -137,11 +137,11 @@ def spec(table: dict[str, Any]) -> dict[str, Any]:
         (lambda t: spec(t)["Launcher"].update(replicas=2), "there is one launcher"),
         (lambda t: spec(t).update(launcher=spec(t).pop("Launcher")), "Launcher"),
         (lambda t: spec(t)["Worker"].update(replicas=0), "greater than 0"),
-        (lambda t: spec(t)["Worker"].update(replicas=10**60), "no label of DNS"),
+        (lambda t: spec(t)["Worker"].update(replicas=10**60), "not a valid DNS label"),
         (lambda t: spec(t)["Worker"].update(restartPolicy="Always"), "Input should be"),
         (lambda t: spec(t)["Worker"]["template"]["spec"].update(containers=[]), "at least 1 item"),
         (lambda t: t["metadata"].update(name="Demo"), "should match pattern"),
-        (lambda t: t["metadata"].update(name="0demo"), "no label of DNS"),
+        (lambda t: t["metadata"].update(name="0demo"), "not a valid DNS label"),
         (lambda t: t["metadata"].update(name="demo\n"), "should match pattern"),
         (lambda t: t.update(apiVersion="kubeflow.org/v1"), "Input should be"),
     ],
@@ -293,11 +293,21 @@ def test_a_failure_is_the_job_s_failure(pod: MadePrograms) -> None:
         ("", OPTIONS, {}, "the site does not say where its image holds the project"),
         ('project_folder = "/opt/twins"', OPTIONS, {}, "the site does not say where its image holds the project"),
         (FOLDERS, "", {}, "run folders would be lost with the pods. Received: runs_folder /data/runs"),
-        (FOLDERS, 'volume_path = "/data"\nnamespace = "Ours"', {}, "Kubernetes would not take this: namespace"),
-        (FOLDERS, 'volume_path = "/data"\nimage = "a b"', {}, "Kubernetes would not take this: image"),
-        (FOLDERS, 'volume_path = "/data"\nvolume_claim = "$(x)"', {}, "Kubernetes would not take this"),
-        (FOLDERS, 'volume_path = "/data"\ncpus_per_rank = -1', {}, "Kubernetes would not take this"),
-        (FOLDERS, 'volume_path = "/data"\nnode_selector = { a = "b c" }', {}, "Kubernetes would not take this"),
+        (
+            FOLDERS,
+            'volume_path = "/data"\nnamespace = "Ours"',
+            {},
+            "kubernetes.namespace: String should match",
+        ),
+        (
+            FOLDERS,
+            'volume_path = "/data"\nimage = "a b"',
+            {},
+            "kubernetes.image: String should match",
+        ),
+        (FOLDERS, 'volume_path = "/data"\nvolume_claim = "$(x)"', {}, "kubernetes.volume_claim: "),
+        (FOLDERS, 'volume_path = "/data"\ncpus_per_rank = -1', {}, "kubernetes.cpus_per_rank: "),
+        (FOLDERS, 'volume_path = "/data"\nnode_selector = { a = "b c" }', {}, "kubernetes.node_selector.a: "),
         (FOLDERS, OPTIONS, {"name": "a" * 55}, "the name is too long there"),
         (FOLDERS, OPTIONS, {"program": None, "experiment": "/elsewhere/x.toml"}, "file is not in the project"),
     ],
@@ -305,9 +315,8 @@ def test_a_failure_is_the_job_s_failure(pod: MadePrograms) -> None:
 def test_what_a_job_needs_is_asked_for(
     tmp_path: Path, lines: str, options: str, changes: dict[str, Any], error: str
 ) -> None:
-    job = a_job(own_site(tmp_path, lines, options), **changes)
     with pytest.raises(UserError) as caught:
-        kubernetes.render(job)
+        kubernetes.render(a_job(own_site(tmp_path, lines, options), **changes))
     assert error in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -332,7 +341,7 @@ def test_secrets_are_refused_and_the_shell_s_own_are_not_rendered(
     monkeypatch.setenv("HOROVOD_ANYTHING", "do-not-tell")
     for job in examples(tmp_path).values():
         assert "do-not-tell" not in "".join(kubernetes.render(job).values())
-    with pytest.raises(UserError, match=r"a secret, as its name says.*DB_PASSWORD"):
+    with pytest.raises(UserError, match=r"scripts would show this secret.*DB_PASSWORD"):
         read_launch_site(own_site(tmp_path, f'{FOLDERS}[launch.environment]\nDB_PASSWORD = "x"'))
 
 

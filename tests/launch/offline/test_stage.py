@@ -115,7 +115,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def unstage_refused(capsys: pytest.CaptureFixture[str], bundle: Path, folder: Path) -> str:
     """Let a bundle be refused; assert that nothing was left anywhere."""
     beside = sorted(folder.parent.iterdir())
-    printed = refused(capsys, "unstage", bundle, "--folder", folder, "--cache", folder.parent / "cache")
+    printed = refused(capsys, "unstage", bundle, "--folder", folder, "--cache-folder", folder.parent / "cache")
     assert sorted(folder.parent.iterdir()) == beside
     return printed
 
@@ -196,7 +196,7 @@ def test_training_there_needs_no_network(project: Path, tmp_path: Path) -> None:
     """With this environment's packages, as the bundle is without wheels; with its own: the long test below."""
     run_launch("stage", "-o", tmp_path / "bundle.tar", "--no-wheels", "--dataset", "mnist")
     target, stored = tmp_path / "there", tmp_path / "cache"
-    run_launch("unstage", tmp_path / "bundle.tar", "--folder", target, "--cache", stored)
+    run_launch("unstage", tmp_path / "bundle.tar", "--folder", target, "--cache-folder", stored)
     train(Path(sys.executable), "torch", target, tmp_path, HOROVOD_TWINS_CACHE=str(stored), PYTHONPATH=str(target))
 
 
@@ -234,7 +234,7 @@ def test_prepared_images_come_along(project: Path, tmp_path: Path, capsys: pytes
     prepare = ["images", "prepare", drawn, "--size", "20x20", "--gray", "--split", "60/20/20", "--output", prepared]
     assert common_main(prepare) == 0
     run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--dataset", f"prepared:{prepared}")
-    run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache", tmp_path / "cache")
+    run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache-folder", tmp_path / "cache")
     assert "--dataset prepared:inputs/fish.safetensors" in capsys.readouterr().out
     dataset = load_dataset(f"prepared:{tmp_path / 'there' / 'inputs' / 'fish.safetensors'}")
     assert dataset.image_shape == (20, 20, 1)
@@ -289,7 +289,7 @@ def test_without_git_all_is_packed_but_what_tools_and_runs_leave(
 def test_a_folder_that_was_unstaged_can_be_staged_again_and_knows_its_commit(
     bundle: Path, tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_launch("unstage", bundle, "--folder", tmp_path / "there", "--cache", tmp_path / "cache")
+    run_launch("unstage", bundle, "--folder", tmp_path / "there", "--cache-folder", tmp_path / "cache")
     monkeypatch.setattr(stage, "ROOT", tmp_path / "there")
     run_launch("stage", "-o", tmp_path / "again", "--no-wheels")
     assert bundle_format.read_manifest(tmp_path / "again")["revision"] == git(checkout, "rev-parse", "HEAD")
@@ -304,7 +304,7 @@ def test_a_folder_that_was_unstaged_can_be_staged_again_and_knows_its_commit(
         (["--dataset", "synthetic"], "Synthetic data needs no files"),
         (["--dataset", "images:photos"], "images prepare"),
         (["--dataset", "prepared:none.safetensors"], "none.safetensors"),
-        (["--weights", "pyproject.toml"], "no weights file"),
+        (["--weights", "pyproject.toml"], "not a weights file"),
         (["--weights", "none.safetensors"], "none.safetensors"),
         (["--site", "nowhere"], "unknown site"),
         (["--wheels", "nowhere"], "no folder"),
@@ -506,11 +506,11 @@ def test_an_interrupted_set_up_is_resumed_from_the_same_bundle_only(
 
     with monkeypatch.context() as patch:
         patch.setattr(unstage, "set_up", interrupt)
-        run_launch("unstage", bundle, "--folder", there, "--cache", tmp_path / "cache", code=130)
+        run_launch("unstage", bundle, "--folder", there, "--cache-folder", tmp_path / "cache", code=130)
     assert (there / unstage.UNFINISHED).exists()
     run_launch("stage", "-o", tmp_path / "other", "--no-wheels")
     assert "another bundle" in unstage_refused(capsys, tmp_path / "other", there)
-    run_launch("unstage", bundle, "--folder", there, "--cache", tmp_path / "cache")
+    run_launch("unstage", bundle, "--folder", there, "--cache-folder", tmp_path / "cache")
     assert "resuming" in capsys.readouterr().out
     assert not (there / unstage.UNFINISHED).exists()
 
@@ -539,7 +539,7 @@ def test_a_data_set_in_the_cache_stays_and_another_of_its_name_is_refused(
     mnist = tmp_path / "cache" / "datasets" / "mnist"
     shutil.copytree(cache.cache_folder() / "datasets" / "mnist", mnist)
     (mnist / "meta.json").write_text("mine", encoding="utf-8")
-    run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache", tmp_path / "cache")
+    run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache-folder", tmp_path / "cache")
     assert "in the cache already" in capsys.readouterr().out
     assert (mnist / "meta.json").read_text(encoding="utf-8") == "mine"
     flip(mnist / "test_labels.npy")
@@ -603,7 +603,7 @@ def test_for_ppc64le_pure_wheels_go_on_top_of_modules(
     assert {name.split("-")[0] for name in names} >= {"tyro", "pydantic", "setuptools", "tqdm"}
     monkeypatch.setattr("platform.machine", lambda: "ppc64le")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache", tmp_path / "cache")
+    run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache-folder", tmp_path / "cache")
     printed = capfd.readouterr().out
     assert "torch==" in printed
     assert "numpy==" in printed

@@ -85,7 +85,7 @@ def test_a_custom_site_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture
     file.write_text(OWN.format(gpu="v100"))  # a GPU of the project's table
     site = read_launch_site(str(file))
     assert (site.name, site.reference, site.node_for(2)[0]) == ("ours", str(file), "fat")
-    assert launch.main(["show", str(file)]) == 0
+    assert launch.main(["sites", str(file)]) == 0
     shown = capsys.readouterr().out
     assert "a fat node" in shown and "Tesla V100" in shown
     # The same file is a table of machines for the estimates and prices of other commands.
@@ -109,27 +109,48 @@ SLURM = 'scheduler = "slurm"\nnodes = ["slurm"]\n'
         ('[sites.x]\ntitle = "x"', "has no table [launch]. Received: sites"),
         (one_line('scheduler = "local"\n'), "nodes: "),
         (one_line('scheduler = "pbs"\nnodes = ["local"]\n'), "Received: 'pbs'"),
-        (one_line('scheduler = "local"\nnodes = []\n'), "no kind of node"),
-        (one_line('scheduler = "local"\nnodes = ["moon"]\n'), "an unknown kind of node. Received: moon"),
+        (one_line('scheduler = "local"\nnodes = []\n'), "nodes: List should have at least 1 item"),
+        (one_line('scheduler = "local"\nnodes = ["moon"]\n'), "a node is not in the table of machines. Received: moon"),
         (one_line(LOCAL + "colour = 1\n"), "colour: "),
         (one_line(LOCAL + "internet = 1\n"), "internet: "),
-        (one_line(LOCAL + "[launch.slurm]\n"), "a table of another scheduler than local. Received: slurm"),
-        (one_line(LOCAL + 'launcher = "srun"\n'), "srun without Slurm"),
+        (
+            one_line(LOCAL + "[launch.slurm]\n"),
+            "its scheduler is local. Received: [launch.slurm]",
+        ),
+        (one_line(LOCAL + 'launcher = "srun"\n'), "srun needs Slurm. Received: scheduler local"),
         (one_line(LOCAL + "[launch.container]\nbinds = []\n"), "container.image: "),
         (
             one_line('scheduler = "kubernetes"\nnodes = ["kubernetes"]\n[launch.container]\nimage = "x"\n'),
-            "a container beside the scheduler's own image. Received: kubernetes",
+            "kubernetes has an image of its own. Received: [launch.container]",
         ),
-        (one_line(SLURM + 'launcher = "mpirun"\ncontroller = "gloo"\n'), "Gloo without horovodrun"),
-        (one_line(SLURM + '[launch.slurm]\nextra = ["--x\\n#SBATCH --y"]\n'), "a text of several lines"),
-        (one_line(LOCAL + 'scratch_folder = "/a\\u0000b"\n'), "a text of several lines, or with control characters"),
-        (one_line(LOCAL + '[launch.environment]\n"A B" = "1"\n'), "an impossible variable. Received: A B"),
-        (one_line(LOCAL + '[launch.environment]\nAWS_SECRET_ACCESS_KEY = "1"\n'), "a secret, as its name says"),
-        (one_line(LOCAL + '[launch.environment]\nhub_token = "1"\n'), "a secret, as its name says"),
-        (one_line(LOCAL + '[launch.environment]\nSSH_PASSPHRASE = "1"\n'), "a secret, as its name says"),
-        (one_line(SLURM + "[launch.slurm]\nmax_hours = -1.0\n"), "an impossible time"),
-        (one_line('scheduler = "hosts"\nnodes = ["hosts"]\n[launch.hosts]\nnames = ["a b"]\n'), "an impossible host"),
-        (one_line('scheduler = "hosts"\nnodes = ["hosts"]\n[launch.hosts]\nnames = ["a:0"]\n'), "an impossible host"),
+        (
+            one_line(SLURM + 'launcher = "mpirun"\ncontroller = "gloo"\n'),
+            "only horovodrun starts Gloo",
+        ),
+        (
+            one_line(SLURM + '[launch.slurm]\nextra = ["--x\\n#SBATCH --y"]\n'),
+            "slurm.extra.0: a text must be one line",
+        ),
+        (one_line(LOCAL + 'scratch_folder = "/a\\u0000b"\n'), "scratch_folder: a text must be one line"),
+        (one_line(LOCAL + '[launch.environment]\n"A B" = "1"\n'), "environment.A B.[key]: String should"),
+        (
+            one_line(LOCAL + '[launch.environment]\nAWS_SECRET_ACCESS_KEY = "1"\n'),
+            "scripts would show this secret",
+        ),
+        (one_line(LOCAL + '[launch.environment]\nhub_token = "1"\n'), "scripts would show this secret"),
+        (
+            one_line(LOCAL + '[launch.environment]\nSSH_PASSPHRASE = "1"\n'),
+            "scripts would show this secret",
+        ),
+        (one_line(SLURM + "[launch.slurm]\nmax_hours = -1.0\n"), "slurm.max_hours: Input should be greater than 0"),
+        (
+            one_line('scheduler = "hosts"\nnodes = ["hosts"]\n[launch.hosts]\nnames = ["a b"]\n'),
+            "hosts.names.0: ",
+        ),
+        (
+            one_line('scheduler = "hosts"\nnodes = ["hosts"]\n[launch.hosts]\nnames = ["a:0"]\n'),
+            "hosts.names.0: ",
+        ),
     ],
 )
 def test_a_wrong_site_is_one_line(
@@ -138,13 +159,13 @@ def test_a_wrong_site_is_one_line(
     file = tmp_path / "ours.toml"
     if text is not None:
         file.write_text(text)
-    assert launch.main(["show", str(file)]) == 2
+    assert launch.main(["sites", str(file)]) == 2
     error = capsys.readouterr().err.splitlines()
     assert len(error) == 1 and words in error[0] and str(file) in error[0], error
 
 
 def test_an_unknown_site_names_one_that_is_close(capsys: pytest.CaptureFixture[str]) -> None:
-    assert launch.main(["show", "cte-powr"]) == 2
+    assert launch.main(["sites", "cte-powr"]) == 2
     assert "Received: cte-powr. Did you mean cte-power?" in capsys.readouterr().err
 
 
@@ -155,13 +176,12 @@ def test_every_shipped_site_and_every_machine_is_listed(capsys: pytest.CaptureFi
     assert {row[0] for row in rows} | {row[1] for row in rows} >= set(read_sites().sites)
     (node,) = (" ".join(row) for row in rows if "aws-p3-8xlarge" in row)
     assert node == (
-        "aws-p3 aws-p3-8xlarge skypilot horovodrun 32 4 x Tesla V100 SXM2 16 GB 12.240 "
-        "retired 2025-12-31, now aws-g5-12xlarge"
+        "aws-p3 aws-p3-8xlarge skypilot horovodrun 32 4 x Tesla V100 SXM2 16 GB 12.240 2025-12-31, now aws-g5-12xlarge"
     )
 
 
 def test_a_site_is_shown_with_its_machines_and_prices(capsys: pytest.CaptureFixture[str]) -> None:
-    assert launch.main(["show", "aws-g3"]) == 0
+    assert launch.main(["sites", "aws-g3"]) == 0
     shown = capsys.readouterr().out
     assert "$1.14 an hour (on demand, Linux, us-east-1; 2025-10-31" in shown and "4.8" in shown
 

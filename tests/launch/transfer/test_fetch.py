@@ -245,7 +245,7 @@ def test_links_and_pipes_are_refused_and_the_other_runs_come(
         target = {"link": "/etc/passwd", "broken link": "nowhere", "link to a folder": "/etc"}[kind]
         odd.symlink_to(target)
     shown = fetched(capsys, "--from", str(there), "--folder", str(to), code=2)
-    assert f"no plain file. Received: {odd}" in shown and "fetched: " in shown
+    assert f"other than plain files. Received: {odd}" in shown and "fetched: " in shown
     only_whole(to, "b")
 
 
@@ -346,7 +346,7 @@ def other_weights(folder: Path) -> None:
             other_weights, "first weights or order of the samples differ",
         ),
         ({"epochs": 1, "state": "running"}, {"epochs": 2}, lambda here: (here / "link").symlink_to("/etc/passwd"),
-         "it is no folder of plain files"),
+         "it is not a folder of plain files"),
     ],
 )  # fmt: skip
 def test_nothing_else_is_overwritten(
@@ -364,7 +364,7 @@ def test_nothing_else_is_overwritten(
     before = content(here)
     shown = fetched(capsys, "--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to"), code=2)
     error = shown.splitlines()[-1]
-    assert f"no earlier state of the one there: {reason}" in error and f"{here} and {there}" in error
+    assert f"not an earlier state of the one there: {reason}" in error and f"{here} and {there}" in error
     assert content(here) == before
     only_whole(tmp_path / "to", "a", "b")
 
@@ -374,7 +374,7 @@ def test_a_file_in_the_place_of_a_run_is_kept(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "to").mkdir()
     (tmp_path / "to" / "a").write_text("mine")
     shown = fetched(capsys, "--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to"), code=2)
-    assert "it is no folder of plain files" in shown and (tmp_path / "to/a").read_text() == "mine"
+    assert "it is not a folder of plain files" in shown and (tmp_path / "to/a").read_text() == "mine"
 
 
 def test_a_running_run_comes_whole_and_is_said_to_be_running(

@@ -1,4 +1,4 @@
-"""What a rendered Kubernetes file may hold: the part of the MPIJob (kubeflow.org/v2beta1) that is used here, as types.
+"""What a rendered Kubernetes file may hold: the part of the MPIJob (kubeflow.org/v2beta1) that the project uses.
 
 Names and rules are those of the operator, github.com/kubeflow/mpi-operator v0.8.0 (February 2026): `MPIJobSpec`,
 `RunPolicy` and `ReplicaSpec` in pkg/apis/kubeflow/v2beta1/types.go, and the checks on them in
@@ -8,7 +8,7 @@ A field that is not here is refused.
 """
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.alias_generators import to_camel, to_pascal
@@ -42,10 +42,6 @@ class Part(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
     )
-
-    def table(self) -> dict[str, Any]:
-        """Return the part as the API writes it, without what is not set."""
-        return self.model_dump(by_alias=True, exclude_none=True)
 
 
 class Metadata(Part):
@@ -182,9 +178,9 @@ class MPIJob(Part):
 
     @model_validator(mode="after")
     def _host_name(self) -> Self:
-        last = host_name(self.metadata.name, worker=self.spec.mpi_replica_specs.worker.replicas - 1)
+        last = f"{self.metadata.name}-worker-{self.spec.mpi_replica_specs.worker.replicas - 1}"  # as `workerName`
         if len(last) > LABEL_LENGTH or not _HOST_NAME.fullmatch(last):
-            raise ValueError(f"{last} is no label of DNS, which names a host")
+            raise ValueError(f"{last} is not a valid DNS label")
         return self
 
 
@@ -212,8 +208,3 @@ class PersistentVolumeClaim(Part):
     kind: Literal["PersistentVolumeClaim"] = "PersistentVolumeClaim"
     metadata: Metadata
     spec: PersistentVolumeClaimSpec
-
-
-def host_name(job: str, *, worker: int) -> str:
-    """Return the host name that the operator gives to a worker (`workerName` of mpi_job_controller.go)."""
-    return f"{job}-worker-{worker}"
