@@ -93,7 +93,7 @@ def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> 
 
 def _forget_last_model(dtype: str) -> None:
     """Make room for a model of another dtype, with names of layers counted from the start."""
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)  # each job ends with that
     keras.config.set_floatx(dtype)
 
 

@@ -108,6 +108,7 @@ def do_jobs(
         outputs: outputs, losses and gradients of random weights.
         leads: whether the other framework follows this one in exchanges.
     """
+    gc.freeze()  # what the frameworks made when imported stays; to look through it after each job takes a second
     try:
         _do(settings, comm=comm, build_twin=build_twin, outputs=outputs, leads=leads)
     except (UserError, OSError, MemoryError) as error:

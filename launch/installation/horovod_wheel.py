@@ -27,7 +27,7 @@ COMPILER_PART = "cxx"
 NO_COMPILER = "none"
 SDIST = f"horovod-{VERSION}.tar.gz"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-RECIPE = 2  # raise it when EDITS, ADDED, the build's settings or `relocate` change: it is part of the cache's key
+RECIPE = 3  # raise it when EDITS, ADDED, the build's settings or `relocate` change: it is part of the cache's key
 GIGABYTES_PER_COMPILER = 2.0  # a source file of Horovod that includes TensorFlow takes 1 to 2 GB to compile
 
 
@@ -85,11 +85,28 @@ EDITS = (
             sys.stderr = open(os.devnull, 'w')
             os.dup2(sys.stderr.fileno(), 2)
 """,
-        "horovodrun asks a process that imports TensorFlow what was built; its C++ start-up lines bypass sys.stderr",
+        "`horovodrun --check-build` asks processes that import TensorFlow; its C++ start-up lines bypass sys.stderr",
+    ),
+    Edit(
+        "horovod/common/util.py",
+        """\
+    # 'fork' is required because horovodrun is a frozen executable
+""",
+        """\
+    from pathlib import Path
+    from horovod.common.build_features import MARKS, build_features
+    feature = fn_desc.replace('built with ', '').lower()
+    if feature in MARKS and not verbose:
+        features = build_features(Path(__file__).parents[1], ext_base_name)
+        return None if features is None else feature in features
+
+    # 'fork' is required because horovodrun is a frozen executable
+""",
+        "horovodrun asks at every start whether MPI was built, and would import a framework for the answer: seconds",
     ),
 )
 # Files of this folder -> where they are added to the source distribution.
-ADDED = {"open_mpi_prefix.py": "horovod/common/open_mpi_prefix.py"}
+ADDED = {name: f"horovod/common/{name}" for name in ("build_features.py", "open_mpi_prefix.py")}
 
 
 def cache_key(

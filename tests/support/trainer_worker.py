@@ -278,7 +278,7 @@ def _rank() -> int:
 def do(framework: str, job: dict[str, Any]) -> dict[str, Any]:
     """Return the exit code of one job, what it printed, and what else it asks for."""
     if framework == "keras":
-        importlib.import_module("keras").utils.clear_session()  # as a new process would begin
+        importlib.import_module("keras").utils.clear_session(free_memory=False)  # names as in a new process
     watched = Path(job["watch"]) if job["watch"] else None
     before = folder_hash(watched) if watched else None
     stdout, stderr, value = io.StringIO(), io.StringIO(), None
