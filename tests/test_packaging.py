@@ -12,11 +12,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("common", "torch_impl", "keras_impl", "launch", "analysis")
+TRAINERS = [[f"{framework}_impl/{name}.py"] for framework in ("torch", "keras") for name in ("train", "predict")]
 PROGRAMS = (
-    ["-m", "common"],
-    ["-m", "launch"],
-    ["-m", "analysis"],
-    *([f"{framework}_impl/{name}.py"] for framework in ("torch", "keras") for name in ("train", "predict")),
+    *(["-m", package] for package in ("common", "launch", "analysis")),
+    *(pytest.param(program, marks=pytest.mark.ci) for program in TRAINERS),  # each imports its framework
 )
 
 

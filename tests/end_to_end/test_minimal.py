@@ -1,6 +1,7 @@
 """`minimal.py` of both frameworks: started as its docstring says, and two ranks train as one process does."""
 
 import ast
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -19,8 +20,14 @@ def run(framework: str, *arguments: str, folder: Path, launcher: str = "none", s
     command = [sys.executable, str(script or SCRIPTS[framework]), *arguments]
     done = run_command([*launcher_command(launcher), *command], folder=folder)
     assert done.code == 0, done.stderr[-3000:]
-    assert done.stdout.count("test accuracy: 0.9") == 1, done.stdout
+    assert accuracy(done) > 0.9
     return done
+
+
+def accuracy(done: Finished) -> float:
+    """Return the one accuracy that was printed. A launcher may print its tags before, after and between lines."""
+    (found,) = re.findall(r"test accuracy: (0\.\d{4})", done.stdout)
+    return float(found)
 
 
 def weights(file: Path) -> dict[str, np.ndarray]:
@@ -38,19 +45,20 @@ def weights(file: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.ranks
+@pytest.mark.parametrize("launcher", ["mpirun2", pytest.param("mpi2", marks=pytest.mark.ci)])
 @pytest.mark.parametrize("framework", SCRIPTS)
-def test_two_ranks_train_as_one_process_with_twice_the_batch(framework: str, tmp_path: Path) -> None:
+def test_two_ranks_train_as_one_process_with_twice_the_batch(framework: str, launcher: str, tmp_path: Path) -> None:
     suffix = {"torch": ".pt", "keras": ".keras"}[framework]
     one, two = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"
     alone = run(framework, *ALONE, "--dtype", "float64", "--output", str(one), folder=tmp_path)
-    ranks = run(framework, "--dtype", "float64", "--output", str(two), folder=tmp_path, launcher="mpi2")
+    ranks = run(framework, "--dtype", "float64", "--output", str(two), folder=tmp_path, launcher=launcher)
     expected, received = weights(one), weights(two)
     assert sum(array.size for array in expected.values()) == 500 * 256 + 256 + 256 * 10 + 10
     assert expected.keys() == received.keys()
     for name, array in expected.items():
         assert array.dtype == np.float64
         np.testing.assert_allclose(received[name], array, rtol=0, atol=1e-12, err_msg=name)
-    assert alone.stdout.split()[-1] == ranks.stdout.split()[-1]
+    assert accuracy(alone) == accuracy(ranks)
 
 
 @pytest.mark.parametrize("framework", SCRIPTS)

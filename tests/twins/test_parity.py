@@ -56,8 +56,8 @@ class Proofs:
 
 CALLS = {
     "quick": Proofs(
-        ("--models", "mlp", "--optimizers", "momentum", "adam", "--np", "1", "2", "--updates", "5", "--epochs", "0"),
-        ("mlp",), ("momentum", "adam"), (1, 2), 5, 5, False,
+        ("--models", "mlp", "--optimizers", "momentum", "adam", "--np", "1", "--updates", "5", "--epochs", "0"),
+        ("mlp",), ("momentum", "adam"), (1,), 5, 5, False,
     ),
     "fifty": Proofs(
         ("--models", *FREE, "--np", "1", "--updates", "50", "--epochs", "0"), FREE, ALL, (1,), 50, 5, False

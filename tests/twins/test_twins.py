@@ -258,6 +258,7 @@ def side(request: pytest.FixtureRequest) -> Side:
     return request.getfixturevalue(f"{request.param}_side")
 
 
+@pytest.mark.ci
 def test_same_help(torch_side: Side, keras_side: Side) -> None:
     for program in ("train", "predict"):
         texts = [torch_side["help"][program], keras_side["help"][program]]

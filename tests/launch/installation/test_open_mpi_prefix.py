@@ -67,15 +67,18 @@ def test_a_script_alone_is_one_rank() -> None:
     assert initialized(ENVIRONMENT) == ["rank 0 of 1, True, True"]
 
 
+@pytest.mark.ci
 def test_after_the_environment_has_moved(moved: Path) -> None:
     assert initialized(moved) == ["rank 0 of 1, True, True"]
 
 
+@pytest.mark.ci
 def test_an_environment_behind_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(ENVIRONMENT)
     assert initialized(tmp_path / "link") == ["rank 0 of 1, True, True"]
 
 
+@pytest.mark.ci
 def test_a_prefix_that_is_set_is_kept(moved: Path) -> None:
     assert initialized(ENVIRONMENT, OPAL_PREFIX=str(moved)) == ["rank 0 of 1, True, True"]
 

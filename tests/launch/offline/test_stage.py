@@ -515,6 +515,7 @@ def test_an_interrupted_set_up_is_resumed_from_the_same_bundle_only(
     assert not (there / unstage.UNFINISHED).exists()
 
 
+@pytest.mark.ci
 def test_a_set_up_that_fails_is_one_line_and_can_be_resumed(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -588,6 +589,7 @@ def test_an_unreadable_record_of_the_source_is_an_unknown_one(tmp_path: Path, te
 # Another architecture
 
 
+@pytest.mark.ci
 def test_for_ppc64le_pure_wheels_go_on_top_of_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
