@@ -47,15 +47,19 @@ def scaling_table(data: Path) -> str:
 
 
 def parity_table(data: Path) -> str:
-    """Return the largest differences between the two frameworks, a row per model."""
+    """Return the largest relative differences between the two frameworks in float64, a row per model."""
     comparisons = pd.DataFrame([asdict(one) for one in read_parity(data / "parity").comparisons])
     # Without first weights, whose limit is 0.
     judged = comparisons[(comparisons["tolerance"] > 0) & (comparisons["dtype"] == "float64")]
     between = judged["between"].map(lambda names: names[0].split()[0] != names[1].split()[0])
-    by_model = judged[between].groupby("model", sort=False)
-    shown = by_model.agg(comparisons=("difference", "size"), largest=("difference", "max"), limit=("tolerance", "min"))
-    shown = shown.reset_index().rename(columns={"largest": "largest relative difference, float64"})
-    return _shown(shown, {"comparisons": "d", "largest relative difference, float64": ".1e", "limit": ".0e"})
+    one_pass = judged["what"].str.startswith(("outputs", "gradients"))
+    names = one_pass.map({True: "outputs, losses, gradients", False: "updates and whole runs"})
+    limits = judged["tolerance"].map(lambda limit: f" (limit {limit:.0e})".replace("e-0", "e-"))
+    judged = judged[between].assign(compared=names + limits)
+    by_model = judged.groupby("model", sort=False)
+    largest = judged.pivot_table(index="model", columns="compared", values="difference", aggfunc="max", sort=False)
+    shown = by_model.agg(comparisons=("difference", "size")).join(largest).reset_index()
+    return _shown(shown, {"comparisons": "d"} | dict.fromkeys(largest.columns, ".1e"))
 
 
 TABLES: dict[str, Callable[[Path], str]] = {

@@ -61,6 +61,7 @@ def test_two_ranks_train_as_one_process_with_twice_the_batch(framework: str, lau
     assert accuracy(alone) == accuracy(ranks)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("framework", SCRIPTS)
 def test_no_file_is_overwritten(framework: str, tmp_path: Path) -> None:
     there = tmp_path / "there"
