@@ -10,7 +10,6 @@ is imported at the top, so that a host also answers where packages are missing.
 import hashlib
 import importlib.util
 import json
-import mmap
 import os
 import platform
 import shutil
@@ -25,17 +24,12 @@ from common.distributed.pinning import visible_gpus
 from common.utils.cache_folder import cache_folder
 from common.utils.cores import usable_cores
 from common.utils.paths import ROOT
+from launch.installation.build_features import build_features
 
 SOURCE_FOLDERS = ("common", "torch_impl", "keras_impl", "launch")
 SOURCE_KINDS = (".py", ".toml")
 PROGRAM_SECONDS = 10
-# framework -> Horovod's compiled file, and the framework's name in Horovod's metadata.json.
-EXTENSIONS = {
-    "torch": ("torch/mpi_lib_v2*.so", "pytorch"),
-    "keras": ("tensorflow/mpi_lib*.so", "tensorflow"),
-}
-# C++ needs the names of classes at run time, so a class that was compiled leaves its name in the file.
-BUILD_MARKS = {"mpi": b"13MPIControllerE", "gloo": b"14GlooControllerE", "nccl": b"13NCCLAllreduceE"}
+HOROVODS_NAMES = {"torch": ("torch", "pytorch"), "keras": ("tensorflow", "tensorflow")}  # folder, in metadata.json
 
 
 def main() -> int:
@@ -103,17 +97,12 @@ def horovod_builds() -> dict[str, dict[str, Any]]:
     folder = Path(next(iter(found.submodule_search_locations)))
     metadata = folder / "metadata.json"
     compiled_for = json.loads(metadata.read_text()) if metadata.exists() else {}
+    builds = {framework: build_features(folder, name) for framework, (name, _) in HOROVODS_NAMES.items()}
     return {
-        framework: {"features": build_features(file), "compiled_for": compiled_for.get(name)}
-        for framework, (pattern, name) in EXTENSIONS.items()
-        for file in folder.glob(pattern)
+        framework: {"features": features, "compiled_for": compiled_for.get(HOROVODS_NAMES[framework][1])}
+        for framework, features in builds.items()
+        if features is not None
     }
-
-
-def build_features(file: Path) -> list[str]:
-    """Return which of mpi, gloo and nccl a compiled file of Horovod contains."""
-    with file.open("rb") as source, mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return [name for name, mark in BUILD_MARKS.items() if content.find(mark) >= 0]
 
 
 def interfaces() -> list[str]:

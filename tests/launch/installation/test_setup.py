@@ -379,7 +379,8 @@ def source_with(folder: Path, edits: tuple[horovod_wheel.Edit, ...]) -> Path:
     for edit in edits:
         path = folder / edit.file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"before\n{edit.old}\nafter\n", encoding="utf-8")
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"before\n{edit.old}\nafter\n")
     return folder
 
 
@@ -395,8 +396,9 @@ def test_edits_are_applied(tmp_path: Path) -> None:
 @pytest.mark.parametrize("edit", horovod_wheel.EDITS, ids=lambda edit: edit.file)
 @pytest.mark.parametrize("times", [0, 2])
 def test_an_edit_that_does_not_find_its_text_once_fails(tmp_path: Path, edit: horovod_wheel.Edit, times: int) -> None:
-    source = source_with(tmp_path, horovod_wheel.EDITS)
-    (source / edit.file).write_text(f"{edit.old}\n" * times, encoding="utf-8")
+    source = source_with(tmp_path, tuple(other for other in horovod_wheel.EDITS if other != edit))
+    source_with(source, (edit,) * times)
+    (source / edit.file).touch()
     with pytest.raises(RuntimeError, match=f"{edit.file}.*{times} times"):
         horovod_wheel.apply_edits(source)
 

@@ -26,7 +26,7 @@ from launch.__main__ import main
 from launch.preflight import checks, survey
 from launch.preflight import command as preflight
 from launch.preflight.checks import OF_HOSTS, OF_RANKS, CheckResult, check_allreduce, judge
-from launch.preflight.host_probe import BUILD_MARKS, EXTENSIONS, build_features, gpus, probe
+from launch.preflight.host_probe import gpus, probe
 from launch.preflight.survey import Survey, probe_command, read_answer, start_ranks
 from launch.preflight.target import Target, read_target, slurm_hosts
 from launch.sites.site_files import read_launch_site
@@ -356,24 +356,6 @@ def test_this_machine_reports_everything_without_importing_a_framework() -> None
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert (done.stdout.strip(), done.stderr) == ("{} ['keras', 'torch']", "")
-
-
-@pytest.mark.parametrize(("framework", "module"), [("torch", "horovod.torch"), ("keras", "horovod.tensorflow")])
-def test_build_features_are_those_that_horovod_reports(framework: str, module: str) -> None:
-    code = (
-        f"import {module} as hvd, horovod; print(horovod.__path__[0], bool(hvd.mpi_built()), bool(hvd.gloo_built()), "
-        "bool(hvd.nccl_built()), bool(hvd.ddl_built()))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
-    folder, *said = done.stdout.split()
-    (file,) = Path(folder).glob(EXTENSIONS[framework][0])
-    assert [str(name in build_features(file)) for name in BUILD_MARKS] == said[:3]
-
-
-def test_a_build_without_mpi_or_with_nccl(tmp_path: Path) -> None:
-    file = tmp_path / "mpi_lib.so"
-    file.write_bytes(b"\0N7horovod6common14GlooControllerE\0N7horovod6common13NCCLAllreduceE\0")
-    assert build_features(file) == ["gloo", "nccl"]
 
 
 def test_the_probe_looks_at_folders_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
