@@ -49,7 +49,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
         self.frozen = False
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Normalises a batch, and in training updates the running statistics.
+        """Normalizes a batch, and in training updates the running statistics.
 
         Args:
             inputs: floating tensor, any shape that fits `build`.

@@ -67,7 +67,7 @@ def has_batch_norm(model: str) -> bool:
 
 
 def has_dropout(model: str) -> bool:
-    """Tell whether dropout had to be switched off in a model."""
+    """Return whether dropout had to be switched off in a model."""
     return make_spec(model).holds(Dropout)
 
 

@@ -98,13 +98,13 @@ def _check_changes(old: Config, config: Config, *, but_for: frozenset[str] = fro
         )
 
 
-def look_at_run(config: Config, *, framework: str, tell: Callable[[str], None]) -> Standing:
+def look_at_run(config: Config, *, framework: str, report: Callable[[str], None]) -> Standing:
     """Return what exists of the run that `--resume-or-start` names; change nothing.
 
     Args:
         config: with `--resume-or-start`.
         framework: torch or keras.
-        tell: called with one line if this takes long.
+        report: called with one line if this takes long.
 
     Raises:
         UserError: the run is still running, is of another framework or has other settings, or its name is taken.
@@ -122,7 +122,7 @@ def look_at_run(config: Config, *, framework: str, tell: Callable[[str], None]) 
     old = _measured_settings(record, folder=folder)
     _check_framework(record, framework=framework, folder=folder)
     _check_changes(old, config, but_for=frozenset(PLACE))
-    state = state_of(_when_known(folder, record, tell=tell))
+    state = state_of(_when_known(folder, record, report=report))
     if state == "running":
         raise _still_runs(folder)
     if state == "finished":
@@ -142,7 +142,7 @@ def _named_folder(config: Config) -> Path:
     return config.record.folder(config.record.name)
 
 
-def _when_known(folder: Path, record: RunRecord, *, tell: Callable[[str], None]) -> RunRecord:
+def _when_known(folder: Path, record: RunRecord, *, report: Callable[[str], None]) -> RunRecord:
     """Return the record once it is known whether the run is still running.
 
     A process of another host is known only by its heartbeat, which either continues within seconds or becomes stale.
@@ -152,7 +152,7 @@ def _when_known(folder: Path, record: RunRecord, *, tell: Callable[[str], None])
     heartbeats, host = {record.status.heartbeat_at}, record.status.host
     deadline = time.monotonic() + STALE_HEARTBEAT_SECONDS
     if state_of(record) == "running":
-        tell(f"checking whether {folder} is still running on {host} (up to {STALE_HEARTBEAT_SECONDS:.0f} s)")
+        report(f"checking whether {folder} is still running on {host} (up to {STALE_HEARTBEAT_SECONDS:.0f} s)")
     while state_of(record) == "running" and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
         record = read_record(folder)

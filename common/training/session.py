@@ -76,7 +76,7 @@ class Session:
         standing: Standing = "none"
         with self.comm.propagate_errors("looking at the run folder"):
             if self.comm.rank == 0:
-                standing = look_at_run(config, framework=self.framework, tell=self.console.line)
+                standing = look_at_run(config, framework=self.framework, report=self.console.line)
         standing = self.comm.broadcast(standing)
         if standing == "finished":
             raise AlreadyFinished(config)

@@ -105,7 +105,7 @@ def check_settings(settings: Config, *, framework: str, size: int) -> RunSetup:
     folder = Path(record.resume) if record.resume else record.folder(record.name or "new")
     standing = None
     if record.resume_or_start:
-        standing = look_at_run(settings, framework=framework, tell=lambda line: print(line, file=sys.stderr))
+        standing = look_at_run(settings, framework=framework, report=lambda line: print(line, file=sys.stderr))
         if standing == "finished":
             raise AlreadyFinished(settings)
     if record.resume or standing == "to be resumed":

@@ -81,11 +81,11 @@ def save_image(path: Path, pixels: np.ndarray) -> Path:
 
 def test_an_image_of_the_right_size_is_taken_as_it_is(tmp_path: Path) -> None:
     gray = np.arange(35, dtype=np.uint8).reshape(5, 7) * 7
-    colour = np.stack([gray, gray[::-1], 255 - gray], axis=2)
+    color = np.stack([gray, gray[::-1], 255 - gray], axis=2)
     file = save_image(tmp_path / "gray.png", gray)
     np.testing.assert_array_equal(read_image(file, shape=(5, 7, 1))[..., 0], gray)
     np.testing.assert_array_equal(read_image(file, shape=(5, 7, 1), invert=True)[..., 0], 255 - gray)
-    np.testing.assert_array_equal(read_image(save_image(tmp_path / "c.png", colour), shape=(5, 7, 3)), colour)
+    np.testing.assert_array_equal(read_image(save_image(tmp_path / "c.png", color), shape=(5, 7, 3)), color)
     np.testing.assert_array_equal(read_image(file, shape=(5, 7, 3)), np.repeat(gray[..., None], 3, axis=2))
 
 

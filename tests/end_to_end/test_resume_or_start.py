@@ -188,12 +188,12 @@ def test_a_metered_run_is_begun_anew_unless_it_is_finished(tmp_path: Path) -> No
     file = tmp_path / "run/run.json"
     file.write_text(file.read_text().replace('"energy": false', '"energy": true'))
     metered = config_of(tmp_path, energy={"energy": True})
-    assert look_at_run(metered, framework="torch", tell=print) == "to be set aside"
+    assert look_at_run(metered, framework="torch", report=print) == "to be set aside"
     change_status(tmp_path / "run", state="finished")
-    assert look_at_run(metered, framework="torch", tell=print) == "finished"
+    assert look_at_run(metered, framework="torch", report=print) == "finished"
     longer = config_of(tmp_path, energy={"energy": True}, training={"epochs": 9})
     with pytest.raises(UserError, match="a metered run measures from its start to its end"):
-        look_at_run(longer, framework="torch", tell=print)
+        look_at_run(longer, framework="torch", report=print)
 
 
 def test_a_run_whose_process_is_gone_is_resumed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

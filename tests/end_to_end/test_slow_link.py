@@ -1,4 +1,4 @@
-"""Links of known bandwidth and latency are found by the model of `analysis scaling` (`slow_link.py` tells how)."""
+"""Links of known bandwidth and latency are found by the model of `analysis scaling` (see `slow_link.py`)."""
 
 import json
 from pathlib import Path

@@ -765,7 +765,7 @@ def test_predict_reads_runs_of_the_other_framework(starts: Starts, framework: st
     ours, theirs = first(outcomes, "outputs_other").value, first(starts.ranks(other, 1), "outputs").value
     assert relative_difference(np.array(ours), np.array(theirs)) < 1e-5
     assert outcomes["evaluate_other"][0].untouched
-    # Image files: the same classes, and probabilities to the digit that is shown or its neighbour.
+    # Image files: the same classes, and probabilities to the digit that is shown or its neighbor.
     lines, twins = first(outcomes, "classify_other").stdout, first(starts.ranks(other, 1), "classify").stdout
     number = r"\d+\.\d"
     assert re.sub(number, "", lines) == re.sub(number, "", twins)
@@ -871,9 +871,9 @@ def test_interrupted_under_a_launcher(framework: str, launcher: str, way: str, t
     epochs = tmp_path / "runs/interrupted" / EPOCHS_FILE
     wait_until(lambda: epochs.exists() and epochs.stat().st_size > 0, process=process)
     if way == "Ctrl-C":
-        os.killpg(process.pid, signal.SIGINT)  # a terminal tells all processes
+        os.killpg(process.pid, signal.SIGINT)  # a terminal signals all processes
     else:
-        process.send_signal(signal.SIGTERM)  # `kill` and batch systems tell one
+        process.send_signal(signal.SIGTERM)  # `kill` and batch systems signal one
     finished = finish(process, within_seconds=END_SECONDS)
     assert finished.code not in (0, 124), finished
     run = read_run(tmp_path / "runs/interrupted")

@@ -61,7 +61,7 @@ def test_keras_follows_torch(kind: str) -> None:
         assert relative_difference(keras[f"{prefix}/graph/{key}"], torch[f"{prefix}/{key}"]) < 1e-13, key
 
 
-def test_biased_and_unbiased_variance_are_told_apart() -> None:
+def test_biased_and_unbiased_variance_are_distinguished() -> None:
     """The unbiased variance that PyTorch remembers stands well outside the tolerance of the biased one."""
     data = batch_norm_data("image", "float64")
     unbiased = reference("image", "default", "float64")["0/running_variance"]

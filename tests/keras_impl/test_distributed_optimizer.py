@@ -106,7 +106,7 @@ def start(controller: str, folder: Path, part: str) -> Run | str:
     size = 4 if part == "sets" else 2
     launcher = launcher_command({"none": "none", "mpi": f"mpirun{size}", "gloo": f"gloo{size}"}[controller])
     command = [*launcher, *worker]
-    # Without a launcher nobody tells MPI where it is installed.
+    # Without a launcher, MPI does not know where it is installed.
     alone = {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"} if controller == "none" else {}
     with subprocess.Popen(
         command,
@@ -302,12 +302,12 @@ def test_local_layers_stay_local(run: Run, layers: int) -> None:
 def test_elastic_state_synchronises_and_restores(run: Run) -> None:
     """Three weights, then the optimizer's iterations, rate and momentum, then batch and epoch."""
     for rank in run.ranks:
-        state = {name: rank[f"elastic/{name}"] for name in ("synchronised", "moved", "restored", "committed")}
-        assert state["synchronised"].tolist() == [1, 1, 1, 0, 0.1, 0, 0, 0, 20, 10]
-        assert np.array_equal(state["restored"], state["synchronised"])
+        state = {name: rank[f"elastic/{name}"] for name in ("synchronized", "moved", "restored", "committed")}
+        assert state["synchronized"].tolist() == [1, 1, 1, 0, 0.1, 0, 0, 0, 20, 10]
+        assert np.array_equal(state["restored"], state["synchronized"])
         assert np.array_equal(rank["elastic/restored_again"], state["committed"])
         for name in ("moved", "committed"):
-            changed = state[name] != state["synchronised"]
+            changed = state[name] != state["synchronized"]
             assert changed.tolist() == [True] * 4 + [False] + [True] * 5
             assert np.array_equal(state[name], run.ranks[0][f"elastic/{name}"])
 
@@ -329,7 +329,7 @@ def test_ranks_may_trace_different_graphs(run: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("not_initialised", "hvd.init()"),
+        ("not_initialized", "hvd.init()"),
         ("not_keras", "TypeError"),
         ("twice", "already"),
         ("op", "hvd.Average or hvd.Sum"),

@@ -75,7 +75,7 @@ def test_other_ways_lead_to_the_same_weights(name: str, way: str) -> None:
     assert relative_difference(received, expected) < FLOAT64
 
 
-def test_every_case_is_told_apart_from_every_other() -> None:
+def test_every_case_differs_from_every_other() -> None:
     """No two cases end close together, so that each test above tests a setting of its own."""
     ends = {name: reference(name, "float64")[0][-1] for name in OPTIMIZER_CASES}
     for name, end in ends.items():

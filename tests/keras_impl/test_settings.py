@@ -33,7 +33,7 @@ assert isinstance(schedule, LearningRates), schedule
 assert len(wrapped.variables) == len(optimizer.variables)
 unscaled = LearningRates(rates)
 assert [float(unscaled(step)) for step in range(4)] == [np.float32(rate) for rate in [*rates, rates[-1]]]
-# An update that an overflow leaves out uses up its rate: .1, then .05 left out, then .025.
+# An update that an overflow leaves out uses up its rate: 0.1, then 0.05 left out, then 0.025.
 weight = model.trainable_variables[1]
 before = [float(weight[0])]
 for gradient in (1.0, np.inf, 1.0):
@@ -41,7 +41,7 @@ for gradient in (1.0, np.inf, 1.0):
     wrapped.apply([np.full(v.shape, gradient * scale, np.float32) for v in model.trainable_variables])
     before.append(float(weight[0]))
 moved = -np.diff(before)
-# Momentum .9: the second update moves by rate x (.9 + 1).
+# Momentum 0.9: the second update moves by rate x (0.9 + 1).
 np.testing.assert_allclose(moved, [0.1, 0.0, 0.025 * 1.9], rtol=1e-5)
 assert int(wrapped.iterations) == 2 and int(wrapped.steps) == 3
 scalars, slots = update_rules.export_state(wrapped, names=["kernel", "bias"])

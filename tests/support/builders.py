@@ -1,10 +1,8 @@
 """Builders of settings, records and run folders, without a framework: the only place where tests make them."""
 
-import json
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,6 @@ from common.model.weights import Weights
 from common.run_folder.environment import Environment
 from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import (
-    EPOCHS_FILE,
-    RUN_FILE,
     SCHEMA_VERSION,
     DataRecord,
     EpochRecord,
@@ -28,7 +24,6 @@ from common.run_folder.records import (
     NotRecorded,
     Run,
     RunRecord,
-    RunWriter,
     Status,
     Totals,
     World,
@@ -167,69 +162,103 @@ def make_finished_run(folder: Path = Path("runs/made"), **changes: Any) -> Run:
     return Run(folder, replace(record, **changes), epochs, "finished")
 
 
-# Runs of studies: finished, with the times and accuracies that a test asks for
+# Finished runs, with the times and accuracies that a test asks for
 
 
-STARTED = "2026-11-21T08:00:{:02d}.000+00:00"
+def finished_record(runs_folder: Path = Path("runs"), **changes: Any) -> RunRecord:
+    """Return the record of a finished run of 3 epochs of 120 images; a field of it or of its parts may be changed.
 
-
-def study_record(runs_folder: Path, **changes: Any) -> RunRecord:
-    """Return the record of a finished run of 3 epochs of 30 images; a field of it or of its parts may be changed.
-
-    `seed`, `np`, `controller`, `settings` (subject -> name -> value) change the settings, `seconds` and `accuracy` the
-    totals, `batch` is that of a rank, `totals` and `world` change fields of those, the rest fields of the record.
+    `seed`, `settings` (subject -> name -> value), `np`, `batch` (of a rank) and `host` change all parts that depend on
+    them, `seconds` and `accuracy` the totals, `totals` and `world` fields of those, the rest fields of the record.
     """
     seed, np, batch = changes.pop("seed", 1), changes.pop("np", 1), changes.pop("batch", 30)
-    seconds, accuracy = changes.pop("seconds", 6.0), changes.pop("accuracy", 0.9)
-    settings = {"training": {"seed": seed, "batch_size": batch}}
+    seconds, accuracy = changes.pop("seconds", 100.0), changes.pop("accuracy", 0.9)
+    host = changes.pop("host", "node1")
+    settings = {"training": {"epochs": 3, "seed": seed, "batch_size": batch}}
     for subject, values in changes.pop("settings", {}).items():
         settings[subject] = settings.get(subject, {}) | values
-    epochs = settings["training"].get("epochs", 3)
-    totals: dict[str, Any] = {
-        "epochs": epochs, "steps": 4 * epochs, "startup_seconds": 1.0, "training_seconds": seconds,
-        "validation_seconds": 0.5, "test_seconds": 0.25, "test_loss": 0.5, "test_accuracy": accuracy,
-        "images_per_second": 360 / seconds if seconds else None, "first_epoch_seconds": seconds / 2,
-        "steady_images_per_second": None,
+    epochs = settings["training"]["epochs"]
+    parts: dict[str, dict[str, Any]] = {
+        "totals": {
+            "epochs": epochs, "steps": 4 * epochs, "startup_seconds": 10.0, "training_seconds": seconds,
+            "validation_seconds": 4.0, "test_seconds": 1.0, "test_loss": 0.1, "test_accuracy": accuracy,
+            "images_per_second": 120 * epochs / seconds if seconds else None, "first_epoch_seconds": seconds / 2,
+            "steady_images_per_second": None,
+        },
+        "world": {
+            "size": np, "local_size": np, "hosts": [host], "controller": "mpi" if np > 1 else "none",
+            "threads_per_rank": 1, "cores": 8, "oversubscribed": False, "devices": ["cpu"] * np,
+        },
     }  # fmt: skip
-    world: dict[str, Any] = {
-        "size": np, "local_size": np, "hosts": ["node1"], "controller": changes.pop("controller", "none"),
-        "threads_per_rank": 1, "cores": 4, "oversubscribed": False, "devices": ["cpu"] * np,
-    }  # fmt: skip
+    for name, values in parts.items():
+        if isinstance(changes.get(name), dict):
+            values |= changes.pop(name)
     values: dict[str, Any] = {
         "config": config_from_dict(settings, base=make_config(runs_folder)),
-        "hashes": Hashes(initial_weights=f"w{seed}", sample_order=f"o{seed}", final_weights=f"f{seed}"),
-        "status": make_status(state="finished", started_at=STARTED.format(seed % 60), ended_at=STARTED.format(59)),
+        "environment": make_environment(
+            host=host, command=["train.py", "--epochs", "2", "--model", "cnn", "--seed", str(seed), "--name", "run"]
+        ),
+        "hashes": Hashes(initial_weights=f"first{seed}", sample_order=f"order{seed}", final_weights=f"last{seed}"),
+        "status": make_status(state="finished", ended_at=now()),
         "data": DataRecord(
             name="mnist", training_samples=120, validation_samples=0, test_samples=1000, dropped_samples_per_epoch=0,
             global_batch_size=np * batch, steps_per_epoch=4, image_shape=(28, 28, 1), class_names=["0", "1", "2"],
             mean=[0.5], standard_deviation=[0.5],
         ),
         "model": ModelRecord(name="cnn", outputs=3, parameters=1000, multiply_adds_per_image=10_000),
-        "world": World(**{**world, **changes.pop("world", {})}),
-        "totals": Totals(**{**totals, **changes.pop("totals", {})}),
+        "world": World(**parts["world"]),
+        "totals": Totals(**parts["totals"]),
         "isolation": Interference(
             load_average_before=[0.1], other_processes_before=[], throttled_cores=None, peak_memory_bytes=[1],
             peak_device_memory_bytes=[None],
         ),
     }  # fmt: skip
-    return replace(make_record(), **{**values, **changes})
+    return make_record(**{**values, **changes})
 
 
-def write_study_run(folder: Path, *, accuracies: Sequence[float | None] | None = None, **changes: Any) -> Path:
-    """Write the run folder of `study_record` and return it; `accuracies` are those of validation, an epoch each."""
-    record = study_record(folder.parent, **changes)
-    assert isinstance(record.totals, Totals)
-    seconds = record.totals.training_seconds
-    assert isinstance(seconds, float)
-    assert isinstance(record.config, Config)
-    of_epochs = accuracies if accuracies is not None else [None] * record.config.training.epochs
-    lines = [
-        make_epoch(number, validation_accuracy=accuracy, training_seconds=seconds / len(of_epochs))
-        for number, accuracy in enumerate(of_epochs, start=1)
-    ]
+def write_run(folder: Path, record: RunRecord, lines: Sequence[EpochRecord] | None = None) -> Path:
+    """Write a run folder and return it; without `lines`, those of two epochs."""
     folder.mkdir(parents=True)
-    (folder / RUN_FILE).write_text(json.dumps(asdict(record)))
-    (folder / EPOCHS_FILE).write_text("".join(json.dumps(asdict(line)) + "\n" for line in lines))
+    write_record(folder, record)
+    write_epochs(folder, [make_epoch(1), make_epoch(2)] if lines is None else lines)
+    return folder
+
+
+def write_finished_run(
+    folder: Path,
+    *,
+    accuracies: Sequence[float | None] | None = None,
+    lines: dict[str, Any] | None = None,
+    traces: Sequence[PowerTrace] | None = None,
+    used_gpus: dict[str, list[str]] | None = None,
+    **changes: Any,
+) -> Path:
+    """Write the run folder of a finished run and return it.
+
+    Args:
+        folder: of the run.
+        accuracies: of validation, one for each epoch.
+        lines: fields of each line of epochs.jsonl.
+        traces: of power, which make it a metered run.
+        used_gpus: host -> GPUs, of a metered run.
+        changes: see `finished_record`.
+    """
+    if traces is not None:
+        changes["energy"] = energy_record(traces, used_gpus=used_gpus or {}, interval_seconds=1.0)
+    record = finished_record(folder.parent, **changes)
+    if accuracies is None:
+        accuracies = [None] * (record.config.training.epochs if isinstance(record.config, Config) else 3)
+    shared = {"training_seconds": changes.get("seconds", 100.0) / len(accuracies)} | (lines or {})
+    write_run(
+        folder,
+        record,
+        [
+            make_epoch(number, **({"validation_accuracy": value} | shared))
+            for number, value in enumerate(accuracies, start=1)
+        ],
+    )
+    if traces is not None:
+        write_power(folder / POWER_FILE, traces)
     return folder
 
 
@@ -238,18 +267,12 @@ def write_study(folder: Path, *, seconds: Sequence[float], name: str = "run", **
     for seed, value in enumerate(seconds, start=1):
         accuracy = changes.get("accuracy", 0.9)
         of_run = accuracy[seed - 1] if isinstance(accuracy, list) else accuracy
-        write_study_run(folder / f"{name}-r{seed}", **(changes | {"seed": seed, "seconds": value, "accuracy": of_run}))
+        write_finished_run(
+            folder / f"{name}-r{seed}", **(changes | {"seed": seed, "seconds": value, "accuracy": of_run})
+        )
 
 
 # Metered runs
-
-
-DATA = DataRecord(
-    name="synthetic", training_samples=120, validation_samples=0, test_samples=20, dropped_samples_per_epoch=0,
-    global_batch_size=30, steps_per_epoch=4, image_shape=(8, 8, 1), class_names=["0", "1", "2"], mean=[0.5],
-    standard_deviation=[0.5],
-)  # fmt: skip
-MODEL = ModelRecord(name="mlp", outputs=3, parameters=1000, multiply_adds_per_image=1000)
 
 
 def make_world(*devices: str, hosts: int = 1, **changes: Any) -> World:
@@ -260,51 +283,6 @@ def make_world(*devices: str, hosts: int = 1, **changes: Any) -> World:
         "controller": "mpi", "threads_per_rank": 1, "cores": 8, "oversubscribed": False, "devices": list(devices),
     }  # fmt: skip
     return World(**{**values, **changes})
-
-
-def make_totals(training: float, **changes: Any) -> Totals:
-    """Return totals of two epochs of 4 steps, 10 s of start-up, 4 s of validation and 1 s of test."""
-    values: dict[str, Any] = {
-        "epochs": 2, "steps": 8, "startup_seconds": 10.0, "training_seconds": training, "validation_seconds": 4.0,
-        "test_seconds": 1.0, "images_per_second": 240 / training if training else None, "test_loss": 0.1,
-        "test_accuracy": 0.9,
-    }  # fmt: skip
-    return Totals(**{**values, **changes})
-
-
-def write_made_run(folder: Path, *, training: float = 100.0, seed: int = 1, **changes: Any) -> Path:
-    """Write a finished run of two epochs.
-
-    Args:
-        folder: is made.
-        training: seconds.
-        seed: of the run.
-        changes: `totals` and `epochs` change fields of those, `settings` of the config, `traces` (of power, with
-            `used_gpus`) make it a metered run; the rest are fields of the record.
-    """
-    totals, epochs = changes.pop("totals", {}), changes.pop("epochs", {})
-    settings, traces = changes.pop("settings", {}), changes.pop("traces", None)
-    used_gpus = changes.pop("used_gpus", {})
-    config = config_from_dict({"training": {"epochs": 2, "seed": seed}}, base=make_config(folder.parent))
-    if traces is not None:
-        changes["energy"] = energy_record(traces, used_gpus=used_gpus, interval_seconds=1.0)
-    values: dict[str, Any] = {
-        "config": config_from_dict(settings, base=config),
-        "hashes": Hashes(initial_weights=f"first{seed}", sample_order=f"order{seed}", final_weights="last"),
-        "status": make_status(state="finished", ended_at=now()),
-        "data": DATA,
-        "model": MODEL,
-        "world": make_world("cpu"),
-        "totals": totals if isinstance(totals, NotRecorded) else make_totals(training, **totals),
-    }
-    writer = RunWriter.create(folder, make_record(**{**values, **changes}))
-    for number in (1, 2):
-        lines: dict[str, Any] = {"training_seconds": training / 2, "validation_seconds": 2.0} | epochs
-        writer.add_epoch(make_epoch(number, **lines))
-    writer._ended.set()
-    if traces is not None:
-        write_power(folder / POWER_FILE, traces)
-    return folder
 
 
 def make_trace(phases: dict[str, int], watts: dict[str, dict[str, float]], **changes: Any) -> PowerTrace:
@@ -345,57 +323,12 @@ def make_run(folder: Path, *, epochs: int = 2, state: str = "finished", big: int
 # Runs of both frameworks
 
 
-def make_run_record(
-    *, framework: str = "torch", seed: int = 1, seconds: float = 10.0, accuracy: float = 0.98, ranks: int = 1,
-    name: str = "run", host: str = "node1", **changes: Any,
-) -> RunRecord:  # fmt: skip
-    config = config_from_dict({"training": {"seed": seed, "epochs": 2}, "model": {"model": "cnn"}})
-    example = make_record()
-    environment = replace(
-        example.environment,
-        host=host,
-        command=["train.py", "--epochs", "2", "--model", "cnn", "--seed", str(seed), "--name", name],
-    )
-    values: dict[str, Any] = {
-        "framework": framework,
-        "config": config,
-        "environment": environment,
-        "world": World(
-            size=ranks, local_size=ranks, hosts=[host] * ranks, controller="mpi" if ranks > 1 else "none",
-            threads_per_rank=1, cores=2, oversubscribed=False, devices=["cpu"] * ranks,
-        ),
-        "data": DataRecord(
-            name="mnist", training_samples=600, validation_samples=0, test_samples=100, dropped_samples_per_epoch=0,
-            global_batch_size=60, steps_per_epoch=10, image_shape=(28, 28, 1), class_names=[str(n) for n in range(10)],
-            mean=[0.1], standard_deviation=[0.3],
-        ),
-        "model": ModelRecord(name="cnn", outputs=10, parameters=21840, multiply_adds_per_image=480500),
-        "hashes": Hashes(initial_weights=f"{seed:032x}", sample_order=f"{seed + 100:032x}"),
-        "status": make_status(state="finished", ended_at=now()),
-        "totals": Totals(
-            epochs=2, steps=20, startup_seconds=1.0, training_seconds=seconds, validation_seconds=0.0,
-            test_seconds=0.5, images_per_second=1200 / seconds if seconds else math.inf, test_loss=0.1,
-            test_accuracy=accuracy, first_epoch_seconds=seconds / 2,
-        ),
-    }  # fmt: skip
-    return make_record(**{**values, **changes})
-
-
-def write_run(folder: Path, record: RunRecord, *, epochs: int = 2) -> Path:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    writer = RunWriter.create(folder, replace(record, status=make_status()))
-    for epoch in range(1, epochs + 1):
-        writer.add_epoch(make_epoch(epoch))
-    writer.end("finished")
-    writer.update(status=record.status)
-    return folder
-
-
 def write_both(folder: Path, *, seeds: int = 3) -> Path:
     """Write runs of both frameworks; Keras takes 8 s, PyTorch 10."""
     for seed in range(1, seeds + 1):
         for framework, seconds in (("torch", 10.0), ("keras", 8.0)):
-            name = f"{framework}-{seed}"
-            record = make_run_record(framework=framework, seed=seed, seconds=seconds + seed / 10, name=name)
-            write_run(folder / name, record)
+            write_finished_run(
+                folder / f"{framework}-{seed}", framework=framework, seed=seed, seconds=seconds + seed / 10,
+                settings={"model": {"model": "cnn"}},
+            )  # fmt: skip
     return folder

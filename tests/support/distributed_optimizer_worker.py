@@ -197,7 +197,7 @@ def features() -> None:
 
 
 class Adding(keras.optimizers.Optimizer):
-    """An optimizer of a user's own, which Keras does not know: adds gradients, so that weights tell which came."""
+    """An optimizer of a user's own, which Keras does not know: adds gradients, so that weights show them."""
 
     def __init__(self, learning_rate: Any = 1.0, **settings: Any) -> None:
         super().__init__(learning_rate=learning_rate, **settings)
@@ -253,7 +253,7 @@ def overflow_in_a_pass() -> None:
 
 
 def rebuilt_from_config() -> None:
-    """A distributed optimizer's config tells what the plain one's does, and its class rebuilds a distributed one."""
+    """A distributed optimizer's config equals that of the plain one, and its class rebuilds a distributed one."""
     plain = keras.optimizers.Adam(0.1, clipnorm=0.5)
     distributed = DistributedOptimizer(plain)
     config = distributed.get_config()
@@ -574,7 +574,7 @@ def elastic_state() -> None:
         epoch=10 + hvd.rank(),
     )
     state.sync()
-    history = {"synchronised": now()}
+    history = {"synchronized": now()}
     move(21)
     history["moved"] = now()
     state.restore()
@@ -664,7 +664,7 @@ def main() -> None:
     keras.config.set_floatx("float64")
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    message("not_initialised", lambda: DistributedOptimizer(keras.optimizers.SGD()))
+    message("not_initialized", lambda: DistributedOptimizer(keras.optimizers.SGD()))
     if PART == "alone":
         hvd.init()
         count_calls()

@@ -23,7 +23,7 @@ class MadeNVMLError(Exception):
 
 @dataclass
 class MadeGpu:
-    """What NVML tells of a GPU; a text is the message of an error."""
+    """What NVML reports about a GPU; a text is the message of an error."""
 
     millijoules: int | str = 0
     milliwatts: int | str = 0
@@ -62,10 +62,10 @@ class MadeNvml:
         return _number(handle.milliwatts)
 
 
-def _number(told: int | str) -> int:
-    if isinstance(told, str):
-        raise MadeNVMLError(told)
-    return told
+def _number(reported: int | str) -> int:
+    if isinstance(reported, str):
+        raise MadeNVMLError(reported)
+    return reported
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """A folder like that of the raw files of the thesis, small and with numbers that can be added by hand.
 
 Every epoch of run r (from 0) of a folder trains `seconds + r / 2` seconds, the first 2 seconds more; validation takes
-5.25 seconds. Validation accuracy rises by .005 an epoch to .5.
+5.25 seconds. Validation accuracy rises by 0.005 per epoch to 0.5.
 """
 
 import json
@@ -85,7 +85,7 @@ def make_runs(folder: Path, *, count: int, seconds: float, devices: Any, batch_s
 
 
 def general_text(seconds: list[float]) -> str:
-    """Return General.csv of runs whose epochs but the first train so long; 34.5 s, .75 and .04 on the test samples."""
+    """Return General.csv of runs whose epochs but the first train so long; 34.5 s, 0.75 and 0.04 on the test."""
     rows = [
         f"{run},{EPOCHS * (one + VALIDATION_SECONDS) + 2 + 0.0005},34.5,0.75,0.04" for run, one in enumerate(seconds)
     ]

@@ -1,4 +1,4 @@
-"""PyTorch's update rules, losses and batch normalisation once more, in NumPy float64: the judge of both frameworks.
+"""PyTorch's update rules, losses and batch normalization once more, in NumPy float64: the judge of both frameworks.
 
 Written from the algorithm boxes of https://pytorch.org/docs/stable/optim.html and from
 https://pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html, with nothing in common with the code under test.
@@ -150,9 +150,9 @@ def batch_norm_input_gradient(
     """
     axes = tuple(range(x.ndim - 1))
     scale = 1 / np.sqrt(x.var(axis=axes) + eps)
-    normalised = (x - x.mean(axis=axes)) * scale
-    centred = output_gradient - output_gradient.mean(axis=axes)
-    return gamma * scale * (centred - normalised * (output_gradient * normalised).mean(axis=axes))
+    normalized = (x - x.mean(axis=axes)) * scale
+    centered = output_gradient - output_gradient.mean(axis=axes)
+    return gamma * scale * (centered - normalized * (output_gradient * normalized).mean(axis=axes))
 
 
 def batch_norm_inference(
@@ -164,5 +164,5 @@ def batch_norm_inference(
     running_variance: np.ndarray,
     eps: float,
 ) -> np.ndarray:
-    """Inference mode: x (..., channels) normalised by the running statistics (channels,)."""
+    """Inference mode: x (..., channels) normalized by the running statistics (channels,)."""
     return (x - running_mean) / np.sqrt(running_variance + eps) * gamma + beta

@@ -1,4 +1,4 @@
-"""The cases on which update rules and batch normalisation are compared: settings and data, in NumPy."""
+"""The cases on which update rules and batch normalization are compared: settings and data, in NumPy."""
 
 import dataclasses
 from typing import Any
@@ -65,7 +65,7 @@ DTYPES = ("float64", "float32")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Minimise the sum of `curvature / 2 * w^2 - push * w`, where `push` changes from step to step.
+    """Minimize the sum of `curvature / 2 * w^2 - push * w`, where `push` changes from step to step.
 
     Attributes:
         start: first values of each parameter.

@@ -4,11 +4,11 @@
     python tests/support/slow_link.py runs/slow-link --repeats 1 --links 20/50   over one link of 20 Mbit/s and 50 ms
 
 Each rank has a host of its own (`two_hosts.py`). The model assumes a ring whose passes each take one latency: Open MPI
-runs that if it is told to (`RING`). Runs that are there already are not run again. What is to be expected:
+runs that if asked to (`RING`). Runs that are there already are not run again. What is to be expected:
 
 - a bare ring (`ring_worker.py`): both are found, the bandwidth 5 % low, as packets hold more than gradients;
 - the all-reduces of training, by Horovod's timeline: the bandwidth is found. The latency is where it makes up much of
-  their time; rank 0 may begin a latency before the last rank does, and Gloo takes two a pass, as receivers tell first
+  their time; rank 0 may begin a latency before the last rank does, and Gloo takes two a pass, as receivers report first
   that they are ready;
 - training times: every update also waits until all ranks have agreed that its gradients are there, in two of Horovod's
   cycles. With MPI that takes some 5 latencies on any number of ranks; the model has no term for it, and up to 4 ranks
@@ -134,7 +134,7 @@ def fit_of_exchange(runs: pd.DataFrame) -> Found:
 
 
 def exchange_seconds(folder: Path) -> float:
-    """Return the seconds in which gradients were summed, by a run's timeline, which tells of each tensor of a sum."""
+    """Return the seconds in which gradients were summed, by a run's timeline, which lists each tensor of a sum."""
     text = (folder / TIMELINE_FILE).read_text().rstrip().rstrip(",")
     events = json.loads(text if text.endswith("]") else f"{text}]")
     began: dict[int, int] = {}

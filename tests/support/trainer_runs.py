@@ -18,7 +18,7 @@ from rule_workers import TESTS, environment
 ROOT = TESTS.parents[1]
 BIN = Path(sys.executable).parent
 HANG_SECONDS = 400  # bound for a whole start, on a machine that has much else to do
-END_SECONDS = 60  # bound for the end of a program that has been told to end
+END_SECONDS = 60  # bound for the end of a program after a signal to end
 
 
 def launcher_command(launcher: str) -> list[str]:

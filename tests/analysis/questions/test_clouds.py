@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_trace, make_world, write_made_run
+from builders import make_trace, make_world, write_finished_run
 
 from analysis.__main__ import main
 from analysis.output.finding import Finding
@@ -28,7 +28,7 @@ FOUR_GPUS = make_world(*(f"cuda:{number}" for number in range(4)))
 def write_site(folder: Path, site: str, times: Sequence[float], **changes: Any) -> None:
     """Write timed runs of seeds 1, 2 ... on a site."""
     for seed, seconds in enumerate(times, start=1):
-        write_made_run(folder / f"{site}-{seed}", site=site, training=seconds, seed=seed, **changes)
+        write_finished_run(folder / f"{site}-{seed}", site=site, seconds=seconds, seed=seed, **changes)
 
 
 def table_of(found: Finding, title: str) -> list[dict[str, Any]]:
@@ -65,14 +65,15 @@ def test_times_and_accuracies_against_the_base(tmp_path: Path) -> None:
 
 
 def test_costs_to_the_cent(tmp_path: Path) -> None:
-    write_site(tmp_path, "aws-p3-8xlarge", [3585.0], world=FOUR_GPUS, epochs={"validation_accuracy": 0.9})
-    write_site(tmp_path, "cte-power", [3585.0], world=FOUR_GPUS, epochs={"validation_accuracy": 0.9})
+    lines = {"validation_accuracy": 0.9, "validation_seconds": 2.0}
+    write_site(tmp_path, "aws-p3-8xlarge", [3585.0], world=FOUR_GPUS, lines=lines)
+    write_site(tmp_path, "cte-power", [3585.0], world=FOUR_GPUS, lines=lines)
     found = find(load_runs([tmp_path]), target=0.9)
     rented, owned = table_of(found, "Costs")
     # 10 s of start-up, 3585 of training, 4 of validation, 1 of test: per hour at $12.24.
     assert (rented["nodes"], rented["s paid"], rented["$ per run"]) == (1, 3600, pytest.approx(12.24))
-    assert rented["$ per epoch"] == pytest.approx((3585 + 4) / 2 / 3600 * 12.24)
-    assert rented["$ to 90 %"] == pytest.approx((3585 / 2 + 2) / 3600 * 12.24)  # reached in the first epoch
+    assert rented["$ per epoch"] == pytest.approx((3585 + 4) / 3 / 3600 * 12.24)
+    assert rented["$ to 90 %"] == pytest.approx((3585 / 3 + 2) / 3600 * 12.24)  # reached in the first epoch
     assert (rented["reached by"], owned["reached by"]) == ("1 of 1", "1 of 1")
     assert (owned["$ per hour"], owned["$ per run"], owned["$ per epoch"]) == (None, "owned: no price per hour", None)
     assert "only aws-p3-8xlarge has a price: a run costs $12.2400 (n = 1)" in found.answer
@@ -91,7 +92,7 @@ def test_costs_to_the_cent(tmp_path: Path) -> None:
     ],
 )
 def test_nodes_that_are_paid(tmp_path: Path, site: str, world: Any, nodes: int | None) -> None:
-    write_made_run(tmp_path / "run", site=site, world=world)
+    write_finished_run(tmp_path / "run", site=site, world=world)
     (run,) = runs_in(load_runs([tmp_path]).runs)
     assert Pricing(sites=SITES).nodes(run) == nodes
 
@@ -216,7 +217,7 @@ def test_energy_of_metered_runs(tmp_path: Path) -> None:
     for site, watts in (("cte-power", 100.0), ("aws-p3-8xlarge", 50.0)):
         write_site(tmp_path, site, [100.0])
         trace = make_trace(phases, {"cpu0": dict.fromkeys(phases, watts)})
-        write_made_run(tmp_path / f"{site}-metered", site=site, seed=2, traces=[trace])
+        write_finished_run(tmp_path / f"{site}-metered", site=site, seed=2, traces=[trace])
     found = find(load_runs([tmp_path]))
     other, base = table_of(found, "Energy by site")
     assert (base["J"], base["EDP, J s"], base["J / cte-power"]) == (1600, 16 * 1600, 1)
@@ -229,7 +230,7 @@ def test_energy_of_metered_runs(tmp_path: Path) -> None:
 def test_no_joules_at_all_are_no_trouble(tmp_path: Path) -> None:
     for site, watts in (("cte-power", 0.0), ("aws-p3-8xlarge", 50.0)):
         trace = make_trace({"training": 10}, {"cpu0": {"training": watts}})
-        write_made_run(tmp_path / f"{site}-metered", site=site, traces=[trace])
+        write_finished_run(tmp_path / f"{site}-metered", site=site, traces=[trace])
     base, other = (row["J / cte-power"] for row in reversed(table_of(find(load_runs([tmp_path])), "Energy by site")))
     assert base is None and other is None
 
@@ -237,7 +238,7 @@ def test_no_joules_at_all_are_no_trouble(tmp_path: Path) -> None:
 def test_a_processor_and_a_gpu_have_separate_bases(tmp_path: Path) -> None:
     for site, factor in (("cte-power", 1), ("aws-p3-8xlarge", 2)):
         write_site(tmp_path / "gpu", site, [10.0 * factor, 11.0 * factor], world=make_world("cuda:0"))
-        write_site(tmp_path / "cpu", site, [300.0 * factor, 310.0 * factor])
+        write_site(tmp_path / "cpu", site, [300.0 * factor, 310.0 * factor], world=make_world("cpu"))
     found = find(load_runs([tmp_path]))
     ratios = {row["site"]: row["time / cte-power"] for row in table_of(found, "Times and accuracies")}
     assert ratios == {
@@ -326,7 +327,7 @@ def test_plots_show_every_run(tmp_path: Path) -> None:
 
 def test_machines_of_one_site_are_distinguished(tmp_path: Path) -> None:
     write_site(tmp_path / "gpu", "cte-power", [10.0, 11.0], world=make_world("cuda:0"))
-    write_site(tmp_path / "cpu", "cte-power", [300.0, 310.0])
+    write_site(tmp_path / "cpu", "cte-power", [300.0, 310.0], world=make_world("cpu"))
     (plot,) = find(load_runs([tmp_path])).plots
     (legend,) = plot.figure.legends
     assert {text.get_text() for text in legend.get_texts()} == {"cte-power, cpu", "cte-power, gpu"}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_status, make_trace, make_world, write_made_run
+from builders import make_status, make_trace, make_world, write_finished_run
 
 from analysis.__main__ import main
 from analysis.questions.compare import differing_leaves, find
@@ -21,8 +21,8 @@ def shown_by(capsys: pytest.CaptureFixture[str], *folders: Path) -> dict[str, An
 
 
 def test_the_same_experiment_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = write_made_run(tmp_path / "first", training=100.0)
-    second = write_made_run(tmp_path / "second", training=80.0, framework="keras", totals={"test_accuracy": 0.925})
+    first = write_finished_run(tmp_path / "first", seconds=100.0)
+    second = write_finished_run(tmp_path / "second", seconds=80.0, framework="keras", totals={"test_accuracy": 0.925})
     found = shown_by(capsys, first, second)
     assert found["answer"] == (
         "The two runs are the same experiment: first weights, order of the samples and settings are the same. The "
@@ -34,28 +34,28 @@ def test_the_same_experiment_twice(tmp_path: Path, capsys: pytest.CaptureFixture
     assert [(row["what"], row["first"], row["second"], row[""]) for row in differences] == [
         ("first weights", "first1", "first1", "same"),
         ("order of the samples", "order1", "order1", "same"),
-        ("final weights", "last", "last", "same"),
+        ("final weights", "last1", "last1", "same"),
         ("framework", "torch", "keras", "differs"),
     ]
     rows = {row["result"]: list(row.values())[1:] for row in results}
     assert rows["training, s"] == [100.0, 80.0, pytest.approx(0.8), None]
     assert rows["training + validation + test, s"] == [105.0, 85.0, pytest.approx(85 / 105), None]
-    assert rows["images/s"] == [pytest.approx(2.4), 3.0, pytest.approx(1.25), None]
+    assert rows["images/s"] == [pytest.approx(3.6), 4.5, pytest.approx(1.25), None]
     assert rows["test accuracy, %"] == [90, pytest.approx(92.5), None, pytest.approx(2.5)]
-    assert rows["epochs"] == [2, 2, None, 0]
+    assert rows["epochs"] == [3, 3, None, 0]
     assert "energy, J" not in rows and "waiting for data, s (part of training)" not in rows
     assert main(["compare", str(first), str(second), "--strict"]) == 0
 
 
 def test_all_that_differs_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = write_made_run(tmp_path / "first")
+    first = write_finished_run(tmp_path / "first")
     environment = next(runs_in(load_runs([first]).runs)).record.environment
     assert not isinstance(environment, NotRecorded)
     changed = vars(environment) | {
         "processor": "other", "packages": {"torch": "2.5"}, "source_revision": "abc",
         "variables": {"OMP_NUM_THREADS": "2", "OMPI_MCA_orte_hnp_uri": "7.0"}, "command": ["train.py"],
     }  # fmt: skip
-    second = write_made_run(
+    second = write_finished_run(
         tmp_path / "second", seed=2, site="cte-power", environment=type(environment)(**changed),
         settings={"optimizer": {"momentum": 0.5}}, world=make_world("cuda:0", "cuda:1", controller="gloo"),
     )  # fmt: skip
@@ -64,7 +64,7 @@ def test_all_that_differs_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture
     assert rows["settings", "optimizer.momentum"] == ("0.9", "0.5")
     assert rows["settings", "training.seed"] == ("1", "2")
     assert rows["site", "site"] == ("local", "cte-power")
-    assert rows["ranks", "controller"] == ("mpi", "gloo")
+    assert rows["ranks", "controller"] == ("none", "gloo")
     assert rows["ranks", "devices"] == ("cpu", "cuda:0 cuda:1")
     assert rows["machine", "processor"] == ("example", "other")
     assert rows["versions", "packages.torch"] == ("absent", "2.5")
@@ -80,9 +80,9 @@ def test_all_that_differs_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_what_one_did_not_record_is_one_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = write_made_run(tmp_path / "first")
+    first = write_finished_run(tmp_path / "first")
     lost = NotRecorded("lost")
-    second = write_made_run(tmp_path / "second", config=lost, hashes=lost, origin="imported", status=lost)
+    second = write_finished_run(tmp_path / "second", config=lost, hashes=lost, origin="imported", status=lost)
     rows = shown_by(capsys, first, second)["tables"][0]["rows"]
     assert [row[""] for row in rows if row["subject"] == "weights and order"] == ["not known"] * 3
     assert [(row["first"], row["second"]) for row in rows if row["subject"] == "settings"] == [
@@ -108,7 +108,7 @@ def test_metered_runs_show_energy_and_no_comparable_time(tmp_path: Path, capsys:
     phases = {"training": 10, "test": 2}
     for name, watts in (("first", 10.0), ("second", 25.0)):
         trace = make_trace(phases, {"cpu0": dict.fromkeys(phases, watts)})
-        write_made_run(tmp_path / name, traces=[trace], settings={"energy": {"energy": True}})
+        write_finished_run(tmp_path / name, traces=[trace], settings={"energy": {"energy": True}})
     found = shown_by(capsys, tmp_path / "first", tmp_path / "second")
     rows = {row["result"]: list(row.values())[1:] for row in found["tables"][1]["rows"]}
     assert rows["energy, J"] == [120, 300, 2.5, None]
@@ -119,7 +119,7 @@ def test_metered_runs_show_energy_and_no_comparable_time(tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"training": 0.0}, "Their times cannot be compared: one is not known, or 0."),
+        ({"seconds": 0.0}, "Their times cannot be compared: one is not known, or 0."),
         ({"totals": {"test_accuracy": float("nan")}}, "times the 100.00 s of the first."),
         ({"totals": NotRecorded("lost")}, "Their times cannot be compared"),
         ({"status": make_status(state="failed", ended_at=now())}, "is failed, not finished"),
@@ -132,23 +132,23 @@ def test_metered_runs_show_energy_and_no_comparable_time(tmp_path: Path, capsys:
 def test_what_is_missing_or_wrong_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], words: str
 ) -> None:
-    second = write_made_run(tmp_path / "second", **changes)
-    assert words in shown_by(capsys, write_made_run(tmp_path / "first"), second)["answer"]
+    second = write_finished_run(tmp_path / "second", **changes)
+    assert words in shown_by(capsys, write_finished_run(tmp_path / "first"), second)["answer"]
 
 
 def test_the_plot_has_both_runs(tmp_path: Path) -> None:
-    folders = [write_made_run(tmp_path / name) for name in ("first", "second")]
+    folders = [write_finished_run(tmp_path / name) for name in ("first", "second")]
     (plot,) = find(load_runs(folders)).plots
     loss, accuracy = plot.figure.axes
-    assert [line.get_ydata().tolist() for line in loss.lines] == [[1.0, 0.5]] * 2
-    assert [line.get_ydata().tolist() for line in accuracy.lines] == [[50.0, 50.0]] * 2
+    assert [line.get_ydata().tolist() for line in loss.lines] == [[1.0, 0.5, 1 / 3]] * 2
+    assert [line.get_ydata().tolist() for line in accuracy.lines] == [[50.0, 50.0, 50.0]] * 2
     assert accuracy.get_ylabel() == "training accuracy, %"
     assert len({line.get_linestyle() for line in loss.lines}) == 2  # of one framework, and distinguishable
-    assert len(plot.data.rows) == 8
+    assert len(plot.data.rows) == 12
 
 
 def test_without_epochs_there_is_no_plot_but_a_note(tmp_path: Path) -> None:
-    folders = [write_made_run(tmp_path / name) for name in ("first", "second")]
+    folders = [write_finished_run(tmp_path / name) for name in ("first", "second")]
     for folder in folders:
         (folder / "epochs.jsonl").write_text("")
     found = find(load_runs(folders))
@@ -156,7 +156,7 @@ def test_without_epochs_there_is_no_plot_but_a_note(tmp_path: Path) -> None:
 
 
 def test_other_than_two_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second, third = (write_made_run(tmp_path / name) for name in ("first", "second", "third"))
+    first, second, third = (write_finished_run(tmp_path / name) for name in ("first", "second", "third"))
     assert main(["compare", str(first), str(second), str(third)]) == 2
     assert "two runs are compared. Received: 3 that can be read. Name two runs" in capsys.readouterr().err
     assert main(["compare", str(first), str(first)]) == 2
@@ -170,6 +170,6 @@ def test_other_than_two_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_published_result_can_be_compared_with_a_run(tmp_path: Path) -> None:
     published = [run for run in published_runs(["pydtnn"]) if run.folder.name == "pydtnn-mnist"]
-    found = find(load_runs([write_made_run(tmp_path / "first")], added=published))
+    found = find(load_runs([write_finished_run(tmp_path / "first")], added=published))
     assert "pydtnn-mnist (published) has no hashes" in found.answer
     assert any(table.title.startswith("Results") and table.rows for table in found.tables)

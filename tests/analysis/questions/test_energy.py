@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import make_trace, make_world, write_made_run
+from builders import make_trace, make_world, write_finished_run
 from PIL import Image
 
 from analysis.__main__ import main
@@ -38,11 +38,11 @@ def two_gpus() -> PowerTrace:
 def write_runs(folder: Path) -> None:
     for seed in (1, 2):
         traces = {"one": one_gpu(), "two": two_gpus()}
-        write_made_run(
+        write_finished_run(
             folder / f"one-{seed}", seed=seed, traces=[traces["one"]], used_gpus={"node0": ["gpu0"]},
             world=make_world("cuda:0"),
         )  # fmt: skip
-        write_made_run(
+        write_finished_run(
             folder / f"two-{seed}", seed=seed, traces=[traces["two"]], used_gpus={"node0": ["gpu0", "gpu1"]},
             world=make_world("cuda:0", "cuda:1"),
         )  # fmt: skip
@@ -72,39 +72,39 @@ def test_energies_and_products_by_hand(tmp_path: Path) -> None:
     assert two["EDP / base, all"] == pytest.approx(8 * 1620 / (16 * 2136))
     assert two["ED2P / base, used"] == pytest.approx(8**2 * 1620 / (16**2 * 1880))
     assert "takes 1,880 J per run (n = 2, 1,880 to 1,880)" in found.answer
-    assert "The lowest EDP is that of PyTorch, mlp, synthetic, np 2 (0.4309 times the base, n = 2)" in found.answer
+    assert "The lowest EDP is that of PyTorch, cnn, mnist, np 2 (0.4309 times the base, n = 2)" in found.answer
     assert found.flags == []
 
 
 def test_energy_by_device_and_phase(tmp_path: Path) -> None:
     write_runs(tmp_path)
     rows = {(row["cell"], row["device"]): row for row in rows_of(find(load_runs([tmp_path])), 2)}
-    gpu = rows["PyTorch, mlp, synthetic, np 1", "gpu0"]
+    gpu = rows["PyTorch, cnn, mnist, np 1", "gpu0"]
     phases = ("startup", "idle_before", "training", "validation", "test", "idle_after")
     assert [gpu[f"{phase}, J"] for phase in phases] == [60, 30, 1000, 240, 120, 34]
     assert (gpu["how"], gpu["used"], gpu["at rest before, W"], gpu["at rest after, W"]) == ("integral", "yes", 15, 17)
-    assert rows["PyTorch, mlp, synthetic, np 1", "gpu1"]["used"] == "no"
-    assert rows["PyTorch, mlp, synthetic, np 2", "gpu1"]["used"] == "yes"
+    assert rows["PyTorch, cnn, mnist, np 1", "gpu1"]["used"] == "no"
+    assert rows["PyTorch, cnn, mnist, np 2", "gpu1"]["used"] == "yes"
 
 
 def test_what_was_not_measured_is_reported_and_not_compared(tmp_path: Path) -> None:
     write_runs(tmp_path)
     trace = make_trace(PHASES, {"gpu0": GPU}, not_measured={"cpu0": "Permission denied"})
-    write_made_run(
+    write_finished_run(
         tmp_path / "four", traces=[trace], used_gpus={"node0": ["gpu0"]}, world=make_world(*["cuda:0"] * 4)
     )  # fmt: skip
-    write_made_run(tmp_path / "unknown", energy=NotRecorded("lost"), seed=7)
+    write_finished_run(tmp_path / "unknown", energy=NotRecorded("lost"), seed=7)
     found = find(load_runs([tmp_path]), base="np 1")
     assert "cpu0 not measured: Permission denied (1 run)" in found.notes
     assert "energy not recorded: lost (1 run)" in found.notes
     (flag,) = found.flags
-    assert "np 4 counts all used devices but cpu, the base PyTorch, mlp, synthetic, np 1 all used devices" in flag
+    assert "np 4 counts all used devices but cpu, the base PyTorch, cnn, mnist, np 1 all used devices" in flag
 
 
 def test_power_is_drawn_of_the_median_run_with_two_epochs_enlarged(tmp_path: Path) -> None:
     for seed, factor in ((1, 3.0), (2, 1.0), (3, 2.0)):
         cpu = {phase: factor * watts for phase, watts in CPU.items()}
-        write_made_run(tmp_path / f"r{seed}", seed=seed, traces=[make_trace(PHASES, {"cpu0": cpu})])
+        write_finished_run(tmp_path / f"r{seed}", seed=seed, traces=[make_trace(PHASES, {"cpu0": cpu})])
     found = find(load_runs([tmp_path]))
     power, devices = found.plots
     assert "r3, the run of median energy, n = 3" in power.data.title
@@ -160,7 +160,7 @@ def test_a_long_trace_is_drawn_by_means_and_enlarged_by_samples() -> None:
 
 
 def test_a_damaged_trace_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_made_run(tmp_path / "r1", traces=[make_trace(PHASES, {"cpu0": CPU})])
+    write_finished_run(tmp_path / "r1", traces=[make_trace(PHASES, {"cpu0": CPU})])
     (tmp_path / "r1" / "power.csv").write_text("seconds\n1\n")
     assert main(["energy", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
@@ -171,12 +171,12 @@ def test_a_damaged_trace_is_named_and_left_out(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_without_metered_runs_the_answer_is_how_to_meter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_made_run(tmp_path / "r1")
+    write_finished_run(tmp_path / "r1")
     assert main(["energy", str(tmp_path), "--format", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["tables"] == [] and shown["answer"].startswith("None of these runs measured energy")
     trace = make_trace(PHASES, {}, not_measured={"cpu0": "no counter"})
-    write_made_run(tmp_path / "r2", traces=[trace])
+    write_finished_run(tmp_path / "r2", traces=[trace])
     assert main(["energy", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "No device could be measured in any of 1 metered runs" in shown
@@ -185,7 +185,7 @@ def test_without_metered_runs_the_answer_is_how_to_meter(tmp_path: Path, capsys:
 
 @pytest.mark.parametrize(
     ("base", "words"),
-    [("np 8", "no cell with metered runs has such a name. Received: --base np 8"), ("mlp", "several cells have such")],
+    [("np 8", "no cell with metered runs has such a name. Received: --base np 8"), ("cnn", "several cells have such")],
 )
 def test_a_base_that_is_none_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str, words: str
@@ -193,13 +193,13 @@ def test_a_base_that_is_none_is_one_line(
     write_runs(tmp_path)
     assert main(["energy", str(tmp_path), "--base", base]) == 2
     error = capsys.readouterr().err.splitlines()
-    assert len(error) == 1 and words in error[0] and "PyTorch, mlp, synthetic, np 2" in error[0]
+    assert len(error) == 1 and words in error[0] and "PyTorch, cnn, mnist, np 2" in error[0]
 
 
 def test_many_devices_are_drawn_by_kind(tmp_path: Path) -> None:
     gpus = {f"gpu{number}": GPU for number in range(8)}
     trace = make_trace(PHASES, {"cpu0": CPU} | gpus)
-    write_made_run(tmp_path / "r1", traces=[trace], used_gpus={"node0": ["gpu0", "gpu1"]})
+    write_finished_run(tmp_path / "r1", traces=[trace], used_gpus={"node0": ["gpu0", "gpu1"]})
     *_, devices = find(load_runs([tmp_path])).plots
     parts = {row[1]: row[3] for row in devices.data.rows if row[2] == "J"}
     assert parts == {"cpu": 520, "gpu": 2 * 1360, "gpu, idle": 6 * 1360}

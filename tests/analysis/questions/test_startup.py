@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_environment, make_trace, make_world, write_made_run
+from builders import make_environment, make_trace, make_world, write_finished_run
 
 from analysis.__main__ import main
 from analysis.output.finding import Finding
@@ -27,12 +27,12 @@ def world(launcher: str | None = "horovodrun", *, hosts: int = 1, **changes: Any
 
 
 def write_way(folder: Path, site: str, times: Sequence[float], *, ranks: World, **changes: Any) -> None:
-    """Write runs of seeds 1, 2 ...: 10 s of start-up and what `totals` says, .25 s more of launch for each seed."""
+    """Write runs of seeds 1, 2 ...: 10 s of start-up and what `totals` says, 0.25 s more of launch per seed."""
     totals = changes.pop("totals", {})
     for seed, seconds in enumerate(times, start=1):
         launch = totals.get("launch_seconds")
         of_run = totals | ({"launch_seconds": launch + seed / 4} if isinstance(launch, float) else {})
-        write_made_run(folder / f"{site}-{seed}", site=site, training=seconds, seed=seed, world=ranks, totals=of_run,
+        write_finished_run(folder / f"{site}-{seed}", site=site, seconds=seconds, seed=seed, world=ranks, totals=of_run,
                        **changes)  # fmt: skip
 
 
@@ -119,9 +119,11 @@ def test_what_disturbs_times_is_left_out_and_what_is_not_known_too(tmp_path: Pat
     known = {"launch_seconds": 4.0}
     write_way(tmp_path, "local", [10.0, 11.0], ranks=world(), totals=known)
     trace = make_trace({"training": 10}, {"cpu0": {"training": 50.0}})
-    write_made_run(tmp_path / "metered", world=world(), totals={"launch_seconds": 99.0}, seed=3, traces=[trace])
-    write_made_run(tmp_path / "clocks", world=world(), totals={"launch_seconds": NotRecorded("clocks differ")}, seed=4)
-    write_made_run(tmp_path / "unknown", world=NotRecorded("lost"), totals=known, seed=5)
+    write_finished_run(tmp_path / "metered", world=world(), totals={"launch_seconds": 99.0}, seed=3, traces=[trace])
+    write_finished_run(
+        tmp_path / "clocks", world=world(), totals={"launch_seconds": NotRecorded("clocks differ")}, seed=4
+    )
+    write_finished_run(tmp_path / "unknown", world=NotRecorded("lost"), totals=known, seed=5)
     queue = {**known, "queue_seconds": NotRecorded("not reported")}
     write_way(tmp_path, "slurm", [10.0], ranks=world("srun"), totals=queue)
     rows = starts_of(find(load_runs([tmp_path])))
@@ -149,7 +151,7 @@ def test_launch_methods_on_one_site_are_distinguished(tmp_path: Path, capsys: py
     for framework in ("keras", "torch"):
         for launcher, ranks in (("horovodrun", 2), ("mpirun", 2), ("none", 1)):
             one = make_world(*["cpu"] * ranks, launcher=launcher, controller="mpi" if ranks == 2 else "none")
-            write_made_run(tmp_path / f"{framework}-{launcher}", framework=framework, world=one,
+            write_finished_run(tmp_path / f"{framework}-{launcher}", framework=framework, world=one,
                            totals={"launch_seconds": 4.0})  # fmt: skip
     assert main(["clouds", str(tmp_path), "--plots", str(tmp_path / "plots")]) == 0
     shown = capsys.readouterr().out
@@ -187,9 +189,9 @@ def many_sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
         where: dict[str, Any] = {"site": name, "framework": framework}
         for size, seed in ((1, 1), (2, 1), (2, 2)):
             ranks = make_world(*["cpu"] * size, launcher="srun")
-            write_made_run(folder / "runs" / f"{name}-{framework}-{size}-{seed}", seed=seed, world=ranks,
-                           training=100.0 / size + seed, totals={"launch_seconds": 1.0}, **where)  # fmt: skip
-        write_made_run(folder / "runs" / f"{name}-{framework}-metered", world=ranks, traces=[trace], **where)
+            write_finished_run(folder / "runs" / f"{name}-{framework}-{size}-{seed}", seed=seed, world=ranks,
+                           seconds=100.0 / size + seed, totals={"launch_seconds": 1.0}, **where)  # fmt: skip
+        write_finished_run(folder / "runs" / f"{name}-{framework}-metered", world=ranks, traces=[trace], **where)
     return folder
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import write_study, write_study_run
+from builders import write_finished_run, write_study
 
 from analysis.__main__ import main
 from analysis.questions.times import epoch_curves, find, plot_epochs, side_by_side, total_of
@@ -23,22 +23,22 @@ def found(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def test_mean_epoch_test_and_total_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Three epochs of 6, 9 and 12 s in all, test .25 s: the median run has epochs of 3 s and takes 9.25 s."""
+    """Three epochs of 6, 9 and 12 s in all, test 1 s: the median run has epochs of 3 s and takes 10 s."""
     write_study(tmp_path, seconds=[6.0, 12.0, 9.0])
     (row,) = found(tmp_path, capsys)["tables"][0]["rows"]
     assert row["n"] == 3
     assert row["mean epoch, s"] == pytest.approx(3.0)
-    assert row["test, s"] == 0.25
-    assert row["total, s"] == pytest.approx(9.25)
-    assert (row["min"], row["max"]) == (pytest.approx(6.25), pytest.approx(12.25))
+    assert row["test, s"] == 1.0
+    assert row["total, s"] == pytest.approx(10.0)
+    assert (row["min"], row["max"]) == (pytest.approx(7.0), pytest.approx(13.0))
     assert row["range of epochs, s"] == 0.0, "the epochs of a made run are alike"
     assert row["95 % interval"] is None, "three runs have none"
 
 
 def test_total_leaves_validation_and_a_missing_test_out(tmp_path: Path) -> None:
-    write_study_run(tmp_path / "a", seconds=6.0)
-    write_study_run(tmp_path / "b", seconds=6.0, totals={"test_seconds": math.nan}, seed=2)
-    assert [total_of(run) for run in runs_in(load_runs([tmp_path]).runs)] == [6.25, 6.0]
+    write_finished_run(tmp_path / "a", seconds=6.0)
+    write_finished_run(tmp_path / "b", seconds=6.0, totals={"test_seconds": math.nan}, seed=2)
+    assert [total_of(run) for run in runs_in(load_runs([tmp_path]).runs)] == [7.0, 6.0]
 
 
 def devices(kind: str, size: int = 1) -> dict[str, Any]:
@@ -46,11 +46,11 @@ def devices(kind: str, size: int = 1) -> dict[str, Any]:
 
 
 def test_cpu_against_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Five times in epochs; (30 + .25) / (6 + .25) = 4.84 in all; the tests take the same."""
+    """Five times in epochs; (30 + 1) / (6 + 1) = 4.43 in all; the tests take the same."""
     write_study(tmp_path, name="gpu", seconds=[6.0] * 2, world=devices("cuda:0"))
     write_study(tmp_path, name="cpu", seconds=[30.0] * 2, world=devices("cpu"))
     answer = found(tmp_path, capsys)["answer"]
-    assert "median time / that on GPU: mean epoch 5.00, test 1.00, total 4.84 (n = 2 and 2)" in answer
+    assert "median time / that on GPU: mean epoch 5.00, test 1.00, total 4.43 (n = 2 and 2)" in answer
     cells = side_by_side(cells_of(load_runs([tmp_path]).runs))
     assert [cell.first.device for cell in cells] == ["cpu", "gpu"]
 
@@ -84,7 +84,7 @@ def test_far_apart_is_logarithmic(tmp_path: Path) -> None:
 
 def test_one_run_and_many_cells_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for np_ in range(1, 15):
-        write_study_run(tmp_path / "runs" / f"np{np_}", np=np_)
+        write_finished_run(tmp_path / "runs" / f"np{np_}", np=np_)
     assert main(["times", str(tmp_path / "runs"), "--plots", str(tmp_path / "plots")]) == 0
     printed = capsys.readouterr().out
     assert "epoch times are drawn for the first 12 of 14 cells" in printed
@@ -99,7 +99,7 @@ def test_runs_without_times(tmp_path: Path, seconds: float, capsys: pytest.Captu
 
 
 def test_one_epoch_has_one_tick(tmp_path: Path) -> None:
-    write_study_run(tmp_path / "a", settings={"training": {"epochs": 1}})
+    write_finished_run(tmp_path / "a", settings={"training": {"epochs": 1}})
     selection = load_runs([tmp_path])
     cells = cells_of(selection.runs)
     plot = plot_epochs([(cell, curves) for cell in cells if (curves := epoch_curves(cell, selection.epochs))])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from analysis_builders import EVIL, found
 from browser import Browser, started_browser
-from builders import make_run_record, write_both, write_run
+from builders import finished_record, write_both, write_run
 from matplotlib.figure import Figure
 
 from analysis.__main__ import main
@@ -32,7 +32,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of runs of both frameworks, with names that would break a page that does not escape them."""
     folder = tmp_path_factory.mktemp("report")
     runs = write_both(folder / "runs", seeds=6)
-    write_run(runs / "<img src=x onerror=alert(1)>", make_run_record(ranks=2, site=EVIL, host=EVIL, seed=9))
+    write_run(runs / "<img src=x onerror=alert(1)>", finished_record(np=2, site=EVIL, host=EVIL, seed=9))
     assert main(["report", str(runs), "-o", str(folder / "report.html"), "--title", EVIL]) == 0
     return folder / "report.html"
 
@@ -174,12 +174,12 @@ def test_pictures_of_pixels_are_there_too(browser: Browser, tmp_path: Path) -> N
     assert browser.errors == [] and browser.value("document.images[0].naturalWidth") == 640
 
 
-def test_dark_and_printed_pages_keep_their_colours_apart(browser: Browser, report: Path) -> None:
+def test_dark_and_printed_pages_keep_their_colors_apart(browser: Browser, report: Path) -> None:
     browser.open(report.as_uri(), width=1400)
-    colours = "['body', '.picture'].map(one => getComputedStyle(document.querySelector(one)).backgroundColor)"
+    colors = "['body', '.picture'].map(one => getComputedStyle(document.querySelector(one)).backgroundColor)"
     try:
         browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-        assert browser.value(colours) == ["rgb(22, 24, 27)", "rgb(255, 255, 255)"]
+        assert browser.value(colors) == ["rgb(22, 24, 27)", "rgb(255, 255, 255)"]
         browser.call("Emulation.setEmulatedMedia", media="print")
         assert browser.value("getComputedStyle(document.querySelector('nav')).display") == "none"
         assert browser.value("getComputedStyle(document.querySelector('details')).display") == "none"

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import make_run_record, write_both, write_run
+from builders import make_environment, write_both, write_finished_run
 
 from analysis.__main__ import main
 from analysis.results import command
@@ -73,7 +73,10 @@ def words_of(value: object) -> list[str]:
 def test_added_runs_keep_their_numbers_and_lose_host_and_paths(tmp_path: Path) -> None:
     runs = write_both(tmp_path / "results", seeds=2)
     (runs / "torch-1" / "weights.safetensors").write_bytes(b"large")
-    write_run(runs / "hosts", make_run_record(host="gpu17.example.org", ranks=2, name="/home/somebody/run"))
+    environment = make_environment(
+        host="gpu17.example.org", command=["train.py", "--runs-folder", "/home/somebody/runs"]
+    )
+    write_finished_run(runs / "hosts", np=2, host="gpu17.example.org", environment=environment)
     assert add_data(runs, data=tmp_path / "data") == 5
     added = tmp_path / "data" / "results"
     assert {file.name for file in added.rglob("*") if file.is_file()} == {RUN_FILE, EPOCHS_FILE}

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from builders import study_record, write_study_run
+from builders import finished_record, write_finished_run
 
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
 
@@ -26,13 +26,13 @@ sys.exit(code)
 def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of runs: 2 frameworks x 125 settings x 40 seeds."""
     folder = tmp_path_factory.mktemp("studies")
-    model = write_study_run(folder / "model", accuracies=[0.5 + 0.004 * epoch for epoch in range(EPOCHS)],
+    model = write_finished_run(folder / "model", accuracies=[0.5 + 0.004 * epoch for epoch in range(EPOCHS)],
                             settings={"training": {"epochs": EPOCHS}})  # fmt: skip
     record = json.loads((model / RUN_FILE).read_text())
     # As measured runs have it: a number, the reading of which is the quick way.
     epochs = (model / EPOCHS_FILE).read_text().replace('{"not_recorded": "read inside the step"}', "0.5")
     assert "not_recorded" not in epochs
-    assert record["framework"] == study_record(folder).framework
+    assert record["framework"] == finished_record(folder).framework
     for number in range(RUNS):
         seed, setting = number // 250 + 1, number % 250
         record["framework"] = ("torch", "keras")[setting % 2]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import make_environment, make_status, study_record, write_study, write_study_run
+from builders import finished_record, make_environment, make_status, write_finished_run, write_study
 
 from analysis.__main__ import main
 from analysis.output.tables import FORMATS
@@ -48,9 +48,9 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int 
 
 def test_folders_of_folders_are_found_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for number in (10, 2, 1):
-        write_study_run(tmp_path / "study" / f"run-r{number}", seed=number)
-    write_study_run(tmp_path / "study" / "set-aside" / "old")
-    write_study_run(tmp_path / "study" / "run-r2-verify")
+        write_finished_run(tmp_path / "study" / f"run-r{number}", seed=number)
+    write_finished_run(tmp_path / "study" / "set-aside" / "old")
+    write_finished_run(tmp_path / "study" / "run-r2-verify")
     (tmp_path / "study" / "logs").mkdir()
     names = load_runs([tmp_path, tmp_path / "study" / "run-r2"]).runs["name"].tolist()
     assert names == ["run-r1", "run-r2", "run-r10"], "each once, reruns aside"
@@ -107,7 +107,7 @@ def test_damaged_folders_are_named_and_left_out(
 
 
 def test_without_one_run_it_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_study_run(tmp_path / "a")
+    write_finished_run(tmp_path / "a")
     damaged(tmp_path / "a", "half a record")
     for path, words in ((tmp_path / "none", "there is no such folder"), (tmp_path, "there are no runs to look at")):
         error = shown(capsys, "frameworks", path, code=2).splitlines()
@@ -118,8 +118,8 @@ def test_without_one_run_it_is_an_error(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_the_tables_have_a_row_per_run_and_a_row_per_epoch_and_nan_where_nothing_is_known(tmp_path: Path) -> None:
-    write_study_run(tmp_path / "a", accuracies=[0.5, 0.6, None])
-    write_study_run(tmp_path / "b", accuracies=[0.7], data=NotRecorded("lost"))
+    write_finished_run(tmp_path / "a", accuracies=[0.5, 0.6, None])
+    write_finished_run(tmp_path / "b", accuracies=[0.7], data=NotRecorded("lost"))
     (tmp_path / ".epochs.npz").write_bytes(b"an index of an earlier version")
     selection = load_runs([tmp_path])
     assert selection.left_out == []
@@ -152,8 +152,8 @@ def test_a_run_that_is_named_twice_is_read_once_and_a_folder_without_runs_is_nam
 def test_runs_of_other_settings_are_other_cells_and_say_what_differs(tmp_path: Path) -> None:
     write_study(tmp_path, seconds=[5.0, 5.0], name="plain")
     write_study(tmp_path, seconds=[4.0], name="fast", settings={"optimizer": {"learning_rate": 0.05}})
-    write_study(tmp_path, seconds=[3.0], name="gloo", np=2, controller="gloo")
-    write_study(tmp_path, seconds=[3.0], name="mpi", np=2, controller="mpi")
+    write_study(tmp_path, seconds=[3.0], name="gloo", np=2, world={"controller": "gloo"})
+    write_study(tmp_path, seconds=[3.0], name="mpi", np=2, world={"controller": "mpi"})
     assert [(cell.label, len(cell.runs)) for cell in cells_of(load_runs([tmp_path]).runs)] == [
         ("cnn, mnist, np 1, learning rate 0.05", 1),
         ("cnn, mnist, np 2, controller gloo", 1),
@@ -174,9 +174,9 @@ def test_settings_that_are_on_or_off_or_not_there_are_said_in_words(tmp_path: Pa
     ]
 
 
-def test_cells_that_one_source_tells_less_of_have_names_of_their_own(tmp_path: Path) -> None:
+def test_cells_described_less_by_one_source_have_their_own_names(tmp_path: Path) -> None:
     write_study(tmp_path, seconds=[5.0])
-    write_study_run(tmp_path / "untold", seed=2, environment=NotRecorded("an example"))
+    write_finished_run(tmp_path / "undescribed", seed=2, environment=NotRecorded("an example"))
     cells = cells_of(load_runs([tmp_path]).runs)
     assert [cell.label for cell in cells] == ["cnn, mnist, np 1", "cnn, mnist, np 1, machine not recorded"]
 
@@ -192,13 +192,13 @@ def test_ranks_on_one_host_and_on_several_are_other_cells(tmp_path: Path) -> Non
 
 def test_images_in_a_file_are_the_same_in_another_place_unless_their_pixels_are_others(tmp_path: Path) -> None:
     def data(path: str, mean: float) -> DataRecord:
-        made = study_record(tmp_path).data
+        made = finished_record(tmp_path).data
         assert isinstance(made, DataRecord)
         return replace(made, name=f"prepared:{path}", mean=[mean])
 
-    write_study_run(tmp_path / "here", data=data("runs/local/28x28.safetensors", 0.5))
-    write_study_run(tmp_path / "there", seed=2, data=data("/gpfs/runs/28x28.safetensors", 0.5))
-    write_study_run(tmp_path / "other", data=data("runs/28x28.safetensors", 0.25))
+    write_finished_run(tmp_path / "here", data=data("runs/local/28x28.safetensors", 0.5))
+    write_finished_run(tmp_path / "there", seed=2, data=data("/gpfs/runs/28x28.safetensors", 0.5))
+    write_finished_run(tmp_path / "other", data=data("runs/28x28.safetensors", 0.25))
     assert [(cell.label, len(cell.runs)) for cell in cells_of(load_runs([tmp_path]).runs)] == [
         ("cnn, prepared:28x28.safetensors, np 1, mean of pixels 0.5", 2),
         ("cnn, prepared:28x28.safetensors, np 1, mean of pixels 0.25", 1),
@@ -207,7 +207,7 @@ def test_images_in_a_file_are_the_same_in_another_place_unless_their_pixels_are_
 
 def test_what_is_unknown_for_another_reason_is_another_cell(tmp_path: Path) -> None:
     for name, reason in (("a", "10 % for validation"), ("b", "10 % for validation"), ("c", "1 % for validation")):
-        write_study_run(tmp_path / name, data=NotRecorded(reason))
+        write_finished_run(tmp_path / name, data=NotRecorded(reason))
     assert [(cell.words, len(cell.runs)) for cell in cells_of(load_runs([tmp_path]).runs)] == [
         ("10 % for validation", 2),
         ("1 % for validation", 1),
@@ -227,21 +227,21 @@ def metered() -> EnergyRecord:
 
 def test_times_of_metered_unfinished_and_timeless_runs_do_not_count(tmp_path: Path) -> None:
     write_study(tmp_path, seconds=[5.0, 6.0])
-    write_study_run(tmp_path / "metered", seed=3, seconds=50.0, accuracy=0.7, energy=metered())
-    write_study_run(tmp_path / "killed", seed=4, seconds=60.0, accuracy=0.1, status=make_status())
-    write_study_run(tmp_path / "timeless", seed=5, seconds=0.0, accuracy=0.8)
+    write_finished_run(tmp_path / "metered", seed=3, seconds=50.0, accuracy=0.7, energy=metered())
+    write_finished_run(tmp_path / "killed", seed=4, seconds=60.0, accuracy=0.1, status=make_status())
+    write_finished_run(tmp_path / "timeless", seed=5, seconds=0.0, accuracy=0.8)
     (cell,) = cells_of(load_runs([tmp_path]).runs)
     assert cell.seconds("training_seconds") == {1: 5.0, 2: 6.0}
     assert cell.results("accuracy") == {1: 0.9, 2: 0.9, 3: 0.7, 5: 0.8}
 
 
 def test_seconds_to_a_target_are_those_of_the_first_epoch_that_reaches_it(tmp_path: Path) -> None:
-    write_study_run(tmp_path / "a", accuracies=[0.5, 0.91, 0.9], seconds=9.0)
+    write_finished_run(tmp_path / "a", accuracies=[0.5, 0.91, 0.9], seconds=9.0)
     selection = load_runs([tmp_path])
     assert [seconds_to(selection, accuracy)[0] for accuracy in (0.9, 0.5)] == [6.0, 3.0]
     assert math.isnan(seconds_to(selection, 0.92)[0])
     (run,) = runs_in(selection.runs)
-    assert run.total_seconds == 9.75 and run.epoch_seconds == 3.0 and run.steady_epoch_seconds == 2.25
+    assert run.total_seconds == 14.0 and run.epoch_seconds == 3.0 and run.steady_epoch_seconds == 2.25
 
 
 # frameworks
@@ -293,7 +293,7 @@ def test_what_is_not_the_same_experiment_is_flagged_and_refused(
 ) -> None:
     write_study(tmp_path, name="torch", framework="torch", seconds=TORCH)
     write_study(tmp_path, name="keras", framework="keras", seconds=KERAS, settings={"optimizer": {"momentum": 0.5}},
-                hashes=Hashes(initial_weights="zz", sample_order="o1", final_weights="f"))  # fmt: skip
+                hashes=Hashes(initial_weights="zz", sample_order="order1", final_weights="f"))  # fmt: skip
     text = shown(capsys, "frameworks", tmp_path)
     assert "momentum: 0.9 and 0.5" in text and "Keras faster" in text
     assert "the first weights differ for seed 1, 2, 3 and 3 more: not the same experiment" in text
@@ -322,9 +322,9 @@ def test_equal_times_and_strange_values_are_no_trouble(tmp_path: Path, capsys: p
         write_study(tmp_path, name=framework, framework=framework, seconds=[5.0] * 6)
     (row,) = find(load_runs([tmp_path])).tables[0].rows
     assert row[2:4] == [1.0, "1.000 to 1.000"] and row[5] == "not shown" and row[8] == "same"
-    write_study_run(tmp_path / "torch-r9", seed=9, seconds=5.0, accuracy=math.nan)
-    write_study_run(tmp_path / "torch-r10", seed=10, seconds=0.0)
-    write_study_run(tmp_path / "torch-r11", seed=11, accuracy=NotRecorded("lost"))
+    write_finished_run(tmp_path / "torch-r9", seed=9, seconds=5.0, accuracy=math.nan)
+    write_finished_run(tmp_path / "torch-r10", seed=10, seconds=0.0)
+    write_finished_run(tmp_path / "torch-r11", seed=11, accuracy=NotRecorded("lost"))
     text = shown(capsys, "frameworks", tmp_path)
     assert "its training took no time" in text and "7 (2 without)" in text and "not shown" in text
 
@@ -350,7 +350,7 @@ def test_many_comparisons_are_said_to_find_some_by_chance(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_is_not_refused_is_told_with_strict_too(
+def test_what_is_not_refused_is_reported_with_strict_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     both(tmp_path)
@@ -386,7 +386,7 @@ def test_what_makes_a_run_invalid_is_said(
 ) -> None:
     write_study(tmp_path, seconds=[5.0, 5.1])
     assert "No findings in 2 runs" in shown(capsys, "check", tmp_path, "--strict")
-    write_study_run(tmp_path / "wrong", seed=3, **changes)
+    write_finished_run(tmp_path / "wrong", seed=3, **changes)
     text = shown(capsys, "check", tmp_path)
     assert f"wrong: {words}" in text.replace("run-r1", "")
     shown(capsys, "check", tmp_path, "--strict", code=2)
@@ -394,19 +394,19 @@ def test_what_makes_a_run_invalid_is_said(
 
 def test_what_makes_runs_together_invalid_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_study(tmp_path, seconds=[5.0, 5.1])
-    write_study_run(tmp_path / "again", seed=2)
-    write_study_run(tmp_path / "metered", seed=3, energy=metered())
+    write_finished_run(tmp_path / "again", seed=2)
+    write_finished_run(tmp_path / "metered", seed=3, energy=metered())
     text = shown(capsys, "check", tmp_path)
     assert "PyTorch, cnn, mnist, np 1: seeds are repeated (2)" in text
     assert "PyTorch, cnn, mnist, np 1: profiled or metered runs are among timed ones" in text
-    write_study_run(tmp_path / "other" / "alone", np=2)
+    write_finished_run(tmp_path / "other" / "alone", np=2)
     assert "one timed run alone shows nothing" in shown(capsys, "check", tmp_path / "other")
 
 
 def test_runs_of_one_seed_are_one_result_and_a_metered_one_unpairs_no_time(tmp_path: Path) -> None:
     write_study(tmp_path, seconds=[5.0, 6.0], accuracy=[0.9, 0.8])
-    write_study_run(tmp_path / "again", seed=2, seconds=7.0, accuracy=0.81)
-    write_study_run(tmp_path / "metered", seed=1, seconds=50.0, accuracy=0.9, energy=metered())
+    write_finished_run(tmp_path / "again", seed=2, seconds=7.0, accuracy=0.81)
+    write_finished_run(tmp_path / "metered", seed=1, seconds=50.0, accuracy=0.9, energy=metered())
     (cell,) = cells_of(load_runs([tmp_path]).runs)
     assert cell.results("accuracy") == {1: 0.9, 2: pytest.approx(0.805)}
     assert cell.seconds("training_seconds") == {
@@ -417,17 +417,17 @@ def test_runs_of_one_seed_are_one_result_and_a_metered_one_unpairs_no_time(tmp_p
 def test_repeated_seeds_are_not_paired(tmp_path: Path) -> None:
     both(tmp_path)
     for number in range(6):
-        write_study_run(tmp_path / f"again-{number}", framework="keras", seed=number + 1, seconds=8.0)
+        write_finished_run(tmp_path / f"again-{number}", framework="keras", seed=number + 1, seconds=8.0)
     assert find(load_runs([tmp_path])).tables[0].rows[0][1] == "12 and 6 runs"
 
 
 def test_other_versions_and_variables_are_flagged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     versions = [{"numpy": "2.0", "torch": "2.13.0", "torchvision": "1"}, {"numpy": "2.0", "torch": "2.14.0"}]
     for seed, packages in enumerate(versions, start=1):
-        write_study_run(tmp_path / f"torch-{seed}", seed=seed, environment=make_environment(packages=packages))
+        write_finished_run(tmp_path / f"torch-{seed}", seed=seed, environment=make_environment(packages=packages))
         variables = {"OMP_NUM_THREADS": "2", "OMPI_MCA_mpi_yield_when_idle": str(seed), "HOROVOD_RANK": str(seed)}
         environment = make_environment(packages={"numpy": "2.1"}, variables=variables)
-        write_study_run(tmp_path / f"keras-{seed}", seed=seed, framework="keras", environment=environment)
+        write_finished_run(tmp_path / f"keras-{seed}", seed=seed, framework="keras", environment=environment)
     text = shown(capsys, "check", tmp_path)
     assert "flag: PyTorch, cnn, mnist, np 1: torch is not the same in these runs: 2.13.0, 2.14.0" in text
     assert "PyTorch, cnn, mnist, np 1 against Keras, cnn, mnist, np 1: numpy: 2.0 and 2.1" in text
@@ -475,13 +475,13 @@ def test_an_injected_delay_is_what_slower_runs_would_show() -> None:
     assert injected.low == pytest.approx(plain.low + math.log(1.05))
 
 
-def test_enough_runs_are_asked_for_and_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_enough_runs_are_required_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     times = many(np.random.default_rng(3), n=FEWEST_RUNS).tolist()
     write_study(tmp_path, name="keras", framework="keras", seconds=times[:-1])
     assert "No setting has the 40 timed runs that an A/A test takes (the most is 39)" in shown(
         capsys, "aa-test", tmp_path
     )
-    write_study_run(tmp_path / "last", framework="keras", seed=FEWEST_RUNS, seconds=times[-1])
+    write_finished_run(tmp_path / "last", framework="keras", seed=FEWEST_RUNS, seconds=times[-1])
     text = shown(capsys, "aa-test", tmp_path, "--plots", tmp_path / "plots")
     assert "Keras, cnn, mnist, np 1: called faster than itself in" in text and "40 runs into pairs" in text
     assert "6 pairs" in text and "20 pairs" in text and (tmp_path / "plots" / "aa-test.svg").exists()
@@ -492,6 +492,6 @@ def test_splits_are_of_the_order_in_which_runs_were_made(tmp_path: Path) -> None
 
     for number, second in enumerate((30, 10, 20)):
         status = make_status(state="finished", started_at=f"2026-11-21T08:00:{second}.000+00:00")
-        write_study_run(tmp_path / f"r{number}", seed=number, seconds=float(second), status=status)
+        write_finished_run(tmp_path / f"r{number}", seed=number, seconds=float(second), status=status)
     (cell,) = cells_of(load_runs([tmp_path]).runs)
     assert seconds(cell).tolist() == [10.0, 20.0, 30.0]

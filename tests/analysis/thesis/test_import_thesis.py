@@ -142,7 +142,7 @@ def test_seconds_in_a_row(imported: Path) -> None:
 
 
 def test_a_metered_run(imported: Path) -> None:
-    """Three samples count: e = .5 s x their sum, T = .5 s x (3 - 1); RAM is in no sum."""
+    """Three samples count: e = 0.5 s x their sum, T = 0.5 s x (3 - 1); RAM is in no sum."""
     run = read_run(imported / "gpu1-energy2")
     record = energy(run)
     assert isinstance(run.record.totals, NotRecorded)

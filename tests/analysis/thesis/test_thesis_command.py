@@ -59,7 +59,7 @@ def figure(rows: list[Row], of: str, what: str) -> Row:
     return row
 
 
-# Made files: epochs of a run train 60 (+ .5 a run), 50, 40, 600 s, the first 2 s more; validation 5.25 s, test 34.5 s.
+# Files: epochs of a run train 60 (+ 0.5 per run), 50, 40, 600 s, the first 2 s more; validation 5.25 s, test 34.5 s.
 
 
 def test_times_and_speedups_by_hand(tables: dict[str, list[Row]]) -> None:
@@ -78,7 +78,7 @@ def test_times_and_speedups_by_hand(tables: dict[str, list[Row]]) -> None:
 
 
 def test_energies_and_products_by_hand(runs: Path) -> None:
-    """Three samples of .5 s count, 1 s apart: 30 W of both processors, and 100, 120 and 110 W of the GPU."""
+    """Three samples of 0.5 s count, 1 s apart: 30 W of both processors, and 100, 120 and 110 W of the GPU."""
     rows = tables_of(runs)["Table 4.2 and figure 4.12"]
     assert figure(rows, "1 GPU", "cpu, J")["from the runs"] == pytest.approx(0.5 * 3 * 30)
     assert figure(rows, "1 GPU", "gpu0, J")["from the runs"] == pytest.approx(0.5 * (100 + 120 + 110))

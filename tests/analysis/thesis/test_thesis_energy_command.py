@@ -78,7 +78,7 @@ def test_energy_delay_products(found: Finding, environment: str, used: str, ever
 
 def test_published_means_stand_beside_what_was_measured(found: Finding) -> None:
     row = row_of(found, 1, "2 GPUs", published=True)
-    # .5565 with the published seconds of both; here the base's seconds are those of its traces.
+    # 0.5565 with the published seconds of both; here the base's seconds are those of its traces.
     assert row["EDP / base, used"] == pytest.approx(0.5565 * 6599 / 6594.0, rel=1e-4)
     assert "np 2, imported (0.5542 times the base, n = 3)" in found.answer
 

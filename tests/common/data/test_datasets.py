@@ -17,12 +17,13 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from waiting import wait_until
 
 from common.__main__ import main
 from common.data import cache as dataset_cache
@@ -443,19 +444,46 @@ def in_processes(count: int, work: functools.partial) -> list[str]:
     return answers
 
 
-def count_fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> Path:
-    """Make each fetch slow and append a line to the file returned."""
-    log = tmp_path / "fetches"
-    log.touch()
-    fetch_files = sources.fetch_files
+class Log:
+    """Counts events of several processes: a byte in a file for each."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.clear()
+
+    def add(self) -> None:
+        with self.file.open("ab") as file:
+            file.write(b".")
+
+    def clear(self) -> None:
+        self.file.write_bytes(b"")
+
+    def __len__(self) -> int:
+        return self.file.stat().st_size
+
+
+def count_fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, until: Callable[[], bool]) -> Log:
+    """Return the log of fetches, each of which starts and then waits for the condition."""
+    log, fetch_files = Log(tmp_path / "fetches"), sources.fetch_files
 
     def counted(*arguments: object, **settings: object) -> object:
-        with log.open("a") as file:
-            file.write(f"{os.getpid()}\n")
-        time.sleep(seconds)
+        log.add()
+        wait_until(until)
         return fetch_files(*arguments, **settings)  # type: ignore[arg-type]
 
     monkeypatch.setattr(sources, "fetch_files", counted)
+    return log
+
+
+def count_builders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
+    """Return the log of processes that found no usable entry and ask for the lock."""
+    log, build_lock = Log(tmp_path / "builders"), dataset_cache._build_lock
+
+    def counted(entry: str) -> contextlib.AbstractContextManager[None]:
+        log.add()
+        return build_lock(entry)
+
+    monkeypatch.setattr(dataset_cache, "_build_lock", counted)
     return log
 
 
@@ -463,14 +491,16 @@ def test_processes_that_start_together_fetch_once(
     tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     folder = write_files(tmp_path / "data", tiny_mnist)
-    log = count_fetches(tmp_path, monkeypatch, seconds=0.3)
+    builders = count_builders(tmp_path, monkeypatch)
+    fetches = count_fetches(tmp_path, monkeypatch, until=lambda: len(builders) == 8)
     for round_number in (1, 2):
+        builders.clear()
 
         def checksum() -> int:
             return int(load_dataset("mnist", source_folder=folder).train.images.astype(int).sum())
 
         assert len(set(in_processes(8, functools.partial(checksum)))) == 1
-        assert len(log.read_text().splitlines()) == round_number
+        assert len(fetches) == round_number
         flip_byte(cache / "mnist/train_images.npy", 3000)  # the second round starts from a damaged cache
     assert sorted(path.name for path in cache.iterdir()) == [".mnist.lock", "mnist"]
 
@@ -478,13 +508,14 @@ def test_processes_that_start_together_fetch_once(
 def test_processes_that_wait_share_the_failure(
     tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = count_fetches(tmp_path, monkeypatch, seconds=0.5)
+    builders = count_builders(tmp_path, monkeypatch)
+    fetches = count_fetches(tmp_path, monkeypatch, until=lambda: len(builders) >= 6)
     answers = in_processes(6, functools.partial(load_dataset, "mnist"))
     assert len(set(answers)) == 1 and answers[0].startswith("UserError: data set mnist could not be fetched")
-    assert len(log.read_text().splitlines()) == 1
+    assert len(fetches) == 1
     # A later process tries again.
     load_dataset("mnist", source_folder=write_files(tmp_path / "data", tiny_mnist))
-    assert len(log.read_text().splitlines()) == 2
+    assert len(fetches) == 2
 
 
 def test_processes_that_wait_share_a_full_disk(
@@ -494,27 +525,28 @@ def test_processes_that_wait_share_a_full_disk(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     folder = write_files(tmp_path / "data", tiny_mnist)
-    log = count_fetches(tmp_path, monkeypatch, seconds=0.5)
+    builders = count_builders(tmp_path, monkeypatch)
+    fetches = count_fetches(tmp_path, monkeypatch, until=lambda: len(builders) == 6)
     monkeypatch.setattr(dataset_cache.np, "save", full)
     answers = in_processes(6, functools.partial(load_dataset, "mnist", source_folder=folder))
     assert len(set(answers)) == 1 and answers[0].startswith("UserError: the disk of the cache folder is full")
-    assert len(log.read_text().splitlines()) == 1
+    assert len(fetches) == 1
 
 
 def test_waiting_for_another_process_is_reported(
-    tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    tiny_mnist: formats.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_files(tmp_path / "data", tiny_mnist)
-    log = count_fetches(tmp_path, monkeypatch, seconds=0.6)
+    folder, said = write_files(tmp_path / "data", tiny_mnist), tmp_path / "said"
+    fetches = count_fetches(tmp_path, monkeypatch, until=said.exists)
     monkeypatch.setattr(dataset_cache, "QUIET_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(dataset_cache, "say", said.write_text)
     other = FORK.Process(target=load_dataset, args=("mnist",), kwargs={"source_folder": folder})
     other.start()
-    while not log.read_text():
-        time.sleep(0.01)
+    wait_until(lambda: len(fetches) == 1)
     load_dataset("mnist", source_folder=folder)
     other.join()
-    assert "waiting for another process" in capsys.readouterr().err
-    assert len(log.read_text().splitlines()) == 1
+    assert "waiting for another process" in said.read_text()
+    assert len(fetches) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -538,8 +570,7 @@ def test_an_interrupted_fetch_leaves_nothing_that_is_used(
 
     process = FORK.Process(target=fetch)
     process.start()
-    while not (tmp_path / "half").exists():
-        time.sleep(0.01)
+    wait_until((tmp_path / "half").exists)
     assert process.pid is not None
     os.kill(process.pid, number)
     process.join(10)

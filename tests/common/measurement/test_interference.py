@@ -13,6 +13,7 @@ from common.measurement.interference import (
     HostBefore,
     Interference,
     RankAfter,
+    Spent,
     look_at_host,
     look_at_rank,
     other_processes,
@@ -111,16 +112,12 @@ def test_the_record_by_hand() -> None:
 
 
 @pytest.mark.parametrize("speaks", [True, False])
-def test_a_rank_reports_its_memory_and_the_first_its_host(speaks: bool) -> None:
+def test_a_rank_reports_its_memory_and_the_first_its_host(speaks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     before = look_at_host(take_sample()) if speaks else None
-    since, end = spent_so_far(), time.monotonic() + 0.3
-    while time.monotonic() < end:
-        pass
+    since = spent_so_far()
+    monkeypatch.setattr(isolation, "spent_so_far", lambda: Spent(since.at + 4.0, since.processor_seconds + 6.0))
     rank = look_at_rank(before, since=since, peak_device_memory_bytes=5)
-    assert 0 < rank.busy_cores < 1.5
-    idle = spent_so_far()
-    time.sleep(0.3)
-    assert look_at_rank(before, since=idle, peak_device_memory_bytes=5).busy_cores < rank.busy_cores
+    assert since.processor_seconds > 0 and rank.busy_cores == pytest.approx(1.5)
     assert rank.peak_memory_bytes >= psutil.Process().memory_info().rss * 0.5 > 1e6
     assert (rank.before is None) == (not speaks) and rank.peak_device_memory_bytes == 5
     assert summarize([rank]).load_average_before == ([before.load_average] if before else [])

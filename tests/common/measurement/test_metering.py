@@ -67,7 +67,6 @@ def measure(config: EnergyConfig, comm: Communicator, *, spend: Callable[[float,
     phases.startup_ends()
     for name, package, memory in SPENT:
         with phases.phase(name, synchronize=lambda: None):  # type: ignore[arg-type]
-            time.sleep(0.1)
             if comm.rank == 0:
                 spend(package, memory)
     return meter.finish()
@@ -105,7 +104,7 @@ def test_joules_belong_to_the_phase_in_which_they_were_spent(tmp_path: Path) -> 
     assert list(record.seconds_by_phase) == [
         "startup", "idle_before", "other", "training", "validation", "test", "idle_after",
     ]  # fmt: skip
-    assert record.seconds_by_phase["training"] >= 0.2
+    assert all(seconds > 0 for seconds in record.seconds_by_phase.values())
     assert record.seconds_by_phase["idle_after"] >= 0.2
     totals = record.used_devices
     assert totals.joules == pytest.approx(107.5)

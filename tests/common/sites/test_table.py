@@ -82,7 +82,7 @@ SITE = '[sites.mine]\ntitle = "mine"\nkind = "owned"\nsource = "me"\n'
         ("[sites", "is not TOML"),
         ("sites = 1", "sites: Input should be an object"),
         ("[site.mine]", "site: Unexpected"),
-        ("[gpus]\n" + SITE + "colour = 1\n", "sites.mine.colour"),
+        ("[gpus]\n" + SITE + "color = 1\n", "sites.mine.color"),
         ("[gpus]\n" + SITE.replace("owned", "borrowed"), "Received: 'borrowed'"),
         ("[gpus]\n" + SITE + 'gpu = "y"\ngpus = 1\n', "the gpu of mine is not in it. Received: y"),
         (GPU + SITE + 'gpu = "x"\n', "needs both `gpu` and `gpus`"),

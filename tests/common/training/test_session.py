@@ -112,7 +112,7 @@ def test_totals_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "before training: test loss 2.3000, accuracy 10.00 % (2/20)" in shown
 
 
-def test_the_last_start_tells_what_came_before_it(
+def test_the_last_start_records_what_came_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = time.time()
@@ -435,7 +435,7 @@ def test_a_run_cut_within_an_epoch_is_not_resumed(tmp_path: Path) -> None:
     assert "cut short by --max-steps" in refused(resumed(config, max_steps=12))
 
 
-def test_the_default_name_tells_what_is_trained(tmp_path: Path) -> None:
+def test_the_default_name_contains_what_is_trained(tmp_path: Path) -> None:
     config = make_config(tmp_path)
     config = replace(config, record=replace(config.record, name=None))
     play(config, lambda played: None)

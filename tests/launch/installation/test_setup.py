@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from waiting import wait_until
 
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 from launch.installation import command, horovod_wheel, needed_python
@@ -293,14 +293,17 @@ def is_running(process: int) -> bool:
 def test_termination_ends_the_command_and_leaves_the_mark(clone: Path, state: setup_state.SetupState) -> None:
     runner = setup_run.Runner(Request(root=clone), state, Machine())
     command = Command(("sh", "-c", "sleep 60 & echo $! > started; wait"), installs=True)
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    started = clone / "started"
+
+    def terminate() -> None:
+        wait_until(lambda: started.exists() and started.read_text())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=terminate).start()
     with pytest.raises(KeyboardInterrupt):
         runner.run(command)
-    sleeping = int((clone / "started").read_text(encoding="utf-8"))
-    deadline = time.monotonic() + 20  # the kernel ends a killed process when it gets round to it
-    while is_running(sleeping) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_running(sleeping)
+    sleeping = int(started.read_text(encoding="utf-8"))
+    wait_until(lambda: not is_running(sleeping))  # the kernel may take a while
     assert state.installing.exists()
     assert not state.usable(Request(root=clone))
 

@@ -1,4 +1,4 @@
-"""Jobs on Kubernetes: the files as kept, against the schema and real readers of YAML, and what `kubectl` is told.
+"""Jobs on Kubernetes: the files as kept, against the schema and real readers of YAML, and the commands of `kubectl`.
 
 No cluster is asked: `kubectl` is a program made for the test, but for reading files, where the real one is there.
 """
@@ -337,10 +337,10 @@ def test_names_of_jobs_become_names_of_hosts(name: str, label: str) -> None:
 def test_secrets_are_refused_and_the_shell_s_own_are_not_rendered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", "do-not-tell")
-    monkeypatch.setenv("HOROVOD_ANYTHING", "do-not-tell")
+    monkeypatch.setenv("WANDB_API_KEY", "do-not-show")
+    monkeypatch.setenv("HOROVOD_ANYTHING", "do-not-show")
     for job in examples(tmp_path).values():
-        assert "do-not-tell" not in "".join(kubernetes.render(job).values())
+        assert "do-not-show" not in "".join(kubernetes.render(job).values())
     with pytest.raises(UserError, match=r"scripts would show this secret.*DB_PASSWORD"):
         read_launch_site(own_site(tmp_path, f'{FOLDERS}[launch.environment]\nDB_PASSWORD = "x"'))
 
@@ -453,7 +453,7 @@ def test_the_shell_is_that_of_a_pod_that_sees_the_volume(
 
 
 KUBECTL_EXEC = """#!/bin/sh
-# `get` tells that the pod runs; `exec` runs what follows after "--" in it.
+# `get` reports that the pod runs; `exec` runs what follows after "--" in it.
 case "$2" in
 get) echo Running ;;
 exec) while [ "$1" != "--" ]; do shift; done; shift; exec "$@" ;;

@@ -1,4 +1,4 @@
-"""Jobs on rented machines: the task as kept, as SkyPilot's own parser and the shell read it, and what `sky` is told.
+"""Jobs on rented machines: the task as kept, as SkyPilot's own parser and the shell read it, and the commands of `sky`.
 
 No cloud is asked: `sky` is a program made for the test.
 """
@@ -338,10 +338,10 @@ def test_a_recipe_in_the_project_comes_along(folder: str) -> None:
 def test_secrets_are_refused_and_the_shell_s_own_are_not_rendered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-tell")
-    monkeypatch.setenv("HOROVOD_TWINS_ANYTHING", "do-not-tell")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do-not-show")
+    monkeypatch.setenv("HOROVOD_TWINS_ANYTHING", "do-not-show")
     for job in examples(tmp_path).values():
-        assert "do-not-tell" not in "".join(skypilot.render(job).values())
+        assert "do-not-show" not in "".join(skypilot.render(job).values())
     site = own_site(tmp_path, '[launch.environment]\nMY_API_TOKEN = "x"')
     with pytest.raises(UserError, match=r"scripts would show this secret.*secret store.*MY_API_TOKEN"):
         read_launch_site(site)

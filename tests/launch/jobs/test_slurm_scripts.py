@@ -130,7 +130,7 @@ class Stage:
         self.given = folder / "given"
         for name in ("srun", "mpirun", "horovodrun", "python", "scancel", "scontrol"):
             self.program(name, 'if [ "$0 $1 $2" = "$BIN/scontrol show hostnames" ]; then printf "n1\\nn2\\n"; fi')
-        # Ranks that run until they are told to end, as the trainers do.
+        # Ranks that run until they receive a signal, as the trainers do.
         self.endless = "trap 'exit 143' TERM; echo $$ > \"$BIN/../pid\"; while :; do sleep 0.05; done"
 
     def program(self, name: str, does: str) -> None:

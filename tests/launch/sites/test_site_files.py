@@ -111,7 +111,7 @@ SLURM = 'scheduler = "slurm"\nnodes = ["slurm"]\n'
         (one_line('scheduler = "pbs"\nnodes = ["local"]\n'), "Received: 'pbs'"),
         (one_line('scheduler = "local"\nnodes = []\n'), "nodes: List should have at least 1 item"),
         (one_line('scheduler = "local"\nnodes = ["moon"]\n'), "a node is not in the table of machines. Received: moon"),
-        (one_line(LOCAL + "colour = 1\n"), "colour: "),
+        (one_line(LOCAL + "color = 1\n"), "color: "),
         (one_line(LOCAL + "internet = 1\n"), "internet: "),
         (
             one_line(LOCAL + "[launch.slurm]\n"),

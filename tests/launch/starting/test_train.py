@@ -243,7 +243,7 @@ CHILD = """
 import signal, sys
 
 def leave(number, frame):
-    print("told", number, flush=True)
+    print("received", number, flush=True)
     sys.exit(5)
 
 signal.signal(signal.SIGTERM, leave)
@@ -274,7 +274,7 @@ def test_signals_reach_the_program_which_ends_first(number: signal.Signals) -> N
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    assert rest == f"told {int(number)}\n" and process.returncode == 5
+    assert rest == f"received {int(number)}\n" and process.returncode == 5
 
 
 def test_signals_are_as_before_afterwards() -> None:
