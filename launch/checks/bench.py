@@ -2,7 +2,7 @@
 
     python -m launch bench                                     everything, about 14 minutes on 2 cores
     python -m launch bench --models cnn --frameworks torch     part of it
-    python -m launch bench --quick --starts bare               a quick check that it runs; the figures mean nothing
+    python -m launch bench --rounds 1 --seconds 0.02           a quick check that it runs; the figures mean nothing
     python -m analysis bench runs/bench-<time>.json            show the result again
 
 In each start of ranks, two contestants take turns (`common.checks.bench_turns`). The raw turns go into one JSON file.
@@ -39,7 +39,6 @@ SIZE = 2  # ranks of all starts but the bare one
 START_SECONDS = 15.0  # rough cost of starting ranks and building a model, for the time left
 POLL_SECONDS = 0.5
 STUCK_SECONDS = 300.0  # without a new turn, plus the time of 50 turns: the ranks are deadlocked
-QUICK_ROUNDS, QUICK_SECONDS = 2, 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +100,6 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="pairs of turns (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn (default: %(default)s)")
     parser.add_argument("--output", help="file for the raw turns (default: runs/bench-<time>.json)")
-    parser.add_argument("--quick", action="store_true", help="a few steps only, to check that it runs")
     parser.set_defaults(run=run)
 
 
@@ -111,8 +109,6 @@ def run(options: argparse.Namespace) -> int:
         raise UserError(f"a benchmark needs rounds. Received: --rounds {options.rounds}. Give 1 or more")
     if not 0 < options.seconds < 3600:
         raise UserError(f"a turn must take time. Received: --seconds {options.seconds}. Give for example 1")
-    if options.quick:
-        options.rounds, options.seconds = QUICK_ROUNDS, QUICK_SECONDS
     options.models = list(dict.fromkeys(options.models))
     planned = [
         (framework, name)

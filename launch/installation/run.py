@@ -165,15 +165,12 @@ class Runner:
         self.wheel = machine.wheel
         self.wheels_folder: Path | None = None
         self.build = setup_plan.build_folder(request.venv)
-        self.line = ""
-        self.started = 0.0
 
     def run_all(self, steps: list[Step]) -> None:
         """Run the steps, one line each."""
         for number, step in enumerate(steps, start=1):
-            self.line = f"[{number}/{len(steps)}] {step.title} ({step.expect}) ..."
-            self.started = time.monotonic()
-            print(self.line, end="", flush=True)
+            started = time.monotonic()
+            print(f"[{number}/{len(steps)}] {step.title} ({step.expect}) ...", end="", flush=True)
             try:
                 for action in step.actions:
                     if isinstance(action, Call):
@@ -183,7 +180,7 @@ class Runner:
             except BaseException:
                 print(flush=True)
                 raise
-            print(f"{self.back_to_start()} {spell(time.monotonic() - self.started)}", flush=True)
+            print(f" {spell(time.monotonic() - started)}", flush=True)
 
     def run(self, command: Command) -> None:
         """Run one command, its output into the log; raise UserError if it fails."""
@@ -210,24 +207,14 @@ class Runner:
             self.state.installing.unlink()
 
     def wait(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for a command, counting seconds on a terminal; when interrupted, end it and all that it started."""
+        """Wait for a command; when interrupted, end it and all that it started."""
         try:
             with terminate_as_interrupt():
-                while True:
-                    try:
-                        return process.wait(timeout=1)
-                    except subprocess.TimeoutExpired:
-                        if sys.stdout.isatty():
-                            seconds = time.monotonic() - self.started
-                            print(f"{self.back_to_start()} {spell(seconds)}", end="", flush=True)
+                return process.wait()
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
-
-    def back_to_start(self) -> str:
-        """Return what rewrites the step's line on a terminal; nothing elsewhere."""
-        return f"\r{self.line}" if sys.stdout.isatty() else ""
 
     def fail(self, start_of_output: int, remedy: str = "") -> NoReturn:
         """Raise UserError with what the failed command's output means."""

@@ -1,6 +1,7 @@
 """The lines that scripts of all schedulers share: folder, modules, environment, preflight, the trainer's own words."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -37,6 +38,12 @@ def prologue(job: Job) -> list[str]:
 def variables(job: Job) -> dict[str, str]:
     """Return the variables beside PATH that trainers get at the site."""
     return {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1", **job.site.variables}
+
+
+def repeats_words(job: Job, *, start: Sequence[str]) -> list[list[str]]:
+    """Return the command of each repeat of a trainer, each with the next seed; `start`: what starts its ranks."""
+    seeds = [str(job.seed + number) if job.repeats > 1 else None for number in range(job.repeats)]
+    return [[*start, *trainer_words(job, name=job.run_name(repeat), seed=seed)] for repeat, seed in enumerate(seeds, 1)]
 
 
 def trainer_words(job: Job, *, name: str, seed: str | None = None) -> list[str]:

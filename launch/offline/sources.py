@@ -1,11 +1,8 @@
 """What goes into a bundle: the project's code, data sets, weights and prepared images. Wheels: `wheels.py`."""
 
-import fnmatch
 import io
-import os
 import subprocess
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -32,11 +29,14 @@ def code_sources(root: Path, place: Path, *, uncommitted: bool) -> list[BundledF
     Raises:
         UserError: there are changes that are not committed.
     """
-    if not (root / ".git").exists():
-        names = sorted(_files_without_git(root))
-    elif uncommitted:
-        listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").decode().split("\0")
-        names = [name for name in listed if name and (root / name).is_file()]
+    is_checkout = (root / ".git").exists()
+    if uncommitted or not is_checkout:
+        repository = []
+        if not is_checkout:  # an empty repository, so that git reads .gitignore
+            _git(place, "init", "--quiet", "--bare", "empty.git")
+            repository = [f"--git-dir={place / 'empty.git'}", f"--work-tree={root}"]
+        listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+        names = [name for name in _git(root, *repository, *listing).decode().split("\0") if (root / name).is_file()]
     else:
         _require_committed(root)
         with tarfile.open(fileobj=io.BytesIO(_git(root, "archive", "--format=tar", "HEAD"))) as archive:
@@ -64,27 +64,6 @@ def _git(root: Path, *arguments: str) -> bytes:
         output = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
         raise UserError(f"git {arguments[0]} failed. Received: {output[0]}. Repair the checkout in {root}")
     return done.stdout
-
-
-def _files_without_git(root: Path) -> Iterator[str]:
-    """Yield the paths of the project's files: those that .gitignore does not name.
-
-    Its patterns are names of files and folders, anchored at the root by a slash before them or not; nothing else is
-    understood.
-    """
-    lines = (root / ".gitignore").read_text(encoding="utf-8").splitlines()
-    ignored = [line.rstrip("/") for line in lines if line and not line.startswith("#")]
-
-    def kept(path: Path) -> bool:
-        anchored = f"/{path.relative_to(root).as_posix()}"
-        return not any(
-            fnmatch.fnmatchcase(anchored if pattern.startswith("/") else path.name, pattern) for pattern in ignored
-        )
-
-    for folder, folders, files in os.walk(root):
-        here = Path(folder)
-        folders[:] = sorted(name for name in folders if kept(here / name))
-        yield from ((here / name).relative_to(root).as_posix() for name in files if kept(here / name))
 
 
 def dataset_sources(names: list[str]) -> list[BundledFile]:

@@ -1,7 +1,7 @@
 """`python -m analysis ring`: the ring all-reduce, by which Horovod sums gradients, pass by pass with real numbers.
 
-python -m analysis ring --np 4                             every pass as a table
-python -m analysis ring --np 6 --plots plots            and as a picture
+python -m analysis ring --np 4                    every pass as a table
+python -m analysis ring --np 6 --plots plots      and as a picture
 """
 
 import argparse

@@ -13,7 +13,7 @@ from common.utils.timestamps import TIMESTAMPS
 from launch.jobs.cloud import for_remote, host_label, parse_json, require, run_program, site_lines
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus
 from launch.jobs.schedulers.yaml_text import to_yaml
-from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, trainer_words, variables
+from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, repeats_words, variables
 from launch.starting.launchers import Launcher
 from launch.starting.shell import line
 
@@ -177,9 +177,7 @@ def script(job: Job) -> str:
     if job.experiment:
         lines.append(line(experiment_words(there, hosts=HOST_FILE)))
     else:
-        for repeat in range(1, job.repeats + 1):
-            seed = str(job.seed + repeat - 1) if job.repeats > 1 else None
-            words = [*_start_words(there), *trainer_words(there, name=job.run_name(repeat), seed=seed)]
+        for words in repeats_words(there, start=_start_words(there)):
             lines += [RECORD_START, line(words)]
     # In the place of the shell, which as the first process of a pod would not pass on that the pod is to end.
     lines[-1] = f"exec {lines[-1]}"

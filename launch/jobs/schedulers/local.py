@@ -10,7 +10,7 @@ import psutil
 
 from common.errors import UserError, user_errors
 from launch.jobs.job import Job, JobRecord, JobStatus
-from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, trainer_words
+from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, repeats_words
 from launch.starting.launchers import launcher_at
 from launch.starting.shell import line
 
@@ -48,9 +48,7 @@ def _commands(job: Job, *, hosts: str | None) -> list[list[str]]:
     """Return the commands that run one after the other, each within the time limit."""
     if job.experiment:
         return [experiment_words(job, hosts=hosts)]
-    words = launcher_at(job.site.reference, hosts=hosts).words(np=job.size)
-    seeds = [str(job.seed + number) if job.repeats > 1 else None for number in range(job.repeats)]
-    return [[*words, *trainer_words(job, name=job.run_name(repeat), seed=seed)] for repeat, seed in enumerate(seeds, 1)]
+    return repeats_words(job, start=launcher_at(job.site.reference, hosts=hosts).words(np=job.size))
 
 
 def submit(job: Job, folder: Path) -> str:

@@ -15,7 +15,7 @@ from common.utils.timestamps import SUBMITTED_AT, timestamp
 from launch.jobs.cloud import for_remote, host_label, parse_json, require, run_program, show_program, site_lines
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus
 from launch.jobs.schedulers.yaml_text import to_yaml
-from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, resuming, trainer_words
+from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, repeats_words, resuming
 from launch.starting.launchers import Launcher
 from launch.starting.shell import Shell, line
 
@@ -137,12 +137,7 @@ def _commands(job: Job, *, hosts: Shell) -> list[list[str]]:
     # No PATH leads an ssh from another machine to the daemon of MPI in the environment.
     prefix = [Shell('--mpi-args="--prefix $(dirname "$(dirname "$(command -v mpirun)")")"')]
     start = [*words[:3], "-H", hosts, *(prefix if job.site.controller == "mpi" else []), *words[3:]]
-    job = resuming(job) if job.spot else job
-    commands = []
-    for repeat in range(1, job.repeats + 1):
-        seed = str(job.seed + repeat - 1) if job.repeats > 1 else None
-        commands.append([*start, *trainer_words(job, name=job.run_name(repeat), seed=seed)])
-    return commands
+    return repeats_words(resuming(job) if job.spot else job, start=start)
 
 
 def submit(job: Job, folder: Path) -> str:

@@ -59,7 +59,20 @@ def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], 
     pytest.importorskip("torch" if framework == "torch" else "tensorflow")
     pytest.importorskip("horovod")
     output = tmp_path / "new" / "bench.json"
-    command = [sys.executable, "-m", "launch", "bench", "--quick", "--models", "cnn", "--frameworks", framework]
+    command = [
+        sys.executable,
+        "-m",
+        "launch",
+        "bench",
+        "--rounds",
+        "2",
+        "--seconds",
+        "0.02",
+        "--models",
+        "cnn",
+        "--frameworks",
+        framework,
+    ]
     done = subprocess.run([*command, "--starts", start, "--output", str(output)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"raw turns: {output}" in done.stdout
