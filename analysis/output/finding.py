@@ -8,12 +8,13 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from analysis.output.options import add_parser
 from analysis.output.plots import save_figure
 from analysis.output.tables import FORMATS, Table, render
 from analysis.runs.published import checked_sources, published_notes, published_runs
@@ -57,10 +58,10 @@ class Finding:
     name: str
     question: str
     answer: str
-    tables: Sequence[Table]
+    tables: Sequence[Table] = ()
     plots: Sequence[Plot] = ()
     flags: Sequence[str] = ()
-    notes: Sequence[str] = field(default_factory=list)
+    notes: Sequence[str] = ()
 
 
 def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the plots there, as PNG and SVG") -> None:
@@ -82,7 +83,7 @@ def add_runs_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_question(
-    commands: Any, name: str, find: Callable[..., Finding], *, help: str, description: str, keywords: Sequence[str] = ()
+    commands: Any, name: str, find: Callable[..., Finding], what: str, *, keywords: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
     """Add a command that shows what `find` finds in runs; return its parser, for further options.
 
@@ -90,17 +91,16 @@ def add_question(
         commands: argparse's subcommands.
         name: of the command.
         find: the selected runs, and the options named in `keywords` -> finding.
-        help, description: of the command.
+        what: the command shows, in a few words.
         keywords: names of further options.
     """
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=description)
-    add_runs_options(parser)
-    add_show_options(parser)
 
     def run(options: argparse.Namespace) -> None:
         show(find(selected(options), **{name: getattr(options, name) for name in keywords}), options)
 
-    parser.set_defaults(run=run)
+    parser = add_parser(commands, name, run, what)
+    add_runs_options(parser)
+    add_show_options(parser)
     return parser
 
 

@@ -1,9 +1,29 @@
-"""Options of several commands: accuracies, given in percent and passed on as fractions."""
+"""Commands, and options that several of them have: accuracies, given in percent and passed on as fractions."""
 
 import argparse
 import math
+from collections.abc import Callable
+from typing import Any
 
 MARGIN = 0.005  # of accuracy, as a fraction: half a percentage point
+
+
+def add_parser(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], what: str, *, more: str = ""
+) -> argparse.ArgumentParser:
+    """Add a command to argparse's subcommands; return its parser.
+
+    Args:
+        commands: the subcommands.
+        name: of the command.
+        run: what it does; returns its exit code, or None for 0.
+        what: it shows or does, in a few words.
+        more: sentences for its own help.
+    """
+    description = f"{what[0].upper()}{what[1:]}. {more}"
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=what, description=description)
+    parser.set_defaults(run=run)
+    return parser
 
 
 def percent(text: str) -> float:

@@ -66,9 +66,8 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of values in a plot, with its label and style; published values are hollow."""
+    """A row of values in a plot, in a style with its name; published values are hollow."""
 
-    label: str
     values: Sequence[float]
     style: dict[str, Any]
     published: bool = False
@@ -166,6 +165,16 @@ def draw_rows(ax: Axes, groups: Sequence[tuple[str, Sequence[Row]]], *, unit: st
     handles = {row.style["label"]: row.style for _, rows in groups for row in rows}
     for name, style in handles.items():
         ax.plot([], [], color=style["color"], marker=style["marker"], linestyle="", label=name)
+
+
+def figure_of_rows(groups: Mapping[str, Sequence[Row]], title: str, *, unit: str, scale: float = 1.0) -> Figure:
+    """Return a figure of `draw_rows` under a title; its height follows from the rows."""
+    height = 1.6 + ROW_INCHES * sum(max(len(rows), 1.4) + 0.6 for rows in groups.values())
+    figure = Figure(figsize=(8.0, height))
+    draw_rows(figure.subplots(), list(groups.items()), unit=unit, scale=scale)
+    legend_below(figure)
+    figure.suptitle(title)
+    return figure
 
 
 def scale_axis(ax: Axes, values: Sequence[float], *, axis: str = "x") -> None:

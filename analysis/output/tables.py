@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from tabulate import tabulate
 
-from analysis.stats.inference import Interval
+from analysis.stats.inference import Effect, Interval
 
 Format = Literal["text", "md", "csv", "json", "latex"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -67,6 +67,16 @@ def shown_cell(cell: Cell, form: str) -> str:
 
 def _for_json(cell: Cell) -> Cell:
     return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell
+
+
+def in_percent(fraction: float | None) -> float | None:
+    """Return a fraction as a cell in percent."""
+    return None if fraction is None else 100 * fraction
+
+
+def effect_cells(effect: Effect | None, form: str, *, scale: float = 1.0) -> list[Cell]:
+    """Return the estimate and the interval of an effect as two cells; `form`: of the interval."""
+    return [effect.estimate * scale, shown_interval(effect.interval, form, scale=scale)] if effect else [None, None]
 
 
 def shown_interval(interval: Interval | None, form: str, *, scale: float = 1.0) -> str | None:

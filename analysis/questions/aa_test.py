@@ -65,8 +65,7 @@ def add_command(commands: Any) -> None:
         commands,
         "aa-test",
         find,
-        help="A/A test: how often the comparison errs, on runs of one setting",
-        description=f"Split runs of one setting (at least {FEWEST_RUNS}) at random and compare the halves.",
+        f"A/A test: how often the comparison errs, on runs of one setting (at least {FEWEST_RUNS})",
     )
 
 
@@ -81,7 +80,7 @@ def find(selection: Selection) -> Finding:
             f"No setting has the {FEWEST_RUNS} timed runs that an A/A test takes (the most is {most}): "
             "`python -m launch experiment run aa-test` makes them."
         )
-        return Finding(name="aa-test", question=question, answer=answer, tables=[])
+        return Finding(name="aa-test", question=question, answer=answer)
     more = len(enough) - MOST_CELLS
     cut = sum(len(cell.timed) > MOST_RUNS for cell in enough)
     enough = sorted(enough, key=lambda cell: -len(cell.timed))[:MOST_CELLS]

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from analysis.output.finding import Finding, Plot, add_show_options, show
-from analysis.output.plots import IDEAL, Row, draw_rows, framework_style, legend_below, n_words
+from analysis.output.options import add_parser
+from analysis.output.plots import IDEAL, Row, figure_of_rows, framework_style, n_words
 from analysis.output.tables import Table, shown_interval
 from analysis.stats.inference import median_interval
 from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios
@@ -37,14 +36,9 @@ class SpeedRatio:
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
-        "bench",
-        help="show the speed that `launch bench` measured",
-        description="Show a file of `python -m launch bench`: median ratio of each pair of contestants, and its range.",
-    )
+    parser = add_parser(commands, "bench", run, "the speed that `launch bench` measured")
     parser.add_argument("file", metavar="FILE", type=Path, help="runs/bench-<time>.json")
     add_show_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -131,14 +125,11 @@ def _plot(ratios: Sequence[SpeedRatio]) -> Plot:
     groups: dict[str, list[Row]] = {}
     for one in ratios:
         framework = one.start.framework
-        row = Row(label=framework, values=one.ratios, style=framework_style(framework))
+        row = Row(values=one.ratios, style=framework_style(framework))
         groups.setdefault(f"{one.model}: {one.start.title}", []).append(row)
-    figure = Figure(figsize=(7.5, 1.6 + 0.42 * len(ratios)))
-    ax = figure.subplots()
-    draw_rows(ax, list(groups.items()), unit="measured / base")
-    ax.axvline(1.0, **IDEAL)
-    legend_below(figure)
-    figure.suptitle(f"Speed in pairs of turns ({n_words([len(one.ratios) for one in ratios])} pairs each)")
+    title = f"Speed in pairs of turns ({n_words([len(one.ratios) for one in ratios])} pairs each)"
+    figure = figure_of_rows(groups, title, unit="measured / base")
+    figure.axes[0].axvline(1.0, **IDEAL)
     data = Table(
         "Ratios of the pairs",
         ["model", "framework", "start", "ratio"],

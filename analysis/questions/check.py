@@ -15,13 +15,7 @@ from common.distributed.console import counted
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    add_question(
-        commands,
-        "check",
-        find,
-        help="validity checks of runs and comparisons",
-        description="Report what makes runs invalid or incomparable. With --strict, a finding is an error.",
-    )
+    add_question(commands, "check", find, "validity checks of runs and comparisons")
 
 
 def find(selection: Selection) -> Finding:

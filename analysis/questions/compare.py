@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.output.finding import Finding, Plot, add_runs_options, add_show_options, selected, show
+from analysis.output.options import add_parser
 from analysis.output.plots import framework_style, legend_below
 from analysis.output.tables import Cell, Table
 from analysis.runs.sameness import HASHES, why_not_the_same
@@ -42,14 +43,9 @@ _ABSENT = "absent"
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
-        "compare",
-        help="what differs between two runs, their times and accuracies",
-        description="Compare two runs.",
-    )
+    parser = add_parser(commands, "compare", run, "what differs between two runs, their times and accuracies")
     add_runs_options(parser)
     add_show_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -72,7 +68,7 @@ def find(selection: Selection) -> Finding:
     question = "What is different about these two runs?"
     if len(selection.runs) != 2:
         answer = f"Two runs are compared, and there are {len(selection.runs)}."
-        return Finding(name="compare", question=question, answer=answer, tables=[])
+        return Finding(name="compare", question=question, answer=answer)
     first, second = runs_in(selection.runs)
     reasons = why_not_the_same(_whole(first), _whole(second))
     plot = _plot(first, second, selection.epochs)
@@ -129,7 +125,7 @@ def differing_leaves(first: Any, second: Any, path: str = "") -> Iterator[tuple[
     What one of them lacks or did not record is one difference, however much the other has there.
     """
     one, other = (
-        value if isinstance(value, dict | NotRecorded | str | type(None)) else _plain(value)
+        asdict(value) if hasattr(value, "__dataclass_fields__") and not isinstance(value, NotRecorded) else value
         for value in (first, second)
     )
     if isinstance(one, dict) and isinstance(other, dict):
@@ -138,10 +134,6 @@ def differing_leaves(first: Any, second: Any, path: str = "") -> Iterator[tuple[
             yield from differing_leaves(*inner, f"{path}.{name}" if path else str(name))
     elif one != other:
         yield path, _words(one), _words(other)
-
-
-def _plain(value: Any) -> Any:
-    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
 
 
 def _words(value: Any) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.output.finding import Finding, add_show_options, show
+from analysis.output.options import add_parser
 from analysis.output.tables import Table
 from analysis.runs.reading import load_runs
 from analysis.runs.table import RunRow, runs_in
@@ -32,16 +33,11 @@ _NOT_FINISHED = ("running", "failed", "to do", "left out")
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
-        "experiment",
-        help="medians of each cell of an experiment, and its failed runs",
-        description="Show medians of each cell of an experiment. `python -m launch experiment status` calls this.",
-    )
+    parser = add_parser(commands, "experiment", run, "medians of each cell of an experiment, and its failed runs")
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="of the experiment, such as runs/smoke")
     parser.add_argument("--status", metavar="FILE", help="JSON of the planned runs; -: standard input")
     parser.add_argument("--base", metavar="CELL", help="divide energy and EDP by this cell's (default: first metered)")
     add_show_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from analysis.output.finding import Finding, Plot, add_question
 from analysis.output.options import MARGIN, add_margin_option, add_target_option
-from analysis.output.plots import ROW_INCHES, STYLES, Row, draw_rows, framework_style, legend_below, spread_words
-from analysis.output.tables import Table, shown_interval
+from analysis.output.plots import STYLES, Row, figure_of_rows, framework_style, spread_words
+from analysis.output.tables import Table, effect_cells, shown_interval
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.settings import SERIES
 from analysis.runs.table import Selection, seconds_to
@@ -61,8 +60,7 @@ def add_command(commands: Any) -> None:
         commands,
         "frameworks",
         find,
-        help="tf.keras against PyTorch: time, throughput, accuracy",
-        description="Compare both frameworks for every model, data set and number of ranks.",
+        "Keras against PyTorch: time, throughput, accuracy",
         keywords=("margin", "target"),
     )
     add_margin_option(parser)
@@ -194,12 +192,9 @@ def _verdicts(matches: Sequence[Match], *, margin: float) -> Table:
                 f"within {100 * margin:g} points"]  # fmt: skip
     rows = []
     for one in matches:
-        time, accuracy = one.time, one.accuracy
         rows.append(
-            [one.base.label, _pairs(time), time.estimate if time else None,
-             shown_interval(time.interval if time else None, ".3f"), time.p_value if time else None, one.verdict,
-             100 * accuracy.estimate if accuracy else None,
-             shown_interval(accuracy.interval if accuracy else None, "+.2f", scale=100), one.equivalence]
+            [one.base.label, _pairs(one.time), *effect_cells(one.time, ".3f"), one.time.p_value if one.time else None,
+             one.verdict, *effect_cells(one.accuracy, "+.2f", scale=100), one.equivalence]
         )  # fmt: skip
     formats = {headings[2]: ".3f", "p": ".2g", headings[6]: "+.2f"}
     return Table("Keras against PyTorch (below 1: Keras is faster)", headings, rows, formats)
@@ -267,31 +262,22 @@ def _plots(cells: Sequence[Cell]) -> list[Plot]:
          lambda cell: cell.seconds("images_per_second")),
         ("frameworks-accuracy", "Accuracy", "%", 100.0, lambda cell: cell.results("accuracy")),
     ):  # fmt: skip
-        found = {id(cell): list(values_of(cell).values()) for cell in cells}
-        drawn = [cell for cell in cells if found[id(cell)]]
-        if not drawn:
+        found = [(cell, values) for cell in cells if (values := values_of(cell))]
+        if not found:
             continue
-        labels = list(dict.fromkeys(cell.label for cell in drawn))
+        labels = list(dict.fromkeys(cell.label for cell, _ in found))
         more = f"; the first {MOST_DRAWN} of {len(labels)}" if len(labels) > MOST_DRAWN else ""
-        drawn = [cell for cell in drawn if cell.label in labels[:MOST_DRAWN]]
+        drawn = [(cell, values) for cell, values in found if cell.label in labels[:MOST_DRAWN]]
         groups: dict[str, list[Row]] = defaultdict(list)
-        for cell in drawn:
-            published = cell.is_published
-            row = Row(
-                label=cell.label, values=found[id(cell)], style=framework_style(cell.framework), published=published
-            )
-            groups[cell.label].append(row)
-        rows = sum(len(group) + 0.6 for group in groups.values())
-        spread = spread_words([len(found[id(cell)]) for cell in drawn])
-        figure = Figure(figsize=(8.0, 1.6 + ROW_INCHES * rows))
-        ax = figure.subplots()
-        draw_rows(ax, list(groups.items()), unit=unit, scale=scale)
-        legend_below(figure)
-        figure.suptitle(f"{title}: Keras and PyTorch, {spread}{more}")
+        for cell, values in drawn:
+            style = framework_style(cell.framework)
+            groups[cell.label].append(Row(values=list(values.values()), style=style, published=cell.is_published))
+        spread = spread_words([len(values) for _, values in drawn])
+        figure = figure_of_rows(groups, f"{title}: Keras and PyTorch, {spread}{more}", unit=unit, scale=scale)
         data = Table(
             title, ["framework", "model, data set, np", "run", unit],
-            [[cell.framework, cell.label, key, value * scale] for cell in drawn
-             for key, value in values_of(cell).items() if math.isfinite(value)], {unit: ".6g"},
+            [[cell.framework, cell.label, key, value * scale] for cell, values in drawn
+             for key, value in values.items() if math.isfinite(value)], {unit: ".6g"},
         )  # fmt: skip
         plots.append(Plot(name, figure, data))
     return plots

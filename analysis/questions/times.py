@@ -41,8 +41,7 @@ def add_command(commands: Any) -> None:
         commands,
         "times",
         find,
-        help="times of epochs; mean epoch, test and total",
-        description="Show how long epochs take, one by one and in the mean, and the test and the whole run.",
+        "times of epochs; mean epoch, test and total",
     )
 
 
@@ -66,10 +65,10 @@ QUANTITIES: dict[str, Quantity] = {"mean epoch": "epoch_seconds", "test": "test_
 
 def find(selection: Selection) -> Finding:
     """Show the times of timed runs."""
-    cells = [cell for cell in side_by_side(cells_of(selection.runs)) if _has_times(cell)]
+    cells = [cell for cell in side_by_side(cells_of(selection.runs)) if cell.seconds("training_seconds")]
     flags = [*selection.left_out, *flags_of(selection.runs, cells)]
     if not cells:
-        return Finding(name="times", question=_QUESTION, answer="None of these runs has times.", tables=[], flags=flags)
+        return Finding(name="times", question=_QUESTION, answer="None of these runs has times.", flags=flags)
     curves = [(cell, epoch_curves(cell, selection.epochs)) for cell in cells]
     with_curves = [(cell, of_cell) for cell, of_cell in curves if of_cell]
     plots = [
@@ -92,10 +91,6 @@ def find(selection: Selection) -> Finding:
         flags=flags,
         notes=notes,
     )
-
-
-def _has_times(cell: Cell) -> bool:
-    return bool(cell.seconds("training_seconds"))
 
 
 def side_by_side(cells: Sequence[Cell]) -> list[Cell]:
@@ -234,7 +229,7 @@ def plot_totals(cells: Sequence[Cell]) -> Plot | None:
     for ax, name in zip(panels, groups, strict=True):
         points = {
             cell.name: Row(
-                label=cell.name, values=values[name][cell.name], style=framework_style(cell.framework),
+                values=values[name][cell.name], style=framework_style(cell.framework),
                 published=cell.is_published,
             )
             for cell in cells

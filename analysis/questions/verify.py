@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from analysis.output.finding import Finding, add_show_options, show
+from analysis.output.options import add_parser
 from analysis.output.tables import Cell, Table
 from analysis.stats.proportions import accuracy_difference
 from common.checks.result_file import read_result
@@ -47,15 +48,15 @@ class Verdict:
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
+    parser = add_parser(
+        commands,
         "verify",
-        help="whether a rerun of `launch verify` reproduces its run",
-        description="Compare a rerun of `python -m launch verify` with its run. Exit code 0: it reproduces; 1: it "
-        "does not.",
+        run,
+        "whether a rerun of `launch verify` reproduces its run",
+        more="Exit code 0: it does; 1: it does not.",
     )
     parser.add_argument("folder", metavar="RERUN", type=Path, help="a run folder with verify.json, such as NAME-verify")
     add_show_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

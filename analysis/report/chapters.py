@@ -95,11 +95,12 @@ def settings(selection: Selection) -> Finding:
         ]
         for cell in cells
     ]
+    origins = ", ".join(f"{count:,} {origin}" for origin, count in Counter(selection.runs["origin"]).items())
     return Finding(
         name="settings",
         question="What was run, and with which settings?",
         answer=f"{counted(len(selection.runs), 'run')} of {counted(len(cells), 'combination')} of settings; "
-        f"{_origins(selection.runs)}.",
+        f"{origins}.",
         tables=[
             Table("Where the runs differ", [*varying, "runs", "seeds"], rows, {}),
             Table(
@@ -119,10 +120,6 @@ def _setting(value: Any) -> str | int | float:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return value if isinstance(value, int | float) else "none" if value is None else str(value)
-
-
-def _origins(runs: pd.DataFrame) -> str:
-    return ", ".join(f"{count:,} {origin}" for origin, count in Counter(runs["origin"]).items())
 
 
 def _seeds(of_runs: Iterable[int | None]) -> str:
@@ -283,7 +280,7 @@ def _without_names(arguments: Sequence[str]) -> list[str]:
 
 def not_measured(selection: Selection) -> Finding:
     """Return what the records do not contain, and why."""
-    of_runs = (set(_missing(run, selection.epochs)) for run in runs_in(selection.runs))
+    of_runs = (dict.fromkeys(_missing(run, selection.epochs)) for run in runs_in(selection.runs))
     counts: dict[tuple[str, str], int] = Counter(missing for of_run in of_runs for missing in of_run)
     total = len(selection.runs)
     rows: list[list[Any]] = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.output.finding import Finding, add_runs_options, refuse_flags, selected
+from analysis.output.options import add_parser
 from analysis.output.tables import Table
 from analysis.questions import aa_test, check, compare, frameworks, times
 from analysis.questions.clouds import command as clouds
@@ -48,17 +49,12 @@ MOST_NAMED = 5  # folders in the command shown at the top
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
-        "report",
-        help="everything in one HTML file, for a browser, a phone and paper",
-        description="Write every answer about the runs into one HTML file that loads nothing.",
-    )
+    parser = add_parser(commands, "report", run, "everything in one HTML file, for a browser, a phone and paper")
     add_runs_options(parser)
     parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--title", help="heading of the page")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     parser.add_argument("--strict", action="store_true", help="write nothing, with exit code 2, if anything is flagged")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from analysis.output.options import add_parser
 from analysis.output.plots import save_figure
 from analysis.results.data import add_data
 from analysis.results.tables import TABLES, plots
@@ -26,12 +27,7 @@ _RESULTS = re.compile(r"(?<=<!-- results: )(?P<name>[a-z-]+) -->\n.*?(?=<!-- end
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
-        "results",
-        help="write the tables of results into this repository's pages",
-        description="Write the tables of results in README.md and analysis/README.md, and their figures, from the "
-        "runs in analysis/data.",
-    )
+    parser = add_parser(commands, "results", run, "write the tables of results into this repository's pages")
     parser.add_argument(
         "--add",
         nargs="+",
@@ -40,7 +36,6 @@ def add_command(commands: Any) -> None:
         help="first copy these folders of runs into analysis/data, without weights, host names and paths; a folder "
         "of the same name is replaced",
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -12,77 +12,45 @@ from analysis.output.finding import Finding, Plot, add_question
 from analysis.output.tables import Table
 from analysis.runs.table import Selection
 from analysis.runs.validity import flags_of
-from analysis.thesis.comparison import (
-    BASE,
-    ENVIRONMENTS,
-    Compared,
-    ThesisRuns,
-    accuracies,
-    energies,
-    first_figures,
-    hybrids,
-    parameter_table,
-    products,
-    shares,
-    speedups,
-    studies,
-    table_of,
-    thesis_runs,
-    times,
-)
-from analysis.thesis.plots import (
-    plot_accuracies,
-    plot_curves,
-    plot_energy,
-    plot_hybrid,
-    plot_power,
-    plot_shares,
-    plot_speedups,
-    plot_studies,
-    plot_times,
-)
+from analysis.thesis import comparison
+from analysis.thesis import plots as thesis_plots
+from analysis.thesis.comparison import BASE, ENVIRONMENTS, Compared, ThesisRuns
 from common.run_folder.power_file import POWER_FILE
 
 _TIMED = "cpu-r1, gpu1-r*, gpu1-wrapped-r*, gpu2-r*"
 # Recomputed tables: title, function, format of the numbers, run folders needed.
 _FIGURES = (
-    ("Table 3.1: both frameworks on MNIST", first_figures, ".2f", "table31-*"),
-    ("Figure 3.3: 2 GPUs and the CPU against 1 GPU", hybrids, ",.2f", "hybrid-r1 and hybrid-gpu1-r1"),
-    ("Figures 3.5 and 3.6: resolution and batch", studies, ",.1f", "size*-batch*"),
-    ("Figure 3.7: share of validation samples", shares, ",.2f", "validation*percent"),
-    ("Figure 4.3: times (means over runs)", times, ",.2f", _TIMED),
-    ("Figure 4.4: speedups and efficiency (of mean times)", speedups, ".4f", _TIMED),
-    ("Figure 4.6: accuracy on the test samples", accuracies, ".2f", _TIMED),
-    ("Table 4.2 and figure 4.12: energy (means over metered runs)", energies, ",.3f", "*-energy*"),
-    ("Table 4.2 and figure 4.12: energy-delay products", products, ".4f", "*-energy*"),
+    ("Table 3.1: both frameworks on MNIST", comparison.first_figures, ".2f", "table31-*"),
+    ("Figure 3.3: 2 GPUs and the CPU against 1 GPU", comparison.hybrids, ",.2f", "hybrid-r1 and hybrid-gpu1-r1"),
+    ("Figures 3.5 and 3.6: resolution and batch", comparison.studies, ",.1f", "size*-batch*"),
+    ("Figure 3.7: share of validation samples", comparison.shares, ",.2f", "validation*percent"),
+    ("Figure 4.3: times (means over runs)", comparison.times, ",.2f", _TIMED),
+    ("Figure 4.4: speedups and efficiency (of mean times)", comparison.speedups, ".4f", _TIMED),
+    ("Figure 4.6: accuracy on the test samples", comparison.accuracies, ".2f", _TIMED),
+    ("Table 4.2 and figure 4.12: energy (means over metered runs)", comparison.energies, ",.3f", "*-energy*"),
+    ("Table 4.2 and figure 4.12: energy-delay products", comparison.products, ".4f", "*-energy*"),
 )  # fmt: skip
 
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    add_question(
-        commands,
-        "thesis",
-        find,
-        help="tables and figures of the thesis from its imported runs",
-        description="Recompute the thesis from the folders of `import-thesis`.",
-    )
+    add_question(commands, "thesis", find, "tables and figures of the thesis from its imported runs")
 
 
 def find(selection: Selection) -> Finding:
     """Recompute what these runs allow; notes name the rest."""
-    thesis = thesis_runs(selection)
+    thesis = comparison.thesis_runs(selection)
     question = "Do the figures of the thesis follow from its raw files?"
     if not (thesis.timed or thesis.metered or thesis.single):
         answer = (
             "None of these runs is from the thesis. Make them with "
             "`python -m analysis import-thesis THESIS --folder RUNS`."
         )
-        return Finding(name="thesis", question=question, answer=answer, tables=[], flags=selection.left_out)
+        return Finding(name="thesis", question=question, answer=answer, flags=selection.left_out)
     flags = [*selection.left_out, *flags_of(selection.runs[selection.runs["origin"] == "imported"], [])]
     figures = {title: of(thesis) for title, of, _, _ in _FIGURES}
-    parameters = parameter_table(thesis)
-    tables = [table_of(title, figures[title], form) for title, _, form, _ in _FIGURES if figures[title]]
+    parameters = comparison.parameter_table(thesis)
+    tables = [comparison.table_of(title, figures[title], form) for title, _, form, _ in _FIGURES if figures[title]]
     tables[_place(tables) : _place(tables)] = [parameters] if parameters else []
     return Finding(
         name="thesis",
@@ -146,14 +114,14 @@ def _missing_power(thesis: ThesisRuns) -> list[str]:
 
 def _plots(thesis: ThesisRuns, *, flags: list[str]) -> list[Plot]:
     found = [
-        plot_hybrid(thesis),
-        *plot_studies(thesis),
-        plot_shares(thesis),
-        plot_times(thesis),
-        plot_speedups(thesis),
-        plot_curves(thesis),
-        plot_accuracies(thesis),
-        *plot_power(thesis, flags=flags),
-        plot_energy(thesis),
+        thesis_plots.plot_hybrid(thesis),
+        *thesis_plots.plot_studies(thesis),
+        thesis_plots.plot_shares(thesis),
+        thesis_plots.plot_times(thesis),
+        thesis_plots.plot_speedups(thesis),
+        thesis_plots.plot_curves(thesis),
+        thesis_plots.plot_accuracies(thesis),
+        *thesis_plots.plot_power(thesis, flags=flags),
+        thesis_plots.plot_energy(thesis),
     ]
     return [plot for plot in found if plot is not None]

@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis.output import tables
 from analysis.output.plots import framework_style
-from analysis.output.tables import Table
+from analysis.output.tables import Table, in_percent
 from analysis.runs.published import Result, read_published
 from analysis.runs.table import RunRow, Selection, runs_in
 from analysis.thesis.tables import EPOCHS
@@ -116,8 +116,7 @@ def printed(name: str, field: str) -> Any:
 
 def printed_percent(name: str, field: str = "accuracy") -> float | None:
     """Return a published accuracy in percent; None: not printed."""
-    fraction = printed(name, field)
-    return None if fraction is None else 100 * fraction
+    return in_percent(printed(name, field))
 
 
 def _known(values: Iterable[float | None]) -> list[float]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from analysis.output.options import add_parser
 from analysis.thesis.runs import ThesisRun, read_thesis
 from common.distributed.console import counted
 from common.errors import UserError, expanded, user_errors
@@ -26,14 +27,9 @@ TOLERATED_SECONDS = 0.1  # The thesis rounded the times of its epochs, to 1e-6 s
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
-        "import-thesis",
-        help="the raw files of the thesis as run folders",
-        description="Turn the raw files of the thesis into run folders, which all commands read.",
-    )
+    parser = add_parser(commands, "import-thesis", run, "the raw files of the thesis as run folders")
     parser.add_argument("thesis", metavar="THESIS", help="contains Resultados_experimentos and Datos_Capitulos")
     parser.add_argument("--folder", required=True, metavar="RUNS", help="for the run folders")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:

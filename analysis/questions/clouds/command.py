@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from analysis.output.finding import Finding, Plot, add_runs_options, add_show_options, selected, show
-from analysis.output.options import MARGIN, add_margin_option, add_target_option
-from analysis.output.plots import COLORS, MARKERS, ROW_INCHES, Row, draw_rows, legend_below, spread_words
+from analysis.output.options import MARGIN, add_margin_option, add_parser, add_target_option
+from analysis.output.plots import COLORS, MARKERS, Row, figure_of_rows, spread_words
 from analysis.output.tables import Table, shown_interval
 from analysis.questions.clouds.machines import break_even_table, machine_tables, price_notes, price_table
 from analysis.questions.clouds.pricing import Pricing, costs
@@ -22,12 +21,12 @@ from analysis.questions.clouds.sites import SiteComparison, site_comparisons, ti
 from analysis.questions.clouds.startup import (
     NOTE,
     startup_plots,
-    startup_tables,
+    startup_table,
     startup_words,
     startups_of,
     training_words,
 )
-from analysis.questions.clouds.tables import claims_tables, cost_table, energy_tables, times_table, worth_tables
+from analysis.questions.clouds.tables import claims_table, cost_table, energy_table, times_table, worth_table
 from analysis.runs.energy import covered, mean_of, metered, values_of
 from analysis.runs.published import published_claims
 from analysis.runs.table import Selection, seconds_to
@@ -42,11 +41,7 @@ MOST_SENTENCES = 3  # experiments that the answer names one by one
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
-        "clouds",
-        help="the same experiment on different sites: time, accuracy, cost, energy",
-        description="Compare sites: clusters, clouds, your own machines. Prices of any day apply to old runs, too.",
-    )
+    parser = add_parser(commands, "clouds", run, "the same experiment on different sites: time, accuracy, cost, energy")
     add_runs_options(parser)
     add_show_options(parser)
     parser.add_argument(
@@ -63,7 +58,6 @@ def add_command(commands: Any) -> None:
     )
     add_margin_option(parser)
     add_target_option(parser, shown="cost")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -76,17 +70,8 @@ def run(options: argparse.Namespace) -> None:
     selection = selected(options)
     for words in options.site_of:
         selection = assigned(selection, words, sites=pricing.sites)
-    show(
-        find(
-            selection,
-            base=options.base,
-            pricing=pricing,
-            margin=options.margin,
-            target=options.target,
-            machines=True,
-        ),
-        options,
-    )
+    of_options = {"base": options.base, "margin": options.margin, "target": options.target}
+    show(find(selection, pricing=pricing, machines=True, **of_options), options)
 
 
 def _day(text: str | None) -> date | None:
@@ -148,17 +133,20 @@ def find(
     cells = [cell for one in shown for cell in one.cells.values()]
     startups = startups_of(cells)
     answers = [_answer(compared, names=names, pricing=pricing), training_words(compared), startup_words(startups)]
+    tables = [
+        claims_table(published_claims(selection.published), compared),
+        times_table(compared, base=base, margin=margin),
+        startup_table(startups),
+    ]
+    of_price = [energy_table(compared, base=base), worth_table(compared, pricing=pricing)]
     return Finding(
         name="clouds",
         question="Which site is the fastest, which the cheapest, and does it reach the same accuracy?",
         answer=" ".join(words for words in answers if words),
         tables=[
-            *claims_tables(published_claims(selection.published), compared),
-            *([times_table(compared, base=base, margin=margin)] if compared else []),
-            *startup_tables(startups),
+            *(table for table in tables if table.rows),
             cost_table(shown, pricing=pricing, target=target),
-            *(energy_tables(compared, base=base) if compared else []),
-            *(worth_tables(compared, pricing=pricing) if compared else []),
+            *(table for table in of_price if table.rows),
             *_machine_tables(pricing, names, base=base if compared else None, machines=machines or bool(compared)),
         ],
         plots=[*_plots(shown, pricing=pricing), *startup_plots(startups)],
@@ -299,7 +287,7 @@ def _plots(shown: Sequence[SiteComparison], *, pricing: Pricing) -> list[Plot]:
         ("clouds-cost", "Cost of a run by site", "dollars", lambda cell: costs(cell, pricing)),
     ):  # fmt: skip
         rows = [
-            (one.label, site, Row(label=site, values=values, style=styles[site]))
+            (one.label, site, Row(values=values, style=styles[site]))
             for one in shown
             for site, cell in one.cells.items()
             if (values := figures_of(cell))
@@ -313,10 +301,7 @@ def _plot(name: str, title: str, unit: str, rows: Sequence[tuple[str, str, Row]]
     groups: dict[str, list[Row]] = defaultdict(list)
     for label, _, row in rows:
         groups[label.replace(", ", "\n", 1)].append(row)
-    height = 1.6 + ROW_INCHES * sum(max(len(group), 1.4) + 0.6 for group in groups.values())
-    figure = Figure(figsize=(8.0, height))
-    draw_rows(figure.subplots(), list(groups.items()), unit=unit)
-    legend_below(figure)
-    figure.suptitle(f"{title}, {spread_words([len(row.values) for _, _, row in rows])}")
+    spread = spread_words([len(row.values) for _, _, row in rows])
+    figure = figure_of_rows(groups, f"{title}, {spread}", unit=unit)
     data: list[list[str | float | None]] = [[label, site, value] for label, site, row in rows for value in row.values]
     return Plot(name, figure, Table(title, ["experiment", "site", unit], data, {unit: ".6g"}))

@@ -5,7 +5,7 @@ from datetime import date
 from itertools import combinations
 
 from analysis.output.tables import Cell, Table
-from common.sites.table import Cpu, Gpu, Price, Site, Sites
+from common.sites.table import Cpu, Gpu, Site, Sites
 
 # Compared in the article (memory alone) and in the report.
 PUBLISHED_PAIRS = (("v100", "m60"), ("gtx-1080-ti", "i7-7700k"))
@@ -113,22 +113,20 @@ def price_notes(sites: Sites, *, names: Collection[str], on: date | None) -> lis
         site = sites.sites.get(name)
         price = site.price(on=on) if site else None
         if site and site.retired:
-            instead = f"; its successor is {site.successor}{_at(sites, site.successor, on)}" if site.successor else ""
-            notes.append(f"{name} is retired since {site.retired}{_described(price)}{instead}")
+            note = f"{name} is retired since {site.retired}"
+            if price:
+                note += f", its last price ${price.usd_per_hour:g} per hour ({price.source})"
+            if site.successor:
+                there = sites[site.successor].price(on=on)
+                note += f"; its successor is {site.successor}" + (
+                    f" at ${there.usd_per_hour:g} per hour" if there else ""
+                )
+            notes.append(note)
         if price and on and price.date > on:
             notes.append(f"{name}: no price of {on} or before is known; that of {price.date} is taken")
         if site is None:
             notes.append(f"{name} is not in the table of sites: its machine and price are not known")
     return notes
-
-
-def _at(sites: Sites, name: str, on: date | None) -> str:
-    price = sites[name].price(on=on)
-    return f" at ${price.usd_per_hour:g} per hour" if price else ""
-
-
-def _described(price: Price | None) -> str:
-    return f", its last price ${price.usd_per_hour:g} per hour ({price.source})" if price else ""
 
 
 def break_even_table(sites: Sites, *, on: date | None) -> Table:

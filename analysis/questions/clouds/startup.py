@@ -94,8 +94,8 @@ def _by_framework(startups: Startups) -> dict[tuple[LaunchMethod, str], pd.DataF
     }
 
 
-def startup_tables(startups: Startups) -> list[Table]:
-    """Return a table of what each way to launch costs, per framework, as they start up differently; or none."""
+def startup_table(startups: Startups) -> Table:
+    """Return what each way to launch costs, per framework, as they start up differently."""
     columns = {**PARTS, _SUM: _SUM}
     headings = ["site", "launcher", "controller", "hosts", "framework", "np", "n"]
     headings += [title for part in columns for title in (f"{part}, s", f"range of {part}")]
@@ -107,8 +107,7 @@ def startup_tables(startups: Startups) -> list[Table]:
             row += [_median(runs[column]), _range(runs[column])]
         table_rows.append(row)
     formats = {"hosts": "d", "n": "d"} | {f"{part}, s": ".2f" for part in columns}
-    title = "What starting the ranks costs (medians; range of all runs)"
-    return [Table(title, headings, table_rows, formats)] if table_rows else []
+    return Table("What starting the ranks costs (medians; range of all runs)", headings, table_rows, formats)
 
 
 def _median(values: pd.Series) -> float | None:

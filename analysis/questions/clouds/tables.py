@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from analysis.output import tables
-from analysis.output.tables import Table, shown_interval
+from analysis.output.tables import Table, effect_cells, in_percent, shown_interval
 from analysis.questions.clouds.machines import OWNED, quotient
 from analysis.questions.clouds.pricing import Pricing, costs
 from analysis.questions.clouds.sites import SiteComparison, times_of
@@ -26,20 +26,15 @@ def times_table(compared: Sequence[SiteComparison], *, base: str, margin: float)
                 continue
             base_cell, is_base = one.base_cell(name), name == one.base_of(name)
             of_base = base_cell.results("accuracy") if base_cell else None
-            to_base, apart = one.ratio_to_base(name), difference(right, of_base) if of_base else None
+            to_base = [1.0, None] if is_base else effect_cells(one.ratio_to_base(name), ".3f")
+            apart = difference(right, of_base) if of_base else None
             rows.append(
-                [one.label, name, len(times), median_of(times), shown_interval(median_interval(times), ".2f"),
-                 1.0 if is_base else to_base.estimate if to_base else None,
-                 shown_interval(to_base.interval if to_base else None, ".3f"),
-                 _scaled(median_of(list(right.values()))), len(right), _scaled(apart.estimate if apart else None),
+                [one.label, name, len(times), median_of(times), shown_interval(median_interval(times), ".2f"), *to_base,
+                 in_percent(median_of(right.values())), len(right), in_percent(apart.estimate if apart else None),
                  equivalence(right, of_base, margin=margin) if of_base else "base" if is_base else None]
             )  # fmt: skip
     formats = {"n": "d", "training, s": ".2f", headings[5]: ".3f", "accuracy, %": ".2f", "n of it": "d"}
     return Table("Times and accuracies by site (medians)", headings, rows, formats | {headings[9]: "+.2f"})
-
-
-def _scaled(fraction: float | None) -> float | None:
-    return None if fraction is None else 100 * fraction
 
 
 def cost_table(shown: Sequence[SiteComparison], *, pricing: Pricing, target: float | None) -> Table:
@@ -90,8 +85,8 @@ def _no_price(pricing: Pricing, run: RunRow) -> str:
     return "nodes not recorded"
 
 
-def energy_tables(compared: Sequence[SiteComparison], *, base: str) -> list[Table]:
-    """Return a table of the energy of metered runs; none without any."""
+def energy_table(compared: Sequence[SiteComparison], *, base: str) -> Table:
+    """Return the energy of metered runs."""
     headings = ["experiment", "site", "metered runs", "J", f"J / {base}", "EDP, J s", f"EDP / {base}", "measured"]
     rows: list[list[tables.Cell]] = []
     for one in compared:
@@ -106,10 +101,10 @@ def energy_tables(compared: Sequence[SiteComparison], *, base: str) -> list[Tabl
                 ]
                 rows.append([one.label, name, len(runs), *figures[0], *figures[1], covered(runs)])
     formats = {"metered runs": "d", "J": ".5g", "EDP, J s": ".5g"} | dict.fromkeys((headings[4], headings[6]), ".4f")
-    return [Table("Energy by site (means over metered runs, used devices)", headings, rows, formats)] if rows else []
+    return Table("Energy by site (means over metered runs, used devices)", headings, rows, formats)
 
 
-def worth_tables(compared: Sequence[SiteComparison], *, pricing: Pricing) -> list[Table]:
+def worth_table(compared: Sequence[SiteComparison], *, pricing: Pricing) -> Table:
     """Return for every pair of priced sites with timed runs whether the more expensive one was worth its price."""
     headings = ["experiment", "dearer site", "against", "worth it if faster than, times", "measured, times",
                 "95 % interval", "verdict"]  # fmt: skip
@@ -123,15 +118,12 @@ def worth_tables(compared: Sequence[SiteComparison], *, pricing: Pricing) -> lis
             for cheap in priced[number + 1 :]:
                 needed = hourly[dear] / hourly[cheap]
                 faster = ratio(times_of(one.cells[cheap]), times_of(one.cells[dear]))
-                rows.append(
-                    [one.label, dear, cheap, needed, faster.estimate if faster else None,
-                     shown_interval(faster.interval if faster else None, ".3f"), _worth(faster, needed)]
-                )  # fmt: skip
+                rows.append([one.label, dear, cheap, needed, *effect_cells(faster, ".3f"), _worth(faster, needed)])
     formats = dict.fromkeys((headings[3], headings[4]), ".3f")
-    return [Table("Worth its price? Prices of the nodes that a run needs", headings, rows, formats)] if rows else []
+    return Table("Worth its price? Prices of the nodes that a run needs", headings, rows, formats)
 
 
-def claims_tables(claims: Sequence[Claim], compared: Sequence[SiteComparison]) -> list[Table]:
+def claims_table(claims: Sequence[Claim], compared: Sequence[SiteComparison]) -> Table:
     """Return published claims about these sites, each with the ratio of every experiment that has runs on both."""
     headings = ["published in", "claim, published", "times as long, published", "experiment", "site", "against",
                 "times as long, these runs", "95 % interval"]  # fmt: skip
@@ -148,11 +140,10 @@ def claims_tables(claims: Sequence[Claim], compared: Sequence[SiteComparison]) -
                 for base, other in of_base.items():
                     slower = ratio(times_of(cell), times_of(other))
                     if slower:
-                        interval = shown_interval(slower.interval, ".3f")
-                        found.append([*stated, one.label, name, base, slower.estimate, interval])
+                        found.append([*stated, one.label, name, base, *effect_cells(slower, ".3f")])
         rows += found or [[*stated, "no timed runs on both", None, None, None, None]]
     formats = {"times as long, published": "g", "times as long, these runs": ".3f"}
-    return [Table("Published claims about sites", headings, rows, formats)] if rows else []
+    return Table("Published claims about sites", headings, rows, formats)
 
 
 def _worth(faster: Effect | None, needed: float) -> str:

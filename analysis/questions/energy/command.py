@@ -43,8 +43,7 @@ def add_command(commands: Any) -> None:
         commands,
         "energy",
         find,
-        help="energy by device and phase, power over time, energy-delay products",
-        description="Show the energy of metered runs (trained with --energy).",
+        "energy by device and phase, power over time, energy-delay products",
         keywords=("base",),
     )
     parser.add_argument("--base", metavar="CELL", help="cell to divide by, or a part of its name (default: the first)")
@@ -67,14 +66,13 @@ def find(selection: Selection, *, base: str | None = None) -> Finding:
     flags = [*selection.left_out, *flags_of(metered_runs, [])]
     question = "What energy does a run take, which device takes it and when?"
     if not measured:
-        return Finding(
-            name="energy",
-            question=question,
-            answer=_nothing(len(metered_runs)),
-            tables=[],
-            flags=flags,
-            notes=_unmeasured(metered_runs),
-        )
+        answer = "None of these runs measured energy: there is nothing to show. Train with --energy."
+        if len(metered_runs):
+            answer = (
+                f"No device could be measured in any of {len(metered_runs)} metered runs: there is no energy to show."
+            )
+        notes = _unmeasured(metered_runs)
+        return Finding(name="energy", question=question, answer=answer, flags=flags, notes=notes)
     of_base = _base(list(measured), base)
     plots, notes, untraced = [], _unmeasured(metered_runs), []
     for number, name in enumerate(list(measured)[:MOST_TRACES]):
@@ -106,12 +104,6 @@ def find(selection: Selection, *, base: str | None = None) -> Finding:
             "joule: training images / joules of training",
         ],
     )
-
-
-def _nothing(metered_runs: int) -> str:
-    if metered_runs:
-        return f"No device could be measured in any of {metered_runs} metered runs: there is no energy to show."
-    return "None of these runs measured energy: there is nothing to show. Train with --energy."
 
 
 def _base(names: Sequence[str], wanted: str | None) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from analysis.output.finding import Finding, Plot, add_question, numbered
 from analysis.output.plots import framework_style
-from analysis.output.tables import Table
+from analysis.output.tables import Table, in_percent
 from analysis.questions.hyperparameters.plots import plot_accuracies, plot_shares, plot_times
 from analysis.questions.hyperparameters.sweep import (
     SweepPoint,
@@ -32,8 +32,7 @@ def add_command(commands: Any) -> None:
         commands,
         "hyperparameters",
         find,
-        help="accuracy curves and total times by batch and resolution",
-        description="Compare runs that differ in batch, resolution or share of validation samples.",
+        "accuracy curves and total times by batch and resolution",
     )
 
 
@@ -156,7 +155,7 @@ def _table(sweeps: Sequence[Sequence[SweepPoint]]) -> Table:
     for sweep in sweeps:
         for point in sweep:
             first, seconds = point.cell.first, list(point.seconds.values())
-            percents = [None if value is None else 100 * value for value in (point.last, point.best)]
+            percents = [in_percent(point.last), in_percent(point.best)]
             rows.append(
                 [framework_style(first.framework)["label"], first.model, first.np or None, point.size, point.batch,
                  point.n, median_of(point.seconds.values()), min(seconds, default=None),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.output.finding import Finding, Plot, add_show_options, show
+from analysis.output.options import add_parser
 from analysis.output.tables import Table
 from analysis.questions.parity.plots import plot_losses, plot_ranks
 from analysis.runs.sameness import HASHES, why_not_the_same
@@ -21,15 +22,12 @@ from common.run_folder.records import WEIGHTS_FILE, DataRecord, NotRecorded, Run
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
-        "parity",
-        help="what `launch parity` showed; or whether two runs were the same experiment",
-        description="Show the proofs in a folder of `python -m launch parity` as table and plots, or compare two runs.",
+    parser = add_parser(
+        commands, "parity", run, "what `launch parity` showed; or whether two runs were the same experiment"
     )
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="one folder with parity.json, or two run folders")
     parser.add_argument("--all", action="store_true", help="a row for every comparison")
     add_show_options(parser, plots="write the plots there, as PNG and SVG (default: FOLDER/plots)")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -44,7 +42,8 @@ def run(options: argparse.Namespace) -> None:
             f"two runs are compared. Received: {len(folders)} folders. Name one folder of proofs, or two runs"
         )
     if len(folders) == 2:
-        show(_of_runs(*(read_run(folder) for folder in folders)), options)
+        runs = [read_run(folder) for folder in folders]
+        show(_finding([runs_table(*runs)], flags=why_not_the_same(*runs)), options)
         return
     options.plots = options.plots or str(folders[0] / "plots")
     show(find(folders[0], every=options.all), options)
@@ -71,10 +70,6 @@ def find(folder: Path, *, every: bool = False) -> Finding:
         if figure is not None
     ]
     return _finding([parity_table(record, every=every)], flags=flags, plots=plots)
-
-
-def _of_runs(first: Run, second: Run) -> Finding:
-    return _finding([runs_table(first, second)], flags=why_not_the_same(first, second))
 
 
 def _finding(tables: list[Table], *, flags: list[str], plots: Sequence[Plot] = ()) -> Finding:
@@ -121,7 +116,9 @@ def parity_table(record: ParityRecord, *, every: bool = False) -> Table:
     """
     groups: dict[tuple[Any, ...], list[ArrayComparison]] = {}
     for one in record.comparisons:
-        groups.setdefault(_every_key(one) if every else _group_key(one), []).append(one)
+        same_framework = one.between[0].split()[0] == one.between[1].split()[0]
+        apart = (one.between, one.optimizer) if every else same_framework
+        groups.setdefault((one.model, one.what, apart), []).append(one)
     order = {model: number for number, model in enumerate(record.settings.models)}
     rows = [_row(group) for group in sorted(groups.values(), key=lambda group: order.get(group[0].model, len(order)))]
     headings = ["model", "compared", "between", "optimizer", "dropout"]
@@ -136,15 +133,6 @@ def parity_table(record: ParityRecord, *, every: bool = False) -> Table:
         "relative differences, the worst of each"
     )
     return Table(title, headings, rows, formats)
-
-
-def _every_key(one: ArrayComparison) -> tuple[Any, ...]:
-    return (one.model, one.what, one.between, one.optimizer)
-
-
-def _group_key(one: ArrayComparison) -> tuple[Any, ...]:
-    """Group over all optimizers and numbers of ranks."""
-    return (one.model, one.what, one.between[0].split()[0] == one.between[1].split()[0])
 
 
 def _row(group: list[ArrayComparison]) -> list[str | float | None]:
@@ -191,14 +179,16 @@ def runs_table(first: Run, second: Run) -> Table:
     """Return two runs next to each other: hashes, what they trained, how far apart they ended."""
     rows: list[list[Any]] = []
     for name, title in {**HASHES, "final_weights": "final weights"}.items():
-        rows.append([title, *(_hash(run, name) for run in (first, second))])
+        hashes = [run.record.hashes for run in (first, second)]
+        values = [one if isinstance(one, NotRecorded) else getattr(one, name) or "not yet" for one in hashes]
+        rows.append([title, *map(_cell, values)])
     for title, field in (("global batch", "global_batch_size"), ("training samples", "training_samples"),
                          ("data set", "name")):  # fmt: skip
         cells = (run.record.data for run in (first, second))
         rows.append([title, *(getattr(data, field) if isinstance(data, DataRecord) else None for data in cells)])
     losses = [[epoch.training_loss for epoch in run.epochs] for run in (first, second)]
     for number, pair in enumerate(zip(*losses, strict=False), start=1):
-        rows.append([f"training loss of epoch {number}", *pair])
+        rows.append([f"training loss of epoch {number}", *map(_cell, pair)])
     files = [run.folder / WEIGHTS_FILE for run in (first, second)]
     if all(file.exists() for file in files):
         reference, other = (load_weights(file) for file in files)
@@ -208,9 +198,5 @@ def runs_table(first: Run, second: Run) -> Table:
     return Table("Two runs", headings, rows, {})
 
 
-def _hash(run: Run, name: str) -> str:
-    hashes = run.record.hashes
-    value = hashes if isinstance(hashes, NotRecorded) else getattr(hashes, name)
-    if isinstance(value, NotRecorded):
-        return f"not recorded: {value.not_recorded}"
-    return value or "not yet"
+def _cell(value: Any) -> Any:
+    return f"not recorded: {value.not_recorded}" if isinstance(value, NotRecorded) else value

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from analysis.output.finding import add_show_options
+from analysis.output.options import add_parser
 from analysis.output.plots import save_figure
 from analysis.output.tables import Cell, Table, render
 from analysis.questions.ring.passes import Pass, chunk_slices, ring_all_reduce, selected_passes, sums_of_chunks
@@ -27,15 +28,16 @@ RANKS_SHOWN_WHOLE = 8  # of more ranks, only selected passes are printed
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser(
+    parser = add_parser(
+        commands,
         "ring",
-        help="the ring all-reduce, pass by pass",
-        description="Show how N ranks in a ring sum their vectors: the first N - 1 passes add, the next N - 1 replace.",
+        run,
+        "the ring all-reduce, pass by pass",
+        more="The first N - 1 passes add, the next N - 1 replace.",
     )
     parser.add_argument("--np", type=int, required=True, help="ranks in the ring")
     parser.add_argument("--elements", type=int, help="numbers in the vector of each rank (default: one per chunk)")
     add_show_options(parser, plots="folder for the picture (default: none is drawn)")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:

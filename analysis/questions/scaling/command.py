@@ -9,7 +9,7 @@ import numpy as np
 from analysis.output.finding import Finding, add_question
 from analysis.output.options import MARGIN, add_margin_option
 from analysis.output.plots import framework_style
-from analysis.output.tables import Table, shown_interval
+from analysis.output.tables import Table, effect_cells, in_percent, shown_interval
 from analysis.questions.scaling.curves import (
     Kind,
     Point,
@@ -25,7 +25,7 @@ from analysis.questions.scaling.plots import plots_of
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.table import Selection
 from analysis.runs.validity import MOST_NAMED, cell_runs, flags_of
-from analysis.stats.inference import Effect, median_of
+from analysis.stats.inference import median_of
 from common.errors import UserError
 from common.sites.table import Site, Sites, read_sites
 
@@ -38,8 +38,7 @@ def add_command(commands: Any) -> None:
         commands,
         "scaling",
         find,
-        help="speedup and efficiency over ranks",
-        description="Compare runs on several numbers of ranks with a base, at equal accuracy and as they are.",
+        "speedup and efficiency over ranks",
         keywords=("base", "margin", "project", "site"),
     )
     parser.add_argument(
@@ -143,10 +142,11 @@ def _at_ranks(study: Study, ranks: int, *, margin: float) -> str:
     nearest = min((point for point in points if point.margin is not None), key=lambda p: p.margin or 0.0, default=None)
     if nearest is None:
         return f"{words}; too few runs to show equal accuracy"
+    margin_shown = np.ceil(1000 * (nearest.margin or 0.0)) / 10  # rounded up
     its = "its accuracy is" if nearest is raw else f"{_batch(nearest)}, {_times(nearest)}, is"
     return (
         f"{words}; equal accuracy is not shown within {100 * margin:g} points, nearest: {its} shown to be the same "
-        f"within {_up(100 * (nearest.margin or 0.0))} points"
+        f"within {margin_shown:g} points"
     )
 
 
@@ -201,10 +201,6 @@ def _ranks(ranks: int) -> str:
     return f"{ranks} rank{'s' if ranks > 1 else ''}"
 
 
-def _up(points: float) -> str:
-    return f"{np.ceil(10 * points) / 10:g}"
-
-
 def _raw_flag(point: Point) -> str:
     return (
         f"{point.cell.framework}, {point.cell.label}: {_accuracy(point)} of the base: its speedup is not one at equal "
@@ -218,7 +214,12 @@ def _notes(studies: Sequence[Study], alone: Sequence[Cell]) -> list[str]:
         named = "; ".join(f"{cell.framework}, {cell.label}" for cell in alone[:MOST_NAMED])
         more = f" and {len(alone) - MOST_NAMED} more" if len(alone) > MOST_NAMED else ""
         notes.append(f"no runs on another number of ranks to compare with: {named}{more}")
-    shared = [study.label for study in studies for point in study.points if _same_devices(point)]
+    shared = [
+        study.label
+        for study in studies
+        for point in study.points
+        if point.devices == 1 and point.ranks != point.base.first.np
+    ]
     if shared:
         notes.append(
             f"{'; '.join(dict.fromkeys(shared))}: ran on as many cores with any number of ranks, shared out "
@@ -231,10 +232,6 @@ def _notes(studies: Sequence[Study], alone: Sequence[Cell]) -> list[str]:
             "weak: the same batch per rank; all runs of a curve train the same epochs"
         )
     return notes
-
-
-def _same_devices(point: Point) -> bool:
-    return point.devices == 1 and point.ranks != point.base.first.np
 
 
 # Tables
@@ -259,8 +256,8 @@ def _speedups(studies: Sequence[Study]) -> Table:
             totals, trainings = (list(of(point.cell).values()) for of in (total_seconds, training_seconds))
             rows.append(
                 [*_cell_words(point.cell), "speedup over that machine" if study.other_machine else point.kind,
-                 len(totals), median_of(totals), *_estimate(point.total), point.per_device(point.total),
-                 median_of(trainings), *_estimate(point.training), point.per_device(point.training)]
+                 len(totals), median_of(totals), *effect_cells(point.total, ".3f"), point.per_device(point.total),
+                 median_of(trainings), *effect_cells(point.training, ".3f"), point.per_device(point.training)]
             )  # fmt: skip
     formats = dict.fromkeys(("total, s", "training, s"), ",.2f") | {"n": "d"}
     formats |= dict.fromkeys(("speedup", "efficiency", headings[-3], headings[-1]), ".3f")
@@ -288,10 +285,6 @@ def _mean(values: dict[Any, float]) -> float:
     return float(np.mean(list(values.values())))
 
 
-def _estimate(comparison: Effect | None) -> list[float | str | None]:
-    return [comparison.estimate, shown_interval(comparison.interval, ".3f")] if comparison else [None, None]
-
-
 def _accuracies(studies: Sequence[Study], *, margin: float) -> Table:
     headings = ["framework", "model, data set, np", "n", "accuracy, %", "min", "max", "less the base's, points",
                 "95 % interval", f"within {100 * margin:g} points", "same within, points"]  # fmt: skip
@@ -299,11 +292,9 @@ def _accuracies(studies: Sequence[Study], *, margin: float) -> Table:
     for study in studies:
         rows.append([*_cell_words(study.base), *_spread(study.base), None, None, "base", None])
         for point in sorted(study.points, key=lambda one: one.ranks):
-            found = point.accuracy
             rows.append(
-                [*_cell_words(point.cell), *_spread(point.cell), 100 * found.estimate if found else None,
-                 shown_interval(found.interval if found else None, "+.2f", scale=100), point.equivalence,
-                 100 * point.margin if point.margin is not None else None]
+                [*_cell_words(point.cell), *_spread(point.cell), *effect_cells(point.accuracy, "+.2f", scale=100),
+                 point.equivalence, in_percent(point.margin)]
             )  # fmt: skip
     formats = dict.fromkeys(("accuracy, %", "min", "max", "same within, points"), ".2f") | {"n": "d"}
     return Table("Accuracy against the base (medians)", headings, rows, formats | {headings[6]: "+.2f"})
@@ -324,9 +315,8 @@ def _equal_accuracy(studies: Sequence[Study], *, margin: float) -> Table:
             if not points:
                 continue
             equal = equal_accuracy(points)
-            shown = [*_estimate(equal.total), _batch(equal)] if equal else ["not shown", None, None]
-            values = [median_of(accuracies(cell).values()) for cell in (points[0].cell, study.base)]
-            percents = [None if value is None else 100 * value for value in values]
+            shown = [*effect_cells(equal.total, ".3f"), _batch(equal)] if equal else ["not shown", None, None]
+            percents = [in_percent(median_of(accuracies(cell).values())) for cell in (points[0].cell, study.base)]
             rows.append([study.label, ranks, *shown, points[0].speedup, *percents])
     formats = {"np": "d", headings[2]: ".3f", headings[5]: ".3f", headings[6]: ".2f", headings[7]: ".2f"}
     return Table(f"Speedup at equal accuracy, within {100 * margin:g} points", headings, rows, formats)

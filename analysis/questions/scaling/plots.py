@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter, StrMethodFormatter
 
 from analysis.output.finding import Plot, numbered
-from analysis.output.plots import IDEAL, ROW_INCHES, Row, draw_rows, framework_style, legend_below, n_words
+from analysis.output.plots import IDEAL, Row, figure_of_rows, framework_style, legend_below, n_words
 from analysis.output.tables import Table
 from analysis.questions.scaling.curves import Kind, Point, Study, accuracies, total_seconds, training_seconds
 from analysis.questions.scaling.fits import CurveFit
@@ -128,35 +128,30 @@ def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time) -> P
 
 def _plot_machines(studies: Sequence[Study], time: _Time) -> Plot:
     """Draw how many times as fast as another machine cells are, a row for each."""
-    rows: list[tuple[str, list[Row]]] = []
+    rows: dict[str, list[Row]] = defaultdict(list)
     values: list[list[Any]] = []
     for study in studies:
         base = float(np.median(list(time.of(study.base).values())))
         label = f"{study.base.first.site}, {study.base.first.device}, np {study.base.first.np}: base"
         for cell, words in ((study.base, label), *((point.cell, point.cell.label) for point in study.points)):
-            of_cell = time.of(cell)
-            rows.append((words, [_row(cell, [base / seconds for seconds in of_cell.values()])]))
+            of_cell, style = time.of(cell), framework_style(cell.framework)
+            speeds = [base / seconds for seconds in of_cell.values()]
+            rows[words].append(Row(values=speeds, style=style, published=cell.is_published))
             values += [[cell.framework, words, str(key), one, base / one] for key, one in of_cell.items()]
-    figure = Figure(figsize=(8.0, 1.6 + ROW_INCHES * len(rows)))
-    ax = figure.subplots()
+    run = studies[0].base.first
+    figure = figure_of_rows(
+        rows,
+        f"Speed against another machine, {time.title}: {run.model}, {run.data_set}\n"
+        f"{n_words(len(row.values) for of_row in rows.values() for row in of_row)} runs each",
+        unit="times as fast as the base",
+    )
+    (ax,) = figure.axes
     ax.axvline(1.0, **IDEAL)
-    draw_rows(ax, rows, unit="times as fast as the base")
     if ax.get_xscale() == "log":
         ax.xaxis.set_major_formatter(ScalarFormatter())
-    legend_below(figure)
-    run = studies[0].base.first
-    figure.suptitle(
-        f"Speed against another machine, {time.title}: {run.model}, {run.data_set}\n"
-        f"{n_words(len(row.values) for _, of_row in rows for row in of_row)} runs each"
-    )
     headings = ["framework", "model, data set, np", "run", f"{time.title}, s", "median of the base / this"]
     data = Table(f"Speed, {time.title}", headings, values, {headings[3]: ".6g", headings[4]: ".4g"})
     return Plot(f"{time.name}-machines", figure, data)
-
-
-def _row(cell: Cell, values: list[float]) -> Row:
-    published = cell.is_published
-    return Row(label=cell.label, values=values, style=framework_style(cell.framework), published=published)
 
 
 def _draw_ideal(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *, per_device: bool) -> None:

@@ -1,6 +1,7 @@
 """The raw files of the thesis as run folders, on made files. `test_import_thesis_originals.py` reads the originals."""
 
 import errno
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -217,6 +218,14 @@ def test_table_3_1(imported: Path) -> None:
         ("torch", "cpu", 0.9, 14),
         ("torch", "cuda:0", 0.9, 19.5),
     ]
+
+
+def test_two_runs_are_compared_though_their_losses_are_not_recorded(
+    imported: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["parity", *(str(imported / name) for name in ("gpu1-r1", "gpu1-r2")), "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["tables"][0]["rows"]
+    assert any("not recorded: not in the files of the thesis" in row.values() for row in rows)
 
 
 def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
