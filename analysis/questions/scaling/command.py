@@ -11,13 +11,11 @@ from analysis.output.options import MARGIN, add_margin_option
 from analysis.output.plots import framework_style
 from analysis.output.tables import Table, effect_cells, in_percent, shown_interval
 from analysis.questions.scaling.curves import (
+    TIMES,
     Kind,
     Point,
     Study,
-    accuracies,
     studies_of,
-    total_seconds,
-    training_seconds,
 )
 from analysis.questions.scaling.fits import CurveFit, TargetSite, fits_of
 from analysis.questions.scaling.models import EXCHANGE
@@ -118,7 +116,7 @@ _NOTHING = "There are no runs that differ in the number of ranks and in nothing 
 def _answers(studies: Sequence[Study], *, margin: float) -> list[str]:
     answers = []
     for study in studies:
-        seconds = list(total_seconds(study.base).values())
+        seconds = list(study.base.seconds("total_seconds").values())
         own = study.base.first.np
         words = f", {study.base.words}" if study.base.words else ""
         base = f"base: {_ranks(own)}{words}, {np.median(seconds):,.2f} s, n = {len(seconds)}"
@@ -186,7 +184,7 @@ def _times(point: Point) -> str:
 
 
 def _accuracy(point: Point) -> str:
-    ours, base = (median_of(accuracies(cell).values()) for cell in (point.cell, point.base))
+    ours, base = (median_of(cell.results("accuracy").values()) for cell in (point.cell, point.base))
     if ours is None or base is None:
         return "accuracy not known"
     return f"accuracy {100 * ours:.1f} % against {100 * base:.1f} %"
@@ -247,13 +245,13 @@ def _speedups(studies: Sequence[Study]) -> Table:
                 "efficiency in training"]  # fmt: skip
     rows = []
     for study in studies:
-        base = [list(of(study.base).values()) for of in (total_seconds, training_seconds)]
+        base = [list(study.base.seconds(of).values()) for of in TIMES]
         rows.append(
             [*_cell_words(study.base), "base", len(base[0]), median_of(base[0]), 1.0, None, 1.0, median_of(base[1]),
              1.0, None, 1.0]
         )  # fmt: skip
         for point in sorted(study.points, key=lambda one: one.ranks):
-            totals, trainings = (list(of(point.cell).values()) for of in (total_seconds, training_seconds))
+            totals, trainings = (list(point.cell.seconds(of).values()) for of in TIMES)
             rows.append(
                 [*_cell_words(point.cell), "speedup over that machine" if study.other_machine else point.kind,
                  len(totals), median_of(totals), *effect_cells(point.total, ".3f"), point.per_device(point.total),
@@ -269,12 +267,12 @@ def _means(studies: Sequence[Study]) -> Table:
                 "speedup in training", "efficiency in training"]  # fmt: skip
     rows: list[list[Any]] = []
     for study in studies:
-        base = [_mean(of(study.base)) for of in (total_seconds, training_seconds)]
+        base = [_mean(study.base.seconds(of)) for of in TIMES]
         rows.append([*_cell_words(study.base), base[0], 1.0, 1.0, base[1], 1.0, 1.0])
         for point in sorted(study.points, key=lambda one: one.ranks):
             row: list[Any] = _cell_words(point.cell)
-            for mean, of in zip(base, (total_seconds, training_seconds), strict=True):
-                seconds = _mean(of(point.cell))
+            for mean, of in zip(base, TIMES, strict=True):
+                seconds = _mean(point.cell.seconds(of))
                 row += [seconds, mean / seconds, mean / seconds / point.devices if point.devices else None]
             rows.append(row)
     formats = dict.fromkeys(headings[3:], ".4f") | dict.fromkeys(("total, s", "training, s"), ",.2f")
@@ -301,7 +299,7 @@ def _accuracies(studies: Sequence[Study], *, margin: float) -> Table:
 
 
 def _spread(cell: Cell) -> list[float | int | None]:
-    values = [100 * value for value in accuracies(cell).values()]
+    values = [100 * value for value in cell.results("accuracy").values()]
     return [len(values), median_of(values), min(values, default=None), max(values, default=None)]
 
 
@@ -316,7 +314,9 @@ def _equal_accuracy(studies: Sequence[Study], *, margin: float) -> Table:
                 continue
             equal = equal_accuracy(points)
             shown = [*effect_cells(equal.total, ".3f"), _batch(equal)] if equal else ["not shown", None, None]
-            percents = [in_percent(median_of(accuracies(cell).values())) for cell in (points[0].cell, study.base)]
+            percents = [
+                in_percent(median_of(cell.results("accuracy").values())) for cell in (points[0].cell, study.base)
+            ]
             rows.append([study.label, ranks, *shown, points[0].speedup, *percents])
     formats = {"np": "d", headings[2]: ".3f", headings[5]: ".3f", headings[6]: ".2f", headings[7]: ".2f"}
     return Table(f"Speedup at equal accuracy, within {100 * margin:g} points", headings, rows, formats)

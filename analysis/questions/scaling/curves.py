@@ -19,6 +19,7 @@ from analysis.stats.inference import EQUIVALENCE_CONFIDENCE, Effect, Equivalence
 from common.errors import UserError
 from common.run_folder.records import ModelRecord, World
 
+TIMES = ("total_seconds", "training_seconds")  # T = train + validation + test, as in the thesis; training alone
 Kind = Literal["strong", "weak", "other batch", "as many ranks"]
 # Settings that follow from np, or that np is scaled with; `image size` and the like must stay.
 _FOLLOWING = ("np", "global batch", "controller", "threads", "hosts", SERIES)
@@ -113,21 +114,6 @@ class Study:
         return [flag for point in self.points for flag in (*_pair_flags(point), *_work_flags(point))]
 
 
-def total_seconds(cell: Cell) -> dict[Hashable, float]:
-    """Return T = train + validation + test, as in the thesis, of its timed runs."""
-    return cell.seconds("total_seconds")
-
-
-def training_seconds(cell: Cell) -> dict[Hashable, float]:
-    """Return the time of all epochs' training of its timed runs."""
-    return cell.seconds("training_seconds")
-
-
-def accuracies(cell: Cell) -> dict[Hashable, float]:
-    """Return the accuracies of its finished runs."""
-    return cell.results("accuracy")
-
-
 def studies_of(cells: Sequence[Cell], *, margin: float, base: str | None = None) -> tuple[list[Study], list[Cell]]:
     """Return the curves over ranks, and the cells that are part of none.
 
@@ -142,7 +128,7 @@ def studies_of(cells: Sequence[Cell], *, margin: float, base: str | None = None)
     Raises:
         UserError: no cell or several of one model have these words.
     """
-    timed = [cell for cell in cells if cell.first.np and total_seconds(cell)]
+    timed = [cell for cell in cells if cell.first.np and cell.seconds("total_seconds")]
     if base is not None:
         studies = _against(_named(timed, base), timed, margin=margin)
     else:
@@ -176,7 +162,7 @@ def _in_family(family: Sequence[Cell], *, margin: float) -> list[Study]:
 
 
 def _median_seconds(cell: Cell) -> float:
-    return statistics.median(total_seconds(cell).values())
+    return statistics.median(cell.seconds("total_seconds").values())
 
 
 def _named(cells: Sequence[Cell], wanted: str) -> list[Cell]:
@@ -233,14 +219,14 @@ def _against(bases: Sequence[Cell], cells: Sequence[Cell], *, margin: float) -> 
 
 
 def _point(cell: Cell, base: Cell, *, margin: float) -> Point:
-    results = accuracies(cell), accuracies(base)
+    results = cell.results("accuracy"), base.results("accuracy")
     inner = difference(*results, confidence=EQUIVALENCE_CONFIDENCE)
     return Point(
         cell=cell,
         base=base,
         kind=_kind(cell, base),
-        total=ratio(total_seconds(base), total_seconds(cell)),
-        training=ratio(training_seconds(base), training_seconds(cell)),
+        total=ratio(base.seconds("total_seconds"), cell.seconds("total_seconds")),
+        training=ratio(base.seconds("training_seconds"), cell.seconds("training_seconds")),
         devices=_units(cell) / _units(base) if _hardware(cell) == _hardware(base) else None,
         accuracy=difference(*results),
         equivalence=equivalence(*results, margin=margin),
@@ -291,7 +277,7 @@ def images_trained(run: RunRow) -> float:
 def training_runs(study: Study, kind: Kind) -> tuple[list[int], list[float]]:
     """Return ranks and training seconds of every timed run of a curve, the base's with them."""
     cells = [study.base, *(point.cell for point in study.curve(kind))]
-    pairs = [(cell.first.np, seconds) for cell in cells for seconds in training_seconds(cell).values()]
+    pairs = [(cell.first.np, seconds) for cell in cells for seconds in cell.seconds("training_seconds").values()]
     return [p for p, _ in pairs], [seconds for _, seconds in pairs]
 
 

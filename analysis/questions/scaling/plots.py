@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter, StrM
 from analysis.output.finding import Plot, numbered
 from analysis.output.plots import IDEAL, Row, figure_of_rows, framework_style, legend_below, n_words
 from analysis.output.tables import Table
-from analysis.questions.scaling.curves import Kind, Point, Study, accuracies, total_seconds, training_seconds
+from analysis.questions.scaling.curves import Kind, Point, Study
 from analysis.questions.scaling.fits import CurveFit
 from analysis.questions.scaling.models import AMDAHL
 from analysis.runs.cells import Cell
@@ -49,13 +49,13 @@ class _Time:
 
     name: str
     title: str
-    of: Callable[[Cell], dict[Hashable, float]]
+    column: str
     compared: Callable[[Point], Effect | None]
 
 
 _TIMES = (
-    _Time("scaling", "train + validation + test", total_seconds, lambda point: point.total),
-    _Time("scaling-training", "training alone", training_seconds, lambda point: point.training),
+    _Time("scaling", "train + validation + test", "total_seconds", lambda point: point.total),
+    _Time("scaling-training", "training alone", "training_seconds", lambda point: point.training),
 )
 
 
@@ -73,7 +73,7 @@ def plots_of(studies: Sequence[Study], fits: Sequence[CurveFit]) -> list[Plot]:
         series = _series(of_group)
         for time in _TIMES:
             # Models are fitted to training: only there can they be compared with points.
-            drawn = [one for one in fits if one.study in of_group] if time.of is training_seconds else []
+            drawn = [one for one in fits if one.study in of_group] if time.column == "training_seconds" else []
             if any(time.compared(point) for one in series for point in one.points):
                 plots.append(_plot(series, drawn, time))
     return numbered(plots)
@@ -105,7 +105,7 @@ def _style(study: Study, kind: Kind) -> dict[str, Any]:
 
 def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time) -> Plot:
     run = series[0].study.base.first
-    n = n_words(len(time.of(point.cell)) for one in series for point in one.points)
+    n = n_words(len(point.cell.seconds(time.column)) for one in series for point in one.points)
     bases = sorted({one.base_ranks for one in series})
     over = " and ".join(map(str, bases)) + (" rank" if bases == [1] else " ranks")
     figure = Figure(figsize=(9.0, 4.6))
@@ -131,10 +131,10 @@ def _plot_machines(studies: Sequence[Study], time: _Time) -> Plot:
     rows: dict[str, list[Row]] = defaultdict(list)
     values: list[list[Any]] = []
     for study in studies:
-        base = float(np.median(list(time.of(study.base).values())))
+        base = float(np.median(list(study.base.seconds(time.column).values())))
         label = f"{study.base.first.site}, {study.base.first.device}, np {study.base.first.np}: base"
         for cell, words in ((study.base, label), *((point.cell, point.cell.label) for point in study.points)):
-            of_cell, style = time.of(cell), framework_style(cell.framework)
+            of_cell, style = cell.seconds(time.column), framework_style(cell.framework)
             speeds = [base / seconds for seconds in of_cell.values()]
             rows[words].append(Row(values=speeds, style=style, published=cell.is_published))
             values += [[cell.framework, words, str(key), one, base / one] for key, one in of_cell.items()]
@@ -170,13 +170,13 @@ def _draw_ideal(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *
 
 
 def _draw_series(ax: Axes, one: _Series, time: _Time, *, per_device: bool) -> None:
-    base = np.array(list(time.of(one.study.base).values()))
+    base = np.array(list(one.study.base.seconds(time.column).values()))
     color, x_all, medians = one.style["color"], [one.base_ranks], [1.0]
     cells: list[tuple[Cell, Point | None]] = [(one.study.base, None), *((point.cell, point) for point in one.points)]
     for cell, point in cells:
         devices = point.devices if point else 1.0
         scale = 1 / devices if per_device and devices else 1.0
-        values = scale * np.median(base) / np.array(list(time.of(cell).values()))
+        values = scale * np.median(base) / np.array(list(cell.seconds(time.column).values()))
         x = cell.first.np * 2**one.shift
         jittered = x * 2 ** (0.012 * np.sin(2.4 * np.arange(len(values))))
         ax.plot(jittered, values, linestyle="", markersize=4, alpha=0.45, **one.style)
@@ -189,7 +189,7 @@ def _draw_series(ax: Axes, one: _Series, time: _Time, *, per_device: bool) -> No
         if compared.interval:
             low, high = compared.interval.low * scale, compared.interval.high * scale
             ax.plot([x, x], [low, high], color=color, linewidth=2.2, solid_capstyle="butt", zorder=3)
-        if not per_device and point.equivalence != "same" and (results := list(accuracies(cell).values())):
+        if not per_device and point.equivalence != "same" and (results := list(cell.results("accuracy").values())):
             # Labels of series side by side are on either side.
             place: dict[str, Any] = {"xytext": (8, -9)} if one.shift >= 0 else {"xytext": (-8, 6), "ha": "right"}
             words = f"{100 * np.median(results):.1f} %"
@@ -257,10 +257,10 @@ def _data(series: Sequence[_Series], time: _Time) -> Table:
     unit = f"{time.title}, s"
     rows: list[list[Any]] = []
     for one in series:
-        base = float(np.median(list(time.of(one.study.base).values())))
+        base = float(np.median(list(one.study.base.seconds(time.column).values())))
         cells = [one.study.base, *(point.cell for point in one.points)]
         for cell in cells:
-            for key, seconds in time.of(cell).items():
+            for key, seconds in cell.seconds(time.column).items():
                 rows.append([one.label, cell.label, cell.first.np, str(key), seconds, base / seconds])
     headings = ["series", "model, data set, np", "np", "run", unit, "median of the base / this"]
     return Table(f"Speedup, {time.title}", headings, rows, {unit: ".6g", headings[-1]: ".4g"})
