@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import tyro
 from pydantic import TypeAdapter, ValidationError
@@ -31,30 +31,60 @@ def _require(condition: bool, *, problem: str, received: str, remedy: str) -> No
         raise UserError(f"{problem}. Received: {received}. {remedy}")
 
 
-def _require_at_least(least: float, **values: float | None) -> None:
-    for name, value in values.items():
-        flag = f"--{name.replace('_', '-')}"
-        _require(
-            value is None or (value >= least and math.isfinite(value)),
-            problem=f"{flag} is out of range",
-            received=f"{flag} {value}",
-            remedy=f"Give a number of {least:g} or more",
-        )
+def _exclude(both: bool, *, problem: str, received: str) -> None:
+    _require(not both, problem=problem, received=received, remedy="Leave one of the two out")
 
 
-def _require_at_most(most: float, **values: float | None) -> None:
-    for name, value in values.items():
-        flag = f"--{name.replace('_', '-')}"
-        _require(
-            value is None or value <= most,
-            problem=f"{flag} is out of range",
-            received=f"{flag} {value}",
-            remedy=f"Give a number of {most:,g} or less",
-        )
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """The values that a setting may have, in its annotation; they are finite."""
+
+    least: float = -math.inf
+    above: float = -math.inf
+    below: float = math.inf
+    most: float = math.inf
+
+    def contains(self, value: float) -> bool:
+        """Return whether a setting may have this value."""
+        return math.isfinite(value) and self.least <= value <= self.most and self.above < value < self.below
+
+    def __str__(self) -> str:
+        bounds = {"at least": self.least, "above": self.above, "below": self.below, "at most": self.most}
+        return " and ".join(f"{words} {bound:,}" for words, bound in bounds.items() if math.isfinite(bound))
+
+
+Count = Annotated[int, Range(least=1)]
+LimitedCount = Annotated[int, Range(least=1, most=10**6)]
+Positive = Annotated[float, Range(above=0)]
+NotNegative = Annotated[float, Range(least=0)]
+LimitedRate = Annotated[float, Range(least=0, most=10**6)]
+Fraction = Annotated[float, Range(least=0, below=1)]
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class _Settings:
+    """Settings of one subject, whose values are in the ranges of their annotations."""
+
+    def __post_init__(self) -> None:
+        for name, annotation in get_type_hints(type(self), include_extras=True).items():
+            value, flag = getattr(self, name), f"--{name.replace('_', '-')}"
+            for allowed in _ranges(annotation):
+                _require(
+                    value is None or allowed.contains(value),
+                    problem=f"{flag} is out of range",
+                    received=f"{flag} {value}",
+                    remedy=f"Give a number that is {allowed}",
+                )
+
+
+def _ranges(annotation: Any) -> list[Range]:
+    """Return the ranges in an annotation such as `Count` or `Count | None`."""
+    parts = [annotation, *get_args(annotation)]
+    return [one for part in parts for one in getattr(part, "__metadata__", ()) if isinstance(one, Range)]
+
+
+@dataclass(frozen=True)
+class DataConfig(_Settings):
     """the samples, and how pixels become numbers"""
 
     dataset: str = "mnist"
@@ -68,17 +98,12 @@ class DataConfig:
     """convert images:PATH to one gray channel"""
     normalization: Literal["standard", "unit"] = "standard"
     """standard: (pixel / 255 - mean) / standard deviation of the data set; unit: pixel / 255"""
-    validation_share: float = 0.0
+    validation_share: Fraction = 0.0
     """fraction of the training samples kept for validation, from 0 to below 1, chosen by the seed before sharding
     (prepared:FILE has its own validation samples)"""
 
     def __post_init__(self) -> None:
-        _require(
-            0 <= self.validation_share < 1,
-            problem="--validation-share is out of range",
-            received=f"--validation-share {self.validation_share}",
-            remedy="Give a number from 0 to below 1, such as 0.1",
-        )
+        super().__post_init__()
         _require(
             self.image_size is None or min(self.image_size) >= 1,
             problem="--image-size is out of range",
@@ -88,12 +113,12 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(_Settings):
     """the model"""
 
     model: str = "cnn"
     """mlp, cnn, simplecnn, resnet34 or dense500"""
-    outputs: int | None = None
+    outputs: Annotated[int, Range(least=2, most=10**6)] | None = None
     """units of the last layer (None: the number of classes of the data set)"""
     output_activation: Literal["linear", "sigmoid", "softmax"] = "linear"
     """activation of the last layer before the mse loss; cross_entropy needs linear outputs"""
@@ -106,56 +131,42 @@ class ModelConfig:
     """type of weights and computation; float64 is meant for comparisons of the two frameworks"""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _require(
             self.model in MODEL_NAMES,
             problem="unknown model",
             received=f"--model {self.model}",
             remedy=f"Choose one of {', '.join(MODEL_NAMES)}",
         )
-        _require_at_least(2, outputs=self.outputs)
-        _require_at_most(1e6, outputs=self.outputs)
 
 
 @dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(_Settings):
     """the update rule: PyTorch's formulas in both frameworks"""
 
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd"
     """update rule"""
-    learning_rate: float = 0.01
+    learning_rate: LimitedRate = 0.01
     """learning rate of one rank, see --lr-scaling"""
-    momentum: float = 0.9
+    momentum: Fraction = 0.9
     """momentum of sgd"""
     nesterov: bool = False
     """Nesterov momentum of sgd"""
-    weight_decay: float = 0.0
+    weight_decay: LimitedRate = 0.0
     """weight decay of all weights: an L2 term in the gradient (sgd, adam, rmsprop) or decoupled (adamw)"""
-    beta1: float = 0.9
+    beta1: Fraction = 0.9
     """decay of the first moment of adam and adamw"""
-    beta2: float = 0.999
+    beta2: Fraction = 0.999
     """decay of the second moment of adam and adamw"""
-    alpha: float = 0.99
+    alpha: Fraction = 0.99
     """decay of the mean squared gradient of rmsprop"""
-    epsilon: float = 1e-8
+    epsilon: Positive = 1e-8
     """term added to the square root in adam, adamw and rmsprop"""
     loss: Literal["cross_entropy", "mse"] = "cross_entropy"
     """loss function; mse is the mean over samples and outputs of (output - one-hot label) squared"""
 
     def __post_init__(self) -> None:
-        _require_at_least(0, learning_rate=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
-        _require_at_most(1e6, learning_rate=self.learning_rate, weight_decay=self.weight_decay)
-        for name in ("beta1", "beta2", "alpha", "momentum"):
-            value = getattr(self, name)
-            _require(
-                0 <= value < 1,
-                problem=f"--{name} is out of range",
-                received=f"--{name} {value}",
-                remedy="Give a number from 0 to below 1",
-            )
-        _require(
-            0 < self.epsilon < math.inf, problem="--epsilon is out of range", received=f"--epsilon {self.epsilon}",
-            remedy="Give a small positive number such as 1e-8",
-        )  # fmt: skip
+        super().__post_init__()
         _require(
             not self.nesterov or self.momentum > 0,
             problem="--nesterov needs momentum",
@@ -165,73 +176,47 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True)
-class ScheduleConfig:
+class ScheduleConfig(_Settings):
     """the learning rate over the run"""
 
     lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
     """factor of the learning rate: the number of ranks, its square root, or 1"""
-    warmup_epochs: float = 1.0
+    warmup_epochs: NotNegative = 1.0
     """epochs over which the learning rate rises linearly from that of one rank to the scaled one"""
     decay: Literal["none", "cosine", "step"] = "none"
     """after the warm-up: constant, half a cosine down to 0 at the last step, or --decay-factor every --decay-epochs"""
-    decay_epochs: float = 10.0
+    decay_epochs: Positive = 10.0
     """epochs between reductions of --decay step"""
-    decay_factor: float = 0.1
+    decay_factor: NotNegative = 0.1
     """factor of each reduction of --decay step"""
-
-    def __post_init__(self) -> None:
-        _require_at_least(0, warmup_epochs=self.warmup_epochs, decay_factor=self.decay_factor)
-        _require(
-            0 < self.decay_epochs < math.inf, problem="--decay-epochs is out of range",
-            received=f"--decay-epochs {self.decay_epochs}", remedy="Give a number above 0",
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(_Settings):
     """length of the training, batches, evaluation, seed"""
 
-    epochs: int = 12
+    epochs: Annotated[int, Range(least=0, most=10**6)] = 12
     """passes over the training samples; 0 evaluates only"""
-    batch_size: int = 64
+    batch_size: LimitedCount = 64
     """images per step and rank; the global batch is this times the number of ranks"""
-    eval_batch_size: int = 500
+    eval_batch_size: LimitedCount = 500
     """images per step and rank in validation and test"""
-    seed: int = 1
+    seed: Annotated[int, Range(least=0)] = 1
     """seed of the initial weights, the validation split, the sample order and dropout"""
-    steps_per_epoch: int | None = None
+    steps_per_epoch: Count | None = None
     """steps per epoch (None: all whole global batches)"""
-    max_steps: int | None = None
+    max_steps: Count | None = None
     """stop after this many steps in total"""
-    validate_every: int = 1
+    validate_every: Count = 1
     """epochs between validations, if there are validation samples"""
     validation: Literal["sharded", "replicated"] = "sharded"
     """sharded: each rank evaluates its part of the validation samples; replicated: each rank evaluates all of them"""
-    early_stop: int | None = None
+    early_stop: Count | None = None
     """stop after this many validations in a row without a lower validation loss"""
-    target_accuracy: float | None = None
+    target_accuracy: Annotated[float, Range(above=0, most=1)] | None = None
     """stop when the validation accuracy reaches this fraction, and record the time to reach it"""
     evaluate_first: bool = False
     """also evaluate the test samples before training"""
-
-    def __post_init__(self) -> None:
-        _require_at_least(0, epochs=self.epochs, seed=self.seed)
-        _require_at_most(1e6, epochs=self.epochs, batch_size=self.batch_size, eval_batch_size=self.eval_batch_size)
-        _require_at_least(
-            1,
-            batch_size=self.batch_size,
-            eval_batch_size=self.eval_batch_size,
-            steps_per_epoch=self.steps_per_epoch,
-            max_steps=self.max_steps,
-            validate_every=self.validate_every,
-            early_stop=self.early_stop,
-        )
-        _require(
-            self.target_accuracy is None or 0 < self.target_accuracy <= 1,
-            problem="--target-accuracy is out of range",
-            received=f"--target-accuracy {self.target_accuracy}",
-            remedy="Give a number above 0 and up to 1, such as 0.97",
-        )
 
 
 # Loss scaling of mixed precision, for which the frameworks have different defaults: the initial factor, which is halved
@@ -241,14 +226,14 @@ LOSS_SCALE_GROWTH_STEPS = 2000
 
 
 @dataclass(frozen=True)
-class DeviceConfig:
+class DeviceConfig(_Settings):
     """the device, and how gradients are exchanged"""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """auto: one GPU per rank if there are GPUs, otherwise the CPU"""
     mixed_precision: bool = False
     """compute in float16 with float32 weights and loss scaling; needs a GPU"""
-    threads: int | None = None
+    threads: Annotated[int, Range(least=1, most=1024)] | None = None
     """compute threads per rank (None: cores of the host / ranks on the host)"""
     compression: Literal["none", "fp16"] = "none"
     """type in which gradients are sent: their own, or float16"""
@@ -256,37 +241,30 @@ class DeviceConfig:
     """average all gradients in one grouped all-reduce, or each tensor in its own"""
 
     def __post_init__(self) -> None:
-        _require_at_least(1, threads=self.threads)
-        _require_at_most(1024, threads=self.threads)
-        _require(
-            not (self.mixed_precision and self.device == "cpu"),
+        super().__post_init__()
+        _exclude(
+            self.mixed_precision and self.device == "cpu",
             problem="mixed precision needs a GPU",
             received="--mixed-precision --device cpu",
-            remedy="Leave one of the two out",
         )
 
 
 @dataclass(frozen=True)
-class EnergyConfig:
+class EnergyConfig(_Settings):
     """the measurement of energy, in separate runs"""
 
     energy: bool = False
     """measure the energy of GPUs, processors and memory; the times of such a run are not compared"""
-    power_interval: float = 0.5
+    power_interval: Annotated[float, Range(least=0.01, most=60)] = 0.5
     """seconds between samples of power"""
-    idle_seconds: float = 10.0
+    idle_seconds: NotNegative = 10.0
     """seconds for which idle power is measured, before the model is built and again after the test"""
     powercap_folder: str = "/sys/class/powercap"
     """folder of the energy counters of processors and memory (RAPL); containers may mount it elsewhere"""
 
-    def __post_init__(self) -> None:
-        _require_at_least(0.01, power_interval=self.power_interval)
-        _require_at_most(60, power_interval=self.power_interval)
-        _require_at_least(0, idle_seconds=self.idle_seconds)
-
 
 @dataclass(frozen=True)
-class RecordConfig:
+class RecordConfig(_Settings):
     """the run folder"""
 
     runs_folder: str = "runs"
@@ -299,9 +277,9 @@ class RecordConfig:
     resume_or_start: bool = False
     """resume the run of this --name if it exists and is not finished, otherwise start it: for commands that a batch
     system runs again"""
-    keep: int = 1
+    keep: Annotated[int, Range(least=0)] = 1
     """number of checkpoints of finished epochs to keep, the newest ones; 0 keeps all"""
-    checkpoint_minutes: float | None = None
+    checkpoint_minutes: Positive | None = None
     """minutes between checkpoints inside an epoch (None: only after each epoch)"""
     tensorboard: bool = False
     """also write TensorBoard event files"""
@@ -315,7 +293,7 @@ class RecordConfig:
     """recorded name of the place of the run: a node that `python -m launch sites` lists, or a name of your own"""
 
     def __post_init__(self) -> None:
-        _require_at_least(0, keep=self.keep)
+        super().__post_init__()
         _require(
             self.name is None or re.fullmatch(r"(?!\.)[\w.+-]{1,200}", self.name) is not None,
             problem="--name is not a valid folder name",
@@ -333,12 +311,6 @@ class RecordConfig:
             problem="--resume-or-start finds the run by its name",
             received="--resume-or-start without --name",
             remedy="Give --name",
-        )
-        _require(
-            self.checkpoint_minutes is None or 0 < self.checkpoint_minutes < math.inf,
-            problem="--checkpoint-minutes is out of range",
-            received=f"--checkpoint-minutes {self.checkpoint_minutes}",
-            remedy="Give a number above 0, such as 10",
         )
 
     def folder(self, name: str) -> Path:
@@ -366,35 +338,31 @@ class Config:
             received=f"--loss cross_entropy --output-activation {self.model.output_activation}",
             remedy="Use --output-activation linear, or --loss mse",
         )
-        _require(
-            not (self.device.mixed_precision and self.model.dtype == "float64"),
+        mixed, profile = self.device.mixed_precision, self.record.profile
+        _exclude(
+            mixed and self.model.dtype == "float64",
             problem="mixed precision computes in float16 with float32 weights, not in float64",
             received="--mixed-precision --dtype float64",
-            remedy="Leave one of the two out",
         )
-        _require(
-            not (self.record.profile and self.device.gradient_groups == "each"),
+        _exclude(
+            profile and self.device.gradient_groups == "each",
             problem="--profile times a single exchange, after the last gradient",
             received="--profile --gradient-groups each",
-            remedy="Use --gradient-groups one",
         )
-        _require(
-            not (self.record.profile and self.device.mixed_precision),
+        _exclude(
+            profile and mixed,
             problem="--profile does not support mixed precision",
             received="--profile --mixed-precision",
-            remedy="Leave one of the two out",
         )
-        _require(
-            not (self.record.profile and self.model.batch_norm != "trained"),
+        _exclude(
+            profile and self.model.batch_norm != "trained",
             problem="--profile needs steps of one kind",
             received=f"--profile --batch-norm {self.model.batch_norm}",
-            remedy="Leave one of the two out",
         )
-        _require(
-            not (self.record.profile and self.energy.energy),
+        _exclude(
+            profile and self.energy.energy,
             problem="--profile changes the steps whose energy would be measured",
             received="--profile --energy",
-            remedy="Leave one of the two out",
         )
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
@@ -463,8 +431,6 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
     """Return the settings of a command line; `--help` and `--version` print and exit.
 
     Args:
-        arguments: the flags, program name left out.
-        program: its name, for help and errors.
         base: the settings that are overridden; None: the defaults.
 
     Raises:

@@ -40,14 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_contestant(name: str, setup: RunSetup, comm: Communicator, *, device: str) -> Train:
-    """Return what trains an epoch of so many steps on this rank.
-
-    Args:
-        name: of `common.checks.bench_turns.CONTESTANTS`.
-        setup: data, model and settings.
-        comm: the ranks that train.
-        device: of this rank.
-    """
+    """Return what trains an epoch of so many steps on this rank."""
     if name == "np2_each":
         config = setup.config
         config = replace(config, device=replace(config.device, gradient_groups="each"))

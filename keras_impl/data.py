@@ -20,8 +20,6 @@ class ShardedData:
     """This rank's part of the samples.
 
     Args:
-        setup: samples, batch size and steps.
-        comm: this rank among all.
         device: of this rank; TensorFlow moves the batches there itself.
     """
 

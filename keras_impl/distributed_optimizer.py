@@ -148,10 +148,6 @@ class _AveragingOptimizer(keras.optimizers.Optimizer):
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Averages this rank's gradients with those of the others, then updates the variables with them.
 
-        Args:
-            grads: gradients, None where a variable has none.
-            trainable_variables: their variables; those of `build` if not given.
-
         Raises:
             ValueError: inside a branch of a `tf.cond`, or of a function compiled for XLA.
         """

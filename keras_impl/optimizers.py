@@ -60,8 +60,6 @@ def build_optimizer(model: keras.Model, settings: Config, *, learning_rates: np.
     """Return the update rule over all weights of the model.
 
     Args:
-        model: on its device.
-        settings: of the run.
         learning_rates: (updates,) which the optimizer looks up, update by update; the last one holds for all after it.
     """
     config = settings.optimizer
@@ -88,7 +86,6 @@ def loss_per_sample(outputs: Any, labels: Any, *, config: OptimizerConfig, model
     Args:
         outputs: (batch, outputs), linear.
         labels: (batch,) int64.
-        config: names the loss.
         model_config: names the activation that mse sees.
     """
     outputs = ops.cast(outputs, keras.backend.result_type(outputs.dtype, "float32"))

@@ -64,9 +64,6 @@ def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> 
     """Return outputs, every loss, the gradients of their sum, and the running statistics afterwards.
 
     Args:
-        spec: the model.
-        weights: of `dtype`.
-        dtype: of the arithmetic.
         training: training mode, without dropout.
     """
     _forget_last_model(dtype)

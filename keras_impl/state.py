@@ -13,14 +13,7 @@ from keras_impl.weights import get_weights, load_weights, weight_maps
 
 
 class TrainingState:
-    """Model and optimizer of one rank; with mixed precision the loss scale is part of the optimizer.
-
-    Args:
-        model: on its device.
-        optimizer: over its weights, wrapped or not.
-        spec: of the model.
-        config: settings of the run.
-    """
+    """Model and optimizer of one rank; with mixed precision the loss scale is part of the optimizer."""
 
     def __init__(
         self, model: keras.Model, optimizer: keras.optimizers.Optimizer, *, spec: ModelSpec, config: Config

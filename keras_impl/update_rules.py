@@ -38,11 +38,7 @@ class TorchRule(keras.optimizers.Optimizer):
         raise NotImplementedError
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Creates the slots, zeros in the shape and dtype of each variable.
-
-        Args:
-            variables: trainable variables of the model.
-        """
+        """Creates the slots, zeros in the shape and dtype of each variable."""
         if self.built:
             return
         super().build(variables)
@@ -67,10 +63,6 @@ class TorchRule(keras.optimizers.Optimizer):
 
         PyTorch's are dense by default: rows that a batch did not touch decay and move by momentum too, and a row met
         twice counts once, with the sum of its gradients.
-
-        Args:
-            grads: gradients, None where a variable has none.
-            trainable_variables: their variables; those of `build` if not given.
         """
         super().apply([_dense(gradient) for gradient in grads], trainable_variables)
 

@@ -37,13 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
-    """Return what trains an epoch of so many steps on this rank.
-
-    Args:
-        name: of `common.checks.bench_turns.CONTESTANTS`.
-        setup: data, model and settings.
-        comm: the ranks that train.
-    """
+    """Return what trains an epoch of so many steps on this rank."""
     if name == "np2_each":
         config = setup.config
         config = replace(config, device=replace(config.device, gradient_groups="each"))

@@ -15,13 +15,7 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 
 class ShardedData:
-    """This rank's part of the samples.
-
-    Args:
-        setup: samples, batch size and steps.
-        comm: this rank among all.
-        device: where the batches go.
-    """
+    """This rank's part of the samples."""
 
     def __init__(self, setup: RunSetup, *, comm: Communicator, device: torch.device) -> None:
         self.setup = setup

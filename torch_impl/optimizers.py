@@ -12,8 +12,6 @@ def build_optimizer(model: nn.Module, settings: Config, *, learning_rates: np.nd
     """Return the update rule over all weights of the model.
 
     Args:
-        model: on its device.
-        settings: of the run.
         learning_rates: (updates,) of which the first is set here and the others by the loop, update by update; empty
             with `--epochs 0`.
     """
@@ -38,7 +36,6 @@ def loss_per_sample(outputs: Tensor, labels: Tensor, *, config: OptimizerConfig,
     Args:
         outputs: (batch, outputs), linear.
         labels: (batch,) int64.
-        config: names the loss.
         model_config: names the activation that mse sees.
     """
     outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))

@@ -62,9 +62,6 @@ def outputs(spec: ModelSpec, weights: Weights, dtype: Dtype, training: bool) -> 
     """Return outputs, every loss, the gradients of their sum, and the running statistics afterwards.
 
     Args:
-        spec: the model.
-        weights: of `dtype`.
-        dtype: of the arithmetic.
         training: training mode, without dropout.
     """
     model = build_model(spec, ModelConfig(model=spec.name, dtype=dtype, dropout=False))

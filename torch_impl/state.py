@@ -13,14 +13,7 @@ SLOTS = ("momentum_buffer", "exp_avg", "exp_avg_sq", "square_avg")
 
 
 class TrainingState:
-    """Model, optimizer and loss scale of one rank.
-
-    Args:
-        model: on its device.
-        optimizer: over its weights, wrapped or not.
-        spec: of the model.
-        config: settings of the run.
-    """
+    """Model, optimizer and loss scale of one rank."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, spec: ModelSpec, config: Config) -> None:
         self.model = model

@@ -17,8 +17,6 @@ class Turn:
     """One turn of one contestant.
 
     Attributes:
-        ranks: number of ranks that trained.
-        steps: updates.
         images: of all ranks.
         seconds: of the slowest rank.
         cpu_seconds: of all threads of rank 0. It leaves out the time that other programs take, so on a busy machine it
@@ -46,7 +44,6 @@ class MeasuredStart:
 
     Attributes:
         start: its name on the command line.
-        title: what the ratio of the contestants means.
         load_average_before: over 1, 5 and 15 minutes.
         environment: of rank 0, with the controller and the threads per rank.
     """

@@ -96,8 +96,6 @@ def measure(settings: BenchSettings, *, comm: Communicator, build: BuildContesta
     """Measure all models; every rank calls this.
 
     Args:
-        settings: of this start.
-        comm: all ranks of this start.
         build: called as build(contestant, setup, comm) on every rank; for a contestant of one rank, `comm` is
             this process alone.
     """

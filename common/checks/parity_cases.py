@@ -98,10 +98,6 @@ def make_setup(model: str, optimizer: str, *, dtype: Dtype, updates: int, size: 
     Every update is an epoch of its own, so that losses and weights can be asked for after each.
 
     Args:
-        model: of IMAGES.
-        optimizer: of OPTIMIZERS.
-        dtype: of weights and arithmetic.
-        updates: number of them.
         size: number of ranks; divides GLOBAL_BATCH.
 
     Returns:

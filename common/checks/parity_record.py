@@ -29,7 +29,6 @@ class ArrayComparison:
         between: whose arrays, the second being the reference: `keras np 1`, `torch np 1`.
         dropout: none: the model has none; off: it has, and it was switched off.
         difference: relative, of the worst array; infinite for other names or shapes.
-        where: name of that array.
         tolerance: None: shown, not judged.
     """
 
@@ -62,7 +61,6 @@ class Curve:
     """Two trainings update by update.
 
     Attributes:
-        between: as of a comparison.
         exchanged: whether each update starts from the state that the reference had before it.
         losses: (updates,) of both, mean over the global batch, before each update.
         weights_difference: (updates,) relative difference of the weights after each update; empty if not kept.

@@ -102,10 +102,6 @@ def do_jobs(
     """Do all jobs and write their results; return the exit code: 0, or 2 for a user error.
 
     Args:
-        settings: the jobs.
-        comm: all ranks of this start.
-        build_twin: setup, learning rates, ranks -> its training, at the first weights.
-        outputs: outputs, losses and gradients of random weights.
         leads: whether the other framework follows this one in exchanges.
     """
     gc.freeze()  # what the frameworks made when imported stays; to look through it after each job takes a second

@@ -23,7 +23,6 @@ def read_result(file: Path, kind: type[Result], *, command: str) -> Result:
     """Read and validate a file.
 
     Args:
-        file: to read.
         kind: dataclass with a `schema_version`.
         command: that writes such files, for messages.
 

@@ -54,10 +54,7 @@ def normalization_table(
     `unit`: x. Both are computed in float64 and then rounded to `dtype`.
 
     Args:
-        dataset: source of the statistics.
         pixels: type of the images; x is pixel / 255 of uint8, and the pixel itself of float16, which is from 0 to 1.
-        normalization: one of the two above.
-        dtype: of the table.
 
     Returns:
         (256, channels) of `dtype` for uint8, (15361, channels) for float16: one row per value, ascending.
@@ -72,8 +69,6 @@ def normalization_table(
         # A channel that is constant over all training images has deviation 0: it becomes 0.
         deviation = np.array(dataset.standard_deviation, np.float64)
         table = (table - np.array(dataset.mean, np.float64)) / np.where(deviation > 0, deviation, 1)
-    elif normalization != "unit":
-        raise ValueError(f"Unknown normalization. Received: {normalization!r}; known: standard, unit.")
     return table.astype(dtype)
 
 
@@ -122,14 +117,9 @@ def training_batches(
     """Yield one rank's batches of one epoch, in the order of `common.data.sharding`.
 
     Args:
-        split: the training split.
         sample_indices: (samples,) the samples to train on.
-        seed: of the run.
         epoch: any integer >= 0; each has its own order.
         batch_size: samples per step on this rank.
-        rank: of this process, 0 <= rank < size.
-        size: number of ranks.
-        table: from `normalization_table`.
         steps: maximum number of steps in the epoch; None for all full global batches.
         first_step: number of steps already done in this epoch; their batches are skipped.
 

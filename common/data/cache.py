@@ -76,9 +76,7 @@ def load_or_build(entry: str, build: Callable[[Path], Content], *, name: str) ->
     """Return a data set from the cache; build it first if it is missing or damaged.
 
     Args:
-        entry: folder name in the cache.
         build: returns the content; its argument is an empty folder for downloads, deleted afterwards.
-        name: of the returned data set.
 
     Raises:
         UserError: from the builder, or the cache cannot be read or written, or the disk is full.
@@ -102,8 +100,6 @@ def load_entry(entry: str, *, name: str, full_check: bool = False) -> Dataset:
     """Return a data set that is in the cache.
 
     Args:
-        entry: folder name in the cache.
-        name: of the returned data set.
         full_check: check the bytes of large files too.
 
     Raises:

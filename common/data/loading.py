@@ -54,7 +54,6 @@ def load_dataset(
         source_folder: searched first for the original files of a published data set; then come the folder named by
             the environment's HOROVOD_TWINS_DATA, mirrors, package clients.
         image_size: (height, width) to which images of a folder are resized.
-        gray: whether images of a folder are converted to one channel.
         progress: whether to show a bar while fetching; None: on a terminal without a launcher.
 
     Returns:

@@ -29,8 +29,6 @@ def stable_permutation(sample_count: int, *, seed: int, stream: tuple[int, ...])
     `SeedSequence`. Sorting raw 64-bit draws needs only these two.
 
     Args:
-        sample_count: length of the permutation.
-        seed: any integer >= 0.
         stream: distinguishes the uses of one seed.
 
     Returns:
@@ -47,7 +45,6 @@ def split_validation(sample_count: int, *, share: float, seed: int) -> tuple[np.
     Args:
         sample_count: number of training samples before the cut.
         share: of validation samples, 0 <= share < 1; the count is rounded to the nearest integer.
-        seed: any integer >= 0.
 
     Returns:
         Training indices and validation indices, each sorted, int64; each sample is in exactly one of them.

@@ -57,7 +57,6 @@ def fetch_files(
     """Return the original files of a data set, checked, and a description of the source.
 
     Args:
-        dataset: what to fetch.
         source_folder: tried first; then the folder named by HOROVOD_TWINS_DATA.
         work_folder: an empty folder for downloads; the caller deletes it.
         progress: whether to show a bar; None: on a terminal without a launcher.

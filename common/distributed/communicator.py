@@ -140,7 +140,6 @@ def join(hvd: Any, *, timeline: bool) -> Communicator:
     """Start Horovod and return the communicator.
 
     Args:
-        hvd: the framework's Horovod module, such as `horovod.torch`.
         timeline: whether a timeline may be started later; Horovod has to know before it starts.
     """
     if timeline:

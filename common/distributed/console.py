@@ -37,8 +37,6 @@ class Console:
         """Return a function that advances the progress bar, if any, by a number of steps.
 
         Args:
-            total: number of steps.
-            title: label of the bar.
             done: steps that are already done.
         """
         if not self.bars:

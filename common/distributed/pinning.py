@@ -38,8 +38,6 @@ def choose_gpu(gpus: Sequence[Device], *, config: "DeviceConfig", local_rank: in
     Args:
         gpus: those visible to this process.
         config: the device to use; mixed precision needs a GPU.
-        local_rank: of this process on its host.
-        local_size: number of processes on this host.
 
     Raises:
         UserError: fewer GPUs than ranks on the host, unless there is none and the CPU may be used.

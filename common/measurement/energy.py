@@ -77,11 +77,9 @@ class EnergyRecord:
     """Energy of a run.
 
     Attributes:
-        interval_seconds: between samples of power.
         counted_phases: the phases in `seconds` and in totals.
         seconds: of the counted phases, by the clock of the power trace.
         seconds_by_phase: of all phases, each on its slowest host.
-        devices: of all hosts.
         used_devices: totals without idle GPUs.
         all_devices: totals with them.
     """
@@ -101,7 +99,6 @@ def sampled_energy(watts: NDArray[np.float64], *, interval_seconds: float) -> ND
 
     Args:
         watts: (samples, ...) float64, equally spaced.
-        interval_seconds: between samples.
 
     Returns:
         (...) float64.
@@ -159,9 +156,7 @@ def energy_record(
     """Return the energy record of a run.
 
     Args:
-        traces: one per host.
         used_gpus: host -> GPUs that the run used, named as in the host's trace; hosts without any may be missing.
-        interval_seconds: as the traces were sampled.
 
     Raises:
         ValueError: a used GPU is not in its host's trace.

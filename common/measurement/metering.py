@@ -41,9 +41,7 @@ class Meter:
 
         Args:
             config: sampling interval and idle time.
-            comm: all ranks of the run.
             device: of this rank in its framework's notation, "cpu" or such as "cuda:0".
-            phases: of this rank.
         """
         self._config, self._comm, self._device = config, comm, device
         self._reader: PowerReader | None = None

@@ -41,11 +41,8 @@ class PowerReader:
         """Create a reader; it reads nothing before `start`.
 
         Args:
-            sources: what to read; `stop` closes it.
-            host: name of this machine in the trace.
             interval_seconds: from one sample to the next.
             clock: monotonic, in seconds.
-            sleep: waits for seconds.
         """
         self._sources = sources
         self._host = host
@@ -77,7 +74,6 @@ class PowerReader:
 
         Args:
             phase: IDLE_BEFORE or IDLE_AFTER.
-            seconds: how long.
         """
         interrupted = self._phase
         self.mark(phase)

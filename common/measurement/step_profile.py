@@ -24,7 +24,6 @@ class StepProfile:
     """Seconds per step, means over the measured steps; for a resumed run since its last start.
 
     Attributes:
-        steps: number of measured steps.
         left_out_steps: not measured, because they allocate memory and build graphs.
         step_seconds: mean over ranks, measured around the loop over the same steps.
         parts_seconds: part -> mean over ranks.
@@ -57,7 +56,6 @@ class Profiler:
 
     Args:
         synchronize: waits until the device has done all its work.
-        clock: seconds.
     """
 
     def __init__(self, *, synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter) -> None:
@@ -96,7 +94,6 @@ class Profiler:
         """End a part of the step; the next one starts.
 
         Args:
-            part: the part that ends.
             ended_at: its end in seconds since 1970, if a compiled function recorded it; None: now.
         """
         self._synchronize()

@@ -34,7 +34,6 @@ class Phases:
 
     Attributes:
         listeners: called with the phase that starts, on the training thread and outside of all times.
-        current: the current phase.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -53,7 +52,6 @@ class Phases:
         """Time a phase.
 
         Args:
-            name: of the phase.
             synchronize: waits until the device has finished all its work; called at both edges, before the clock is
                 read.
 

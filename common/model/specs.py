@@ -255,9 +255,7 @@ def model_spec(name: str, *, input_shape: Shape, outputs: int) -> ModelSpec:
     """Return a model with the shapes of all layers.
 
     Args:
-        name: one of MODEL_NAMES.
         input_shape: (channels, height, width) of an image.
-        outputs: units of the last layer.
 
     Raises:
         UserError: the images are too small for the layers.

@@ -44,8 +44,6 @@ def save_weights(path: Path, weights: Weights, *, durable: bool = True) -> None:
     """Write arrays atomically; the same arrays give the same bytes.
 
     Args:
-        path: of the file.
-        weights: the arrays.
         durable: wait until the data is on disk, so that it survives a crash of the machine.
     """
     try:

@@ -32,8 +32,6 @@ class PartialEpoch:
     """What one rank has of an epoch that is trained in part; by default of one that has not started.
 
     Attributes:
-        steps: updates of this epoch that are done.
-        training_seconds: that they took.
         data_wait_seconds: part of these.
         state: sums of loss and accuracy, and the state of the dropout generators; as the framework keeps them.
         statistics: BatchNorm's running statistics, which are averaged over ranks only at the end of an epoch.

@@ -80,8 +80,6 @@ def stack_of(environment: Environment, *, framework: str, mpi: bool) -> dict[str
     """Return what determines bits and speed of a run besides its settings: name -> version or value, None if absent.
 
     Args:
-        environment: of the run.
-        framework: of the run.
         mpi: whether the ranks communicate by Open MPI.
     """
     packages = [*PACKAGES_OF_FRAMEWORK.get(framework, ()), *(["openmpi"] if mpi else [])]

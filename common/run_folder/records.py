@@ -246,10 +246,6 @@ def seconds_since(timestamp: str) -> float:
 def check_new_folder(folder: Path, *, remedy: str = "Give another --name, or --resume it") -> None:
     """Check that a run folder can be created, without creating it.
 
-    Args:
-        folder: the path.
-        remedy: what to do if it exists.
-
     Raises:
         UserError: it exists already, or its parent is not a writable folder.
     """
@@ -268,17 +264,22 @@ def _folder_exists(folder: Path, remedy: str) -> UserError:
 
 
 class RunWriter:
-    """Writes a run folder on rank 0. A thread updates the heartbeat; every write is atomic."""
+    """Writes a run folder on rank 0. A thread updates the heartbeat; every write is atomic.
+
+    Attributes:
+        record: the content of `run.json`.
+        epochs: the content of `epochs.jsonl`.
+    """
 
     def __init__(self, folder: Path, record: RunRecord, *, epochs: list[EpochRecord]) -> None:
         self.folder = folder
-        self._record = record
-        self._epochs = epochs
+        self.record = record
+        self.epochs = epochs
         self._lock = threading.Lock()
         self._ended = threading.Event()
         with user_errors("writing the run folder"):
             self._write_run(record)
-            self._write_epochs()
+            write_epochs(folder, epochs)
         threading.Thread(target=self._keep_heartbeat, name="heartbeat", daemon=True).start()
 
     @classmethod
@@ -296,26 +297,16 @@ class RunWriter:
                 raise _folder_exists(folder, "Give another --name, or --resume it") from None
         return cls(folder, record, epochs=[])
 
-    @property
-    def record(self) -> RunRecord:
-        """The content of `run.json`."""
-        return self._record
-
-    @property
-    def epochs(self) -> list[EpochRecord]:
-        """The content of `epochs.jsonl`."""
-        return list(self._epochs)
-
     def add_epoch(self, epoch: EpochRecord) -> None:
         """Append a line to `epochs.jsonl`."""
-        self._epochs.append(epoch)
+        self.epochs.append(epoch)
         with user_errors("writing the epoch's record"):
-            self._write_epochs()
+            write_epochs(self.folder, self.epochs)
 
     def update(self, **changes: Any) -> None:
         """Replace fields of `run.json`."""
         with self._lock, user_errors("writing the run folder"):
-            self._write_run(replace(self._record, **changes))
+            self._write_run(replace(self.record, **changes))
 
     def end(self, state: RunState, *, message: str | None = None, **changes: Any) -> None:
         """Write the final status, unless one has been written. `changes` replace fields of the record.
@@ -327,12 +318,12 @@ class RunWriter:
             if self._ended.is_set():
                 return
             status = replace(self._status(), state=state, ended_at=now(), heartbeat_at=now(), message=message)
-            self._write_run(replace(self._record, status=status, **changes))
+            self._write_run(replace(self.record, status=status, **changes))
             self._ended.set()
 
     def _status(self) -> Status:
-        assert isinstance(self._record.status, Status), "a measured run has a status"
-        return self._record.status
+        assert isinstance(self.record.status, Status), "a measured run has a status"
+        return self.record.status
 
     def _keep_heartbeat(self) -> None:
         while not self._ended.wait(HEARTBEAT_SECONDS):
@@ -341,14 +332,11 @@ class RunWriter:
                     return
                 # With a full disk the run ends, with a message, at the next checkpoint.
                 with suppress(OSError):
-                    self._write_run(replace(self._record, status=replace(self._status(), heartbeat_at=now())))
+                    self._write_run(replace(self.record, status=replace(self._status(), heartbeat_at=now())))
 
     def _write_run(self, record: RunRecord) -> None:
         write_record(self.folder, record)
-        self._record = record
-
-    def _write_epochs(self) -> None:
-        write_epochs(self.folder, self._epochs)
+        self.record = record
 
 
 def write_record(folder: Path, record: RunRecord) -> None:

@@ -12,7 +12,6 @@ class CheckpointSchedule:
 
     Args:
         minutes: from the end of a checkpoint to the next one.
-        clock: seconds.
     """
 
     def __init__(self, minutes: float, *, clock: Callable[[], float] = time.monotonic) -> None:

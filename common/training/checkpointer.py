@@ -20,8 +20,6 @@ class Checkpointer:
     """Writes checkpoints and measures the time that takes.
 
     Args:
-        setup: of the run.
-        comm: all ranks.
         folder: of the run, on rank 0; None on the others.
         seconds: spent on checkpoints of the current epoch before the run was resumed inside it.
     """

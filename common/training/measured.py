@@ -13,8 +13,6 @@ class Measured:
     """The sums and the time of one pass; the defaults mean that no pass was made.
 
     Attributes:
-        sums: over the samples of the pass.
-        seconds: duration of the pass.
         data_wait_seconds: the part of `seconds` spent waiting for batches, where that is measured.
     """
 

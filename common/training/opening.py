@@ -35,11 +35,7 @@ def open_run_folder(
     """Create or resume the run folder; return its writer and, if resumed, the checkpoint.
 
     Args:
-        setup: of the run.
-        world: its ranks and devices.
-        framework: torch or keras.
         standing: what exists of the run, with `--resume-or-start`.
-        console: shows what happens to an old folder.
 
     Raises:
         UserError: the folder exists, cannot be written or cannot be resumed.

@@ -103,7 +103,6 @@ def look_at_run(config: Config, *, framework: str, report: Callable[[str], None]
 
     Args:
         config: with `--resume-or-start`.
-        framework: torch or keras.
         report: called with one line if this takes long.
 
     Raises:

@@ -119,11 +119,6 @@ def prepare_on_all_ranks(config: Config, *, comm: Communicator, progress: bool) 
 def prepare_run(config: Config, *, size: int, progress: bool) -> RunSetup:
     """Fetch the data if needed and check every setting against it.
 
-    Args:
-        config: the settings.
-        size: number of ranks.
-        progress: show a bar while fetching.
-
     Raises:
         UserError: settings or data do not fit together.
     """

@@ -26,7 +26,6 @@ def in_order(
     Args:
         work: called by several workers at once.
         items: taken as they are needed.
-        workers: number of workers; None: one per core.
         processes: the workers are processes, to which `work`, items and results are sent, instead of threads.
     """
     count = workers or usable_cores()

@@ -179,7 +179,7 @@ def test_an_unreadable_recipe_is_reported_in_one_line(tmp_path: Path) -> None:
 
 IMPOSSIBLE = [
     ("--model resnet99", ["resnet99", "resnet34"]),
-    ("--outputs 1", ["--outputs 1", "2 or more"]),
+    ("--outputs 1", ["--outputs 1", "at least 2"]),
     ("--output-activation relu", ["relu", "softmax"]),
     ("--dtype float16", ["float16", "float64"]),
     ("--validation-share 1", ["--validation-share 1", "below 1"]),
@@ -190,7 +190,7 @@ IMPOSSIBLE = [
     ("--normalization other", ["other", "unit"]),
     ("--optimizer lion", ["lion", "adamw"]),
     ("--loss hinge", ["hinge", "mse"]),
-    ("--learning-rate -1", ["--learning-rate -1", "0 or more"]),
+    ("--learning-rate -1", ["--learning-rate -1", "at least 0"]),
     ("--learning-rate nan", ["--learning-rate nan"]),
     ("--learning-rate inf", ["--learning-rate inf"]),
     ("--momentum 1", ["--momentum 1"]),
@@ -210,7 +210,7 @@ IMPOSSIBLE = [
     ("--epochs -1", ["--epochs -1"]),
     ("--epochs many", ["many"]),
     ("--epochs 1.5", ["1.5"]),
-    ("--batch-size 0", ["--batch-size 0", "1 or more"]),
+    ("--batch-size 0", ["--batch-size 0", "at least 1"]),
     ("--eval-batch-size 0", ["--eval-batch-size 0"]),
     ("--seed -1", ["--seed -1"]),
     ("--steps-per-epoch 0", ["--steps-per-epoch 0"]),
@@ -235,10 +235,10 @@ IMPOSSIBLE = [
     ("--checkpoint-minutes inf", ["--checkpoint-minutes inf"]),
     ("--checkpoint-minutes nan", ["--checkpoint-minutes nan"]),
     ("--resume-or-start", ["--resume-or-start without --name", "Give --name"]),
-    ("--power-interval 0", ["--power-interval 0", "0.01 or more"]),
-    ("--power-interval 61", ["--power-interval 61", "60 or less"]),
-    ("--idle-seconds -1", ["--idle-seconds -1", "0 or more"]),
-    ("--profile --gradient-groups each", ["--gradient-groups each", "--gradient-groups one"]),
+    ("--power-interval 0", ["--power-interval 0", "at least 0.01"]),
+    ("--power-interval 61", ["--power-interval 61", "at most 60"]),
+    ("--idle-seconds -1", ["--idle-seconds -1", "at least 0"]),
+    ("--profile --gradient-groups each", ["--gradient-groups each", "one of the two"]),
     ("--batch-norm frozen", ["frozen", "frozen_after_validation"]),
     ("--profile --batch-norm frozen_after_validation", ["--profile", "--batch-norm frozen_after_validation"]),
     ("--profile --energy", ["--profile --energy"]),
@@ -299,7 +299,10 @@ def test_the_message_does_not_depend_on_the_width_of_the_terminal(
     monkeypatch.setenv("COLUMNS", columns)
     with pytest.raises(UserError) as error:
         parse("--validation-share", "1.5")
-    assert_one_line(error, "--validation-share is out of range. Received: --validation-share 1.5. Give a number from 0")
+    assert_one_line(
+        error,
+        "--validation-share is out of range. Received: --validation-share 1.5. Give a number that is at least 0",
+    )
 
 
 def test_help_shows_groups_defaults_and_units(capsys: pytest.CaptureFixture[str]) -> None:

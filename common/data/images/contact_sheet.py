@@ -14,7 +14,6 @@ def contact_sheet(title: str, rows: Sequence[tuple[str, Sequence[Image.Image]]])
     """Return a page with a title, and in each row a name and its pictures in their proportions.
 
     Args:
-        title: one line.
         rows: name and pictures of any size; they are converted to RGB.
     """
     font = ImageFont.load_default(FONT_SIZE)

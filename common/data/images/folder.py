@@ -67,8 +67,6 @@ def load_images(
     """Return the images of a folder as a data set.
 
     Args:
-        folder: see the module's docstring.
-        name: of the returned data set.
         image_size: (height, width) to which all images are resized (bilinear, without keeping proportions); None: all
             must have the same size.
         gray: convert to one channel; otherwise all must be gray or all in color.

@@ -20,7 +20,8 @@ from common.data.dataset import PixelStatistics
 from common.data.images.folder import class_folders, read_image, some
 from common.data.images.prepared_file import VERSION, Description, PixelType, header_bytes
 from common.data.images.prepared_rows import Rows, Shares, lay_out
-from common.data.sources import say, shows_bar
+from common.data.sources import say
+from common.distributed.console import Console
 from common.errors import UserError, expanded
 from common.utils.atomic import atomic_file
 from common.utils.workers import in_order
@@ -35,11 +36,6 @@ class Settings:
 
     Attributes:
         size: (width, height) in pixels, to which all are resized (bilinear, without keeping proportions).
-        gray: one channel instead of three.
-        pixels: type of the stored images.
-        shares: of training, validation and test.
-        seed: determines split and order.
-        skip_broken: skip broken files instead of raising an error.
     """
 
     size: tuple[int, int]
@@ -80,17 +76,12 @@ class Preparation:
     skipped: list[tuple[Path, str]]
 
 
-def prepare(
-    folder: Path, file: Path, settings: Settings, *, progress: bool | None = None, workers: int | None = None
-) -> Preparation:
+def prepare(folder: Path, file: Path, settings: Settings) -> Preparation:
     """Write a file of prepared images, atomically.
 
     Args:
         folder: with one subfolder of PNG or JPEG files per class.
         file: must not exist.
-        settings: of the file.
-        progress: whether to show a bar; None: on a terminal without a launcher.
-        workers: number of threads; None: one per core.
 
     Raises:
         UserError: there are no class folders, files are broken, a class is too small, or the file exists.
@@ -103,7 +94,7 @@ def prepare(
         raise UserError(f"the folder of images does not exist. Received: {folder}. Name an existing one")
     classes = class_folders(folder)
     with _whole_file(file) as output:
-        write = functools.partial(_write, output, folder, settings=settings, progress=progress, workers=workers)
+        write = functools.partial(_write, output, folder, settings=settings)
         description, rows, broken = write(classes, skipped_files=0)
         if broken and not settings.skip_broken:
             raise _broken_files(broken, classes)
@@ -134,8 +125,6 @@ def _write(
     *,
     settings: Settings,
     skipped_files: int,
-    progress: bool | None,
-    workers: int | None,
 ) -> tuple[Description, Rows, list[tuple[Path, str]]]:
     """Write the whole file; after the first broken image only search for others."""
     rows = lay_out(folder, classes, shares=settings.shares, seed=settings.seed)
@@ -161,12 +150,12 @@ def _write(
     output.write(header + labels)
     statistics = PixelStatistics(settings.image_shape[2])
     checksum, broken = 0, []
-    bar = shows_bar(progress)
+    bar = Console.automatic_bars()
     if not bar:
         say(f"preparing {description.samples:,} images of {folder}")
     read = functools.partial(_read_chunk, rows, settings=settings)
     with tqdm(total=description.samples, desc="preparing", unit="image", disable=not bar, leave=False) as advance:
-        for chunk in in_order(read, rows.chunks(CHUNK_IMAGES), workers=workers):
+        for chunk in in_order(read, rows.chunks(CHUNK_IMAGES)):
             advance.update(len(chunk.images))
             broken += chunk.broken
             if not broken:

@@ -42,15 +42,8 @@ class Description:
     """Description of a prepared file.
 
     Attributes:
-        version: of this format.
-        class_names: in the order of class numbers.
         image_shape: (height, width, channels).
-        pixels: type of the images.
-        training_samples, validation_samples, test_samples: images of each part.
         split: percent of the parts, such as 85/2/13.
-        seed: determined split and order.
-        source: name of the folder of images.
-        skipped_files: number of broken files that were skipped.
         mean, standard_deviation: per channel, of pixel / 255 over the training images, without validation.
         labels_crc32, images_crc32: of the bytes of both arrays of labels and of images.
     """
@@ -95,7 +88,6 @@ def header_bytes(description: Description, *, length: int | None = None) -> byte
     """Return the file up to its first array.
 
     Args:
-        description: of the whole file.
         length: of the result; None: leave room for statistics and checksums that are not known yet.
     """
     text = json.dumps(_header(description)).encode()
@@ -121,10 +113,6 @@ def load_prepared(path: Path, *, name: str) -> Dataset:
     """Return the data set in a prepared file, mapped into memory and checked.
 
     The length of the file and the labels are always checked, the images in files up to 2 GB.
-
-    Args:
-        path: of the file.
-        name: of the returned data set.
 
     Raises:
         UserError: the file is missing, damaged or of another kind.

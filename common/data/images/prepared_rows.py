@@ -68,12 +68,8 @@ class Rows:
     """The image of each row of the file: training, validation, test.
 
     Attributes:
-        folder: of the class folders.
-        class_names: in the order of class numbers.
-        files: file names of each class.
         labels: (rows,) int64, class numbers.
         numbers: (rows,) int64, index in the files of the class.
-        counts: number of rows of each part.
     """
 
     folder: Path

@@ -13,7 +13,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 from tqdm import tqdm
 
-from common.data.sources import say, shows_bar
+from common.data.sources import say
+from common.distributed.console import Console
 from common.errors import UserError, expanded
 from common.utils.atomic import atomic_folder
 from common.utils.workers import in_order
@@ -81,8 +82,6 @@ def draw_shape(index: int, *, seed: int, size: tuple[int, int]) -> Image.Image:
     """Return an image of `class_of(index)`, the same for the same seed, index and size.
 
     Args:
-        index: number of the image, from 0.
-        seed: any integer >= 0.
         size: (width, height) in pixels.
 
     Returns:
@@ -116,24 +115,13 @@ def _rotation(angle: float) -> np.ndarray:
     return np.array([[cosine, -sine], [sine, cosine]])
 
 
-def draw_folder(
-    folder: Path,
-    *,
-    images: int,
-    size: tuple[int, int],
-    seed: int,
-    progress: bool | None = None,
-    workers: int | None = None,
-) -> None:
+def draw_folder(folder: Path, *, images: int, size: tuple[int, int], seed: int) -> None:
     """Write PNG files into nine class folders; the folder appears when all are written.
 
     Args:
         folder: must not exist.
-        images: number of images, balanced over the classes.
         size: (width, height) in pixels.
         seed: any integer >= 0; determines the files with `images` and `size`.
-        progress: whether to show a bar; None: on a terminal without a launcher.
-        workers: number of processes; None: one per core.
 
     Raises:
         UserError: the folder exists, or there are too few images or pixels.
@@ -156,8 +144,8 @@ def draw_folder(
         for name in CLASS_NAMES:
             (unfinished / name).mkdir()
         draw = functools.partial(_draw_file, folder=unfinished, digits=len(str(images - 1)), seed=seed, size=size)
-        drawn = in_order(draw, range(images), workers=workers, processes=True)
-        bar = shows_bar(progress)
+        drawn = in_order(draw, range(images), processes=True)
+        bar = Console.automatic_bars()
         if not bar:
             say(f"drawing {images:,} images into {folder}")
         for _ in tqdm(drawn, total=images, desc="drawing", unit="image", disable=not bar, leave=False):

@@ -28,6 +28,7 @@ from common.data.images.prepared_file import load_prepared, read_description
 from common.data.images.prepared_rows import lay_out, parse_shares
 from common.data.loading import load_dataset
 from common.errors import UserError
+from common.utils import workers
 from common.utils.workers import in_order
 
 CLASSES = ("cat", "dog")
@@ -61,7 +62,7 @@ def settings(**changes: Any) -> Settings:
 
 def make(folder: Path, name: str = "made", **changes: Any) -> Path:
     """Prepare a folder and return the file."""
-    prepare(folder, folder.parent / name, settings(**changes), progress=False)
+    prepare(folder, folder.parent / name, settings(**changes))
     return folder.parent / name
 
 
@@ -136,8 +137,9 @@ def test_images_are_resized_and_made_gray_as_a_folder_is_read(tmp_path: Path) ->
 
 def test_the_file_depends_on_folder_and_seed_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     same = [make(folder, "first").read_bytes(), make(folder, "second").read_bytes()]
-    prepare(folder, folder.parent / "one-worker", settings(), workers=1, progress=False)
-    same.append((folder.parent / "one-worker").read_bytes())
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "usable_cores", lambda: 1)
+        same.append(make(folder, "one-worker").read_bytes())
     monkeypatch.setattr(preparation, "CHUNK_IMAGES", 7)
     same.append(make(folder, "chunks").read_bytes())
     assert len(set(same)) == 1
@@ -199,7 +201,7 @@ def test_broken_files_are_an_error_and_nothing_is_written(folder: Path) -> None:
 def test_broken_files_are_skipped_on_request(folder: Path) -> None:
     clean = load_prepared(make(folder, "clean"), name="clean")
     broken = break_files(folder)
-    made = prepare(folder, folder.parent / "made", settings(skip_broken=True), progress=False)
+    made = prepare(folder, folder.parent / "made", settings(skip_broken=True))
     assert sorted(str(path) for path, _ in made.skipped) == broken
     dataset = load_prepared(folder.parent / "made", name="made")
     np.testing.assert_array_equal(dataset.train.images, clean.train.images)

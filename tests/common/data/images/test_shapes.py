@@ -10,6 +10,7 @@ from common.__main__ import main
 from common.data.images import shapes
 from common.data.images.shapes import CLASS_NAMES, SHAPES, class_of, draw_folder, draw_shape
 from common.errors import UserError
+from common.utils import workers
 
 SIZE = (24, 18)
 
@@ -22,9 +23,12 @@ def pixels(index: int, *, seed: int = 1) -> np.ndarray:
     return np.asarray(draw_shape(index, seed=seed, size=SIZE))
 
 
-def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(tmp_path: Path) -> None:
-    for name, seed, workers in (("one", 1, 1), ("two", 1, 2), ("other", 2, 2)):
-        draw_folder(tmp_path / name, images=20, size=SIZE, seed=seed, workers=workers, progress=False)
+def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seed, cores in (("one", 1, 1), ("two", 1, 2), ("other", 2, 2)):
+        monkeypatch.setattr(workers, "usable_cores", lambda cores=cores: cores)
+        draw_folder(tmp_path / name, images=20, size=SIZE, seed=seed)
     one, two, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
     assert one == two
     assert one.keys() == other.keys() and not set(one.values()) & set(other.values())
@@ -35,7 +39,7 @@ def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(tmp_path: Pat
 
 
 def test_classes_have_equal_counts(tmp_path: Path) -> None:
-    draw_folder(tmp_path / "made", images=20, size=SIZE, seed=1, progress=False)
+    draw_folder(tmp_path / "made", images=20, size=SIZE, seed=1)
     counts = {folder.name: len(list(folder.iterdir())) for folder in (tmp_path / "made").iterdir()}
     assert set(counts) == set(CLASS_NAMES) and len(CLASS_NAMES) == 9
     assert sorted(counts.values()) == [2] * 7 + [3] * 2
@@ -77,7 +81,7 @@ def test_the_shape_is_in_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(tmp_path: Path, **options: object) -> str:
-    values = {"images": 18, "size": SIZE, "seed": 1, "progress": False, **options}
+    values = {"images": 18, "size": SIZE, "seed": 1, **options}
     with pytest.raises(UserError) as caught:
         draw_folder(tmp_path / "made", **values)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value) and "Received" in str(caught.value)
@@ -99,7 +103,7 @@ def test_an_interruption_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(shapes, "in_order", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        draw_folder(tmp_path / "made", images=18, size=SIZE, seed=1, progress=False)
+        draw_folder(tmp_path / "made", images=18, size=SIZE, seed=1)
     assert list(tmp_path.iterdir()) == []
 
 
