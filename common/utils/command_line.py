@@ -22,6 +22,17 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_CODE_USER_ERROR, f"{self.prog}: error: {message}. See `{self.prog} --help`\n")
 
 
+def whole_number(text: str, *, least: int = 1) -> int:
+    """Read an argument that is a whole number, `least` or more: a `type` of argparse's.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not.
+    """
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number, {least} or more. Received: {text}")
+    return int(text)
+
+
 def project_version() -> str:
     """Return what `--version` of every program prints, e.g. "horovod-twins 0.1.0"."""
     return f"horovod-twins {metadata.version('horovod-twins')}"

@@ -28,6 +28,7 @@ from common.checks.bench_turns import TASKS
 from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.environment import describe_environment
+from common.utils.command_line import whole_number
 from common.utils.cores import usable_cores
 from common.utils.paths import ROOT
 from launch.starting.analysis import run_analysis
@@ -97,7 +98,7 @@ def add_command(commands: Any) -> None:
             flag, nargs="+", choices=list(known), default=default, metavar="NAME",
             help=f"some of {', '.join(known)} (default: all{' that are installed' if flag == '--frameworks' else ''})",
         )  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=5, help="pairs of turns (default: %(default)s)")
+    parser.add_argument("--rounds", type=whole_number, default=5, help="pairs of turns (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn (default: %(default)s)")
     parser.add_argument("--output", help="file for the raw turns (default: runs/bench-<time>.json)")
     parser.set_defaults(run=run)
@@ -105,8 +106,6 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    if options.rounds < 1:
-        raise UserError(f"a benchmark needs rounds. Received: --rounds {options.rounds}. Give 1 or more")
     if not 0 < options.seconds < 3600:
         raise UserError(f"a turn must take time. Received: --seconds {options.seconds}. Give for example 1")
     options.models = list(dict.fromkeys(options.models))

@@ -12,8 +12,8 @@ Writes `parity.json` and two ordinary run folders, one per framework, trained by
 import argparse
 import importlib.util
 import signal
-from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from common.checks.parity_cases import GLOBAL_BATCH, IMAGES, OPTIMIZERS, has_bat
 from common.checks.parity_record import ParitySettings
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.records import check_new_folder
+from common.utils.command_line import whole_number
 from launch.checks.parity_jobs import EXCHANGED_BY_RANKS, RUN_RANKS, run_settings
 from launch.checks.parity_proofs import FRAMEWORKS, ParityProofs
 from launch.starting.analysis import run_analysis
@@ -29,28 +30,24 @@ from launch.starting.train import check_settings
 EXIT_CODE_DIFFERENT = 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParitySize:
-    """How much is proven by default."""
-
-    models: tuple[str, ...] = tuple(IMAGES)
-    np: tuple[int, ...] = (1, 2, 4)
-    optimizers: tuple[str, ...] = tuple(OPTIMIZERS)
-    updates: int = 50
-    exchanged_updates: int = 5
-
-
-SIZES = {
-    "toy": ParitySize(
-        models=tuple(model for model in IMAGES if not has_batch_norm(model)),  # which alone takes minutes
-        np=(1, 2),
-        optimizers=("momentum", "adam"),
-        updates=10,
-        exchanged_updates=2,
-    ),
-    "standard": ParitySize(),
-    "full": ParitySize(exchanged_updates=50),
+# How much is proven by default.
+SIZES: dict[str, dict[str, Any]] = {
+    "toy": {
+        "models": [model for model in IMAGES if not has_batch_norm(model)],  # which alone takes minutes
+        "np": [1, 2],
+        "optimizers": ["momentum", "adam"],
+        "updates": 10,
+        "exchanged_updates": 2,
+    },
+    "standard": {
+        "models": list(IMAGES),
+        "np": [1, 2, 4],
+        "optimizers": list(OPTIMIZERS),
+        "updates": 50,
+        "exchanged_updates": 5,
+    },
 }
+SIZES["full"] = SIZES["standard"] | {"exchanged_updates": 50}
 
 
 def add_command(commands: Any) -> None:
@@ -60,22 +57,20 @@ def add_command(commands: Any) -> None:
         help="prove that both frameworks train alike",
         description="Train alike in both frameworks, compare every array, write parity.json and two run folders.",
     )
-    # Names and numbers are checked by `read_settings`, for messages that name the flag.
-    parser.add_argument("--size", default="standard", help=f"one of {', '.join(SIZES)} (default: %(default)s)")
-    parser.add_argument("--models", nargs="+", help=f"some of {', '.join(IMAGES)}")
-    parser.add_argument("--optimizers", nargs="+", help=f"some of {', '.join(OPTIMIZERS)} (momentum on that loss)")
-    parser.add_argument("--np", nargs="+", type=int, help=f"numbers of ranks; they divide {GLOBAL_BATCH}")
-    parser.add_argument("--updates", type=int, help="of each training")
+    parser.add_argument("--size", choices=SIZES, default="standard", help="how much (default: %(default)s)")
+    for flag, known in (("--models", list(IMAGES)), ("--optimizers", list(OPTIMIZERS))):
+        parser.add_argument(flag, nargs="+", choices=known, metavar="NAME", help=f"some of {', '.join(known)}")
+    parser.add_argument("--np", nargs="+", type=whole_number, help=f"numbers of ranks; they divide {GLOBAL_BATCH}")
+    parser.add_argument("--updates", type=whole_number, help="of each training")
     parser.add_argument(
         "--exchanged-updates",
-        type=int,
+        type=whole_number,
         help=f"of models with BatchNorm, each from the same state; of several ranks {EXCHANGED_BY_RANKS} at most",
     )
-    parser.add_argument("--controller", default="mpi", help="mpi or gloo (default: %(default)s)")
+    parser.add_argument("--controller", choices=["mpi", "gloo"], default="mpi", help="default: %(default)s")
     parser.add_argument("--dataset", default="mnist", help="of the two ordinary runs (default: %(default)s)")
-    parser.add_argument(
-        "--epochs", type=int, default=1, help="of the two ordinary runs; 0: none (default: %(default)s)"
-    )
+    epochs = "of the two ordinary runs; 0: none (default: %(default)s)"
+    parser.add_argument("--epochs", type=partial(whole_number, least=0), default=1, help=epochs)
     parser.add_argument("--folder", help="folder for the results (default: runs/parity-<time>)")
     parser.set_defaults(run=run)
 
@@ -102,43 +97,21 @@ def read_settings(options: argparse.Namespace) -> ParitySettings:
     """Return what is to be proven.
 
     Raises:
-        UserError: a name is unknown, a number is out of range, or a framework is not installed.
+        UserError: ranks that cannot share the batch, or a framework is not installed.
     """
-    if options.size not in SIZES:
-        raise UserError(f"unknown size. Received: --size {options.size}. Choose from {', '.join(SIZES)}")
-    size = SIZES[options.size]
-    chosen: dict[str, Any] = {
-        name: getattr(options, name) if getattr(options, name) is not None else getattr(size, name)
-        for name in ("models", "np", "optimizers", "updates", "exchanged_updates")
-    }
-    for flag, received, known in (
-        ("models", chosen["models"], list(IMAGES)),
-        ("optimizers", chosen["optimizers"], list(OPTIMIZERS)),
-        ("controller", [options.controller], ["mpi", "gloo"]),
-    ):
-        unknown = [name for name in received if name not in known]
-        if unknown:
-            raise UserError(f"unknown name in --{flag}. Received: {unknown[0]!r}. Choose from {', '.join(known)}")
+    given = {name: getattr(options, name) for name in SIZES[options.size]}
+    chosen = SIZES[options.size] | {name: value for name, value in given.items() if value is not None}
     for number in chosen["np"]:
-        if number < 1 or GLOBAL_BATCH % number:
+        if GLOBAL_BATCH % number:
             raise UserError(
                 f"the ranks share a batch of {GLOBAL_BATCH}. Received: --np {number}. Give 1, 2, 4, 8, 16 or 32"
             )
-    for flag, least in (("updates", 1), ("exchanged_updates", 1)):
-        if chosen[flag] < least:
-            raise UserError(
-                f"a proof needs updates. Received: --{flag.replace('_', '-')} {chosen[flag]}. Give {least} or more"
-            )
-    if options.epochs < 0:
-        raise UserError(
-            f"the number of epochs is negative. Received: --epochs {options.epochs}. Give 1 or more, or 0 for no runs"
-        )
     missing = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"parity needs both frameworks. Received: no {missing[0]}. Run `make setup`")
     return ParitySettings(
-        models=_once(chosen["models"]),
-        optimizers=_once(chosen["optimizers"]),
+        models=list(dict.fromkeys(chosen["models"])),
+        optimizers=list(dict.fromkeys(chosen["optimizers"])),
         np=sorted(set(chosen["np"])),
         updates=chosen["updates"],
         exchanged_updates=chosen["exchanged_updates"],
@@ -146,7 +119,3 @@ def read_settings(options: argparse.Namespace) -> ParitySettings:
         dataset=options.dataset,
         epochs=options.epochs,
     )
-
-
-def _once(names: list[str] | tuple[str, ...]) -> list[str]:
-    return list(dict.fromkeys(names))

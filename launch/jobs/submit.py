@@ -11,6 +11,7 @@ import shlex
 import sys
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from common.config import Config
 from common.distributed.console import counted
 from common.errors import UserError, expanded
 from common.run_folder.records import now
+from common.utils.command_line import whole_number
 from launch.experiments.plan import only_matching, read_plan
 from launch.jobs.job import (
     JOBS_FOLDER,
@@ -47,12 +49,12 @@ def add_command(commands: Any) -> None:
         "and then their own settings.",
     )
     parser.add_argument("--site", default="local", help="a name that `sites` shows, or a file (default: %(default)s)")
-    parser.add_argument("--nodes", type=int, default=1, help="default: %(default)s")
-    parser.add_argument("--gpus-per-node", type=int, default=0, help="default: %(default)s")
-    parser.add_argument("--ranks-per-node", type=int, help="default: one per GPU, without GPUs 1")
+    parser.add_argument("--nodes", type=whole_number, default=1, help="default: %(default)s")
+    parser.add_argument("--gpus-per-node", type=partial(whole_number, least=0), default=0, help="default: %(default)s")
+    parser.add_argument("--ranks-per-node", type=whole_number, help="default: one per GPU, without GPUs 1")
     parser.add_argument("--name", help="of the job and of its run folder (default: what it runs, and the time)")
-    parser.add_argument("--minutes", type=int, default=60, help="time limit (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=1, help="runs of a trainer, each with the next seed")
+    parser.add_argument("--minutes", type=whole_number, default=60, help="time limit (default: %(default)s)")
+    parser.add_argument("--repeats", type=whole_number, default=1, help="runs of a trainer, each with the next seed")
     parser.add_argument("--spot", action="store_true", help="on spot machines: cheaper, but they may be taken away")
     parser.add_argument("--no-preflight", action="store_true", help="skip the check of all hosts")
     parser.add_argument(
@@ -120,13 +122,6 @@ def _job(options: argparse.Namespace) -> Job:
     if options.runs_folder:
         _check_line(options.runs_folder)
         site = replace(site, runs_folder=options.runs_folder)
-    for flag, value, least in (
-        ("--nodes", options.nodes, 1), ("--gpus-per-node", options.gpus_per_node, 0),
-        ("--ranks-per-node", options.ranks_per_node, 1), ("--minutes", options.minutes, 1),
-        ("--repeats", options.repeats, 1),
-    ):  # fmt: skip
-        if value is not None and value < least:
-            raise UserError(f"{flag} is out of range. Received: {flag} {value}. Give {least} or more")
     if site.scheduler == "local" and options.nodes > 1:
         raise UserError(
             f"{site.name} is one machine. Received: --nodes {options.nodes}. Give --ranks-per-node for more ranks, or "

@@ -19,6 +19,7 @@ from typing import Any
 
 from common.distributed.console import counted
 from common.errors import EXIT_CODE_USER_ERROR
+from common.utils.command_line import whole_number
 from launch.preflight.checks import OF_HOSTS, OF_RANKS, CheckResult, judge
 from launch.preflight.survey import ask_hosts, start_ranks
 from launch.preflight.target import read_target
@@ -36,11 +37,11 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("--site", metavar="SITE", help="a name that `sites` shows, or a file (default: this machine)")
     parser.add_argument("--hosts", metavar="a:2,b:2", help="hosts and their slots, or a host file")
-    parser.add_argument("--np", type=int, help="number of ranks (default: all slots; 2 without slots)")
+    parser.add_argument("--np", type=whole_number, help="number of ranks (default: all slots; 2 without slots)")
     parser.add_argument("--controller", choices=["mpi", "gloo"], help="how ranks are joined (default: the site's)")
     parser.add_argument("--framework", choices=["torch", "keras", "both"], help="default: what is installed")
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto", help="as for trainers")
-    parser.add_argument("--threads", type=int, help="compute threads per rank (default: cores / ranks)")
+    parser.add_argument("--threads", type=whole_number, help="compute threads per rank (default: cores / ranks)")
     parser.add_argument("--dataset", default="mnist", help="checks its checksums; or none (default: %(default)s)")
     parser.add_argument("--runs-folder", metavar="FOLDER", help="default: the site's, else runs")
     parser.add_argument("--format", choices=["text", "json"], default="text", help="default: %(default)s")

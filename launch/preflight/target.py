@@ -93,11 +93,8 @@ def read_target(options: argparse.Namespace, *, variables: Mapping[str, str]) ->
         variables: the environment, where schedulers describe the job.
 
     Raises:
-        UserError: unknown site or hosts, or a number out of range.
+        UserError: unknown site or hosts.
     """
-    for flag, value in (("--np", options.np), ("--threads", options.threads)):
-        if value is not None and value < 1:
-            raise UserError(f"{flag} is out of range. Received: {flag} {value}. Give 1 or more")
     in_slurm = JOB_VARIABLES["slurm"] in variables
     launcher = launcher_at(options.site or ("slurm" if in_slurm and not options.hosts else None), hosts=options.hosts)
     site = launcher.site

@@ -20,6 +20,7 @@ from common.run_folder.records import check_new_folder
 from common.training.entry_point import read_settings
 from common.training.resume import AlreadyFinished, look_at_run, read_resumable_run
 from common.training.run_setup import RunSetup, prepare_run
+from common.utils.command_line import whole_number
 from launch.starting.largest_batch import find_largest_batch
 from launch.starting.launchers import launcher_at
 from launch.starting.processes import DEFAULT_RANKS, PROGRAMS, run_filtered, trainer_environment
@@ -35,7 +36,7 @@ def add_command(commands: Any) -> None:
         description="Check the settings, print the command, start the ranks. Settings of the trainer follow after --.",
     )
     parser.add_argument("--framework", choices=sorted(PROGRAMS), default="torch", help="default: %(default)s")
-    parser.add_argument("--np", type=int, default=DEFAULT_RANKS, help="number of ranks (default: %(default)s)")
+    parser.add_argument("--np", type=whole_number, default=DEFAULT_RANKS, help="number of ranks (default: %(default)s)")
     parser.add_argument("--controller", choices=["mpi", "gloo"], help="how ranks talk (default: Horovod's choice, mpi)")
     parser.add_argument("--site", metavar="SITE", help="where this is, if ranks are started otherwise there")
     parser.add_argument("--hosts", metavar="a:2,b:2", help="hosts and their slots, or a host file")
@@ -47,8 +48,6 @@ def add_command(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; return the launcher's exit code."""
-    if options.np < 1:
-        raise UserError(f"--np is out of range. Received: --np {options.np}. Give 1 or more")
     program = PROGRAMS[options.framework]
     start = launcher_at(options.site, hosts=options.hosts)
     command = start.command(program, np=options.np, controller=options.controller, arguments=options.trainer_arguments)

@@ -18,7 +18,7 @@ from launch.__main__ import main
         (["--models", "resnet35"], ("'resnet35'", "resnet34")),
         (["--frameworks", "jax"], ("'jax'", "torch")),
         (["--starts", "nccl"], ("'nccl'", "gloo")),
-        (["--rounds", "0"], ("Received: --rounds 0",)),
+        (["--rounds", "0"], ("argument --rounds: must be a whole number, 1 or more. Received: 0",)),
         (["--seconds", "0"], ("Received: --seconds 0",)),
         (["--frameworks", "keras", "--starts", "ddp"], ("Received: --starts ddp",)),
     ],

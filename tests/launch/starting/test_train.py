@@ -98,7 +98,6 @@ def old_run(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["--np", "0", "--", *SMALL], "--np 0"),
         (["--", "--epochs", "-1"], "--epochs -1"),
         (["--", "--modle", "cnn"], "--modle"),
         (["--", "--dataset", "none"], "none"),
@@ -291,7 +290,16 @@ def test_make_train_calls_this() -> None:
 @pytest.mark.parametrize(
     ("module", "arguments", "line"),
     [
-        ("launch", ["train", "--np", "x"], "python -m launch train: error: argument --np: invalid int value: 'x'."),
+        (
+            "launch",
+            ["train", "--np", "x"],
+            "python -m launch train: error: argument --np: must be a whole number, 1 or more. Received: x.",
+        ),
+        (
+            "launch",
+            ["submit", "--gpus-per-node", "-1"],
+            "python -m launch submit: error: argument --gpus-per-node: must be a whole number, 0 or more. Received: -1.",
+        ),
         ("launch", ["none"], "python -m launch: error: argument COMMAND: invalid choice: 'none'"),
         (
             "common",
