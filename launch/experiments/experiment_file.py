@@ -107,6 +107,18 @@ CELL_KEYS = tuple(one.name for one in fields(CellKeys))
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Tables:
+    """The tables of a file, as they are written."""
+
+    __pydantic_config__ = _STRICT
+    cells: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    about: dict[str, Any] = field(default_factory=dict)
+    experiment: Protocol = field(default_factory=Protocol)
+    settings: dict[str, Any] = field(default_factory=dict)
+    prepare: list[PreparationCommand] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExperimentFile:
     """The content of an experiment file; `cells`: the tables [[cells]], each with the shared settings filled in."""
 
@@ -149,29 +161,24 @@ def read_experiment_file(name: str, *, runs_folder: Path) -> ExperimentFile:
         base = content.pop("based_on")
         if not isinstance(base, str):
             raise _error(path, "a based_on that is not a name", base, "Give the name of an experiment, or a file")
-        content = _override(_read_toml(_path(base), folder=folder), content, path=path)
-    unknown = set(content) - {"about", "experiment", "settings", "cells", "prepare"}
-    if unknown:
-        raise _error(path, "an unknown table", min(unknown), "Use about, experiment, settings, cells and prepare")
-    shared, cells = content.get("settings", {}), content.get("cells", [])
-    if not isinstance(cells, list) or not cells:
-        raise _error(path, "no cells", "no table [[cells]]", "Add one, with at least a framework and a model")
-    _check_keys(shared, where="[settings]", path=path)
-    for number, cell in enumerate(cells, 1):
+        content = _override(_read_toml(_path(base), folder=folder), content)
+    tables: _Tables = validated(_Tables, content, path=path)
+    _check_keys(tables.settings, where="[settings]", path=path)
+    for number, cell in enumerate(tables.cells, 1):
         _check_keys(cell, where=f"[[cells]] number {number}", path=path)
     file = ExperimentFile(
         path=path,
         folder=folder,
-        about=content.get("about", {}),
-        protocol=validated(Protocol, content.get("experiment", {}), path=path, where="[experiment]"),
-        preparations=validated(list[PreparationCommand], content.get("prepare", []), path=path, where="[[prepare]]"),
-        cells=[{**shared, **cell} for cell in cells],
+        about=tables.about,
+        protocol=tables.experiment,
+        preparations=tables.prepare,
+        cells=[{**tables.settings, **cell} for cell in tables.cells],
     )
     file.check_metered(file.protocol.repeats, file.protocol.metered)
     return file
 
 
-def validated(kind: Any, content: Any, *, path: Path, where: str) -> Any:
+def validated(kind: type, content: Any, *, path: Path) -> Any:
     """Return a table of a file as a dataclass.
 
     Raises:
@@ -181,9 +188,7 @@ def validated(kind: Any, content: Any, *, path: Path, where: str) -> Any:
         # Through JSON, where a table is accepted for a dataclass; strict, so that "3" is not accepted for 3.
         return TypeAdapter(kind).validate_json(json.dumps(content, default=str), strict=True)
     except ValidationError as error:
-        raise UserError(
-            f"{path.name} is not a valid experiment: {where} {first_problem(error)}. Fix the file"
-        ) from None
+        raise UserError(f"{path.name} is not a valid experiment: {first_problem(error)}. Fix the file") from None
 
 
 def _error(path: Path, problem: str, received: object, remedy: str) -> UserError:
@@ -207,21 +212,16 @@ def _read_toml(path: Path, *, folder: Path) -> dict[str, Any]:
         raise UserError(f"the experiment is not TOML. Received: {path} ({error}). Fix the file") from None
 
 
-def _override(base: dict[str, Any], content: dict[str, Any], *, path: Path) -> dict[str, Any]:
+def _override(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a file over that of its base: tables key by key, lists of tables as a whole."""
-    merged = {}
-    for name in ("about", "settings", "experiment"):
-        tables = base.get(name, {}), content.get(name, {})
-        for table in tables:
-            if not isinstance(table, dict):
-                raise _error(path, f"a [{name}] that is not a table", table, "Fix the file")
-        merged[name] = {**tables[0], **tables[1]}
-    return {**base, **content, **merged}
+    merged = dict(base)
+    for name, value in content.items():
+        tables = isinstance(value, dict) and isinstance(base.get(name), dict)
+        merged[name] = {**base[name], **value} if tables else value
+    return merged
 
 
-def _check_keys(table: Any, *, where: str, path: Path) -> None:
-    if not isinstance(table, dict):
-        raise _error(path, f"a {where} that is not a table", table, "Fix the file")
+def _check_keys(table: dict[str, Any], *, where: str, path: Path) -> None:
     for key in table:
         if key in CELL_KEYS or (key in SETTINGS and key not in _RESERVED):
             continue

@@ -173,7 +173,7 @@ def _is_axis(key: str, value: Any) -> bool:
 
 def _cell(values: Mapping[str, Any], *, named: Sequence[str], file: ExperimentFile) -> PlannedCell:
     own = {key: value for key, value in values.items() if key in CELL_KEYS}
-    keys: CellKeys = validated(CellKeys, own, path=file.path, where="[[cells]]")
+    keys: CellKeys = validated(CellKeys, own, path=file.path)
     if keys.launcher == "python" and (keys.np != 1 or keys.controller):
         raise file.error(
             "a cell that needs a launcher and has none", f"np {keys.np}, controller {keys.controller}",

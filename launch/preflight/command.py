@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tabulate import tabulate
+
 from common.distributed.console import counted
 from common.errors import EXIT_CODE_USER_ERROR
 from common.utils.command_line import whole_number
@@ -77,7 +79,8 @@ def run(options: argparse.Namespace) -> int:
         }
         print(json.dumps(found, indent=1))
     else:
-        print(format_table(results))
+        rows = [[each.check, each.result, "\n".join(each.lines)] for each in results]
+        print(tabulate(rows, headers=["check", "result", "finding"], tablefmt="plain", disable_numparse=True))
         print(f"{summary(results)}, in {seconds:.1f} s")
     return EXIT_CODE_USER_ERROR if failed else 0
 
@@ -85,15 +88,6 @@ def run(options: argparse.Namespace) -> int:
 def _named(results: Sequence[CheckResult], result: str) -> list[str]:
     """Return the names of checks with a result."""
     return [each.check for each in results if each.result == result]
-
-
-def format_table(results: Sequence[CheckResult]) -> str:
-    """Return one line for each finding."""
-    lines = [f"{'check':11}  {'result':11}  finding"]
-    for each in results:
-        heads = [f"{each.check:11}  {each.result:11}", *[" " * 24] * len(each.lines)]
-        lines += [f"{head}  {line}" for head, line in zip(heads, each.lines, strict=False)]
-    return "\n".join(lines)
 
 
 def summary(results: Sequence[CheckResult]) -> str:

@@ -4,8 +4,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,20 +19,14 @@ class Outcome:
     Attributes:
         host: as the caller names it.
         code: its exit code; None: it was ended at the limit.
-        began, ended: Unix time of this machine, seconds.
+        seconds: how long it took.
     """
 
     host: str
     code: int | None
     stdout: str
     stderr: str
-    began: float
-    ended: float
-
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        return self.ended - self.began
+    seconds: float
 
     @property
     def last_line(self) -> str:
@@ -41,12 +35,7 @@ class Outcome:
         return lines[-1] if lines else "no output"
 
 
-def run_for_hosts(
-    commands: Mapping[str, Sequence[str]],
-    *,
-    limit_seconds: float,
-    on_end: Callable[[Outcome], object] = lambda outcome: None,
-) -> dict[str, Outcome]:
+def run_for_hosts(commands: Mapping[str, Sequence[str]], *, limit_seconds: float) -> dict[str, Outcome]:
     """Run one command for each host, all at once; return host -> how it ended, in the order given.
 
     Whatever ends this call ends the commands too, with all that they have started on this machine.
@@ -54,25 +43,20 @@ def run_for_hosts(
     Args:
         commands: host -> words.
         limit_seconds: after which a command is killed.
-        on_end: called with each outcome as it ends.
     """
     running: list[subprocess.Popen[str]] = []
     with ThreadPoolExecutor(max(1, len(commands))) as pool:
         try:
             futures = [pool.submit(_run, host, words, limit_seconds, running) for host, words in commands.items()]
-            for future in as_completed(futures):
-                on_end(future.result())
+            return {future.result().host: future.result() for future in futures}
         except BaseException:
             for process in running:
                 _kill(process)
             raise
-    outcomes = [future.result() for future in futures]
-    return {outcome.host: outcome for outcome in outcomes}
 
 
 def _run(host: str, words: Sequence[str], limit_seconds: float, running: list[subprocess.Popen[str]]) -> Outcome:
-    began = time.time()
-    clock = time.monotonic()
+    began = time.monotonic()
     try:
         process = subprocess.Popen(
             words,
@@ -86,7 +70,7 @@ def _run(host: str, words: Sequence[str], limit_seconds: float, running: list[su
         )
     except OSError as error:
         text = f"{words[0]}: {error.strerror}"
-        return Outcome(host=host, code=127, stdout="", stderr=text, began=began, ended=time.time())
+        return Outcome(host=host, code=127, stdout="", stderr=text, seconds=0.0)
     running.append(process)
     code: int | None = None
     try:
@@ -95,9 +79,7 @@ def _run(host: str, words: Sequence[str], limit_seconds: float, running: list[su
     except subprocess.TimeoutExpired:
         _kill(process)
         stdout, stderr = _what_is_left(process)
-    return Outcome(
-        host=host, code=code, stdout=stdout, stderr=stderr, began=began, ended=began + time.monotonic() - clock
-    )
+    return Outcome(host=host, code=code, stdout=stdout, stderr=stderr, seconds=time.monotonic() - began)
 
 
 def _what_is_left(process: subprocess.Popen[str]) -> tuple[str, str]:

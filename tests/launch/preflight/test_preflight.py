@@ -4,10 +4,12 @@ import json
 import os
 import re
 import shlex
+import signal
 import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -483,14 +485,15 @@ def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(
 def test_what_ends_the_question_ends_what_was_asked(tmp_path: Path) -> None:
     number = tmp_path / "number"
 
-    def interrupt(outcome: object) -> None:
+    def interrupt() -> None:
         while not number.exists() or not number.read_text():
             time.sleep(0.01)
-        raise KeyboardInterrupt
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     script = f"sleep 1000 & echo $! > {number}; wait"
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
-        run_for_hosts({"a": ["sh", "-c", script], "b": ["true"]}, limit_seconds=1000, on_end=interrupt)
+        run_for_hosts({"a": ["sh", "-c", script], "b": ["true"]}, limit_seconds=1000)
     assert gone(int(number.read_text()))
 
 

@@ -298,7 +298,7 @@ def test_make_train_calls_this() -> None:
         (
             "launch",
             ["submit", "--gpus-per-node", "-1"],
-            "python -m launch submit: error: argument --gpus-per-node: must be a whole number, 0 or more. Received: -1.",
+            "python -m launch submit: error: argument --gpus-per-node: must be a whole number, 0 or more",
         ),
         ("launch", ["none"], "python -m launch: error: argument COMMAND: invalid choice: 'none'"),
         (
