@@ -7,16 +7,23 @@ import itertools
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
 import keras
-import numpy as np
 import tensorflow as tf
 
-from common.checks.bench_turns import MEMORY_BATCHES, Train, measure, read_settings, with_steps
+from common.checks.bench_turns import (
+    MEMORY_BATCHES,
+    Train,
+    constant_rates,
+    measure,
+    read_settings,
+    setup_of,
+    trainer_epochs,
+    with_steps,
+)
 from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
 from common.measurement.timing import Phases
@@ -41,12 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_contestant(name: str, setup: RunSetup, comm: Communicator, *, device: str) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
-    if name == "np2_each":
-        config = setup.config
-        config = replace(config, device=replace(config.device, gradient_groups="each"))
-        setup = replace(setup, config=config)
+    setup, rates = setup_of(name, setup), constant_rates(setup)
     model = build_model(setup.spec, setup.config.model)
-    optimizer = build_optimizer(model, setup.config, learning_rates=_learning_rates(setup))
+    optimizer = build_optimizer(model, setup.config, learning_rates=rates)
     state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
     state.restore(setup.first_weights)
     data = ShardedData(setup, comm=comm, device=device)
@@ -54,7 +58,7 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator, *, device: 
         return bare_loop(state, data)
     state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
     distributed.broadcast_state(state, comm=comm)
-    return trainer_epochs(state, data)
+    return trainer_epochs(Trainer(state, data, phases=Phases()))
 
 
 def bare_loop(state: TrainingState, data: ShardedData) -> Train:
@@ -79,25 +83,6 @@ def bare_loop(state: TrainingState, data: ShardedData) -> Train:
         return time.perf_counter() - started
 
     return train
-
-
-def trainer_epochs(state: TrainingState, data: ShardedData) -> Train:
-    """Return the epochs of our trainer, fed by its own data path."""
-    trainer = Trainer(state, data, phases=Phases())
-
-    def train(epoch: int, steps: int) -> float:
-        setup = with_steps(data.setup, size=data.comm.size, steps=steps)
-        trainer.data = ShardedData(setup, comm=data.comm, device=data.device)
-        trainer.start_epoch(epoch)
-        trainer.train_segment(steps)
-        return trainer.result().seconds
-
-    return train
-
-
-def _learning_rates(setup: RunSetup) -> np.ndarray:
-    """Return the one learning rate of all steps: a benchmark has no schedule."""
-    return np.array([setup.config.optimizer.learning_rate])
 
 
 if __name__ == "__main__":

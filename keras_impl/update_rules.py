@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import ops
 
 _register = keras.saving.register_keras_serializable(package="horovod_twins")
@@ -64,20 +65,12 @@ class TorchRule(keras.optimizers.Optimizer):
         PyTorch's are dense by default: rows that a batch did not touch decay and move by momentum too, and a row met
         twice counts once, with the sum of its gradients.
         """
-        super().apply([_dense(gradient) for gradient in grads], trainable_variables)
+        dense = [tf.convert_to_tensor(one) if isinstance(one, tf.IndexedSlices) else one for one in grads]
+        super().apply(dense, trainable_variables)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that rebuild this optimizer by `from_config`."""
         return {**super().get_config(), **{name: getattr(self, name) for name in self._hyperparameters}}
-
-
-def _dense(gradient: Any) -> Any:
-    """Turns TensorFlow's `IndexedSlices` (rows of an embedding) into the dense tensor they represent; others pass."""
-    if hasattr(gradient, "indices") and hasattr(gradient, "dense_shape"):
-        import tensorflow as tf  # the only type of the kind is TensorFlow's
-
-        return tf.convert_to_tensor(gradient)
-    return gradient
 
 
 def _float64(value: Any) -> Any:

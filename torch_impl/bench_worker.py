@@ -8,14 +8,21 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from common.checks.bench_turns import MEMORY_BATCHES, Train, measure, read_settings, with_steps
+from common.checks.bench_turns import (
+    MEMORY_BATCHES,
+    Train,
+    constant_rates,
+    measure,
+    read_settings,
+    setup_of,
+    trainer_epochs,
+    with_steps,
+)
 from common.distributed.communicator import Communicator
 from common.measurement.timing import Phases
 from common.training.entry_point import exit_rank
@@ -38,13 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
-    if name == "np2_each":
-        config = setup.config
-        config = replace(config, device=replace(config.device, gradient_groups="each"))
-        setup = replace(setup, config=config)
+    setup, rates = setup_of(name, setup), constant_rates(setup)
     device, _ = distributed.pin_device(setup.config.device, comm)
     model = build_model(setup.spec, setup.config.model).to(device)
-    optimizer = build_optimizer(model, setup.config, learning_rates=_learning_rates(setup))
+    optimizer = build_optimizer(model, setup.config, learning_rates=rates)
     state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
     state.restore(setup.first_weights)
     data = ShardedData(setup, comm=comm, device=device)
@@ -52,10 +56,10 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
         return bare_loop(state, data)
     if name == "np2_ddp":
         state.model = DistributedDataParallel(model)
-        return trainer_epochs(state, data)
+        return trainer_epochs(Trainer(state, data, learning_rates=rates, phases=Phases()))
     state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
     distributed.broadcast_state(state, comm=comm)
-    return trainer_epochs(state, data)
+    return trainer_epochs(Trainer(state, data, learning_rates=rates, phases=Phases()))
 
 
 def bare_loop(state: TrainingState, data: ShardedData) -> Train:
@@ -75,25 +79,6 @@ def bare_loop(state: TrainingState, data: ShardedData) -> Train:
         return time.perf_counter() - started
 
     return train
-
-
-def trainer_epochs(state: TrainingState, data: ShardedData) -> Train:
-    """Return the epochs of our trainer, fed by its own data path."""
-    trainer = Trainer(state, data, learning_rates=_learning_rates(data.setup), phases=Phases())
-
-    def train(epoch: int, steps: int) -> float:
-        setup = with_steps(data.setup, size=data.comm.size, steps=steps)
-        trainer.data = ShardedData(setup, comm=data.comm, device=data.device)
-        trainer.start_epoch(epoch)
-        trainer.train_segment(steps)
-        return trainer.result().seconds
-
-    return train
-
-
-def _learning_rates(setup: RunSetup) -> np.ndarray:
-    """Return the one learning rate of all steps: a benchmark has no schedule."""
-    return np.array([setup.config.optimizer.learning_rate])
 
 
 def ddp_ranks() -> Communicator:

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from common.checks.bench_record import Turn
 from common.config import Config, config_from_dict
 from common.distributed.communicator import Communicator
@@ -84,6 +86,34 @@ def task_config(model: str, *, threads: int) -> Config:
 def with_steps(setup: RunSetup, *, size: int, steps: int) -> RunSetup:
     """Return the experiment with epochs of so many steps on `size` ranks, without an end."""
     return replace(setup, size=size, steps_per_epoch=steps, total_steps=steps * 10**9)
+
+
+def setup_of(contestant: str, setup: RunSetup) -> RunSetup:
+    """Return the experiment as a contestant trains it: np2_each averages each gradient on its own."""
+    if contestant != "np2_each":
+        return setup
+    config = setup.config
+    return replace(setup, config=replace(config, device=replace(config.device, gradient_groups="each")))
+
+
+def constant_rates(setup: RunSetup) -> np.ndarray:
+    """Return the one learning rate of all steps: a benchmark has no schedule."""
+    return np.array([setup.config.optimizer.learning_rate])
+
+
+def trainer_epochs(trainer: Any) -> Train:
+    """Return the epochs of a trainer of either framework, fed by its own data path."""
+    data = trainer.data
+
+    def train(epoch: int, steps: int) -> float:
+        setup = with_steps(data.setup, size=data.comm.size, steps=steps)
+        trainer.data = type(data)(setup, comm=data.comm, device=data.device)
+        trainer.start_epoch(epoch)
+        trainer.train_segment(steps)
+        seconds: float = trainer.result().seconds
+        return seconds
+
+    return train
 
 
 def alone(comm: Communicator) -> Communicator:

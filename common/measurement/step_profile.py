@@ -52,7 +52,7 @@ class Laps:
 
 
 class Profiler:
-    """Times the parts of the steps of one rank.
+    """Times the parts of the steps of one rank; `laps` holds the sums so far.
 
     Args:
         synchronize: waits until the device has done all its work.
@@ -67,7 +67,7 @@ class Profiler:
         """Discard all measurements, and leave out the next steps."""
         self._left_out = 0
         self._last = 0.0
-        self._laps = Laps(0, 0.0, dict.fromkeys(PARTS, 0.0))
+        self.laps = Laps(0, 0.0, dict.fromkeys(PARTS, 0.0))
 
     def steps(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches of an epoch; a step lasts from the request of its batch to that of the next one."""
@@ -86,9 +86,9 @@ class Profiler:
             if started is None:
                 self._left_out += 1
             else:
-                self._laps.steps += 1
+                self.laps.steps += 1
         if started is not None:
-            self._laps.loop_seconds += self._clock() - started
+            self.laps.loop_seconds += self._clock() - started
 
     def lap(self, part: Part, *, ended_at: float | None = None) -> None:
         """End a part of the step; the next one starts.
@@ -101,12 +101,8 @@ class Profiler:
         if ended_at is not None:
             now -= time.time() - ended_at
         if self._left_out == LEFT_OUT_STEPS:
-            self._laps.parts_seconds[part] += now - self._last
+            self.laps.parts_seconds[part] += now - self._last
         self._last = now
-
-    def measured(self) -> Laps:
-        """Return the sums so far."""
-        return self._laps
 
 
 def average_over_ranks(laps: Sequence[Laps]) -> StepProfile | None:

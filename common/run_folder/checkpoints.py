@@ -76,10 +76,8 @@ class Checkpoint:
         return f"epoch-{self.epoch + 1:04d}-step-{self.ranks[0].steps:06d}"
 
 
-def save_checkpoint(run_folder: Path, checkpoint: Checkpoint, *, keep: int = 0) -> None:
-    """Write a checkpoint, then remove all but the `keep` newest ones of finished epochs (0 keeps all).
-
-    One inside an epoch replaces earlier ones of the same epoch.
+def save_checkpoint(run_folder: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint; one inside an epoch replaces earlier ones of the same epoch.
 
     Raises:
         OSError: full disk, missing permission.
@@ -107,8 +105,6 @@ def save_checkpoint(run_folder: Path, checkpoint: Checkpoint, *, keep: int = 0) 
         for old in checkpoint_folders(run_folder):
             if _is_inside_epoch(old) and _position(old) < _position(finished):
                 shutil.rmtree(old)
-    elif keep:
-        remove_old_checkpoints(run_folder, keep=keep)
 
 
 def remove_old_checkpoints(run_folder: Path, *, keep: int) -> None:

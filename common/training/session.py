@@ -177,7 +177,7 @@ class Session:
         isolation = summarize(self.comm.allgather(seen))
         metered = self._meter.finish() if self._meter else None
         profiler = trainer.profiler
-        profile = average_over_ranks(self.comm.allgather(profiler.measured())) if profiler else None
+        profile = average_over_ranks(self.comm.allgather(profiler.laps)) if profiler else None
         with self.comm.propagate_errors("writing the final weights"):
             self.recorder.finish(
                 test,

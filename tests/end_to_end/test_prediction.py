@@ -151,7 +151,7 @@ def run(tmp_path: Path) -> Path:
     )
     model = ModelRecord(name="mlp", outputs=3, parameters=1, multiply_adds_per_image=1)
     writer = RunWriter.create(tmp_path / "run", make_record(config=config, data=data, model=model))
-    save_checkpoint(tmp_path / "run", Checkpoint(1, 4, random_weights(setup, seed=1), {}), keep=1)
+    save_checkpoint(tmp_path / "run", Checkpoint(1, 4, random_weights(setup, seed=1), {}))
     save_weights(tmp_path / "run" / "weights.safetensors", random_weights(setup, seed=2))
     writer.end("finished")
     return tmp_path / "run"

@@ -34,28 +34,28 @@ def test_parts_add_up_to_the_steps_of_all_epochs_but_the_first_few_steps() -> No
     run_epoch(profiler, clock, steps=3)
     clock.now += 1000.0
     run_epoch(profiler, clock, steps=2)
-    laps = profiler.measured()
+    laps = profiler.laps
     assert laps.steps == 4
     assert laps.parts_seconds == {
         part: 4 * seconds for part, seconds in zip(PARTS, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1.5], strict=True)
     }
     assert laps.loop_seconds == sum(laps.parts_seconds.values())
     profiler.restart()
-    assert profiler.measured().steps == 0
+    assert profiler.laps.steps == 0
 
 
 def test_a_part_whose_end_was_recorded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     profiler = Profiler(synchronize=lambda: None, clock=clock)
     run_epoch(profiler, clock, steps=LEFT_OUT_STEPS)
-    profiler.measured().parts_seconds.update(dict.fromkeys(PARTS, 0.0))
+    profiler.laps.parts_seconds.update(dict.fromkeys(PARTS, 0.0))
     monkeypatch.setattr("common.measurement.step_profile.time.time", lambda: 1_000_010.0)
     for _ in profiler.steps(iter([0])):
         clock.now += 10.0
         profiler.lap("forward", ended_at=1_000_006.0)
         profiler.lap("backward")
-    assert profiler.measured().parts_seconds["forward"] == 6.0
-    assert profiler.measured().parts_seconds["backward"] == 4.0
+    assert profiler.laps.parts_seconds["forward"] == 6.0
+    assert profiler.laps.parts_seconds["backward"] == 4.0
 
 
 def test_the_average_over_ranks_by_hand() -> None:

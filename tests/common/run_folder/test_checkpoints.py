@@ -75,7 +75,7 @@ def assert_same(one: Checkpoint, other: Checkpoint) -> None:
 
 def test_the_newest_is_read_bit_for_bit(setup: RunSetup, tmp_path: Path) -> None:
     for epoch in (1, 2):
-        save_checkpoint(tmp_path, make_checkpoint(setup, epoch), keep=0)
+        save_checkpoint(tmp_path, make_checkpoint(setup, epoch))
     assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_checkpoint(setup, 2))
     assert sorted(path.name for path in checkpoint_folders(tmp_path)[-1].iterdir()) == [
         "optimizer.safetensors",
@@ -87,22 +87,24 @@ def test_the_newest_is_read_bit_for_bit(setup: RunSetup, tmp_path: Path) -> None
 @pytest.mark.parametrize(("keep", "kept"), [(0, [1, 2, 3, 4]), (1, [4]), (3, [2, 3, 4]), (9, [1, 2, 3, 4])])
 def test_keep(keep: int, kept: list[int], setup: RunSetup, tmp_path: Path) -> None:
     for epoch in (1, 2, 3, 4):
-        save_checkpoint(tmp_path, make_checkpoint(setup, epoch), keep=keep)
+        save_checkpoint(tmp_path, make_checkpoint(setup, epoch))
+        remove_old_checkpoints(tmp_path, keep=keep)
     assert names(tmp_path) == [f"epoch-{epoch:04d}" for epoch in kept]
 
 
 def test_the_order_is_numeric(setup: RunSetup, tmp_path: Path) -> None:
     for epoch in (9_999, 10_000):
-        save_checkpoint(tmp_path, make_checkpoint(setup, epoch), keep=1)
+        save_checkpoint(tmp_path, make_checkpoint(setup, epoch))
+    remove_old_checkpoints(tmp_path, keep=1)
     assert names(tmp_path) == ["epoch-10000"]
     (tmp_path / "checkpoints" / "epoch-0001.bak").mkdir()
     assert load_newest_checkpoint(tmp_path, spec=setup.spec).epoch == 10_000
 
 
 def test_a_repeated_epoch_is_replaced(setup: RunSetup, tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
     other = Checkpoint(1, 4, random_weights(setup, seed=99), {})
-    save_checkpoint(tmp_path, other, keep=1)
+    save_checkpoint(tmp_path, other)
     assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), other)
 
 
@@ -110,14 +112,14 @@ def test_a_repeated_epoch_is_replaced(setup: RunSetup, tmp_path: Path) -> None:
 def test_an_interrupted_write_leaves_the_old_one(
     interrupted_at: str, setup: RunSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
 
     def interrupt(*args: object, **settings: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoints, interrupted_at, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        save_checkpoint(tmp_path, make_checkpoint(setup, 2), keep=1)
+        save_checkpoint(tmp_path, make_checkpoint(setup, 2))
     monkeypatch.undo()
     assert "epoch-0001" in names(tmp_path)
     assert not list((tmp_path / "checkpoints").glob(".*"))
@@ -126,13 +128,13 @@ def test_an_interrupted_write_leaves_the_old_one(
 
 
 def test_a_killed_write_is_not_taken_for_a_checkpoint(setup: RunSetup, tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
     rest = tmp_path / "checkpoints" / ".epoch-0002"
     rest.mkdir()
     (rest / "weights.safetensors").write_bytes(b"half")
     assert load_newest_checkpoint(tmp_path, spec=setup.spec).epoch == 1
-    save_checkpoint(tmp_path, make_checkpoint(setup, 2), keep=1)
-    assert names(tmp_path) == ["epoch-0002"] and not rest.exists()
+    save_checkpoint(tmp_path, make_checkpoint(setup, 2))
+    assert names(tmp_path) == ["epoch-0001", "epoch-0002"] and not rest.exists()
     assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_checkpoint(setup, 2))
 
 
@@ -144,7 +146,7 @@ def test_no_checkpoint_is_reported_in_one_line(setup: RunSetup, tmp_path: Path) 
 @pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "noise"])
 def test_damage_is_reported_in_one_line(file: str, damage: str, setup: RunSetup, tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
     path = checkpoint_folders(tmp_path)[0] / file
     content = {"missing": None, "cut": path.read_bytes()[:-3], "noise": os.urandom(50)}[damage]
     if content is None:
@@ -156,14 +158,14 @@ def test_damage_is_reported_in_one_line(file: str, damage: str, setup: RunSetup,
     assert str(path.parent) in str(error.value) and "\n" not in str(error.value)
     # The advice works: without the damaged one the previous one is found.
     shutil.rmtree(path.parent)
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
     load_newest_checkpoint(tmp_path, spec=setup.spec)
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.safetensors", "ranks.safetensors", "state.json"])
 def test_an_incomplete_checkpoint_is_skipped(file: str, setup: RunSetup, tmp_path: Path) -> None:
     """Files are copied to a bucket one by one; the machine may disappear in between."""
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
     save_checkpoint(tmp_path, make_inside(setup, 2, 3))
     assert load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=1).step == 7
     (checkpoint_folders(tmp_path)[-1] / file).unlink()
@@ -172,14 +174,14 @@ def test_an_incomplete_checkpoint_is_skipped(file: str, setup: RunSetup, tmp_pat
 
 
 def test_another_model_is_refused(setup: RunSetup, tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
     other = model_spec("mlp", input_shape=setup.spec.input_shape, outputs=7)
     with pytest.raises(UserError, match=r"do not belong to mlp.*fc2.weight should have shape \(7, 192\)"):
         load_newest_checkpoint(tmp_path, spec=other)
 
 
 def test_the_progress_of_each_rank_inside_an_epoch_is_read_bit_for_bit(setup: RunSetup, tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, make_checkpoint(setup, 1), keep=1)
+    save_checkpoint(tmp_path, make_checkpoint(setup, 1))
     save_checkpoint(tmp_path, make_inside(setup, 2, 3))
     assert names(tmp_path) == ["epoch-0001", "epoch-0002-step-000003"]
     found = load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=1)

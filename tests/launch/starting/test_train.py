@@ -90,7 +90,7 @@ def old_run(tmp_path: Path) -> Path:
     writer = RunWriter.create(tmp_path / "old", make_record(config=config, world=world))
     for epoch in (1, 2, 3):
         writer.add_epoch(make_epoch(epoch))
-    save_checkpoint(tmp_path / "old", Checkpoint(3, 12, random_weights(make_setup(config)), {}), keep=1)
+    save_checkpoint(tmp_path / "old", Checkpoint(3, 12, random_weights(make_setup(config)), {}))
     writer.end("finished")
     return tmp_path / "old"
 
