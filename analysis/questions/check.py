@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from analysis.output.finding import Finding, add_question
-from analysis.output.plots import framework_style
 from analysis.output.tables import Table
 from analysis.questions.frameworks import pairs_of
 from analysis.runs.cells import Cell, cells_of
+from analysis.runs.labels import framework_label
 from analysis.runs.table import Selection
 from analysis.runs.validity import flags_of, pair_flags
 from common.distributed.console import counted
@@ -41,7 +41,7 @@ def _table(cells: Sequence[Cell]) -> Table:
     rows = []
     for cell in cells:
         rows.append(
-            [framework_style(cell.framework)["label"], cell.label, len(cell.runs), len(cell.finished), len(cell.timed),
+            [framework_label(cell.framework), cell.label, len(cell.runs), len(cell.finished), len(cell.timed),
              cell.runs["seed"].nunique() or None, int(cell.runs["metered"].sum()), int(cell.runs["profiled"].sum())]
         )  # fmt: skip
     return Table("Runs by their settings", headings, rows, dict.fromkeys(headings[2:], "d"))

@@ -10,9 +10,10 @@ import numpy as np
 
 from analysis.output.finding import Finding, Plot, add_question
 from analysis.output.options import MARGIN, add_margin_option, add_target_option
-from analysis.output.plots import STYLES, Row, figure_of_rows, framework_style, spread_words
+from analysis.output.plots import Row, figure_of_rows, framework_style, spread_words
 from analysis.output.tables import Table, effect_cells, shown_interval
 from analysis.runs.cells import Cell, cells_of
+from analysis.runs.labels import framework_label
 from analysis.runs.settings import SERIES
 from analysis.runs.table import Selection, seconds_to
 from analysis.runs.validity import flags_of, pair_flags
@@ -51,7 +52,7 @@ class Match:
             return "too few runs"
         if self.time.interval.contains(1.0):
             return "not shown"
-        return f"{STYLES[OTHER if self.time.estimate < 1 else BASE]['label']} faster"
+        return f"{framework_label(OTHER if self.time.estimate < 1 else BASE)} faster"
 
 
 def add_command(commands: Any) -> None:
@@ -76,7 +77,8 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
         target: validation accuracy, as a fraction, to which the time is shown; None: what runs recorded.
     """
     cells = cells_of(selection.runs.assign(seconds_to_target=seconds_to(selection, target)))
-    matches, alone = matched(cells, margin=margin)
+    pairs, alone = pairs_of(cells)
+    matches = [_match(base, other, margin=margin) for base, other in pairs]
     flags = [*selection.left_out, *flags_of(selection.runs, cells), *(flag for one in matches for flag in one.flags)]
     notes = [f"{cell.name}: no runs of another framework to compare with" for cell in alone]
     notes.append(
@@ -106,12 +108,6 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
         flags=list(dict.fromkeys(flags)),
         notes=notes,
     )
-
-
-def matched(cells: Sequence[Cell], *, margin: float) -> tuple[list[Match], list[Cell]]:
-    """Return the comparisons of pairs of cells, see `pairs_of`, and the cells that are in none."""
-    pairs, alone = pairs_of(cells)
-    return [_match(base, other, margin=margin) for base, other in pairs], alone
 
 
 def pairs_of(cells: Sequence[Cell]) -> tuple[list[tuple[Cell, Cell]], list[Cell]]:
@@ -163,7 +159,7 @@ def _answer(matches: Sequence[Match], *, margin: float) -> str:
     count = len(matches)
     words = []
     for framework in (OTHER, BASE):
-        label = STYLES[framework]["label"]
+        label = framework_label(framework)
         of_it = [one for one in matches if one.verdict == f"{label} faster"]
         ratios = sorted(max(one.time.estimate, 1 / one.time.estimate) for one in of_it if one.time)
         if ratios:
@@ -212,7 +208,7 @@ def times_table(cells: Sequence[Cell], *, target: float | None = None) -> Table:
     to_target = "s to target" if target is None else f"s to {100 * target:g} %"
     headings = ["framework", "model, data set, np", "n", "training, s", "95 % interval", "mean", "mean of the middle",
                 "min", "max", "images/s", "s/epoch", "s/epoch after the first", to_target, "reached by"]  # fmt: skip
-    rows = []
+    rows: list[list[Any]] = []
     for cell in cells:
         seconds = list(cell.seconds("training_seconds").values())
         if not seconds:
@@ -220,7 +216,7 @@ def times_table(cells: Sequence[Cell], *, target: float | None = None) -> Table:
         rates = list(cell.seconds("images_per_second").values())
         reached = list(cell.seconds("seconds_to_target").values())
         rows.append(
-            [framework_style(cell.framework)["label"], cell.label, len(seconds), float(np.median(seconds)),
+            [framework_label(cell.framework), cell.label, len(seconds), float(np.median(seconds)),
              shown_interval(median_interval(seconds), ".2f"), float(np.mean(seconds)), olympic_mean(seconds),
              min(seconds), max(seconds), harmonic_mean(rates), _median(cell, "epoch_seconds"),
              _median(cell, "steady_epoch_seconds"), median_of(reached),
@@ -238,14 +234,14 @@ def _median(cell: Cell, of: str) -> float | None:
 def results_table(cells: Sequence[Cell]) -> Table:
     """Return accuracies, a row for each cell that has finished runs."""
     headings = ["framework", "model, data set, np", "n", "accuracy, %", "95 % interval", "mean", "min", "max"]
-    rows = []
+    rows: list[list[Any]] = []
     for cell in cells:
         values = [100 * value for value in cell.results("accuracy").values()]
         lost = int(cell.finished["accuracy"].isna().sum())
         if values:
             n = f"{len(values)} ({lost} without)" if lost else str(len(values))
             rows.append(
-                [framework_style(cell.framework)["label"], cell.label, n, float(np.median(values)),
+                [framework_label(cell.framework), cell.label, n, float(np.median(values)),
                  shown_interval(median_interval(values), ".2f"), float(np.mean(values)), min(values), max(values)]
             )  # fmt: skip
     formats = dict.fromkeys(("accuracy, %", "mean", "min", "max"), ".2f")

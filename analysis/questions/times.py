@@ -25,6 +25,7 @@ from analysis.output.plots import (
 )
 from analysis.output.tables import Table, shown_interval
 from analysis.runs.cells import Cell, Quantity, cells_of
+from analysis.runs.labels import framework_label
 from analysis.runs.table import RunRow, Selection, curve, runs_in
 from analysis.runs.validity import flags_of
 from analysis.stats.inference import median_interval, median_of
@@ -159,7 +160,7 @@ def times_table(curves: Sequence[tuple[Cell, Curves]]) -> Table:
         epochs, totals = (list(cell.seconds(QUANTITIES[name]).values()) for name in ("mean epoch", "total"))
         ranges = [float(np.ptp(seconds)) for _, seconds in of_cell]
         table_rows.append(
-            [framework_style(cell.framework)["label"], cell.label, len(cell.timed), _median(cell, "mean epoch"),
+            [framework_label(cell.framework), cell.label, len(cell.timed), _median(cell, "mean epoch"),
              shown_interval(median_interval(epochs), ".3f"), float(np.median(ranges)) if ranges else None,
              _median(cell, "test"), _median(cell, "total"), shown_interval(median_interval(totals), ".2f"),
              min(totals), max(totals)]

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.output.finding import Finding
-from analysis.output.plots import framework_style
 from analysis.output.tables import Table
 from analysis.questions.frameworks import pairs_of
 from analysis.runs.cells import Cell, cells_of, differing
+from analysis.runs.labels import framework_label
 from analysis.runs.sameness import HASHES, unlike_by_nature
 from analysis.runs.table import RunRow, Selection, curve, runs_in
 from common.distributed.console import counted
@@ -152,7 +152,7 @@ def parity(selection: Selection) -> Finding:
             shown = [_shown(side) for name in HASHES for side in hashes[name]]
             by_seed.append([pair[0].label, seed, *shown, _verdict([hashes], other)])
         notes += [f"{pair[0].label}: {reason}" for reason in unlike_by_nature(*(cell.first.record for cell in pair))]
-    sides = [framework_style(name)["label"] for name in ("torch", "keras")]
+    sides = [framework_label(name) for name in ("torch", "keras")]
     return Finding(
         name="parity",
         question="Did both frameworks run the same experiment?",
@@ -227,8 +227,8 @@ def commands(selection: Selection) -> Finding:
     for run in runs_in(selection.runs):
         if isinstance(run.record.environment, Environment):
             groups[command_of(run)].append(run)
-    rows = [
-        [framework_style(of_it[0].framework)["label"], command, _seeds(run.seed for run in of_it), len(of_it)]
+    rows: list[list[Any]] = [
+        [framework_label(of_it[0].framework), command, _seeds(run.seed for run in of_it), len(of_it)]
         for command, of_it in groups.items()
     ]
     known = sum(len(of_it) for of_it in groups.values())

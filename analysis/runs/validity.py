@@ -77,13 +77,13 @@ def cell_flags(cell: Cell) -> list[str]:
     repeated = sorted(seeds[seeds.duplicated()].unique())
     if repeated:
         flags.append(
-            f"seeds are repeated ({_listed(repeated)}): these runs show the noise of the machine only, their "
+            f"seeds are repeated ({listed(repeated)}): these runs show the noise of the machine only, their "
             "accuracies are one result"
         )
     if 0 < len(cell.timed) < len(cell.finished):
         flags.append("profiled or metered runs are among timed ones; they count for accuracy and energy, not for time")
     flags += [
-        f"{name} is not the same in these runs: {_listed(sorted(values))}"
+        f"{name} is not the same in these runs: {listed(sorted(values))}"
         for name, values in _stack(cell).items()
         if len(values) > 1
     ]
@@ -112,7 +112,7 @@ def pair_flags(first: Cell, second: Cell) -> list[str]:
         return [f"{label}: published figures, whose runs nobody can check"]
     stacks = _stack(first), _stack(second)
     flags += [
-        f"{label}: {name}: {_listed(sorted(stacks[0][name]))} and {_listed(sorted(stacks[1][name]))}"
+        f"{label}: {name}: {listed(sorted(stacks[0][name]))} and {listed(sorted(stacks[1][name]))}"
         for name in stacks[0]
         if name in stacks[1] and stacks[0][name] != stacks[1][name]
     ]
@@ -122,7 +122,7 @@ def pair_flags(first: Cell, second: Cell) -> list[str]:
             seed for seed in by_seed[0].keys() & by_seed[1].keys() if _unlike(by_seed[0][seed], by_seed[1][seed], name)
         ]
         if unlike:
-            flags.append(f"{label}: the {title} differ for seed {_listed(sorted(unlike))}: not the same experiment")
+            flags.append(f"{label}: the {title} differ for seed {listed(sorted(unlike))}: not the same experiment")
     if not by_seed[0].keys() & by_seed[1].keys():
         flags.append(f"{label}: no seed in common: same first weights and sample order are not shown")
     return flags
@@ -145,7 +145,7 @@ def flags_of(runs: pd.DataFrame, cells: Sequence[Cell]) -> list[str]:
     for cell in cells:
         for flag in cell_flags(cell):
             of_flag[flag].append(cell.name)
-    return [f"{_listed(names, apart='; ')}: {flag}" for flag, names in of_flag.items()]
+    return [f"{listed(names, apart='; ')}: {flag}" for flag, names in of_flag.items()]
 
 
 def cell_runs(cells: Sequence[Cell]) -> pd.DataFrame:
@@ -153,6 +153,7 @@ def cell_runs(cells: Sequence[Cell]) -> pd.DataFrame:
     return pd.concat([cell.runs for cell in cells]) if cells else pd.DataFrame()
 
 
-def _listed(items: Sequence[Hashable], *, apart: str = ", ") -> str:
+def listed(items: Sequence[Hashable], *, apart: str = ", ") -> str:
+    """Return the first MOST_NAMED items, and how many more there are."""
     more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
     return apart.join(str(item) for item in items[:MOST_NAMED]) + more

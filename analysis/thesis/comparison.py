@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.output import tables
-from analysis.output.plots import framework_style
 from analysis.output.tables import Table, in_percent
+from analysis.runs.labels import framework_label
 from analysis.runs.published import Result, read_published
 from analysis.runs.table import RunRow, Selection, runs_in
 from analysis.thesis.tables import EPOCHS
@@ -184,7 +184,7 @@ def first_figures(thesis: ThesisRuns) -> list[Compared]:
     """Return table 3.1."""
     compared = []
     for name, run in thesis.named("table31-.+").items():
-        of = f"{framework_style(run.framework)['label']}, {run.device}"
+        of = f"{framework_label(run.framework)}, {run.device}"
         accuracy, remark = printed_percent(name), printed(name, "remark")
         compared += _compared(of, "seconds", [run.training_seconds], printed(name, "training_seconds"))
         compared += _compared(of, "accuracy, %", [run.percent], accuracy, places=0, remark=remark)

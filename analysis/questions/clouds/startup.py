@@ -12,7 +12,6 @@ from analysis.output.finding import Plot
 from analysis.output.plots import (
     COLORS,
     draw_stacks,
-    framework_style,
     label_rows,
     legend_below,
     n_words,
@@ -22,6 +21,7 @@ from analysis.output.plots import (
 from analysis.output.tables import Table, shown_interval
 from analysis.questions.clouds.sites import SiteComparison, times_of
 from analysis.runs.cells import Cell
+from analysis.runs.labels import framework_label
 from analysis.runs.table import RunRow, runs_in
 from analysis.stats.inference import ratio
 from common.distributed.console import counted
@@ -102,7 +102,7 @@ def startup_table(startups: Startups) -> Table:
     table_rows: list[list[Any]] = []
     for (method, framework), runs in _by_framework(startups).items():
         sizes = ", ".join(str(size) for size in sorted(runs["np"].unique()))
-        row: list[Any] = [*method, framework_style(framework)["label"], sizes, len(runs)]
+        row: list[Any] = [*method, framework_label(framework), sizes, len(runs)]
         for column in columns.values():
             row += [_median(runs[column]), _range(runs[column])]
         table_rows.append(row)
@@ -195,7 +195,7 @@ def startup_plots(startups: Startups) -> list[Plot]:
     bars = _by_framework(startups)
     if len(bars) < 2:
         return []
-    labels = [wrapped(f"{way.words}\n{framework_style(framework)['label']}", width=46) for way, framework in bars]
+    labels = [wrapped(f"{way.words}\n{framework_label(framework)}", width=46) for way, framework in bars]
     lines = sum(label.count("\n") + 1 for label in labels)
     figure = Figure(figsize=(8.0, 1.6 + 0.22 * lines + 0.1 * len(bars)))
     ax = figure.subplots()

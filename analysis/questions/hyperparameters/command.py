@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from analysis.output.finding import Finding, Plot, add_question, numbered
-from analysis.output.plots import framework_style
 from analysis.output.tables import Table, in_percent
 from analysis.questions.hyperparameters.plots import plot_accuracies, plot_shares, plot_times
 from analysis.questions.hyperparameters.sweep import (
@@ -19,6 +18,7 @@ from analysis.questions.hyperparameters.sweep import (
     share_sweeps,
 )
 from analysis.runs.cells import cells_of
+from analysis.runs.labels import framework_label
 from analysis.runs.table import Selection
 from analysis.runs.validity import cell_runs, flags_of
 from analysis.stats.inference import median_of
@@ -101,7 +101,7 @@ def _by_figure(sweeps: Sequence[list[SweepPoint]]) -> list[list[list[SweepPoint]
 
 def _title(point: SweepPoint) -> str:
     first = point.cell.first
-    return f"{framework_style(first.framework)['label']}, {first.model}" + (f", np {first.np}" if first.np else "")
+    return f"{framework_label(first.framework)}, {first.model}" + (f", np {first.np}" if first.np else "")
 
 
 def _answer(sweep: Sequence[SweepPoint]) -> str:
@@ -157,7 +157,7 @@ def _table(sweeps: Sequence[Sequence[SweepPoint]]) -> Table:
             first, seconds = point.cell.first, list(point.seconds.values())
             percents = [in_percent(point.last), in_percent(point.best)]
             rows.append(
-                [framework_style(first.framework)["label"], first.model, first.np or None, point.size, point.batch,
+                [framework_label(first.framework), first.model, first.np or None, point.size, point.batch,
                  point.n, median_of(point.seconds.values()), min(seconds, default=None),
                  max(seconds, default=None), *percents, point.remark]
             )  # fmt: skip
@@ -174,7 +174,7 @@ def _share_table(sweeps: Sequence[Sequence[SweepPoint]]) -> Table:
         for point in sweep:
             first = point.cell.first
             rows.append(
-                [framework_style(first.framework)["label"], first.model, point.size, point.batch or None,
+                [framework_label(first.framework), first.model, point.size, point.batch or None,
                  share_label(point), len(point.seconds), point.median("epoch_seconds"),
                  point.median("validation_epoch_seconds"), median_of(point.seconds.values())]
             )  # fmt: skip

@@ -14,6 +14,7 @@ from analysis.output.finding import Plot
 from analysis.output.plots import COLORS, MARKERS, framework_style, legend_below, n_words, scale_axis
 from analysis.output.tables import Table
 from analysis.questions.hyperparameters.sweep import SweepPoint, share_label
+from analysis.runs.labels import framework_label
 from analysis.runs.table import curve, runs_in
 
 Sweep = Sequence[SweepPoint]
@@ -40,7 +41,7 @@ def plot_accuracies(epochs: pd.DataFrame, sweeps: Sequence[Sweep]) -> Plot | Non
     panels = figure.subplots(len(sweeps), len(sizes), sharex=True, sharey=True, squeeze=False)
     for row, sweep in zip(panels, sweeps, strict=True):
         for ax, size in zip(row, sizes, strict=True):
-            ax.set_title(f"{_framework(sweep)}, {size}")
+            ax.set_title(f"{framework_label(sweep[0].cell.framework)}, {size}")
             for point in (one for one in sweep if one.size == size):
                 _draw_curves(ax, curves[id(point)], _batch_style(batches.index(point.batch)))
         row[0].set_ylabel("validation accuracy, %")
@@ -131,7 +132,8 @@ def plot_shares(sweep: Sweep) -> Plot | None:
     first = points[0]
     what = f", {first.size}, batch {first.batch}" if first.batch else ""
     figure.suptitle(
-        f"Time by share of validation samples: {_framework(sweep)}, {first.cell.first.model}{what}\n{_n(points)}"
+        f"Time by share of validation samples: {framework_label(first.cell.framework)}, {first.cell.first.model}{what}"
+        f"\n{_n(points)}"
     )
     headings = ["validation samples", "phase", "run", "s"]
     return Plot(
@@ -197,11 +199,6 @@ def _batches(points: Sequence[SweepPoint]) -> list[int]:
 
 def _sizes(points: Sequence[SweepPoint]) -> list[str]:
     return list(dict.fromkeys(point.size for point in sorted(points, key=lambda one: one.pixels)))
-
-
-def _framework(sweep: Sweep) -> str:
-    label: str = framework_style(sweep[0].cell.framework)["label"]
-    return label
 
 
 def _n(points: Sequence[SweepPoint]) -> str:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.output.plots import STYLES, legend_below
+from analysis.runs.labels import framework_label
 from common.checks.parity_record import Curve, ParityRecord
 
 COLUMN_INCHES, NARROWEST_INCHES = 2.7, 7.5
@@ -76,7 +77,7 @@ def plot_ranks(record: ParityRecord) -> Figure | None:
                 style = {
                     "color": STYLES[framework]["color"],
                     "linestyle": ("-", "--", "-.", ":")[numbers.index(number) % 4],
-                    "label": f"{STYLES[framework]['label']}, np {number}",
+                    "label": f"{framework_label(framework)}, np {number}",
                 }
                 _draw_difference(ax, np.array(curve.weights_difference), style)
             _draw_limit(ax, _limit(record, chosen), label="limit")

@@ -8,7 +8,6 @@ import numpy as np
 
 from analysis.output.finding import Finding, add_question
 from analysis.output.options import MARGIN, add_margin_option
-from analysis.output.plots import framework_style
 from analysis.output.tables import Table, effect_cells, in_percent, shown_interval
 from analysis.questions.scaling.curves import (
     TIMES,
@@ -21,9 +20,11 @@ from analysis.questions.scaling.fits import CurveFit, TargetSite, fits_of
 from analysis.questions.scaling.models import EXCHANGE
 from analysis.questions.scaling.plots import plots_of
 from analysis.runs.cells import Cell, cells_of
+from analysis.runs.labels import framework_label
 from analysis.runs.table import Selection
-from analysis.runs.validity import MOST_NAMED, cell_runs, flags_of
+from analysis.runs.validity import cell_runs, flags_of, listed
 from analysis.stats.inference import median_of
+from common.distributed.console import counted
 from common.errors import UserError
 from common.sites.table import Site, Sites, read_sites
 
@@ -119,7 +120,7 @@ def _answers(studies: Sequence[Study], *, margin: float) -> list[str]:
         seconds = list(study.base.seconds("total_seconds").values())
         own = study.base.first.np
         words = f", {study.base.words}" if study.base.words else ""
-        base = f"base: {_ranks(own)}{words}, {np.median(seconds):,.2f} s, n = {len(seconds)}"
+        base = f"base: {counted(own, 'rank')}{words}, {np.median(seconds):,.2f} s, n = {len(seconds)}"
         if study.other_machine or study.given:
             base += f", {study.base.first.site}, {study.base.first.device}"
         parts = [part for p in study.ranks if (part := _at_ranks(study, p, margin=margin))]
@@ -134,9 +135,9 @@ def _at_ranks(study: Study, ranks: int, *, margin: float) -> str:
     raw, equal = points[0], equal_accuracy(points)
     what = "over that machine " if study.other_machine else ""
     if equal is not None:
-        words = f"{_ranks(ranks)} {what}at equal accuracy (within {100 * margin:g} points) {_times(equal)}"
+        words = f"{counted(ranks, 'rank')} {what}at equal accuracy (within {100 * margin:g} points) {_times(equal)}"
         return words if equal is raw else f"{words} with {_batch(equal)}; raw {_times(raw)}, {_accuracy(raw)}"
-    words = f"{_ranks(ranks)} {what}raw {_times(raw)}, {_accuracy(raw)}"
+    words = f"{counted(ranks, 'rank')} {what}raw {_times(raw)}, {_accuracy(raw)}"
     nearest = min((point for point in points if point.margin is not None), key=lambda p: p.margin or 0.0, default=None)
     if nearest is None:
         return f"{words}; too few runs to show equal accuracy"
@@ -156,9 +157,9 @@ def _projected(fits: Sequence[CurveFit]) -> list[str]:
         if one.projections and (key not in best or _error(one) < _error(best[key])):
             best[key] = one
     return [
-        f"Projection, not measured: {one.study.label}, {one.kind}: {_ranks(found.ranks)} at {one.site} would train in "
-        f"{found.seconds:,.1f} s (95 %: {shown_interval(found.seconds_interval, ',.1f')}; {one.fit.model.name}, "
-        f"{100 * _error(one):.1f} % off where it was tested)."
+        f"Projection, not measured: {one.study.label}, {one.kind}: {counted(found.ranks, 'rank')} at {one.site} would "
+        f"train in {found.seconds:,.1f} s (95 %: {shown_interval(found.seconds_interval, ',.1f')}; "
+        f"{one.fit.model.name}, {100 * _error(one):.1f} % off where it was tested)."
         for one in best.values()
         for found in one.projections[-1:]
     ]
@@ -195,10 +196,6 @@ def _batch(point: Point) -> str:
     return f"a batch of {run.global_batch} ({run.global_batch // run.np} per rank)" if run.global_batch else "its batch"
 
 
-def _ranks(ranks: int) -> str:
-    return f"{ranks} rank{'s' if ranks > 1 else ''}"
-
-
 def _raw_flag(point: Point) -> str:
     return (
         f"{point.cell.framework}, {point.cell.label}: {_accuracy(point)} of the base: its speedup is not one at equal "
@@ -209,9 +206,8 @@ def _raw_flag(point: Point) -> str:
 def _notes(studies: Sequence[Study], alone: Sequence[Cell]) -> list[str]:
     notes = []
     if alone:
-        named = "; ".join(f"{cell.framework}, {cell.label}" for cell in alone[:MOST_NAMED])
-        more = f" and {len(alone) - MOST_NAMED} more" if len(alone) > MOST_NAMED else ""
-        notes.append(f"no runs on another number of ranks to compare with: {named}{more}")
+        named = listed([f"{cell.framework}, {cell.label}" for cell in alone], apart="; ")
+        notes.append(f"no runs on another number of ranks to compare with: {named}")
     shared = [
         study.label
         for study in studies
@@ -236,7 +232,7 @@ def _notes(studies: Sequence[Study], alone: Sequence[Cell]) -> list[str]:
 
 
 def _cell_words(cell: Cell) -> list[str | None]:
-    return [framework_style(cell.framework)["label"], cell.label]
+    return [framework_label(cell.framework), cell.label]
 
 
 def _speedups(studies: Sequence[Study]) -> Table:

@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from analysis.output.plots import framework_style
 from analysis.questions.scaling.models import Work
 from analysis.runs.cells import Cell, Settings
+from analysis.runs.labels import framework_label
 from analysis.runs.settings import SERIES
 from analysis.runs.table import RunRow, runs_in
 from analysis.runs.validity import pair_flags
@@ -81,7 +81,7 @@ class Study:
     def label(self) -> str:
         """Framework, model and data set."""
         run = self.base.first
-        label = framework_style(run.framework)["label"]
+        label = framework_label(run.framework)
         return f"{label}, {run.model}, {run.data_set}" + (" (published)" if run.origin == "published" else "")
 
     @property

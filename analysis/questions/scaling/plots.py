@@ -17,6 +17,7 @@ from analysis.questions.scaling.curves import Kind, Point, Study
 from analysis.questions.scaling.fits import CurveFit
 from analysis.questions.scaling.models import AMDAHL
 from analysis.runs.cells import Cell
+from analysis.runs.labels import framework_label
 from analysis.stats.inference import Effect
 
 _KINDS: tuple[Kind, ...] = ("strong", "weak", "other batch", "as many ranks")
@@ -94,7 +95,7 @@ def _label(study: Study, points: Sequence[Point], kind: Kind) -> str:
     run = points[0].cell.first
     batch = {"strong": f", batch {run.global_batch}", "weak": f", {run.global_batch // run.np} per rank"}.get(kind, "")
     published = ", published" if run.origin == "published" else ""
-    return f"{framework_style(run.framework)['label']}, {kind}{batch}{published}"
+    return f"{framework_label(run.framework)}, {kind}{batch}{published}"
 
 
 def _style(study: Study, kind: Kind) -> dict[str, Any]:
