@@ -63,8 +63,8 @@ def test_energies_and_products_by_hand(tmp_path: Path) -> None:
     assert two["/ base of all"] == pytest.approx(1620 / 2136)
     # At rest 10 W and (15 + 17) / 2 W, over 16 s.
     assert one["J above idle"] == pytest.approx(1880 - 26 * 16)
-    assert one["J per epoch"] == (400 + 1000 + 80 + 240) / 2
-    assert one["images per J"] == pytest.approx(240 / 1400)  # 2 epochs of 120 images
+    assert one["J per epoch"] == pytest.approx((400 + 1000 + 80 + 240) / 3)
+    assert one["images per J"] == pytest.approx(360 / 1400)  # 3 epochs of 120 images
     assert {row["measured"] for row in (one, two)} == {"all used devices"}
     one, two = rows_of(found, 1)
     assert (one["EDP, J s, used"], one["ED2P, J s², used"]) == (16 * 1880, 16**2 * 1880)
