@@ -185,16 +185,12 @@ def tensorflow_step(request: Request) -> Step:
 
 def horovod_step(request: Request, machine: Machine) -> Step:
     """Install Horovod: the kept wheel, or one that is built now and kept."""
+    wheel = machine.wheel or "that wheel"
+    install_wheel = Call("install_horovod", f"pip install --force-reinstall --no-deps {wheel}")
     if machine.wheel:
-        words = f"take {machine.wheel}"
-        actions: tuple[Command | Call, ...] = (Call("take_horovod", words),)
-        title, expect = "installing Horovod, built earlier", "a few seconds"
-    else:
-        actions = (*build_horovod(request, machine),)
-        title, expect = "building Horovod", "about 4 min on 2 cores, first time only"
-    return Step(
-        title, expect, (*actions, Call("install_horovod", "pip install --force-reinstall --no-deps that wheel"))
-    )
+        return Step("installing Horovod, built earlier", "a few seconds", (install_wheel,))
+    actions = (*build_horovod(request, machine), install_wheel)
+    return Step("building Horovod", "about 4 min on 2 cores, first time only", actions)
 
 
 def build_horovod(request: Request, machine: Machine) -> list[Command | Call]:

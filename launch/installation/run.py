@@ -263,9 +263,6 @@ class Runner:
         self.wheel = horovod_wheel.keep(relocated, self.machine.key)
         shutil.rmtree(self.build)
 
-    def take_horovod(self) -> None:
-        """Nothing to do: the wheel is there."""
-
     def install_horovod(self) -> None:
         """Install the wheel, in place of one for other frameworks."""
         self.run(
