@@ -401,6 +401,7 @@ def test_edits_are_applied(tmp_path: Path) -> None:
 def test_an_edit_that_does_not_find_its_text_once_fails(tmp_path: Path, edit: horovod_wheel.Edit, times: int) -> None:
     source = source_with(tmp_path, tuple(other for other in horovod_wheel.EDITS if other != edit))
     source_with(source, (edit,) * times)
+    (source / edit.file).parent.mkdir(parents=True, exist_ok=True)
     (source / edit.file).touch()
     with pytest.raises(RuntimeError, match=f"{edit.file}.*{times} times"):
         horovod_wheel.apply_edits(source)
