@@ -30,6 +30,14 @@ class TorchRule(keras.optimizers.Optimizer):
     """What the four rules share: slots under torch's names, and weight decay as a part of the rule.
 
     A subclass names its slots in `_slot_names()` before `build` and computes one parameter's update in `update_step`.
+
+    Args:
+        learning_rate: float, schedule or callable.
+        weight_decay: L2 factor, added to the gradient.
+        **kwargs: those of `keras.optimizers.Optimizer` (clipnorm, use_ema, name, ...).
+
+    Raises:
+        ValueError: for values out of range.
     """
 
     _hyperparameters: ClassVar[tuple[str, ...]] = ()
@@ -106,14 +114,8 @@ class SGD(TorchRule):
     The buffer v holds gradients, not steps, so that a change of the learning rate acts on all of v at once.
 
     Args:
-        learning_rate: float, schedule or callable.
         momentum: in [0, 1]; 0 keeps no buffer.
         nesterov: whether to look ahead; needs momentum.
-        weight_decay: L2 factor, added to the gradient.
-        **kwargs: those of `keras.optimizers.Optimizer` (clipnorm, use_ema, name, ...).
-
-    Raises:
-        ValueError: for values out of range.
     """
 
     _hyperparameters = ("momentum", "nesterov")
@@ -160,14 +162,8 @@ class Adam(TorchRule):
     gradient in some of the updates.)
 
     Args:
-        learning_rate: float, schedule or callable.
         beta_1, beta_2: decay of the two moments, in [0, 1).
         epsilon: added outside the root, after the bias correction.
-        weight_decay: L2 factor, added to the gradient.
-        **kwargs: those of `keras.optimizers.Optimizer`.
-
-    Raises:
-        ValueError: for values out of range.
     """
 
     _hyperparameters = ("beta_1", "beta_2", "epsilon")
@@ -214,11 +210,7 @@ class AdamW(Adam):
     """`torch.optim.AdamW`: w <- (1 - lr weight_decay) w, then `Adam`'s update with the plain gradient (d = g).
 
     Args:
-        learning_rate, beta_1, beta_2, epsilon, **kwargs: as for `Adam`.
         weight_decay: decoupled factor; the weights shrink by `lr * weight_decay` of themselves at every update.
-
-    Raises:
-        ValueError: for values out of range.
     """
 
     _decoupled_decay = True
@@ -237,15 +229,9 @@ class RMSprop(TorchRule):
         momentum    b <- momentum b + u;  w <- w - lr b
 
     Args:
-        learning_rate: float, schedule or callable.
         rho: decay of the squares, in [0, 1); torch calls it alpha.
         epsilon: added outside the root.
         momentum: at least 0; 0 keeps no buffer.
-        weight_decay: L2 factor, added to the gradient.
-        **kwargs: those of `keras.optimizers.Optimizer`.
-
-    Raises:
-        ValueError: for values out of range.
     """
 
     _hyperparameters = ("rho", "epsilon", "momentum")
