@@ -137,7 +137,7 @@ def subpackages() -> list[Path]:
 
 
 @pytest.mark.parametrize("folder", subpackages(), ids=lambda folder: folder.relative_to(ROOT).as_posix())
-def test_a_subpackage_is_small_and_says_what_it_holds(folder: Path) -> None:
+def test_a_subpackage_is_small_and_documents_its_contents(folder: Path) -> None:
     assert len(list(folder.glob("*.py"))) <= FILES_AT_MOST + 1  # and __init__.py
     text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
     assert text

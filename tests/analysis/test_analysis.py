@@ -141,7 +141,7 @@ def test_the_table_has_the_worst_of_each_row() -> None:
 
 
 @pytest.mark.parametrize("difference", [1.1e-8, float("inf"), float("nan")])
-def test_what_differs_is_said_and_refused(
+def test_what_differs_is_reported_and_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], difference: float
 ) -> None:
     write_result(

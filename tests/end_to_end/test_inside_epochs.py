@@ -229,7 +229,7 @@ def test_ranks_go_on_with_their_own_batch_norm_statistics(
 
 
 @pytest.mark.ci
-def test_a_profiled_run_goes_on_too(starts: Starts, framework: str) -> None:
+def test_a_profiled_run_resumes_too(starts: Starts, framework: str) -> None:
     starts.outcomes(framework, 1)
     run = starts.run(framework, "profile-part")
     check_same(starts.run(framework, "profile"), run)
@@ -239,7 +239,7 @@ def test_a_profiled_run_goes_on_too(starts: Starts, framework: str) -> None:
 
 
 @pytest.mark.ci
-def test_a_killed_run_goes_on_by_the_same_command(starts: Starts, framework: str) -> None:
+def test_a_killed_run_resumes_by_the_same_command(starts: Starts, framework: str) -> None:
     outcomes = starts.outcomes(framework, 1)
     assert code_and_output(outcomes["after_kill"])[0] == code_and_output(outcomes["never_killed"])[0] == 0
     run = starts.run(framework, "killed")

@@ -173,7 +173,7 @@ def test_an_imported_run_has_no_model(tmp_path: Path) -> None:
 
 
 def constant_classifier(*outputs: float) -> Any:
-    """Return what stands for a framework: the same outputs for every image; it checks what it is given."""
+    """Return a stand-in for a framework: the same outputs for every image; it checks what it is given."""
 
     def build(trained: TrainedModel) -> Any:
         def classify(images: np.ndarray) -> np.ndarray:
@@ -219,9 +219,7 @@ def test_files_in_class_folders_get_a_confusion_matrix(run: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("missing", ["run", "image"])
-def test_what_the_user_can_mend_is_one_line_and_exit_code_2(
-    missing: str, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_user_errors_are_one_line_and_exit_code_2(missing: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [run.parent / "none"] if missing == "run" else [run, run.parent / "none.png"]
     assert predict(*arguments) == 2
     output = capsys.readouterr()

@@ -234,7 +234,7 @@ def test_other_jobs_are_not_taken_for_ones_own(
     assert read_run(tmp_path / "run").state == "running"
 
 
-def test_a_heartbeat_that_goes_on_is_that_of_a_running_run(
+def test_a_heartbeat_that_continues_is_that_of_a_running_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, folder = config_of(tmp_path), tmp_path / "run"

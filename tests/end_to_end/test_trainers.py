@@ -110,7 +110,7 @@ def two_rank_jobs(framework: str) -> list[Job]:
         train("profile_straggler", *MLP, "--max-steps", "13", "--steps-per-epoch", "8", "--profile",
               patch="slow_source_of_one"),
         train("slow_model", *MLP, "--steps-per-epoch", "8", "--epochs", "1", patch="slow_model"),
-        # What is wrong with the following stands in `BAD_INPUT`.
+        # `BAD_INPUT` contains the problem of each of the following.
         train("exists", *MLP, *steps, "--name", f"{framework}2-whole", named=False, watch=f"runs/{framework}2-whole"),
         train("batch", *MLP, "--batch-size", "601"),
         train("steps", *MLP, "--steps-per-epoch", "100"),
@@ -217,7 +217,7 @@ def image_files() -> list[Path]:
 
 
 class Starts:
-    """Starts what a test asks for, once, and what that needs before it. All runs lie in one folder."""
+    """Starts what a test asks for, once, and what that needs before it. All runs are in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -578,7 +578,7 @@ def test_the_learning_rate_grows_with_the_ranks(starts: Starts, framework: str) 
     assert hashes(scaled).final_weights != hashes(unscaled).final_weights
 
 
-def test_the_broadcast_mends_unlike_starts(starts: Starts, framework: str) -> None:
+def test_the_broadcast_fixes_unlike_starts(starts: Starts, framework: str) -> None:
     outcomes = starts.ranks(framework, 2)
     first(outcomes, "one")
     first(outcomes, "unlike_starts")
@@ -719,7 +719,7 @@ def test_a_signal_interrupts_at_once(starts: Starts, framework: str, name: str) 
 
 
 @pytest.mark.ci
-def test_a_killed_run_is_called_so_and_goes_on(starts: Starts, framework: str) -> None:
+def test_a_killed_run_is_reported_and_resumes(starts: Starts, framework: str) -> None:
     finished, process = starts.signalled(framework, "SIGKILL")
     assert finished.code == -signal.SIGKILL
     outcomes = starts.ranks(framework, 1)  # which resume it

@@ -62,7 +62,7 @@ def test_keras_follows_torch(kind: str) -> None:
 
 
 def test_biased_and_unbiased_variance_are_distinguished() -> None:
-    """The unbiased variance that PyTorch remembers stands well outside the tolerance of the biased one."""
+    """The unbiased variance of PyTorch is well outside the tolerance of the biased one."""
     data = batch_norm_data("image", "float64")
     unbiased = reference("image", "default", "float64")["0/running_variance"]
     biased = 0.9 * data.running_variance + 0.1 * data.x[0].var(axis=(0, 1, 2))

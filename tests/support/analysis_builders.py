@@ -36,7 +36,7 @@ def made_record(
     steps: int | None = None,
     **changes: Any,
 ) -> RunRecord:
-    """Return the record of a finished run on `ranks` GPUs, unless something else is said.
+    """Return the record of a finished run on `ranks` GPUs by default.
 
     Args:
         size: width and height.

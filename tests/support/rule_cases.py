@@ -47,7 +47,7 @@ OPTIMIZER_CASES = {
         rule="sgd", base_lr=0.1, settings={"momentum": 0.8, "nesterov": True, "weight_decay": 0.3}
     ),
     "adam": OptimizerCase(rule="adam", base_lr=0.1, settings={}),
-    # An epsilon of the size of the gradients shows on which side of the root and of the correction it stands.
+    # An epsilon of the size of the gradients shows on which side of the root and of the correction it is added.
     "adam_settings": OptimizerCase(
         rule="adam", base_lr=0.1, settings={"betas": (0.8, 0.95), "eps": 0.1, "weight_decay": 0.3}
     ),

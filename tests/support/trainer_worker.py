@@ -95,7 +95,7 @@ def spoiled_average(framework: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unlike_starts(framework: str, *, broadcast: bool) -> Iterator[None]:
-    """Let rank 1 draw other first weights, with or without the broadcast that mends it."""
+    """Let rank 1 draw other first weights, with or without the broadcast that fixes it."""
     draw = run_setup.draw_initial_weights
 
     def drawn(spec: Any, *, seed: int, **options: Any) -> Any:

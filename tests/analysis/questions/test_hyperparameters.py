@@ -1,4 +1,4 @@
-"""`python -m analysis hyperparameters`: which runs form a study, what is said of them, and what is drawn."""
+"""`python -m analysis hyperparameters`: which runs form a study, the answer, and the plots."""
 
 import json
 import math
@@ -100,7 +100,7 @@ def test_both_frameworks_share_a_picture() -> None:
         for batch in (32, 64)
     ]
     found = find(select(*runs))
-    (time,) = found.plots  # without validation there are no curves, and that is said
+    (time,) = found.plots  # without validation there are no curves, and a note reports it
     assert [text.get_text() for text in time.figure.legends[0].get_texts()] == ["PyTorch", "Keras"]
     assert any("no accuracy curve" in note for note in found.notes)
     assert "at 90.0 %" in found.answer

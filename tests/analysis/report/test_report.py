@@ -299,7 +299,7 @@ def test_series_are_read_with_and_without_what_is_not_recorded(tmp_path: Path) -
     assert math.isnan(epochs["data_wait_seconds"][2]) and epochs["training_seconds"].tolist() == [2.0] * 3
 
 
-def test_plots_of_too_many_rows_are_left_out_and_that_is_said() -> None:
+def test_plots_of_too_many_rows_are_left_out_with_a_note() -> None:
     base = finished_record()
     runs = [
         loaded(replace(base, data=replace(base.data, global_batch_size=number + 1)), f"r{number}")
@@ -319,7 +319,7 @@ def test_a_long_table_is_cut_with_a_line_and_its_file_is_whole() -> None:
     assert len(file) == MOST_ROWS + 51 and file[-1] == [f"run {MOST_ROWS + 49}", str((MOST_ROWS + 49) / 3)]
 
 
-def test_a_huge_file_is_cut_and_says_so() -> None:
+def test_a_huge_file_is_cut_with_a_note() -> None:
     rows = [[number] for number in range(MOST_FILE_ROWS + 1)]
     page = page_with(found(tables=[Table("Huge", ["n"], rows, {})]))
     assert f"The file ends after {MOST_FILE_ROWS:,} of {MOST_FILE_ROWS + 1:,} rows." in page.text
@@ -343,7 +343,7 @@ def figure_of(points: int) -> Plot:
     return Plot("cloud", figure, Table("Cloud", ["x"], [[1]], {}))
 
 
-def test_a_plot_of_many_points_becomes_pixels_and_says_so() -> None:
+def test_a_plot_of_many_points_becomes_pixels_with_a_note() -> None:
     few, many = (page_with(found(plots=[figure_of(points)])) for points in (10, MOST_POINTS + 1))
     assert str(few.all("img")[0]["src"]).startswith("data:image/svg+xml;base64,")
     assert str(many.all("img")[0]["src"]).startswith("data:image/png;base64,")

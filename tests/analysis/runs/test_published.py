@@ -62,7 +62,7 @@ def test_the_figures_of_the_documents() -> None:
     assert energy.seconds == 3730.5  # type: ignore[union-attr]
 
 
-def test_what_is_not_said_is_not_known() -> None:
+def test_what_the_source_omits_is_unknown() -> None:
     run = named("notebook-gpu")
     assert math.isnan(run.training_seconds) and math.isnan(run.images_per_second)
     assert run.seed is None and run.config is None
@@ -177,7 +177,7 @@ def claims(capsys: pytest.CaptureFixture[str], runs: Path, *options: str) -> lis
     return rows
 
 
-def test_a_claim_stands_beside_ones_own_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_claim_is_shown_beside_ones_own_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Twelve runs: 42 s on AWS against 6 s are 7 times as long, as the article says."""
     write_study(tmp_path / "runs", name="cte", seconds=[6.0] * 6, site="cte-power")
     write_study(tmp_path / "runs", name="aws", seconds=[42.0] * 6, site="aws-g3-4xlarge")
@@ -187,7 +187,7 @@ def test_a_claim_stands_beside_ones_own_ratio(tmp_path: Path, capsys: pytest.Cap
     assert (row["site"], row["against"]) == ("aws-g3-4xlarge", "cte-power")
 
 
-def test_a_claim_without_such_runs_says_so(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_claim_without_such_runs_is_reported(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = claims(capsys, runs)
     assert {row["experiment"] for row in rows} == {"no timed runs on both"}
     assert len(rows) == 2

@@ -162,7 +162,7 @@ def test_runs_of_other_settings_are_other_cells_and_say_what_differs(tmp_path: P
     ]
 
 
-def test_settings_that_are_on_or_off_or_not_there_are_said_in_words(tmp_path: Path) -> None:
+def test_settings_that_are_on_or_off_or_missing_are_shown_in_words(tmp_path: Path) -> None:
     write_study(tmp_path, seconds=[5.0], name="whole")
     write_study(tmp_path, seconds=[5.0], name="short", settings={"training": {"max_steps": 4}})
     write_study(tmp_path, seconds=[5.0], name="without", settings={"model": {"dropout": False}})
@@ -341,7 +341,7 @@ def test_a_margin_that_is_none_is_one_line(
     assert f"expected a number above 0 and at most 100. Received: {margin}" in error[0]
 
 
-def test_many_comparisons_are_said_to_find_some_by_chance(tmp_path: Path) -> None:
+def test_many_comparisons_are_reported_to_find_some_by_chance(tmp_path: Path) -> None:
     both(tmp_path / "one")
     assert not any("by chance" in note for note in find(load_runs([tmp_path])).notes)
     both(tmp_path / "two", np=2)
@@ -381,7 +381,7 @@ def test_what_is_not_refused_is_reported_with_strict_too(
         ({"seconds": 0.0}, "its training took no time"),
     ],
 )  # fmt: skip
-def test_what_makes_a_run_invalid_is_said(
+def test_what_makes_a_run_invalid_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], words: str
 ) -> None:
     write_study(tmp_path, seconds=[5.0, 5.1])
@@ -392,7 +392,7 @@ def test_what_makes_a_run_invalid_is_said(
     shown(capsys, "check", tmp_path, "--strict", code=2)
 
 
-def test_what_makes_runs_together_invalid_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_makes_runs_together_invalid_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_study(tmp_path, seconds=[5.0, 5.1])
     write_finished_run(tmp_path / "again", seed=2)
     write_finished_run(tmp_path / "metered", seed=3, energy=metered())

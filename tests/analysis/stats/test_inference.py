@@ -93,11 +93,11 @@ def test_too_few_pairs_have_no_interval(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [5, 8, 20])
-def test_a_ratio_holds_the_truth_as_often_as_it_says(n: int) -> None:
+def test_the_interval_of_a_ratio_has_its_nominal_coverage(n: int) -> None:
     random = np.random.default_rng(n)
     held = []
     for _ in range(TRIALS):
-        machine = random.lognormal(sigma=0.3, size=n)  # slow and fast moments, shared by a pair
+        machine = random.lognormal(sigma=0.3, size=n)  # slow and fast periods, shared by a pair
         base, values = (machine * factor * random.lognormal(sigma=0.05, size=n) for factor in (10.0, 12.0))
         found = ratio(by_key(values), by_key(base))
         assert found is not None and found.interval is not None
@@ -127,7 +127,7 @@ def test_by_hand() -> None:
     assert olympic_mean([1.0, 2.0, 4.0, 100.0]) == 3.0
 
 
-def test_what_cannot_be_said_is_none() -> None:
+def test_what_is_unknown_is_none() -> None:
     assert ratio({}, {1: 1.0}) is None and ratio({1: 0.0}, {1: 1.0}) is None and ratio({1: 1.0}, {1: -1.0}) is None
     assert difference({1: math.nan}, {1: 1.0}) is None and difference({1: 1.0}, {}) is None
     assert harmonic_mean([]) is None and harmonic_mean([0.0, 1.0]) is None

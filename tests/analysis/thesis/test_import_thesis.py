@@ -247,7 +247,7 @@ def edit(file: Path, change: Callable[[str], str]) -> None:
 
 
 def test_a_changed_raw_value_changes_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where it contradicts another file, which is said."""
+    """Also where it contradicts another file, which is reported."""
     thesis, runs = make_thesis(tmp_path / "thesis"), tmp_path / "runs"
     edit(thesis / GPU1 / "Entrenamientos.csv", lambda text: text.replace("60.500000", "61.500000", 1))
     edit(thesis / GPU1 / "energia0.dat", lambda text: text.replace("120.0", "121.0"))

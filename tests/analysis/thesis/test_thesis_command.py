@@ -91,7 +91,7 @@ def test_energies_and_products_by_hand(runs: Path) -> None:
     assert figure(rows, "CPU", "EDP / that of 1 GPU")["from the runs"] == pytest.approx(100 * 45 / 210)
 
 
-def test_what_differs_from_the_published_figure_says_so(runs: Path) -> None:
+def test_differences_from_the_published_figure_are_reported(runs: Path) -> None:
     """No reason is made up for figures that the published ones are not the origin of."""
     rows = [row for of_table in tables_of(runs).values() for row in of_table if row.get("") == "differs"]
     assert any(row.get("why", "").startswith("no reason known") for row in rows)
@@ -187,7 +187,7 @@ def test_a_damaged_trace_is_named_and_another_drawn(runs: Path, tmp_path: Path) 
     assert name not in again and "gpu2-energy" in again
 
 
-def test_what_is_missing_is_said(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_is_reported(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("gpu1-r1", "gpu1-r2"):
         shutil.copytree(runs / name, tmp_path / "few" / name)
     assert main(["thesis", str(tmp_path / "few"), "--plots", str(tmp_path / "plots")]) == 0

@@ -75,7 +75,7 @@ def test_steps_that_become_slow_are_followed() -> None:
     assert steps.parts == [3] * 10
 
 
-def test_a_clock_that_stands_still_ends_nothing() -> None:
+def test_a_stopped_clock_ends_nothing() -> None:
     steps = Steps(minutes=1, step_seconds=0.0)
     steps.epoch(10_000)
     assert sum(steps.parts) == 10_000 and steps.written == []

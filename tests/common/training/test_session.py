@@ -253,7 +253,7 @@ def test_a_folder_that_exists_ends_all_ranks(tmp_path: Path) -> None:
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_more_threads_than_cores_is_said_and_recorded(
+def test_more_threads_than_cores_is_reported_and_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(session_module, "usable_cores", lambda: 1)
@@ -336,7 +336,7 @@ def test_a_finished_run_can_be_prolonged(tmp_path: Path) -> None:
     run_some(config, 3, end=None)
     assert (tmp_path / "run" / "weights.safetensors").exists()
     assert play(resumed(config, epochs=4), lambda played: played.done) == [3]
-    # The old final weights are not those of the run that goes on.
+    # The old final weights are not those of the resumed run.
     assert not (tmp_path / "run" / "weights.safetensors").exists()
 
 

@@ -215,7 +215,7 @@ def run_there(job: Job, pod: MadePrograms) -> subprocess.CompletedProcess[str]:
 
 
 def site_of(pod: MadePrograms, lines: str) -> str:
-    """Write the site of an image whose project lies in the test's folder."""
+    """Write the site of an image whose project is in the test's folder."""
     project = pod.folder.parents[1]
     folders = f'project_folder = "{project}"\npython = "{pod.folder}/python"\nruns_folder = "/data/runs"\n'
     return own_site(project.parent, folders + lines)

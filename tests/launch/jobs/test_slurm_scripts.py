@@ -75,7 +75,7 @@ def header(job: Job) -> dict[str, str]:
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
-def test_a_job_asks_for_what_its_site_says() -> None:
+def test_a_job_asks_for_what_its_site_specifies() -> None:
     site = site_at("cte-power")
     options = replace(site.slurm, partition="p", account="a", qos="q", constraint="x&y", gres="gpu:v")
     asking = replace(site, slurm=replace(options, extra=["--exclusive"]))
@@ -399,7 +399,7 @@ def test_a_terminated_script_leaves_its_exit_code(stage: Stage, monkeypatch: pyt
     assert slurm.state(record(), stage.folder) == JobStatus("cancelled")
 
 
-def test_without_slurm_and_without_answer_it_is_said(
+def test_without_slurm_and_without_answer_is_reported(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     stage.program("squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")

@@ -39,7 +39,7 @@ runs_folder = {runs}
 
 
 def own_site(folder: Path, **more: str) -> str:
-    """Return the file of a site on this machine whose runs lie in a folder of the test."""
+    """Return the file of a site on this machine whose runs are in a folder of the test."""
     file = folder / "ours.toml"
     lines = [f"{key} = {value}" for key, value in more.items()]
     file.write_text(OWN.format(runs=json.dumps(str(folder / "runs"))) + "\n".join(lines))

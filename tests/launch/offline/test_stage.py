@@ -574,7 +574,7 @@ def test_code_that_is_damaged_is_one_line(own: Path, tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_what_says_where_the_code_came_from_has_one_name() -> None:
+def test_the_record_of_the_source_has_one_name() -> None:
     assert unstage.ORIGIN == revision.STAGED_FILE
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
     assert {f"/{unstage.ORIGIN}", f"/{unstage.UNFINISHED}", "/inputs/"} <= {*ignored}

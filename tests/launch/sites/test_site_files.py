@@ -33,7 +33,7 @@ def test_the_sites_of_the_documents_ship() -> None:
         assert site.reference == name
 
 
-def test_cte_power_is_as_its_guide_says() -> None:
+def test_cte_power_agrees_with_its_guide() -> None:
     site = read_launch_site("cte-power")
     node = site.machines["cte-power"]
     assert (node.gpu, node.gpus, node.cores, node.memory_gb) == ("v100", 4, 40, 512)

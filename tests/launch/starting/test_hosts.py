@@ -100,7 +100,7 @@ def ranks_on(hosts: Hosts, host: str) -> list[str]:
 
 
 def wait_for_state(hosts: Hosts, name: str, state: str, *, jobs: Sequence[str]) -> str:
-    """Wait until a job stands so; return its log."""
+    """Wait until a job has this status; return its log."""
 
     def shown() -> str:
         return hosts.run("a", [*LAUNCH, "status", name, *jobs]).stdout

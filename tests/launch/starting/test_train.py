@@ -144,7 +144,7 @@ def test_a_run_that_can_be_resumed_is_started(old_run: Path, started: list[list[
     assert started[0][-4:] == ["--resume", str(old_run), "--epochs", "4"]
 
 
-def test_without_horovodrun_one_line_says_what_to_do(
+def test_without_horovodrun_one_line_names_the_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(train.shutil, "which", lambda name, path=None: None)

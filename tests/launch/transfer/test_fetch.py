@@ -120,7 +120,7 @@ def test_by_ssh(ssh: Path, folder: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert content(tmp_path / "to" / "a") == content(ssh / "work/runs/a") and "fetched" in shown
     calls = (tmp_path / "calls").read_text()
     assert all("BatchMode=yes" in call and "ConnectTimeout=" in call for call in calls.splitlines())
-    assert calls.rstrip().endswith("node1 sh"), "no path stands in a command that a shell could read otherwise"
+    assert calls.rstrip().endswith("node1 sh"), "no command contains a path that a shell could read otherwise"
 
 
 def test_a_host_that_is_not_there_is_one_line(ssh: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -377,7 +377,7 @@ def test_a_file_in_the_place_of_a_run_is_kept(tmp_path: Path, capsys: pytest.Cap
     assert "it is not a folder of plain files" in shown and (tmp_path / "to/a").read_text() == "mine"
 
 
-def test_a_running_run_comes_whole_and_is_said_to_be_running(
+def test_a_running_run_is_fetched_whole_and_reported_as_running(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("common.run_folder.records.HEARTBEAT_SECONDS", 0.2)
@@ -455,7 +455,7 @@ def test_the_runs_of_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     words = make_job(tmp_path, "runs/a-r1", "runs/a-r2", "runs/smoke", site=str(site))
     (tmp_path / "project").mkdir()
     assert "there is no run. Received: ./runs/a-r1, ./runs/a-r2" in fetched(capsys, *words, code=2)
-    make_run(tmp_path / "project" / "runs" / "a-r1")  # the second has not begun
+    make_run(tmp_path / "project" / "runs" / "a-r1")  # the second has not started
     make_run(tmp_path / "project" / "runs" / "smoke" / "cell-r1")
     make_run(tmp_path / "project" / "runs" / "of another job")
     fetched(capsys, *words)
