@@ -299,7 +299,7 @@ def test_local_layers_stay_local(run: Run, layers: int) -> None:
 
 
 @over_gloo
-def test_elastic_state_synchronises_and_restores(run: Run) -> None:
+def test_elastic_state_synchronizes_and_restores(run: Run) -> None:
     """Three weights, then the optimizer's iterations, rate and momentum, then batch and epoch."""
     for rank in run.ranks:
         state = {name: rank[f"elastic/{name}"] for name in ("synchronized", "moved", "restored", "committed")}

@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -21,7 +22,7 @@ from common.data.images.shapes import CLASS_NAMES, draw_folder
 from common.distributed.console import counted, readable_seconds
 from common.errors import UserError, expanded
 from common.measurement.interference import peak_memory_bytes
-from common.utils.command_line import Parser
+from common.utils.command_line import Parser, whole_number
 from common.utils.cores import usable_cores
 
 MOST_SIDE = 20_000  # pixels
@@ -31,6 +32,7 @@ SHOWN_FILES = 5
 
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the `images` command; each of its actions sets `run`, a function of the parsed options."""
+    seed = partial(whole_number, least=0)
     parser = commands.add_parser("images", help="prepare folders of images for training, draw images")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
@@ -47,7 +49,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
         "--split", default="85/2/13", metavar="A/B/C",
         help="percent of each class for training, validation and test (default: %(default)s)",
     )  # fmt: skip
-    preparing.add_argument("--seed", type=int, default=1, help="seed of split and order (default: %(default)s)")
+    preparing.add_argument("--seed", type=seed, default=1, help="seed of split and order (default: %(default)s)")
     preparing.add_argument("--skip-broken", action="store_true", help="leave out broken files and list them")
     preparing.set_defaults(run=prepare_images)
 
@@ -55,7 +57,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     drawing.add_argument("folder", type=Path, metavar="FOLDER", help="new folder for the images")
     drawing.add_argument("--images", type=int, default=9000, help="number in all (default: %(default)s)")
     drawing.add_argument("--size", default="227x227", metavar="WxH", help="size in pixels (default: %(default)s)")
-    drawing.add_argument("--seed", type=int, default=1, help="seed of the drawings (default: %(default)s)")
+    drawing.add_argument("--seed", type=seed, default=1, help="seed of the drawings (default: %(default)s)")
     drawing.set_defaults(run=draw_images)
 
 
@@ -72,7 +74,7 @@ def prepare_images(options: argparse.Namespace) -> None:
         gray=options.gray,
         pixels=options.dtype,
         shares=parse_shares(options.split),
-        seed=_checked_seed(options.seed),
+        seed=options.seed,
         skip_broken=options.skip_broken,
     )
     file = expanded(options.output)
@@ -106,9 +108,9 @@ def draw_images(options: argparse.Namespace) -> None:
         OSError: it cannot be written.
     """
     _stop_cleanly()
-    size, seed = parse_size(options.size), _checked_seed(options.seed)
+    size = parse_size(options.size)
     start, start_of_work = time.perf_counter(), _work_seconds()
-    draw_folder(options.folder, images=options.images, size=size, seed=seed)
+    draw_folder(options.folder, images=options.images, size=size, seed=options.seed)
     seconds, work_seconds = time.perf_counter() - start, _work_seconds() - start_of_work
     print(f"{options.folder}: {options.images:,} images of {len(CLASS_NAMES)} classes: {', '.join(CLASS_NAMES)}")
     print(_speed("drew", options.images, seconds=seconds, work_seconds=work_seconds))
@@ -128,12 +130,6 @@ def parse_size(text: str) -> tuple[int, int]:
             "197x148"
         )
     return width, height
-
-
-def _checked_seed(seed: int) -> int:
-    if seed < 0:
-        raise UserError(f"--seed is out of range. Received: --seed {seed}. Give a whole number of 0 or more")
-    return seed
 
 
 def _stop_cleanly() -> None:

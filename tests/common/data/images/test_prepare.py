@@ -366,7 +366,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--size", "197"], "Received: --size 197. Give for example"),
         (["--size", "0x5"], "Received: --size 0x5"),
         (["--size", "5x99999"], "Received: --size 5x99999"),
-        (["--seed", "-2"], "Received: --seed -2"),
+        (["--seed", "-2"], "argument --seed: must be a whole number, 0 or more. Received: -2"),
         (["--split", "9/9/9"], "Received: --split 9/9/9"),
         (["--dtype", "float32"], "invalid choice: 'float32'"),
         (["--output", "no/such/folder"], "No such file or directory. Received:"),

@@ -114,5 +114,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert Image.open(tmp_path / "made/arrow/0.png").size == (20, 16)
     assert main(arguments) == 2
     assert "exists already" in capsys.readouterr().err
-    assert main(["images", "draw", str(tmp_path / "new"), "--seed", "-1"]) == 2
-    assert "Received: --seed -1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["images", "draw", str(tmp_path / "new"), "--seed", "-1"])
+    assert "argument --seed: must be a whole number, 0 or more. Received: -1" in capsys.readouterr().err
