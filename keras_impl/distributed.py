@@ -9,9 +9,9 @@ import keras
 import tensorflow as tf
 
 from common.config import Config, DeviceConfig
-from common.distributed.communicator import Communicator, join, threads_per_rank
+from common.distributed.communicator import Communicator, join
+from common.distributed.core_sharing import threads_per_rank
 from common.distributed.pinning import choose_gpu
-from common.utils.cores import usable_cores
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.gradient_exchange import GradientExchange
 from keras_impl.state import TrainingState
@@ -33,7 +33,7 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
     Raises:
         UserError: a GPU is asked for and there is none for every rank of a host; on all ranks.
     """
-    threads = threads_per_rank(config.threads, cores=usable_cores(), local_size=comm.local_size)
+    threads = threads_per_rank(config.threads, share=comm.cores)
     # TensorFlow reads all of this only once, before its first operation: also before the first sum over ranks.
     with comm.propagate_errors("pinning the device"):
         tf.config.threading.set_intra_op_parallelism_threads(threads)

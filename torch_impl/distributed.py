@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from common.config import Config, DeviceConfig
-from common.distributed.communicator import Communicator, join, threads_per_rank
+from common.distributed.communicator import Communicator, join
+from common.distributed.core_sharing import threads_per_rank
 from common.distributed.pinning import choose_gpu
-from common.utils.cores import usable_cores
 from torch_impl.state import TrainingState
 
 
@@ -31,7 +31,7 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[torch.device, 
     Raises:
         UserError: a GPU is asked for and there is none for every rank of a host; on all ranks.
     """
-    threads = threads_per_rank(config.threads, cores=usable_cores(), local_size=comm.local_size)
+    threads = threads_per_rank(config.threads, share=comm.cores)
     with comm.propagate_errors("pinning the device"):
         torch.set_num_threads(threads)
         gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]

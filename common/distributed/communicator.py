@@ -1,14 +1,15 @@
 """The ranks of a run and what they must agree on, built on one collective that each framework provides."""
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from common.distributed.core_sharing import CoreShare, core_share
 from common.errors import UserError, from_os_error, out_of_memory
 from common.model.weights import Weights, tensor_hashes
 
@@ -26,6 +27,11 @@ class Communicator:
     local_size: int
     controller: str  # mpi, gloo or none
     allgather: Callable[[Any], list[Any]]
+
+    @cached_property
+    def cores(self) -> CoreShare:
+        """This rank's share of the cores of its host."""
+        return core_share(local_size=self.local_size)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Return the sum over ranks, added in the order of ranks so that it is reproducible."""
@@ -161,8 +167,3 @@ def join(hvd: Any, *, timeline: bool) -> Communicator:
         controller="none" if hvd.size() == 1 else "mpi" if hvd.mpi_enabled() else "gloo",
         allgather=allgather,
     )
-
-
-def threads_per_rank(wanted: int | None, *, cores: int, local_size: int) -> int:
-    """Return the compute threads per rank: `wanted`, else cores of the host / ranks on the host, at least 1."""
-    return wanted or max(1, math.floor(cores / local_size))

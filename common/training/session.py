@@ -24,7 +24,6 @@ from common.training.recorder import NullRecorder, RunRecorder
 from common.training.resume import AlreadyFinished, Standing, look_at_run
 from common.training.run_setup import RunSetup
 from common.training.trainer import Trainer
-from common.utils.cores import usable_cores
 
 
 class Session:
@@ -83,16 +82,16 @@ class Session:
         return standing
 
     def _world(self, *, device: str, threads: int) -> World:
-        hosts, devices = zip(*self.comm.allgather((platform.node(), device)), strict=True)
-        cores = usable_cores()
+        too_many = self.comm.cores.is_exceeded_by(threads)
+        hosts, devices, oversubscribed = zip(*self.comm.allgather((platform.node(), device, too_many)), strict=True)
         return World(
             size=self.comm.size,
             local_size=self.comm.local_size,
             hosts=sorted(set(hosts)),
             controller=self.comm.controller,
             threads_per_rank=threads,
-            cores=cores,
-            oversubscribed=threads * self.comm.local_size > cores,
+            cores=self.comm.cores.total,
+            oversubscribed=any(oversubscribed),
             devices=list(devices),
             launcher=launcher_of(os.environ),
         )

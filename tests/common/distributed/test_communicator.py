@@ -6,10 +6,8 @@ import os
 import numpy as np
 import pytest
 from fake_ranks import alone, run_ranks
-from hypothesis import given
-from hypothesis import strategies as st
 
-from common.distributed.communicator import Communicator, controller_variables, threads_per_rank, under_launcher
+from common.distributed.communicator import Communicator, controller_variables, under_launcher
 from common.errors import UserError
 
 
@@ -129,12 +127,3 @@ def test_controller_variables() -> None:
     yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"}
     assert controller_variables(launched, nccl=True) == yielding
     assert controller_variables({"HOROVOD_RANK": "0", "HOROVOD_CONTROLLER": "gloo"}, nccl=False) == yielding
-
-
-@given(cores=st.integers(1, 200), local_size=st.integers(1, 200))
-def test_threads_share_the_cores(cores: int, local_size: int) -> None:
-    threads = threads_per_rank(None, cores=cores, local_size=local_size)
-    assert threads >= 1
-    assert threads * local_size <= max(cores, local_size)
-    assert (threads + 1) * local_size > cores
-    assert threads_per_rank(3, cores=cores, local_size=local_size) == 3

@@ -22,7 +22,6 @@ from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.environment import Environment
 from common.run_folder.records import Evaluation, NotRecorded, Run, RunWriter, Totals, World, read_run
 from common.training import checkpointer as checkpointer_module
-from common.training import session as session_module
 from common.training.measured import Measured
 from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS
 
@@ -256,7 +255,7 @@ def test_a_folder_that_exists_ends_all_ranks(tmp_path: Path) -> None:
 def test_more_threads_than_cores_is_reported_and_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(session_module, "usable_cores", lambda: 1)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     play(make_config(tmp_path, training={"batch_size": 15}), lambda played: None, size=2)
     world = read_run(tmp_path / "run").record.world
     assert isinstance(world, World) and world.oversubscribed
