@@ -11,7 +11,7 @@ import tensorflow as tf
 from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator, join
 from common.distributed.core_sharing import threads_per_rank
-from common.distributed.pinning import choose_gpu
+from common.distributed.pinning import check_own_gpu, choose_gpu
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.gradient_exchange import GradientExchange
 from keras_impl.state import TrainingState
@@ -43,6 +43,7 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
         if gpu is not None:
             tf.config.experimental.set_memory_growth(gpu, True)
         tf.config.set_visible_devices([gpu] if gpu is not None else [], "GPU")
+    check_own_gpu(None if gpu is None else gpus.index(gpu), comm=comm)
     return "cpu" if gpu is None else gpu.name.removeprefix("/physical_device:"), threads
 
 

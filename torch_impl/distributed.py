@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator, join
 from common.distributed.core_sharing import threads_per_rank
-from common.distributed.pinning import choose_gpu
+from common.distributed.pinning import check_own_gpu, choose_gpu
 from torch_impl.state import TrainingState
 
 
@@ -38,6 +38,7 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[torch.device, 
         gpu = choose_gpu(gpus, config=config, local_rank=comm.local_rank, local_size=comm.local_size)
         if gpu is not None:
             torch.cuda.set_device(torch.device(gpu))
+    check_own_gpu(None if gpu is None else gpus.index(gpu), comm=comm)
     return torch.device(gpu or "cpu"), threads
 
 

@@ -1,12 +1,15 @@
-"""Device pinning: pure functions of lists of devices, so that they are tested without GPUs."""
+"""Device pinning: functions of lists of devices, so that they are tested without GPUs."""
 
+import os
+import platform
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from common.errors import UserError
 
 if TYPE_CHECKING:  # preflight's host probe must work where pydantic is missing
     from common.config import DeviceConfig
+    from common.distributed.communicator import Communicator
 
 Device = TypeVar("Device")
 
@@ -33,7 +36,9 @@ def visible_gpus(gpus: Sequence[tuple[str, str, Device]], variable: str | None) 
 
 
 def choose_gpu(gpus: Sequence[Device], *, config: "DeviceConfig", local_rank: int, local_size: int) -> Device | None:
-    """Return this rank's GPU, the one at index `local_rank`; None for the CPU.
+    """Return this rank's GPU: the only one that it sees, or the one at index `local_rank`; None for the CPU.
+
+    A batch system may show each rank its own GPU only; `check_own_gpu` finds ranks that were shown the same one.
 
     Args:
         gpus: those visible to this process.
@@ -50,9 +55,58 @@ def choose_gpu(gpus: Sequence[Device], *, config: "DeviceConfig", local_rank: in
         return None
     if not gpus:
         raise UserError("no GPU was found. Received: --device gpu. Use --device cpu, or check nvidia-smi")
+    if len(gpus) == 1:
+        return gpus[0]
     if len(gpus) < local_size:
         raise UserError(
             f"each rank of a host needs its own GPU. Received: {local_size} ranks, {len(gpus)} GPUs. "
             f"Start {len(gpus)} ranks per host, or use --device cpu"
         )
     return gpus[local_rank]
+
+
+def check_own_gpu(number: int | None, *, comm: "Communicator") -> None:
+    """Raise UserError on all ranks if two ranks of a host have the same GPU.
+
+    Args:
+        number: of this rank's GPU among those visible to it; None: the CPU.
+    """
+    own = None if number is None else gpu_identity(number, os.environ.get("CUDA_VISIBLE_DEVICES"), gpu_uuids())
+    found: dict[tuple[str, str], int] = {}
+    for rank, (host, gpu) in enumerate(comm.allgather((platform.node(), own))):
+        if gpu is None:
+            continue
+        first = found.setdefault((host, gpu), rank)
+        if first != rank:
+            raise UserError(
+                f"each rank of a host needs its own GPU. Received: ranks {first} and {rank} of {host} on the same one "
+                f"({gpu}). Start one rank per GPU, show each rank its own, or use --device cpu"
+            )
+
+
+def gpu_identity(number: int, variable: str | None, uuids: Sequence[str]) -> str:
+    """Return what tells a GPU from the others of its host: its UUID, or what is known of it where NVML is missing.
+
+    Args:
+        number: of the GPU among those visible to a process.
+        variable: the process's CUDA_VISIBLE_DEVICES.
+        uuids: of the GPUs that NVML shows this process.
+    """
+    visible = visible_gpus([(str(index), uuid, uuid) for index, uuid in enumerate(uuids)], variable)
+    return visible[number] if number < len(visible) else f"GPU {number} of CUDA_VISIBLE_DEVICES={variable or ''}"
+
+
+def gpu_uuids(nvml: Any = None) -> list[str]:
+    """Return the UUIDs of the GPUs that NVML shows this process; none where it cannot be asked."""
+    if nvml is None:
+        try:
+            import pynvml  # here, because CPUs are pinned without it
+        except ImportError:
+            return []
+        nvml = pynvml
+    try:
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    except nvml.NVMLError:
+        return []

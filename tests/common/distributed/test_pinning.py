@@ -1,25 +1,103 @@
 """Device pinning, on fake lists of devices."""
 
+import re
+import threading
+from collections.abc import Sequence
 from typing import Literal
 
 import pytest
+from fake_ranks import run_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.config import DeviceConfig
-from common.distributed.pinning import choose_gpu, visible_gpus
+from common.distributed import pinning
+from common.distributed.communicator import Communicator
+from common.distributed.pinning import check_own_gpu, choose_gpu, gpu_identity, gpu_uuids, visible_gpus
 from common.errors import UserError
 
 GPUS = ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
 
 
-@given(count=st.integers(1, 16), data=st.data())
+@given(count=st.integers(2, 16), data=st.data())
 def test_every_rank_of_a_host_has_its_own_gpu(count: int, data: st.DataObject) -> None:
     local_size = data.draw(st.integers(1, count))
     gpus = [f"GPU:{number}" for number in range(count)]
     for config in (DeviceConfig(), DeviceConfig(device="gpu")):
         taken = [choose_gpu(gpus, config=config, local_rank=rank, local_size=local_size) for rank in range(local_size)]
         assert taken == gpus[:local_size]
+
+
+@pytest.mark.parametrize("local_rank", [0, 3])
+def test_a_rank_that_sees_only_its_own_gpu_takes_it(local_rank: int) -> None:
+    """As with srun --gpus-per-task."""
+    assert choose_gpu(["GPU:0"], config=DeviceConfig(), local_rank=local_rank, local_size=4) == "GPU:0"
+
+
+def pin(monkeypatch: pytest.MonkeyPatch, uuids: Sequence[str], variables: Sequence[str]) -> list[object]:
+    """Check a GPU per rank, each the first that its rank sees; return None or the error of each rank."""
+    visible = threading.local()
+    monkeypatch.setattr(pinning, "gpu_uuids", lambda: visible.uuids)
+    monkeypatch.setattr(pinning.os.environ, "get", lambda _: visible.variable)  # type: ignore[attr-defined]
+
+    def work(comm: Communicator) -> None:
+        visible.uuids, visible.variable = uuids[comm.rank : comm.rank + 1], variables[comm.rank]
+        check_own_gpu(0, comm=comm)
+
+    return run_ranks(len(variables), work)
+
+
+def test_ranks_that_see_one_gpu_each_must_see_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pin(monkeypatch, ["GPU-a", "GPU-b"], ["0", "0"]) == [None, None]  # cgroups: each GPU is number 0
+    assert pin(monkeypatch, [], ["0", "1"]) == [None, None]  # no NVML
+    for uuids, variables, gpu in (
+        (["GPU-a", "GPU-a"], ["0", "0"], "GPU-a"),
+        ([], ["1", "1"], "GPU 0 of CUDA_VISIBLE_DEVICES=1"),
+    ):
+        for error in pin(monkeypatch, uuids, variables):
+            assert isinstance(error, UserError)
+            assert re.search(rf"Received: ranks 0 and 1 of \S+ on the same one \({gpu}\)\. Start one rank", str(error))
+
+
+@pytest.mark.parametrize(
+    ("number", "variable", "expected"),
+    [
+        (1, None, "GPU-bb"),
+        (0, "1", "GPU-bb"),
+        (1, "1,0", "GPU-aa"),
+        (0, "MIG-7", "GPU 0 of CUDA_VISIBLE_DEVICES=MIG-7"),
+    ],
+)
+def test_what_tells_a_gpu_from_others(number: int, variable: str | None, expected: str) -> None:
+    assert gpu_identity(number, variable, ["GPU-aa", "GPU-bb"]) == expected
+
+
+class Nvml:
+    """NVML with two GPUs, or without a driver."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, driver: bool) -> None:
+        self.driver = driver
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if not self.driver:
+            raise self.NVMLError
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
+        return f"GPU-{handle}"
+
+
+def test_uuids_by_nvml() -> None:
+    assert gpu_uuids(Nvml(driver=True)) == ["GPU-0", "GPU-1"]
+    assert gpu_uuids(Nvml(driver=False)) == []
 
 
 def test_without_gpus_auto_is_the_cpu() -> None:
