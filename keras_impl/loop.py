@@ -68,6 +68,11 @@ class Trainer:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
 
+    def warm_up_evaluation(self) -> None:
+        """Evaluate a batch: the first call builds the graph, which is not evaluation time."""
+        for images, labels in self.data.evaluation("test").take(1):
+            self._evaluate_batch(images, labels)
+
     def start_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> None:
         """Prepare an epoch: batches, sums, dropout masks, BatchNorm.
 

@@ -65,6 +65,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
 
     trainer_class = ProfiledTrainer if config.record.profile else Trainer
     trainer = trainer_class(state, data, phases=session.phases)
+    trainer.warm_up_evaluation()
     if config.training.evaluate_first and not checkpoint:
         session.record_initial_test(trainer.evaluate("test"))
     epoch, partial = start.epoch, start.partial_epoch(comm.rank)

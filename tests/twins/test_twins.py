@@ -55,7 +55,10 @@ EXTRA_NAMES = {
     },
     "keras": {
         "profiled.py": {"ProfiledTrainer.warm_up": "as Trainer.warm_up"},
-        "loop.py": {"Trainer.warm_up": "Keras builds a graph at the first step, PyTorch builds nothing"},
+        "loop.py": {
+            "Trainer.warm_up": "Keras builds a graph at the first step, PyTorch builds nothing",
+            "Trainer.warm_up_evaluation": "the same",
+        },
         "models.py": {"set_precision": "Keras' precision is global, PyTorch's is that of model and autocast"},
         "weights.py": {
             "WeightMap": "Keras' layouts differ from the file's, PyTorch's are the file's",
@@ -93,6 +96,7 @@ EXTRA_STATEMENTS = {
         "set_precision(config)": "Keras' precision is global",
         "if not is_complete:": "the graph is built before the clock starts",
         "trainer.warm_up(epoch + 1)": "the same",
+        "trainer.warm_up_evaluation()": "the same",
     },
 }
 LONGEST_TRAIN = 120  # lines
