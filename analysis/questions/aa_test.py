@@ -20,7 +20,7 @@ from analysis.output.tables import Table
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.table import Selection, runs_in
 from analysis.runs.validity import cell_runs, flags_of
-from analysis.stats.inference import FEWEST_PAIRS, paired_depth, unpaired_depth, walsh_averages
+from analysis.stats.inference import CONFIDENCE, FEWEST_PAIRS, rank_sum_null, signed_rank_null, walsh_averages
 from common.run_folder.records import Status
 
 FEWEST_RUNS = 40
@@ -120,7 +120,9 @@ def paired_splits(values: NDArray[np.float64]) -> Splits:
     differences = logs[1::2] - logs[::2]
     pairs = len(differences)
     signs = (random.choice([-1.0, 1.0], size=(BATCH, pairs)) for _ in range(SPLITS // BATCH))
-    return _splits(pairs, (walsh_averages(differences * some) for some in signs), depth=paired_depth(pairs))
+    return _splits(
+        pairs, (walsh_averages(differences * some) for some in signs), depth=signed_rank_null(pairs).depth(CONFIDENCE)
+    )
 
 
 def unpaired_splits(values: NDArray[np.float64]) -> Splits:
@@ -131,7 +133,7 @@ def unpaired_splits(values: NDArray[np.float64]) -> Splits:
     differences = (
         (some[:, :half, None] - some[:, None, half : 2 * half]).reshape(BATCH, half * half) for some in orders
     )
-    return _splits(half, differences, depth=unpaired_depth(half, half))
+    return _splits(half, differences, depth=rank_sum_null(half, half).depth(CONFIDENCE))
 
 
 def _splits(pairs: int, differences: Iterable[NDArray[np.float64]], *, depth: int) -> Splits:

@@ -45,8 +45,8 @@ class Effect:
     Attributes:
         estimate: ratio or difference (Hodges and Lehmann 1963): the median over pairs of runs.
         interval: of it, with CONFIDENCE; None: too few runs.
-        p_value: of the hypothesis that both are the same, two-sided: Wilcoxon's signed-rank test of pairs, else Mann
-            and Whitney's; None: too few runs.
+        p_value: of the hypothesis that both are the same, two-sided, by the method of the interval: Wilcoxon's signed
+            ranks for pairs, else Mann and Whitney's; None: too few runs.
         method: how runs were matched.
         n: number of pairs, or of runs on each side.
     """
@@ -135,21 +135,23 @@ def equivalence(values: Mapping[Any, float], base: Mapping[Any, float], *, margi
 
 def _paired(differences: NDArray[np.float64], *, confidence: float) -> Effect:
     n = len(differences)
+    averages, null = walsh_averages(differences), signed_rank_null(n)
     return Effect(
-        estimate=float(np.median(walsh_averages(differences))),
-        interval=paired_interval(differences, confidence=confidence),
-        p_value=1.0 if not differences.any() else float(stats.wilcoxon(differences).pvalue),
+        estimate=float(np.median(averages)),
+        interval=_between(averages, null.depth(confidence)),
+        p_value=null.p_value(averages),
         method="paired by seed",
         n=(n, n),
     )
 
 
 def _unpaired(values: NDArray[np.float64], base: NDArray[np.float64], *, confidence: float) -> Effect:
-    interval = unpaired_interval(values, base, confidence=confidence)
+    differences, null = (values[:, None] - base[None, :]).ravel(), rank_sum_null(len(values), len(base))
+    interval = _between(differences, null.depth(confidence))
     return Effect(
-        estimate=float(np.median(values[:, None] - base[None, :])),
+        estimate=float(np.median(differences)),
         interval=interval,
-        p_value=None if interval is None else float(stats.mannwhitneyu(values, base).pvalue),
+        p_value=None if interval is None else null.p_value(differences),
         method="unpaired",
         n=(len(values), len(base)),
     )
@@ -157,15 +159,15 @@ def _unpaired(values: NDArray[np.float64], base: NDArray[np.float64], *, confide
 
 def paired_interval(differences: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> Interval | None:
     """Return the interval of the differences of pairs, (n,) float64: what the signed-rank test does not reject."""
-    return _between(walsh_averages(differences), paired_depth(len(differences), confidence=confidence))
+    return _between(walsh_averages(differences), signed_rank_null(len(differences)).depth(confidence))
 
 
 def unpaired_interval(
     values: NDArray[np.float64], base: NDArray[np.float64], *, confidence: float = CONFIDENCE
 ) -> Interval | None:
     """Return the interval of the shift from the base, (m,), to the values, (n,): what the U test does not reject."""
-    depth = unpaired_depth(len(values), len(base), confidence=confidence)
-    return _between((values[:, None] - base[None, :]).ravel(), depth)
+    null = rank_sum_null(len(values), len(base))
+    return _between((values[:, None] - base[None, :]).ravel(), null.depth(confidence))
 
 
 def _between(values: NDArray[np.float64], depth: int) -> Interval | None:
@@ -173,39 +175,53 @@ def _between(values: NDArray[np.float64], depth: int) -> Interval | None:
     return Interval(float(ordered[depth - 1]), float(ordered[-depth])) if depth > 0 else None
 
 
-@lru_cache
-def paired_depth(n: int, *, confidence: float = CONFIDENCE) -> int:
-    """Return k: the interval of n pairs is between the k-th smallest and largest Walsh average; 0: there is none.
+@dataclass(frozen=True, eq=False)
+class NullDistribution:
+    """How often a rank statistic takes each of its values if nothing differs.
 
-    Tukey's: as many as the signed-rank test rejects on either side.
-    """
-    counts = signed_rank_counts(n) if n * n <= _EXACT else None
-    return _depth(counts, n * (n + 1) // 2, spread=math.sqrt(n * (n + 1) * (2 * n + 1) / 24), confidence=confidence)
+    The statistic counts the differences that are negative, of `largest` in all: Walsh averages for the signed-rank
+    test, pairs of values for that of Mann and Whitney. Interval and p-value are both read from it, so that an interval
+    excludes 0 exactly where p is at most 1 - confidence. A difference of 0 counts for both signs.
 
-
-@lru_cache
-def unpaired_depth(n: int, m: int, *, confidence: float = CONFIDENCE) -> int:
-    """Return k: the interval is between the k-th smallest and largest of the n x m differences; 0: there is none.
-
-    Moses': as many as Mann and Whitney's test rejects on either side.
-    """
-    counts = rank_sum_counts(n, m) if n * m <= _EXACT else None
-    return _depth(counts, n * m, spread=math.sqrt(n * m * (n + m + 1) / 12), confidence=confidence)
-
-
-def _depth(counts: NDArray[np.float64] | None, values: int, *, spread: float, confidence: float) -> int:
-    """Return the number of values of the test's statistic, from 0 on, that together have no more than half of the rest.
-
-    Args:
-        counts: [i] ways in which the statistic is i, if nothing differs; None: it is taken as normal.
-        values: number of differences, which is the statistic's largest value.
+    Attributes:
+        counts: [i] ways in which the statistic is i; None: it is taken as normal.
         spread: its standard deviation.
-        confidence: that the interval holds the truth.
     """
-    tail = (1 - confidence) / 2
-    if counts is None:
-        return max(0, math.floor(values / 2 - stats.norm.ppf(1 - tail) * spread))
-    return int(np.searchsorted(np.cumsum(counts) / counts.sum(), tail * (1 + 1e-12), side="right"))
+
+    largest: int
+    spread: float
+    counts: NDArray[np.float64] | None
+
+    def depth(self, confidence: float) -> int:
+        """Return k: the interval is between the k-th smallest and largest difference; 0: there is none."""
+        tail = (1 - confidence) / 2
+        if self.counts is None:
+            return max(0, math.floor(self.largest / 2 - stats.norm.ppf(1 - tail) * self.spread))
+        cumulative = np.cumsum(self.counts) / self.counts.sum()
+        return int(np.searchsorted(cumulative, tail * (1 + 1e-12), side="right"))
+
+    def p_value(self, differences: NDArray[np.float64]) -> float:
+        """Return the two-sided p-value of the differences: twice the smaller tail."""
+        statistic = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
+        if self.counts is None:
+            tail = float(stats.norm.cdf((statistic + 1 - self.largest / 2) / self.spread))
+        else:
+            tail = float(self.counts[: statistic + 1].sum() / self.counts.sum())
+        return min(1.0, 2 * tail)
+
+
+@lru_cache
+def signed_rank_null(n: int) -> NullDistribution:
+    """Return the distribution for n pairs (Wilcoxon; the interval is Tukey's)."""
+    counts = signed_rank_counts(n) if n * n <= _EXACT else None
+    return NullDistribution(n * (n + 1) // 2, math.sqrt(n * (n + 1) * (2 * n + 1) / 24), counts)
+
+
+@lru_cache
+def rank_sum_null(n: int, m: int) -> NullDistribution:
+    """Return the distribution for n values against m (Mann and Whitney; the interval is Moses')."""
+    counts = rank_sum_counts(n, m) if n * m <= _EXACT else None
+    return NullDistribution(n * m, math.sqrt(n * m * (n + m + 1) / 12), counts)
 
 
 def walsh_averages(differences: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from analysis.stats.inference import (
@@ -161,3 +163,37 @@ def test_sameness_errs_in_one_of_twenty_at_the_margin() -> None:
         for _ in range(TRIALS)
     ]
     assert np.mean(same) < 0.05 + 2 * math.sqrt(0.05 * 0.95 / TRIALS)
+
+
+@given(
+    n=st.integers(6, 30),
+    m=st.integers(4, 30),
+    paired=st.booleans(),
+    steps=st.sampled_from([2, 5, 1000]),
+    seed=st.integers(0, 10_000),
+)
+def test_an_interval_excludes_0_where_p_is_small_also_with_ties(
+    n: int, m: int, paired: bool, steps: int, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    values = dict(enumerate(draw.integers(0, steps, n) + draw.integers(0, steps // 2 + 1)))
+    base = {
+        key if paired else f"b{key}": value for key, value in enumerate(draw.integers(0, steps, n if paired else m))
+    }
+    found = difference(values, base)
+    assert found is not None and found.interval is not None and found.p_value is not None
+    assert found.interval.contains(0.0) == (found.p_value > 0.05)
+
+
+@pytest.mark.parametrize("n", [6, 12, 60])
+def test_p_values_without_ties_are_scipys(n: int) -> None:
+    draw = np.random.default_rng(n)
+    values, base = dict(enumerate(draw.normal(0.6, size=n))), dict(enumerate(draw.normal(size=n)))
+    paired, apart = difference(values, base), difference(values, {f"b{key}": one for key, one in base.items()})
+    assert paired is not None and apart is not None
+    differences = np.array([values[key] - base[key] for key in values])
+    exact = n <= 50
+    wilcoxon = stats.wilcoxon(differences, method="exact" if exact else "approx").pvalue
+    u_test = stats.mannwhitneyu(list(values.values()), list(base.values()), method="exact" if exact else "asymptotic")
+    assert paired.p_value == pytest.approx(wilcoxon, rel=1e-9 if exact else 0.05)
+    assert apart.p_value == pytest.approx(u_test.pvalue, rel=1e-9 if exact else 0.05)
