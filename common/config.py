@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import tyro
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from common.errors import EXIT_CODE_USER_ERROR, UserError, expanded, first_problem
 from common.model.specs import MODEL_NAMES
@@ -58,6 +58,11 @@ LimitedCount = Annotated[int, Range(least=1, most=10**6)]
 Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(least=0)]
 LimitedRate = Annotated[float, Range(least=0, most=10**6)]
+# Earlier run folders have a flag here, which meant float16.
+Precision = Annotated[
+    Literal["none", "float16", "bfloat16"],
+    BeforeValidator(lambda value: {False: "none", True: "float16"}.get(value, value)),
+]
 Fraction = Annotated[float, Range(least=0, below=1)]
 
 
@@ -231,8 +236,12 @@ class DeviceConfig(_Settings):
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """auto: one GPU per rank if there are GPUs, otherwise the CPU"""
-    mixed_precision: bool = False
-    """compute in float16 with float32 weights and loss scaling; needs a GPU"""
+    mixed_precision: Precision = "none"
+    """type that layers compute in, with float32 weights: float16, with loss scaling, on GPUs only; or bfloat16"""
+    tf32: bool = False
+    """let GPUs since Ampere round the factors of float32 products to 10 bits, as TensorFlow does by default"""
+    cudnn_benchmark: bool = False
+    """let cuDNN try its algorithms and take the fastest; sums may then differ in their last bits between runs"""
     threads: Annotated[int, Range(least=1, most=1024)] | None = None
     """compute threads per rank (None: cores of the host / ranks on the host)"""
     compression: Literal["none", "fp16"] = "none"
@@ -243,9 +252,9 @@ class DeviceConfig(_Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         _exclude(
-            self.mixed_precision and self.device == "cpu",
-            problem="mixed precision needs a GPU",
-            received="--mixed-precision --device cpu",
+            self.mixed_precision == "float16" and self.device == "cpu",
+            problem="mixed precision in float16 needs a GPU (bfloat16 does not)",
+            received="--mixed-precision float16 --device cpu",
         )
 
 
@@ -340,9 +349,9 @@ class Config:
         )
         mixed, profile = self.device.mixed_precision, self.record.profile
         _exclude(
-            mixed and self.model.dtype == "float64",
-            problem="mixed precision computes in float16 with float32 weights, not in float64",
-            received="--mixed-precision --dtype float64",
+            mixed != "none" and self.model.dtype == "float64",
+            problem="mixed precision has float32 weights, not float64",
+            received=f"--mixed-precision {mixed} --dtype float64",
         )
         _exclude(
             profile and self.device.gradient_groups == "each",
@@ -350,9 +359,9 @@ class Config:
             received="--profile --gradient-groups each",
         )
         _exclude(
-            profile and mixed,
+            profile and mixed != "none",
             problem="--profile does not support mixed precision",
-            received="--profile --mixed-precision",
+            received=f"--profile --mixed-precision {mixed}",
         )
         _exclude(
             profile and self.model.batch_norm != "trained",

@@ -1,5 +1,6 @@
 """The Horovod steps in tf.keras: init, pin, wrap, broadcast; averaged BatchNorm statistics."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,8 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
     with comm.propagate_errors("pinning the device"):
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
+        tf.config.experimental.enable_tensor_float_32_execution(config.tf32)
+        os.environ["TF_CUDNN_USE_AUTOTUNE"] = "1" if config.cudnn_benchmark else "0"
         gpus = tf.config.list_physical_devices("GPU")
         gpu = choose_gpu(gpus, config=config, local_rank=comm.local_rank, local_size=comm.local_size)
         if gpu is not None:

@@ -16,8 +16,8 @@ LayerType = TypeVar("LayerType", bound=model_specs.Layer)
 def set_precision(config: Config) -> None:
     """Set the dtype of the models and optimizers built from now on."""
     keras.config.set_floatx(config.model.dtype)
-    if config.device.mixed_precision:
-        keras.mixed_precision.set_global_policy("mixed_float16")
+    if config.device.mixed_precision != "none":
+        keras.mixed_precision.set_global_policy(f"mixed_{config.device.mixed_precision}")
 
 
 def build_model(spec: ModelSpec, config: ModelConfig) -> keras.Model:

@@ -72,7 +72,7 @@ def build_optimizer(model: keras.Model, settings: Config, *, learning_rates: np.
     else:
         rule = update_rules.Adam if config.optimizer == "adam" else update_rules.AdamW
         optimizer = rule(rates, beta_1=config.beta1, beta_2=config.beta2, epsilon=config.epsilon, weight_decay=decay)
-    if settings.device.mixed_precision:
+    if settings.device.mixed_precision == "float16":
         optimizer = LossScaleOptimizer(
             optimizer, initial_scale=INITIAL_LOSS_SCALE, dynamic_growth_steps=LOSS_SCALE_GROWTH_STEPS
         )

@@ -151,7 +151,9 @@ class Trainer:
 
     def _forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         config = self.state.config
-        with torch.autocast(self.data.device.type, dtype=torch.float16, enabled=config.device.mixed_precision):
+        mixed = config.device.mixed_precision
+        dtype = torch.bfloat16 if mixed == "bfloat16" else torch.float16
+        with torch.autocast(self.data.device.type, dtype=dtype, enabled=mixed != "none"):
             outputs = self.state.model(images)
         return outputs, loss_per_sample(outputs, labels, config=config.optimizer, model_config=config.model)
 

@@ -24,7 +24,7 @@ class TrainingState:
             next(model.parameters()).device.type,
             init_scale=INITIAL_LOSS_SCALE,
             growth_interval=LOSS_SCALE_GROWTH_STEPS,
-            enabled=config.device.mixed_precision,
+            enabled=config.device.mixed_precision == "float16",
         )
 
     def restore(self, weights: Weights, optimizer: Weights | None = None) -> None:

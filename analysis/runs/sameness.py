@@ -20,7 +20,7 @@ _SUBJECTS: dict[str, Any] = {
 # Subject -> settings that define an experiment; of the device those that change what is computed, not where.
 SETTINGS = {
     **{subject: [one.name for one in fields(kind) if one.name not in _FREE] for subject, kind in _SUBJECTS.items()},
-    "device": ["mixed_precision", "compression"],
+    "device": ["mixed_precision", "tf32", "compression"],
 }
 HASHES = {"initial_weights": "first weights", "sample_order": "order of the samples"}
 

@@ -42,15 +42,15 @@ def choose_gpu(gpus: Sequence[Device], *, config: "DeviceConfig", local_rank: in
 
     Args:
         gpus: those visible to this process.
-        config: the device to use; mixed precision needs a GPU.
+        config: the device to use; mixed precision in float16 needs a GPU.
 
     Raises:
         UserError: fewer GPUs than ranks on the host, unless there is none and the CPU may be used.
     """
     if config.device == "cpu":
         return None
-    if not gpus and config.mixed_precision:
-        raise UserError("mixed precision needs a GPU. Received: --mixed-precision. Leave it out on a CPU")
+    if not gpus and config.mixed_precision == "float16":
+        raise UserError("mixed precision in float16 needs a GPU. Received: --mixed-precision float16. Use bfloat16")
     if not gpus and config.device == "auto":
         return None
     if not gpus:

@@ -222,7 +222,9 @@ IMPOSSIBLE = [
     ("--target-accuracy 97", ["--target-accuracy 97"]),
     ("--target-accuracy nan", ["--target-accuracy nan"]),
     ("--device tpu", ["tpu", "gpu"]),
-    ("--mixed-precision --device cpu", ["--mixed-precision --device cpu"]),
+    ("--mixed-precision float16 --device cpu", ["--mixed-precision float16 --device cpu", "bfloat16 does not"]),
+    ("--mixed-precision half", ["half", "bfloat16"]),
+    ("--mixed-precision bfloat16 --dtype float64", ["--mixed-precision bfloat16 --dtype float64"]),
     ("--threads 0", ["--threads 0"]),
     ("--compression zip", ["zip", "fp16"]),
     ("--gradient-groups two", ["two", "each"]),
@@ -242,7 +244,7 @@ IMPOSSIBLE = [
     ("--batch-norm frozen", ["frozen", "frozen_after_validation"]),
     ("--profile --batch-norm frozen_after_validation", ["--profile", "--batch-norm frozen_after_validation"]),
     ("--profile --energy", ["--profile --energy"]),
-    ("--profile --mixed-precision", ["--profile --mixed-precision"]),
+    ("--profile --mixed-precision bfloat16", ["--profile --mixed-precision bfloat16"]),
     ("--progress dots", ["dots", "lines"]),
     ("--site my/cluster", ["--site is not a valid name", "my/cluster"]),
     ("--loss cross_entropy --output-activation softmax", ["--output-activation softmax"]),
@@ -250,6 +252,14 @@ IMPOSSIBLE = [
     ("stray", ["stray"]),
     ("--epochs", ["--epochs"]),
 ]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "precision"), [(False, "none"), (True, "float16"), ("bfloat16", "bfloat16"), ("none", "none")]
+)
+def test_a_flag_of_earlier_runs_is_a_precision(recorded: bool | str, precision: str) -> None:
+    config = config_from_dict({"device": {"mixed_precision": recorded}}, source="run.json")
+    assert config.device.mixed_precision == precision
 
 
 @pytest.mark.parametrize(("line", "parts"), IMPOSSIBLE, ids=[line for line, _ in IMPOSSIBLE])
@@ -285,6 +295,8 @@ def test_every_setting_with_a_limit_is_in_the_table_above() -> None:
         "resume",
         "tensorboard",
         "energy",
+        "tf32",
+        "cudnn_benchmark",
         "powercap_folder",
         "horovod_timeline",
     }

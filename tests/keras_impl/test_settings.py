@@ -30,7 +30,7 @@ from fake_ranks import alone
 hvd.init()
 model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
 rates = np.array([0.1, 0.05, 0.025])
-optimizer = build_optimizer(model, Config(device=DeviceConfig(mixed_precision=True)), learning_rates=rates)
+optimizer = build_optimizer(model, Config(device=DeviceConfig(mixed_precision="float16")), learning_rates=rates)
 wrapped = DistributedOptimizer(optimizer)
 schedule = wrapped.inner_optimizer._learning_rate
 assert isinstance(schedule, LearningRates), schedule

@@ -123,10 +123,12 @@ def test_more_ranks_than_gpus_is_refused_on_every_rank(config: DeviceConfig, loc
 
 @pytest.mark.parametrize("device", ["auto", "gpu"])
 def test_mixed_precision_needs_a_gpu(device: Literal["auto", "gpu"]) -> None:
-    config = DeviceConfig(device=device, mixed_precision=True)
-    with pytest.raises(UserError, match=r"mixed precision needs a GPU. Received: --mixed-precision"):
+    config = DeviceConfig(device=device, mixed_precision="float16")
+    with pytest.raises(UserError, match=r"needs a GPU. Received: --mixed-precision float16. Use bfloat16"):
         choose_gpu([], config=config, local_rank=0, local_size=1)
     assert choose_gpu(GPUS, config=config, local_rank=1, local_size=2) == "GPU:1"
+    everywhere = DeviceConfig(mixed_precision="bfloat16")
+    assert choose_gpu([], config=everywhere, local_rank=0, local_size=1) is None
 
 
 @pytest.mark.parametrize(

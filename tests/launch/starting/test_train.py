@@ -120,7 +120,7 @@ def old_run(tmp_path: Path) -> Path:
             "sees only one value per channel",
         ),
         (["--", *SMALL, "--device", "gpu"], "no GPU was found"),
-        (["--", *SMALL, "--mixed-precision"], "mixed precision needs a GPU"),
+        (["--", *SMALL, "--mixed-precision", "float16"], "mixed precision in float16 needs a GPU"),
         (["--", "--resume", "RUNS/none"], "not a run folder"),
         (["--np", "1", "--", "--resume", "RUNS/old"], "nothing is left to do"),
         (["--np", "2", "--", "--resume", "RUNS/old"], "Start it with -np 1"),
