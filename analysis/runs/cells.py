@@ -14,7 +14,7 @@ from analysis.runs.table import RunRow, runs_in
 
 # Settings with a place of their own in a label.
 _CORE = ("framework", "model", "data set", "np")
-_BY_VALUE = ("device", "site", "origin", "machine", "data", SERIES)  # whose values need no name
+_BY_VALUE = ("device", "site", "origin", "machine", "data", "launcher", SERIES)  # whose values need no name
 _MISSING = "not recorded"
 Settings = dict[str, Hashable]  # by their names in words, such as "learning rate"
 Quantity = str | Callable[[RunRow], float]  # a column of the table of runs, or a function of a row
@@ -107,14 +107,15 @@ def _keys(runs: pd.DataFrame, by_folder: pd.Series) -> list[Hashable]:
     return [str(folder) if alone else int(seed) for seed, folder, alone in pairs]
 
 
-def cells_of(runs: pd.DataFrame, *, without: Sequence[str] = ()) -> list[Cell]:
+def cells_of(runs: pd.DataFrame, *, without: Sequence[str] = (), also: Sequence[str] = ()) -> list[Cell]:
     """Group the table of runs by settings, in the order in which they come.
 
     Args:
         runs: the table, or some of its rows.
         without: columns of settings that may differ within a cell.
+        also: further columns that may not.
     """
-    columns = [name for name in SETTING_COLUMNS if name not in without]
+    columns = [*(name for name in SETTING_COLUMNS if name not in without), *also]
     groups = runs.groupby(columns, sort=False, dropna=False)
     return with_words([Cell(_settings(of_cell, columns), of_cell) for _, of_cell in groups])
 

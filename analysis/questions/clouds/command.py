@@ -26,7 +26,14 @@ from analysis.questions.clouds.startup import (
     startups_of,
     training_words,
 )
-from analysis.questions.clouds.tables import claims_table, cost_table, energy_table, times_table, worth_table
+from analysis.questions.clouds.tables import (
+    claims_table,
+    cost_table,
+    energy_table,
+    times_table,
+    variants_table,
+    worth_table,
+)
 from analysis.runs.energy import covered, mean_of, metered, values_of
 from analysis.runs.published import published_claims
 from analysis.runs.table import Selection, seconds_to
@@ -128,7 +135,7 @@ def find(
         raise UserError(f"no run was made on the base site. Received: {base}. There are runs of {', '.join(names)}")
     base = base or next(name for name in (*BASES, *names) if name in names)
     every = site_comparisons(selection.runs, base=base)
-    compared = [one for one in every if len(one.cells) > 1]
+    compared = [one for one in every if one.has_several]
     shown = compared or every
     cells = [cell for one in shown for cell in one.cells.values()]
     startups = startups_of(cells)
@@ -136,6 +143,7 @@ def find(
     tables = [
         claims_table(published_claims(selection.published), compared),
         times_table(compared, base=base, margin=margin),
+        variants_table(compared, base=base),
         startup_table(startups),
     ]
     of_price = [energy_table(compared, base=base), worth_table(compared, pricing=pricing)]

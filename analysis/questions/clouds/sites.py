@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from analysis.runs.cells import Cell, cells_of, with_words
-from analysis.runs.settings import SERIES
+from analysis.runs.settings import SERIES, UNKNOWN
 from analysis.stats.inference import Effect, ratio
+from common.run_folder.records import RunRecord, World
 
-# Columns that may differ from site to site; every other setting has to be the same.
-_OF_SITE = (SERIES, "site", "machine", "device", "threads", "hosts")
+LAUNCHER = "launcher"  # a column of the runs here: it keeps them apart within a site
+# How a site runs an experiment: columns that may differ from site to site. Every other setting has to be the same.
+VARIANT = ("machine", "device", "hosts", "threads", LAUNCHER, "controller")
+_STARTS = (LAUNCHER, "controller")
+_OF_SITE = (SERIES, "site", *VARIANT)
 
 
 @dataclass(frozen=True)
@@ -20,13 +24,19 @@ class SiteComparison:
 
     Attributes:
         label: framework and settings.
-        cells: name -> its runs; the name is the site's, with device, machine or threads where that is not enough.
+        cells: name -> its runs; the name is the site's, with device, machine, launcher ... where that is not enough.
         bases: names of the cells on the base site, by which others are divided; empty: no runs there.
     """
 
     label: str
     cells: Mapping[str, Cell]
     bases: Sequence[str]
+
+    @property
+    def has_several(self) -> bool:
+        """Whether there are several sites, or machines of one; launch methods of one machine are another question."""
+        places = [(cell.first.site, variant_of(cell)) for cell in self.cells.values()]
+        return len({(site, *(of[column] for column in VARIANT if column not in _STARTS)) for site, of in places}) > 1
 
     def base_of(self, name: str) -> str | None:
         """Return the name of the cell that one is divided by; for the first on the base site that is itself.
@@ -43,6 +53,12 @@ class SiteComparison:
         base = self.base_of(name)
         return None if base is None or base == name else self.cells[base]
 
+    def differs_from_base(self, name: str) -> list[str]:
+        """Return which of `VARIANT` differ from the base of a cell."""
+        base = self.base_cell(name)
+        own, others = (variant_of(cell) for cell in (self.cells[name], base or self.cells[name]))
+        return [column for column in VARIANT if own[column] != others[column]]
+
     def ratio_to_base(self, name: str) -> Effect | None:
         """Return training time / that of its base; None for the base itself."""
         base = self.base_cell(name)
@@ -50,13 +66,14 @@ class SiteComparison:
 
 
 def site_comparisons(runs: pd.DataFrame, *, base: str) -> list[SiteComparison]:
-    """Group runs that differ only in where they were made, in the order in which they come."""
+    """Group runs that differ only in where and how they were started, in the order in which they come."""
+    runs = runs.assign(**{LAUNCHER: runs["record"].map(_launcher)})
     return [_comparison(cell, base=base) for cell in cells_of(runs, without=_OF_SITE)]
 
 
 def _comparison(whole: Cell, *, base: str) -> SiteComparison:
     by_site: dict[str, list[Cell]] = defaultdict(list)
-    for cell in cells_of(whole.runs):
+    for cell in cells_of(whole.runs, also=[LAUNCHER]):
         by_site[cell.first.site].append(cell)
     cells = {}
     for site, of_site in by_site.items():
@@ -64,6 +81,16 @@ def _comparison(whole: Cell, *, base: str) -> SiteComparison:
             name = f"{site}, {cell.words}" if cell.words else site
             cells[name] = replace(whole, runs=cell.runs, words=", ".join(part for part in (whole.words, name) if part))
     return SiteComparison(whole.name, cells, [name for name, cell in cells.items() if cell.first.site == base])
+
+
+def _launcher(record: RunRecord) -> str:
+    return (record.world.launcher if isinstance(record.world, World) else None) or UNKNOWN
+
+
+def variant_of(cell: Cell) -> dict[str, Hashable]:
+    """Return column of `VARIANT` -> its value for the runs of a cell; None: not known."""
+    values = {column: getattr(cell.first, column) for column in VARIANT}
+    return {column: None if pd.isna(value) else value for column, value in values.items()}
 
 
 def times_of(cell: Cell) -> dict[Hashable, float]:

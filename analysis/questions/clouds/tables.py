@@ -6,7 +6,7 @@ from analysis.output import tables
 from analysis.output.tables import Table, effect_cells, in_percent, shown_interval
 from analysis.questions.clouds.machines import OWNED, quotient
 from analysis.questions.clouds.pricing import Pricing, costs
-from analysis.questions.clouds.sites import SiteComparison, times_of
+from analysis.questions.clouds.sites import VARIANT, SiteComparison, times_of, variant_of
 from analysis.runs.energy import covered, mean_of, metered
 from analysis.runs.published import Claim
 from analysis.runs.table import RunRow
@@ -35,6 +35,18 @@ def times_table(compared: Sequence[SiteComparison], *, base: str, margin: float)
             )  # fmt: skip
     formats = {"n": "d", "training, s": ".2f", headings[5]: ".3f", "accuracy, %": ".2f", "n of it": "d"}
     return Table("Times and accuracies by site (medians)", headings, rows, formats | {headings[9]: "+.2f"})
+
+
+def variants_table(compared: Sequence[SiteComparison], *, base: str) -> Table:
+    """Return how each site ran the experiments, and in what that differs from the base."""
+    headings = ["experiment", "site", *VARIANT, f"differs from {base} in"]
+    rows: list[list[tables.Cell]] = [
+        [one.label, name, *variant_of(cell).values(),  # type: ignore[list-item]
+         ", ".join(one.differs_from_base(name)) or ("base" if name == one.base_of(name) else "nothing")]
+        for one in compared
+        for name, cell in one.cells.items()
+    ]  # fmt: skip
+    return Table("How the sites ran them", headings, rows, {"hosts": "d", "threads": "g"})
 
 
 def cost_table(shown: Sequence[SiteComparison], *, pricing: Pricing, target: float | None) -> Table:

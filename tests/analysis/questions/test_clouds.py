@@ -64,6 +64,44 @@ def test_times_and_accuracies_against_the_base(tmp_path: Path) -> None:
     assert found.flags == []
 
 
+def test_sites_that_start_ranks_in_different_ways_are_compared(tmp_path: Path) -> None:
+    """As the shipped sites do: CTE-POWER by srun over MPI on two nodes, AWS by horovodrun over Gloo on one."""
+    two_gpus = ("cuda:0", "cuda:1")
+    times = [100.0, 102.0, 98.0, 101.0, 99.0, 100.5]
+    srun = make_world(*two_gpus, hosts=2, launcher="srun", controller="mpi", threads_per_rank=40)
+    gloo = make_world(*two_gpus, launcher="horovodrun", controller="gloo", threads_per_rank=16)
+    write_site(tmp_path, "cte-power", times, world=srun)
+    write_site(tmp_path, "aws-g3-16xlarge", [7 * time for time in times], world=gloo)
+    found = find(load_runs([tmp_path]))
+    rows = {row["site"]: row for row in table_of(found, "Times and accuracies")}
+    assert rows["aws-g3-16xlarge"]["time / cte-power"] == pytest.approx(7)
+    ways = {row["site"]: row for row in table_of(found, "How the sites ran them")}
+    base, other = ways["cte-power"], ways["aws-g3-16xlarge"]
+    assert [base[name] for name in ("hosts", "threads", "launcher", "controller")] == [2, 40, "srun", "mpi"]
+    assert [other[name] for name in ("hosts", "threads", "launcher", "controller")] == [1, 16, "horovodrun", "gloo"]
+    assert base["differs from cte-power in"] == "base"
+    assert other["differs from cte-power in"] == "hosts, threads, launcher, controller"
+    assert found.answer.startswith("PyTorch, cnn, mnist, np 2: the fastest is cte-power")
+
+
+def test_several_ways_of_one_site_are_never_pooled(tmp_path: Path) -> None:
+    for launcher, controller, seconds in (
+        ("srun", "mpi", 100.0),
+        ("mpirun", "mpi", 110.0),
+        ("horovodrun", "gloo", 130.0),
+    ):
+        world = make_world("cpu", "cpu", launcher=launcher, controller=controller)
+        write_site(tmp_path / launcher, "cte-power", [seconds, seconds + 1], world=world)
+    write_site(tmp_path, "local", [200.0, 202.0], world=make_world("cpu", "cpu", launcher="horovodrun"))
+    rows = {row["site"]: row for row in table_of(find(load_runs([tmp_path])), "Times and accuracies")}
+    assert {name: (row["n"], row["training, s"]) for name, row in rows.items()} == {
+        "cte-power, controller gloo, horovodrun": (2, 130.5),
+        "cte-power, controller mpi, mpirun": (2, 110.5),
+        "cte-power, controller mpi, srun": (2, 100.5),
+        "local": (2, 201.0),
+    }
+
+
 def test_costs_to_the_cent(tmp_path: Path) -> None:
     lines = {"validation_accuracy": 0.9, "validation_seconds": 2.0}
     write_site(tmp_path, "aws-p3-8xlarge", [3585.0], world=FOUR_GPUS, lines=lines)
