@@ -16,14 +16,15 @@ from analysis.runs.settings import SERIES
 from analysis.runs.table import RunRow, runs_in
 from analysis.runs.validity import pair_flags
 from analysis.stats.inference import EQUIVALENCE_CONFIDENCE, Effect, Equivalence, difference, equivalence, ratio
+from common.config import Config
 from common.errors import UserError
-from common.run_folder.records import ModelRecord, World
+from common.run_folder.records import ModelRecord, RunRecord, World
 
 TIMES = ("total_seconds", "training_seconds")  # T = train + validation + test, as in the thesis; training alone
 Kind = Literal["strong", "weak", "other batch", "as many ranks"]
 # Settings that follow from np, or that np is scaled with; `image size` and the like must stay.
 _FOLLOWING = ("np", "global batch", "controller", "threads", "hosts", SERIES)
-FLOAT32_BYTES = 4
+BYTES = {"float16": 2, "float32": 4, "float64": 8}  # of a number
 _SAME_WORK = 0.01  # share by which the images of two runs may differ: a last batch is dropped
 
 
@@ -289,4 +290,16 @@ def work_of(study: Study, kind: Kind) -> Work | None:
         return None
     weak = kind == "weak"
     batch = run.global_batch // run.np if weak else run.global_batch
-    return Work(images=images, batch=batch, weak=weak, gradient_bytes=FLOAT32_BYTES * model.parameters)
+    return Work(images=images, batch=batch, weak=weak, gradient_bytes=gradient_bytes(run.record))
+
+
+def gradient_bytes(record: RunRecord) -> int:
+    """Return the bytes of all gradients of a run as ranks send them; where settings are unknown, as float32.
+
+    Gradients have the type of the weights, also where layers compute in another, unless they are compressed.
+    """
+    dtype = "float32"
+    if isinstance(config := record.config, Config):
+        dtype = "float16" if config.device.compression == "fp16" else config.model.dtype
+    assert isinstance(record.model, ModelRecord)
+    return BYTES[dtype] * record.model.parameters

@@ -34,7 +34,7 @@ class Work:
         images: trained in a run, by all ranks together.
         batch: images of an update, of all ranks together; of each rank if `weak`.
         weak: whether the batch per rank stays the same over ranks.
-        gradient_bytes: exchanged in an update: 4 x parameters.
+        gradient_bytes: of all gradients, as ranks send them.
     """
 
     images: float

@@ -12,7 +12,7 @@ from builders import make_epoch
 
 from analysis.__main__ import main
 from analysis.questions.scaling.command import find
-from analysis.questions.scaling.curves import studies_of
+from analysis.questions.scaling.curves import studies_of, work_of
 from analysis.questions.scaling.models import (
     AMDAHL,
     EXCHANGE,
@@ -25,6 +25,7 @@ from analysis.questions.scaling.models import (
     projection,
 )
 from analysis.runs.cells import cells_of
+from common.config import config_from_dict
 from common.errors import UserError
 from common.run_folder.records import RunWriter
 
@@ -231,10 +232,10 @@ def work(*, weak: bool = False) -> Work:
     return Work(images=2.0 * IMAGES, batch=64, weak=weak, gradient_bytes=4.0 * PARAMETERS)
 
 
-def true_seconds(ranks: int, *, weak: bool = False) -> float:
+def true_seconds(ranks: int, *, weak: bool = False, sent: float = 4.0 * PARAMETERS) -> float:
     """Return the time by the formula, written out a second time."""
     updates = 2 * IMAGES / (64 * ranks if weak else 64)
-    exchange = 2 * (ranks - 1) * TRUE["latency"] + 2 * (ranks - 1) / ranks * 4 * PARAMETERS / TRUE["bandwidth"]
+    exchange = 2 * (ranks - 1) * TRUE["latency"] + 2 * (ranks - 1) / ranks * sent / TRUE["bandwidth"]
     return 2 * IMAGES * TRUE["compute"] / ranks + updates * exchange
 
 
@@ -249,6 +250,29 @@ def test_compute_latency_and_bandwidth_are_found_again(weak: bool) -> None:
     )  # fmt: skip
     assert found.seconds([16])[0] == pytest.approx(true_seconds(16, weak=weak))
     assert "2 ms per image, latency 500 µs, 1 GB/s" in found.words()
+
+
+@pytest.mark.parametrize(
+    ("settings", "bytes_of_a_number"),
+    [
+        ({}, 4),
+        ({"device": {"compression": "fp16"}}, 2),
+        ({"model": {"dtype": "float64"}}, 8),
+        ({"model": {"dtype": "float64"}, "device": {"compression": "fp16"}}, 2),
+        ({"device": {"mixed_precision": "bfloat16"}}, 4),  # weights and their gradients are float32
+    ],
+)
+def test_the_bandwidth_found_is_that_of_what_is_sent(settings: dict[str, Any], bytes_of_a_number: int) -> None:
+    ranks, sent = [1, 2, 4, 8], bytes_of_a_number * PARAMETERS
+    config = config_from_dict({"model": {"model": "mlp"}, **settings})
+    runs = select(
+        made_runs("one", seconds=[2.0], config=config), made_runs("two", seconds=[1.0], ranks=2, config=config)
+    )
+    (study,), _ = studies_of(cells_of(runs.runs), margin=0.005)
+    of_runs = work_of(study, "strong")
+    assert of_runs is not None and of_runs.gradient_bytes == sent
+    found = fit(EXCHANGE, ranks, [true_seconds(p, sent=sent) for p in ranks], of_runs)
+    assert found is not None and 1 / found.values[2] == pytest.approx(TRUE["bandwidth"])
 
 
 def test_a_serial_share_is_found_again_through_noise_and_none_is_negative() -> None:
