@@ -74,10 +74,15 @@ def expanded(path: str | Path) -> Path:
         raise UserError(f"the user does not exist. Received: {path}. Name the folder without '~'") from None
 
 
+LONGEST_VALUE = 100  # characters of a value in a message
+
+
 def first_problem(error: Any) -> str:
     """Return the first problem of a pydantic ValidationError: field, reason, value received."""
     first = error.errors(include_url=False)[0]
     if isinstance(first.get("ctx", {}).get("error"), UserError):
         return str(first["ctx"]["error"])
     where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg'].removeprefix('Value error, ')}. Received: {first['input']!r}"
+    received = repr(first["input"])
+    shown = received if len(received) <= LONGEST_VALUE else f"{received[:LONGEST_VALUE]}..."
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}. Received: {shown}"

@@ -21,6 +21,7 @@ from analysis.runs.published import checked_sources, published_notes, published_
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
 from common.errors import UserError
+from common.utils.printable import printable
 
 
 @dataclass(frozen=True)
@@ -135,13 +136,14 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
         several = len(finding.tables) > 1  # a single table is a plain file of its format
         for table in finding.tables:
             title = _TITLES[options.format].format(table.title) if several else ""
-            print(title + render(table, options.format) + ("\n" if several or options.format == "text" else ""))
+            shown = title + render(table, options.format) + ("\n" if several or options.format == "text" else "")
+            print(printable(shown, keep="\n"))
     lines = [finding.answer, *(f"note: {note}" for note in finding.notes)]
     lines += [f"flag: {flag}" for flag in finding.flags] + [f"plot: {file}" for file in files]
     if options.format == "text":
-        print("\n".join(lines))
+        print("\n".join(map(printable, lines)))
     elif not (options.strict and finding.flags):  # a refusal is a single line
-        print("\n".join(lines), file=sys.stderr)
+        print("\n".join(map(printable, lines)), file=sys.stderr)
     refuse_flags(finding.flags, options)
 
 

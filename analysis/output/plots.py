@@ -12,11 +12,13 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from analysis.runs.labels import FRAMEWORK_LABELS
 from analysis.stats.inference import median_interval
 from common.errors import from_os_error
+from common.utils.printable import printable
 
 # Colors for readers with color blindness (Okabe and Ito 2008); dashes and markers for print.
 STYLES: dict[str, dict[str, Any]] = {
@@ -42,6 +44,7 @@ matplotlib.rcParams.update(
         "grid.linewidth": 0.6,
         "legend.frameon": False,
         "savefig.dpi": 130,
+        "text.parse_math": False,  # a name with dollar signs is no formula
         "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": "horovod-twins",  # equal figures give equal files
     }
@@ -57,6 +60,8 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     files = [folder / f"{name}.png", folder / f"{name}.svg"]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for text in figure.findobj(Text):
+            text.set_text(printable(text.get_text(), keep="\n"))  # a control character is not valid in SVG
         for file in files:
             figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
     except OSError as error:

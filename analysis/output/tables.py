@@ -42,7 +42,7 @@ def render(table: Table, form: Format) -> str:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(table.headings)
-        writer.writerows(table.rows)
+        writer.writerows([[_for_csv(cell) for cell in row] for row in table.rows])
         return text.getvalue().rstrip("\n")
     shown = [
         [shown_cell(cell, table.formats.get(name, "")) for name, cell in zip(table.headings, row, strict=True)]
@@ -63,6 +63,11 @@ def shown_cell(cell: Cell, form: str) -> str:
     if cell is None:
         return ""
     return format(cell, form) if isinstance(cell, int | float) and form else str(cell)
+
+
+def _for_csv(cell: Cell) -> Cell:
+    """Return a cell that spreadsheets do not run: text that begins like a formula gets an apostrophe."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def _for_json(cell: Cell) -> Cell:

@@ -49,4 +49,4 @@ def _is_set_aside(folder: Path) -> bool:
 
 def _natural(name: str) -> list[int | str]:
     """Return a key that sorts r2 before r10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", name)]
+    return [int(part) if number % 2 else part for number, part in enumerate(re.split(r"([0-9]+)", name))]

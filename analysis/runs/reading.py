@@ -8,6 +8,7 @@ from analysis.runs.folders import run_folders
 from analysis.runs.table import LoadedRun, Selection, figures_of, select
 from common.errors import UserError
 from common.run_folder.records import RUN_FILE, read_epochs, read_record, state_of
+from common.utils.printable import printable
 
 _MANY = 1000
 
@@ -35,7 +36,7 @@ def load_runs(
             try:
                 loaded.append(_load_run(folder))
             except UserError as error:
-                left_out.append(f"left out: {error}")
+                left_out.append(printable(f"left out: {error}"))
     finally:
         gc.enable()
     if len(loaded) >= _MANY:
@@ -53,7 +54,11 @@ def _load_run(folder: Path) -> LoadedRun:
     """Read and validate a run folder.
 
     Raises:
-        UserError: no run folder, or one that does not follow the schema.
+        UserError: no run folder, one that does not follow the schema, or one whose name is not text.
     """
+    if printable(folder.name) != folder.name:
+        raise UserError(
+            f"the name of a run folder has control characters or is not UTF-8. Received: {folder}. Rename it"
+        )
     record = read_record(folder)
     return LoadedRun(folder, record, state_of(record), figures_of(read_epochs(folder)))

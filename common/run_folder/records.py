@@ -15,6 +15,7 @@ schema` prints the JSON Schema. Unknown fields are errors; a setting that is mis
 
 import errno
 import json
+import math
 import os
 import socket
 import threading
@@ -25,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from common.config import Config
 from common.errors import UserError, first_problem, user_errors
@@ -53,7 +54,17 @@ def _check_timestamp(text: str) -> str:
     return text
 
 
+def _check_seconds(value: float) -> float:
+    if value < 0 or math.isinf(value):
+        raise ValueError("a time is finite and not negative")
+    return value
+
+
 Timestamp = Annotated[str, AfterValidator(_check_timestamp)]  # UTC, ISO 8601
+
+Count = Annotated[int, Field(ge=0, le=2**53)]  # what a float64 still counts
+Positive = Annotated[int, Field(ge=1, le=2**53)]
+Seconds = Annotated[float, AfterValidator(_check_seconds)]  # NaN: lost
 
 
 @dataclass(frozen=True)
@@ -69,8 +80,8 @@ class World:
     """The ranks of the run: number, hosts, controller, devices."""
 
     __pydantic_config__ = _STRICT
-    size: int
-    local_size: int
+    size: Positive
+    local_size: Positive
     hosts: list[str]
     controller: str  # mpi, gloo or none; ddp (PyTorch's DistributedDataParallel) in imported runs
     threads_per_rank: int | NotRecorded
@@ -91,12 +102,12 @@ class DataRecord:
 
     __pydantic_config__ = _STRICT
     name: str
-    training_samples: int
-    validation_samples: int
-    test_samples: int
-    dropped_samples_per_epoch: int
-    global_batch_size: int
-    steps_per_epoch: int
+    training_samples: Count
+    validation_samples: Count
+    test_samples: Count
+    dropped_samples_per_epoch: Count
+    global_batch_size: Count
+    steps_per_epoch: Count
     image_shape: tuple[int, int, int]  # height, width, channels
     class_names: list[str]
     mean: list[float]
@@ -110,8 +121,8 @@ class ModelRecord:
     __pydantic_config__ = _STRICT
     name: str
     outputs: int
-    parameters: int
-    multiply_adds_per_image: int
+    parameters: Count
+    multiply_adds_per_image: Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,21 +157,21 @@ class Totals:
     """Sums over the whole run, including the parts before a resume; start-up is not training time."""
 
     __pydantic_config__ = _STRICT
-    epochs: int
-    steps: int | NotRecorded
-    startup_seconds: float | NotRecorded  # of the last start, up to the first update
-    training_seconds: float | NotRecorded
-    validation_seconds: float | NotRecorded
-    test_seconds: float | NotRecorded
+    epochs: Count
+    steps: Count | NotRecorded
+    startup_seconds: Seconds | NotRecorded  # of the last start, up to the first update
+    training_seconds: Seconds | NotRecorded
+    validation_seconds: Seconds | NotRecorded
+    test_seconds: Seconds | NotRecorded
     images_per_second: float | NotRecorded | None  # training images of all epochs / training_seconds
     test_loss: float | NotRecorded | None
     test_accuracy: float | NotRecorded | None
     # If --target-accuracy was reached: epochs, and seconds of training and validation, up to that point.
     epochs_to_target: int | NotRecorded | None = None
-    seconds_to_target: float | NotRecorded | None = None
-    data_wait_seconds: float | NotRecorded | None = None  # part of training_seconds; the slowest rank's of each epoch
+    seconds_to_target: Seconds | NotRecorded | None = None
+    data_wait_seconds: Seconds | NotRecorded | None = None  # part of training_seconds; the slowest rank's of each epoch
     # The first epoch may be slower; the steady state is that of the epochs after it.
-    first_epoch_seconds: float | NotRecorded | None = None  # of training
+    first_epoch_seconds: Seconds | NotRecorded | None = None  # of training
     steady_images_per_second: float | NotRecorded | None = None  # None with one epoch
     # Of the last start, before `startup_seconds`: see `common.run_folder.start_times`.
     queue_seconds: float | NotRecorded | None = None  # None: no queue
@@ -206,20 +217,20 @@ class EpochRecord:
     """One line of `epochs.jsonl`. Epochs count from 1."""
 
     __pydantic_config__ = _STRICT
-    epoch: int
-    steps: int
+    epoch: Count
+    steps: Count
     learning_rate: float | NotRecorded  # of the last step
     training_loss: float | NotRecorded | None
     training_accuracy: float | NotRecorded | None
     validation_loss: float | NotRecorded | None
     validation_accuracy: float | NotRecorded | None
-    training_seconds: float | NotRecorded  # including the wait for data
+    training_seconds: Seconds | NotRecorded  # including the wait for data
     data_wait_seconds: (
-        float | NotRecorded
+        Seconds | NotRecorded
     )  # part of training_seconds; in PyTorch on a CPU it includes making the batches
-    validation_seconds: float | NotRecorded
+    validation_seconds: Seconds | NotRecorded
     # After the epoch: waiting for ranks, comparing weights, writing; and the pauses for checkpoints inside it.
-    checkpoint_seconds: float | NotRecorded
+    checkpoint_seconds: Seconds | NotRecorded
     images_per_second: float | NotRecorded | None  # images of all ranks / training_seconds
     weights_hash: str | NotRecorded
 
@@ -425,7 +436,7 @@ def _invalid(folder: Path, text: str, error: ValidationError) -> UserError:
     """Return the error for an invalid record: another version of the schema comes first."""
     try:
         version = json.loads(text).get("schema_version")
-    except (json.JSONDecodeError, AttributeError) as broken:
+    except (ValueError, AttributeError, RecursionError) as broken:
         return UserError(f"{folder} is not a valid run folder. Received: {broken} in {RUN_FILE}. Restore the file")
     if version != SCHEMA_VERSION:
         return UserError(

@@ -8,6 +8,7 @@ from importlib import metadata
 from typing import NoReturn
 
 from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError, as_user_error
+from common.utils.printable import printable
 
 
 class Parser(argparse.ArgumentParser):
@@ -47,7 +48,7 @@ def run_command(command: Callable[[], int | None], *, program: str) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (UserError, OSError, MemoryError) as caught:
-        print(f"{program}: error: {as_user_error(caught)}", file=sys.stderr)
+        print(f"{program}: error: {printable(str(as_user_error(caught)))}", file=sys.stderr)
         return EXIT_CODE_USER_ERROR
     except KeyboardInterrupt:
         return EXIT_CODE_INTERRUPTED
