@@ -147,9 +147,9 @@ def _derived(totals: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, pd.Series]
     """Return further columns of the table of runs, float64, in seconds unless something else is said.
 
     total_seconds: training + validation + test; a part that the source counts within another is 0 here.
-    paid_seconds: these and start-up, for which a node is paid.
+    paid_seconds: these, start-up and writing checkpoints, for which a node is paid.
     epoch_seconds, validation_epoch_seconds: of training and of validation per epoch, mean over all epochs.
-    paid_epoch_seconds: of both.
+    paid_epoch_seconds: of both and of checkpoints.
     steady_epoch_seconds: of training per epoch, mean over all but the first; NaN with one epoch.
     accuracy: as a fraction, on the test samples; where those were not used, on the validation samples after the last
         epoch.
@@ -162,13 +162,14 @@ def _derived(totals: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, pd.Series]
     later = (trained - 1).where(trained > 1)
     total = training + (validation.fillna(0.0) + totals["test_seconds"].fillna(0.0))
     by_run = epochs.groupby("run")
+    checkpoints = by_run["checkpoint_seconds"].sum().reindex(totals.index, fill_value=0.0)  # NaN: not recorded
     last = epochs.drop_duplicates("run", keep="last").set_index("run").reindex(totals.index)
     return {
         "total_seconds": total,
-        "paid_seconds": total + totals["startup_seconds"].fillna(0.0),
+        "paid_seconds": total + totals["startup_seconds"].fillna(0.0) + checkpoints,
         "epoch_seconds": training / trained,
         "validation_epoch_seconds": validation / trained,
-        "paid_epoch_seconds": (training + validation.fillna(0.0)) / trained,
+        "paid_epoch_seconds": (training + validation.fillna(0.0) + checkpoints) / trained,
         "steady_epoch_seconds": (training - totals["first_epoch_seconds"]) / later,
         "accuracy": totals["test_accuracy"].fillna(last["validation_accuracy"]),
         "last_validation_accuracy": by_run["validation_accuracy"].last().reindex(totals.index),

@@ -26,7 +26,8 @@ FOUR_GPUS = make_world(*(f"cuda:{number}" for number in range(4)))
 
 
 def write_site(folder: Path, site: str, times: Sequence[float], **changes: Any) -> None:
-    """Write timed runs of seeds 1, 2 ... on a site."""
+    """Write timed runs of seeds 1, 2 ... on a site; by default they spend no time on checkpoints."""
+    changes["lines"] = {"checkpoint_seconds": 0.0} | changes.get("lines", {})
     for seed, seconds in enumerate(times, start=1):
         write_finished_run(folder / f"{site}-{seed}", site=site, seconds=seconds, seed=seed, **changes)
 
@@ -103,15 +104,15 @@ def test_several_ways_of_one_site_are_never_pooled(tmp_path: Path) -> None:
 
 
 def test_costs_to_the_cent(tmp_path: Path) -> None:
-    lines = {"validation_accuracy": 0.9, "validation_seconds": 2.0}
-    write_site(tmp_path, "aws-p3-8xlarge", [3585.0], world=FOUR_GPUS, lines=lines)
-    write_site(tmp_path, "cte-power", [3585.0], world=FOUR_GPUS, lines=lines)
+    lines = {"validation_accuracy": 0.9, "validation_seconds": 2.0, "checkpoint_seconds": 5.0}
+    write_site(tmp_path, "aws-p3-8xlarge", [3570.0], world=FOUR_GPUS, lines=lines)
+    write_site(tmp_path, "cte-power", [3570.0], world=FOUR_GPUS, lines=lines)
     found = find(load_runs([tmp_path]), target=0.9)
     rented, owned = table_of(found, "Costs")
-    # 10 s of start-up, 3585 of training, 4 of validation, 1 of test: per hour at $12.24.
+    # 10 s of start-up, 3570 of training, 4 of validation, 15 of checkpoints, 1 of test: per hour at $12.24.
     assert (rented["nodes"], rented["s paid"], rented["$ per run"]) == (1, 3600, pytest.approx(12.24))
-    assert rented["$ per epoch"] == pytest.approx((3585 + 4) / 3 / 3600 * 12.24)
-    assert rented["$ to 90 %"] == pytest.approx((3585 / 3 + 2) / 3600 * 12.24)  # reached in the first epoch
+    assert rented["$ per epoch"] == pytest.approx((3570 + 4 + 15) / 3 / 3600 * 12.24)
+    assert rented["$ to 90 %"] == pytest.approx((3570 / 3 + 2) / 3600 * 12.24)  # reached in the first epoch
     assert (rented["reached by"], owned["reached by"]) == ("1 of 1", "1 of 1")
     assert (owned["$ per hour"], owned["$ per run"], owned["$ per epoch"]) == (None, "owned: no price per hour", None)
     assert "only aws-p3-8xlarge has a price: a run costs $12.2400 (n = 1)" in found.answer

@@ -222,7 +222,7 @@ def test_a_custom_table_prices_such_a_site(many_sites: Path, capsys: pytest.Capt
     shown = json.loads(capsys.readouterr().out)
     (costs,) = [one["rows"] for one in shown["tables"] if one["title"] == "Costs (medians)"]
     of_site = [row["$ per run"] for row in costs if row["site"] == "my-cluster" and "np 1" in row["experiment"]]
-    assert of_site == [pytest.approx((10 + 101 + 4 + 1) / 100)] * 2
+    assert of_site == [pytest.approx((10 + 101 + 4 + 3 * 0.25 + 1) / 100)] * 2
     assert not any(note.startswith("my-cluster is not") for note in shown["notes"])
     assert any(note.startswith("Ünï cörn xx") for note in shown["notes"])
 
