@@ -186,9 +186,9 @@ def _notes(every: Sequence[SiteComparison], compared: Sequence[SiteComparison]) 
         )
     return [
         *notes,
-        "cost = nodes x seconds x price of a node; of a run: start-up, training, validation, checkpoints and test; of an "
-        "epoch: training, validation and checkpoints; to the target: training and validation. Not included, and on the "
-        "bill of a job: queue, launch, the set-up of rented machines, the minutes until they stop, storage",
+        "cost = nodes x seconds x price of a node; of a run: start-up, training, validation, checkpoints and test; of "
+        "an epoch: training, validation and checkpoints; to the target: training and validation. Not included, and on "
+        "the bill of a job: queue, launch, the set-up of rented machines, the minutes until they stop, storage",
         "time is that of training, of the slowest rank; ratios with 95 % intervals by Wilcoxon's signed-rank test of "
         "pairs of a seed (6 or more), else by Mann and Whitney's",
     ]
