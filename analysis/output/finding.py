@@ -20,6 +20,7 @@ from analysis.output.tables import FORMATS, Table, render
 from analysis.runs.published import checked_sources, published_notes, published_runs
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
+from analysis.runs.validity import said_once
 from common.errors import UserError
 from common.utils.printable import printable
 
@@ -63,6 +64,9 @@ class Finding:
     plots: Sequence[Plot] = ()
     flags: Sequence[str] = ()
     notes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "flags", said_once(self.flags))
 
 
 def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the plots there, as PNG and SVG") -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import pandas as pd
 
@@ -151,6 +151,15 @@ def flags_of(runs: pd.DataFrame, cells: Sequence[Cell]) -> list[str]:
 def cell_runs(cells: Sequence[Cell]) -> pd.DataFrame:
     """Return the runs of these cells as rows of the table of runs."""
     return pd.concat([cell.runs for cell in cells]) if cells else pd.DataFrame()
+
+
+def said_once(flags: Iterable[str]) -> list[str]:
+    """Return the flags, "whose: what", with each `what` once and the first few of those that it is about."""
+    about: dict[str, dict[str, None]] = defaultdict(dict)
+    for flag in flags:
+        whose, colon, what = flag.partition(": ")
+        about[what if colon else flag][whose if colon else ""] = None
+    return [f"{listed(list(names), apart='; ')}: {what}".removeprefix(": ") for what, names in about.items()]
 
 
 def listed(items: Sequence[Hashable], *, apart: str = ", ") -> str:

@@ -62,7 +62,7 @@ SlurmdLogFile={folder}/%n/slurmd.log
 # Slurm's PMIx keeps files of a step here, under the same name on each node.
 TmpFS={folder}/%n/tmp
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin=task/{tasks}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
@@ -136,13 +136,17 @@ class Slurm:
 
 
 @contextmanager
-def real_slurm() -> Iterator[Slurm]:
-    """Start Slurm, wait until its nodes are idle, and end it with all its jobs."""
+def real_slurm(*, binds: bool = False) -> Iterator[Slurm]:
+    """Start Slurm, wait until its nodes are idle, and end it with all its jobs.
+
+    Args:
+        binds: tasks are bound to cores, of which a node has as many as this machine; else to none of more than those.
+    """
     # munged, which is not root, must get there: the folders of pytest are closed to all but their owner.
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))
     try:
         folder.chmod(0o755)
-        _fill(folder)
+        _fill(folder, binds=binds)
         with _running(Slurm(folder, _environment(folder))) as slurm:
             yield slurm
     finally:
@@ -156,7 +160,7 @@ def _environment(folder: Path) -> dict[str, str]:
     return {**variables, **as_root, "SLURM_CONF": str(folder / "slurm.conf"), "TMPDIR": str(folder / "tmp")}
 
 
-def _fill(folder: Path) -> None:
+def _fill(folder: Path, *, binds: bool) -> None:
     parts = ["munge", "state", "pmix", "tmp", *(f"{node}/{part}" for node in NODES for part in ("spool", "tmp"))]
     for part in parts:
         (folder / part).mkdir(parents=True)
@@ -168,11 +172,14 @@ def _fill(folder: Path) -> None:
     host = socket.gethostname()
     (folder / "hosts").write_text(f"127.0.0.1 {' '.join(['localhost', host, *NODES])}\n")
     port, *ports = _free_ports(1 + len(NODES))
+    cpus = len(os.sched_getaffinity(0)) if binds else CPUS
     nodes = "\n".join(
-        f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={own} CPUs={CPUS} RealMemory=1000"
+        f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={own} CPUs={cpus} RealMemory=1000"
         for node, own in zip(NODES, ports, strict=True)
     )
-    (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, host=host, port=port, nodes=nodes))
+    tasks = "affinity" if binds else "none"
+    configuration = CONFIGURATION.format(folder=folder, host=host, port=port, nodes=nodes, tasks=tasks)
+    (folder / "slurm.conf").write_text(configuration)
 
 
 def _free_ports(count: int) -> list[int]:

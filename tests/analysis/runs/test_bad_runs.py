@@ -13,8 +13,10 @@ import pytest
 from builders import write_finished_run
 
 from analysis.__main__ import main
+from analysis.output.finding import Finding
 from analysis.output.tables import Table, render
 from analysis.runs.reading import load_runs
+from analysis.runs.validity import said_once
 from common.errors import UserError
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
 from common.utils.printable import printable
@@ -110,3 +112,10 @@ def test_printable() -> None:
     assert printable("plain é – 日本") == "plain é – 日本"
     assert printable("a\x1b[31m\r\n\x9b\u202e\udce9") == r"a\x1b[31m\r\n\x9b\u202e\udce9"
     assert printable("a\nb\t", keep="\n") == "a\nb\\t"
+
+
+def test_a_flag_is_said_once_with_a_count_and_examples() -> None:
+    flags = [f"cell {number}: the seed differs" for number in range(20)]
+    found = said_once([*flags, "cell 3: another: thing", "plain", "plain", "cell 1: the seed differs"])
+    assert found == ["cell 0; cell 1; cell 2 and 17 more: the seed differs", "cell 3: another: thing", "plain"]
+    assert Finding(name="a", question="b", answer="c", flags=flags).flags == found[:1]

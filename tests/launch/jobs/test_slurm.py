@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -130,7 +131,13 @@ class Desk:
 @pytest.fixture(scope="module")
 def desk(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """Where the tests of this file submit; what is submitted there has the environment of a user of the cluster."""
-    folder = tmp_path_factory.mktemp("desk of $(whoami)")
+    with desk_of(slurm, tmp_path_factory.mktemp("desk of $(whoami)")) as desk:
+        yield desk
+
+
+@contextmanager
+def desk_of(slurm: Slurm, folder: Path) -> Iterator[Desk]:
+    """Return where to submit to a cluster."""
     (folder / "sitecustomize.py").write_text(HOLD)
     variables = environment() | slurm.environment | {"HOROVOD_TWINS_CACHE": str(folder / "cache")}
     variables["PYTHONPATH"] = os.pathsep.join([str(folder), environment()["PYTHONPATH"]])
@@ -277,6 +284,25 @@ def test_a_refusal_by_slurm_is_one_line_and_leaves_no_job(desk: Desk, capsys: py
 def test_the_cluster_of_the_tests_has_two_hosts(slurm: Slurm) -> None:
     assert processes_of(slurm.folder)
     assert sorted(slurm.command("srun", "--nodes=2", "--ntasks=2", "hostname").split()) == sorted(NODES)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
+def test_ranks_that_are_bound_to_cores_of_their_own_keep_them_all(tmp_path: Path) -> None:
+    """On a cluster that binds tasks: two ranks of a node have a core each, which is not divided a second time."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with real_slurm(binds=True) as slurm, desk_of(slurm, tmp_path) as desk:
+        masks = "import os; print(*os.sched_getaffinity(0))"
+        bound = ["srun", "--nodes=1", "--ntasks=2", "--cpu-bind=cores", sys.executable, "-c", masks]
+        first, second = (set(line.split()) for line in slurm.command(*bound).splitlines())
+        assert first and second and first.isdisjoint(second)
+        free = [word for word in SMALL if word not in ("--threads", "1")]
+        job = desk.submit("bound", "--ranks-per-node", "2", "--", TRAINERS["torch"], *free)
+        slurm.wait_for(job, "COMPLETED")
+        world = desk.run("bound").record.world
+    assert isinstance(world, World)
+    assert (world.size, world.local_size, world.threads_per_rank, world.cores) == (2, 2, 1, 2)
+    assert not world.oversubscribed
 
 
 @pytest.mark.parametrize("how", ["ended", "killed"])
