@@ -23,14 +23,19 @@ class Parser(argparse.ArgumentParser):
         self.exit(EXIT_CODE_USER_ERROR, f"{self.prog}: error: {message}. See `{self.prog} --help`\n")
 
 
-def whole_number(text: str, *, least: int = 1) -> int:
-    """Read an argument that is a whole number, `least` or more: a `type` of argparse's.
+MOST = 10**6  # of anything that a command is asked to start, repeat or wait for
+
+
+def whole_number(text: str, *, least: int = 1, most: int = MOST) -> int:
+    """Read an argument that is a whole number from `least` to `most`: a `type` of argparse's.
 
     Raises:
         argparse.ArgumentTypeError: it is not.
     """
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"must be a whole number, {least} or more. Received: {text}")
+    if int(text) > most:
+        raise argparse.ArgumentTypeError(f"must be a whole number, {most:,} or less. Received: {text}")
     return int(text)
 
 

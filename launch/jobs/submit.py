@@ -179,7 +179,8 @@ def _what(
     first, arguments = words[0], words[1:]
     for word in words:
         _check_line(word)
-    given = [flag for flag in _OF_THE_JOB if any(word == flag or word.startswith(f"{flag}=") for word in arguments)]
+    names = {word.partition("=")[0].replace("_", "-") for word in arguments}  # trainers read --runs_folder, too
+    given = [flag for flag in _OF_THE_JOB if flag in names]
     if given:
         raise UserError(f"the job sets this itself. Received: {given[0]} after --. Leave it out there")
     if first == EXPERIMENT:

@@ -233,7 +233,9 @@ def launcher_at(
     Raises:
         UserError: unknown site, or no such hosts.
     """
-    place = read_launch_site(site or ("hosts" if hosts else "local"), machines=machines)
+    if hosts is not None and not hosts.strip():
+        raise UserError("no host is named. Received: --hosts ''. Write them as node1:4,node2:4, or leave it out")
+    place = read_launch_site(site if site is not None else "hosts" if hosts else "local", machines=machines)
     named = hosts if hosts is not None else ",".join(place.hosts.names)
     if not named:
         if place.scheduler == "hosts":

@@ -32,7 +32,7 @@ SHOWN_FILES = 5
 
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     """Add the `images` command; each of its actions sets `run`, a function of the parsed options."""
-    seed = partial(whole_number, least=0)
+    seed = partial(whole_number, least=0, most=2**63 - 1)
     parser = commands.add_parser("images", help="prepare folders of images for training, draw images")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
