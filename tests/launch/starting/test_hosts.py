@@ -224,7 +224,7 @@ def test_invalid_hosts_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("hosts", ["", " "])
 def test_no_host_is_not_this_machine(hosts: str) -> None:
-    with pytest.raises(UserError, match="no host is named. Received: --hosts ''"):
+    with pytest.raises(UserError, match=r"no host is named\. Received: --hosts ''"):
         launcher_at(None, hosts=hosts)
     with pytest.raises(UserError, match="unknown site"):
         launcher_at("", hosts=None)
