@@ -121,6 +121,10 @@ CPU_EXCHANGE = {
     "HOROVOD_CYCLE_TIME": "0.2",  # milliseconds
     "HOROVOD_FUSION_THRESHOLD": str(4 * 2**20),  # bytes
 }
+# Started by srun on several nodes, Open MPI 4.1 now and then died in MPI_Init: a rank that was ready sent its first
+# message to one that still waited for the addresses of all and could not receive yet. With these it does not wait there
+# but asks for each address when it is needed.
+SRUN = {"OMPI_MCA_pmix_base_async_modex": "1", "OMPI_MCA_pmix_base_collect_data": "0"}
 
 
 # With this variable, set before CUDA starts, CUDA numbers GPUs like nvidia-smi and NVML.
@@ -139,6 +143,7 @@ def controller_variables(variables: Mapping[str, str], *, nccl: bool) -> dict[st
         return {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
     # Gloo sleeps while it waits: short cycles slow it down, and the size of buffers does not matter.
     chosen = YIELDING if nccl or variables.get("HOROVOD_CONTROLLER") == "gloo" else YIELDING | CPU_EXCHANGE
+    chosen = chosen | SRUN if launcher_of(variables) == "srun" else chosen
     return {name: value for name, value in chosen.items() if name not in variables}
 
 

@@ -120,6 +120,11 @@ def test_controller_variables() -> None:
         "HOROVOD_CYCLE_TIME": "0.2",
         "HOROVOD_FUSION_THRESHOLD": "4194304",
     }
+    by_srun = {"SLURM_STEP_ID": "0", "PMIX_RANK": "0"}
+    assert controller_variables(by_srun, nccl=False) == controller_variables(launched, nccl=False) | {
+        "OMPI_MCA_pmix_base_async_modex": "1",
+        "OMPI_MCA_pmix_base_collect_data": "0",
+    }
     # Values set by the user are kept.
     mine = {"OMPI_MCA_mpi_yield_when_idle": "0", "HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "0"}
     assert controller_variables({**launched, **mine}, nccl=False) == {}
