@@ -300,6 +300,11 @@ def test_make_train_calls_this() -> None:
             ["submit", "--gpus-per-node", "-1"],
             "python -m launch submit: error: argument --gpus-per-node: must be a whole number, 0 or more",
         ),
+        (
+            "launch",
+            ["submit", "--nodes", "9" * 20],
+            "python -m launch submit: error: argument --nodes: must be a whole number, 1,000,000 or less",
+        ),
         ("launch", ["none"], "python -m launch: error: argument COMMAND: invalid choice: 'none'"),
         (
             "common",
