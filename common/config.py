@@ -58,11 +58,14 @@ LimitedCount = Annotated[int, Range(least=1, most=10**6)]
 Positive = Annotated[float, Range(above=0)]
 NotNegative = Annotated[float, Range(least=0)]
 LimitedRate = Annotated[float, Range(least=0, most=10**6)]
-# Earlier run folders have a flag here, which meant float16.
-Precision = Annotated[
-    Literal["none", "float16", "bfloat16"],
-    BeforeValidator(lambda value: {False: "none", True: "float16"}.get(value, value)),
-]
+
+
+def _precision(value: Any) -> Any:
+    """Return a flag of earlier run folders, which meant float16, as a precision."""
+    return ("float16" if value else "none") if isinstance(value, bool) else value
+
+
+Precision = Annotated[Literal["none", "float16", "bfloat16"], BeforeValidator(_precision)]
 Fraction = Annotated[float, Range(least=0, below=1)]
 
 

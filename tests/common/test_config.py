@@ -262,6 +262,12 @@ def test_a_flag_of_earlier_runs_is_a_precision(recorded: bool | str, precision: 
     assert config.device.mixed_precision == precision
 
 
+@pytest.mark.parametrize("recorded", [1, [True], {"a": 1}, "half"])
+def test_another_precision_is_one_line(recorded: Any) -> None:
+    with pytest.raises(UserError, match="mixed_precision"):
+        config_from_dict({"device": {"mixed_precision": recorded}}, source="run.json")
+
+
 @pytest.mark.parametrize(("line", "parts"), IMPOSSIBLE, ids=[line for line, _ in IMPOSSIBLE])
 def test_an_invalid_value_is_reported_in_one_line(
     line: str, parts: list[str], capfd: pytest.CaptureFixture[str]
