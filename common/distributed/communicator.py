@@ -143,7 +143,8 @@ def controller_variables(variables: Mapping[str, str], *, nccl: bool) -> dict[st
         return {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
     # Gloo sleeps while it waits: short cycles slow it down, and the size of buffers does not matter.
     chosen = YIELDING if nccl or variables.get("HOROVOD_CONTROLLER") == "gloo" else YIELDING | CPU_EXCHANGE
-    chosen = chosen | SRUN if launcher_of(variables) == "srun" else chosen
+    if launcher_of(variables) == "srun":
+        chosen = chosen | SRUN
     return {name: value for name, value in chosen.items() if name not in variables}
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import psutil
 
+from common.utils.cores import own_cores
+
 Cores = frozenset[int]
 ROUNDING = 1e-9  # of a sum of thirds
 
@@ -42,9 +44,8 @@ def core_share(*, local_size: int) -> CoreShare:
     Where the ranks of the host cannot all be found (other launchers, one container per rank), each is taken to have
     the cores of this one.
     """
-    has_masks = hasattr(os, "sched_getaffinity")
-    own: Cores = frozenset(os.sched_getaffinity(0) if has_masks else range(os.cpu_count() or 1))
-    found = _cores_by_local_rank(os.environ) if has_masks and local_size > 1 else {}
+    own = own_cores()
+    found = _cores_by_local_rank(os.environ) if hasattr(os, "sched_getaffinity") and local_size > 1 else {}
     ranks = list(found.values()) if len(found) == local_size else [own] * local_size
     return CoreShare(total=len(frozenset().union(*ranks)), own=share_of_cores(own, ranks))
 

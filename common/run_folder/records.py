@@ -62,8 +62,8 @@ def _check_seconds(value: float) -> float:
 
 Timestamp = Annotated[str, AfterValidator(_check_timestamp)]  # UTC, ISO 8601
 
-Count = Annotated[int, Field(ge=0, le=2**53)]  # what a float64 still counts
-Positive = Annotated[int, Field(ge=1, le=2**53)]
+WholeNumber = Annotated[int, Field(ge=0, le=2**53)]  # what a float64 still counts
+RankCount = Annotated[int, Field(ge=1, le=2**53)]
 Seconds = Annotated[float, AfterValidator(_check_seconds)]  # NaN: lost
 
 
@@ -80,8 +80,8 @@ class World:
     """The ranks of the run: number, hosts, controller, devices."""
 
     __pydantic_config__ = _STRICT
-    size: Positive
-    local_size: Positive
+    size: RankCount
+    local_size: RankCount
     hosts: list[str]
     controller: str  # mpi, gloo or none; ddp (PyTorch's DistributedDataParallel) in imported runs
     threads_per_rank: int | NotRecorded
@@ -102,12 +102,12 @@ class DataRecord:
 
     __pydantic_config__ = _STRICT
     name: str
-    training_samples: Count
-    validation_samples: Count
-    test_samples: Count
-    dropped_samples_per_epoch: Count
-    global_batch_size: Count
-    steps_per_epoch: Count
+    training_samples: WholeNumber
+    validation_samples: WholeNumber
+    test_samples: WholeNumber
+    dropped_samples_per_epoch: WholeNumber
+    global_batch_size: WholeNumber
+    steps_per_epoch: WholeNumber
     image_shape: tuple[int, int, int]  # height, width, channels
     class_names: list[str]
     mean: list[float]
@@ -121,8 +121,8 @@ class ModelRecord:
     __pydantic_config__ = _STRICT
     name: str
     outputs: int
-    parameters: Count
-    multiply_adds_per_image: Count
+    parameters: WholeNumber
+    multiply_adds_per_image: WholeNumber
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +157,8 @@ class Totals:
     """Sums over the whole run, including the parts before a resume; start-up is not training time."""
 
     __pydantic_config__ = _STRICT
-    epochs: Count
-    steps: Count | NotRecorded
+    epochs: WholeNumber
+    steps: WholeNumber | NotRecorded
     startup_seconds: Seconds | NotRecorded  # of the last start, up to the first update
     training_seconds: Seconds | NotRecorded
     validation_seconds: Seconds | NotRecorded
@@ -217,8 +217,8 @@ class EpochRecord:
     """One line of `epochs.jsonl`. Epochs count from 1."""
 
     __pydantic_config__ = _STRICT
-    epoch: Count
-    steps: Count
+    epoch: WholeNumber
+    steps: WholeNumber
     learning_rate: float | NotRecorded  # of the last step
     training_loss: float | NotRecorded | None
     training_accuracy: float | NotRecorded | None
