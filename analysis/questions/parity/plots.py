@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from analysis.output.plots import STYLES, legend_below
 from analysis.runs.labels import framework_label
@@ -138,6 +138,8 @@ def _draw_losses(ax: Axes, model: str, curves: list[Curve]) -> None:
 
 def _draw_difference(ax: Axes, difference: np.ndarray, style: dict[str, Any]) -> None:
     ax.set_yscale("log")
+    ax.yaxis.set_major_formatter("{x:.0e}")  # matplotlib's own is a formula, which plots do not show
+    ax.yaxis.set_minor_formatter(NullFormatter())
     shown = np.where(difference > 0, difference, np.nan)  # zero has no place on a logarithmic axis
     ax.plot(np.arange(1, len(shown) + 1), shown, linewidth=1.2, markersize=4, **style)
 

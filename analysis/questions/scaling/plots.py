@@ -249,6 +249,7 @@ def _draw_axes(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *,
     if wide:
         ax.set_yscale("log", base=2)
         ax.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        ax.yaxis.set_minor_formatter(NullFormatter())
         ax.set_ylabel(ax.get_ylabel() + " (logarithmic)")
     else:
         ax.set_ylim(bottom=0)

@@ -1,12 +1,14 @@
 """`python -m analysis results`: pages equal what the command writes; the committed data is small and neutral."""
 
 import json
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 from builders import make_environment, write_both, write_finished_run
 
 from analysis.__main__ import main
+from analysis.output.plots import save_figure
 from analysis.results import command
 from analysis.results.command import DATA, PAGES, ROOT, with_results
 from analysis.results.data import HOST, add_data
@@ -93,3 +95,12 @@ def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.Captur
     assert main(["results", "--add", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert f"there are no finished runs to add. Received: {tmp_path}." in error and error.count("\n") == 1
+
+
+def test_figures_have_no_formula_that_is_shown_as_its_source(tmp_path: Path) -> None:
+    """matplotlib labels logarithmic axes by formulas, which plots do not typeset, as a name may have dollar signs."""
+    for plot in plots(DATA):
+        save_figure(plot.figure, tmp_path, plot.name)
+        shown = " ".join(ElementTree.parse(tmp_path / f"{plot.name}.svg").getroot().itertext())
+        assert "mathdefault" not in shown
+        assert ("1e\N{MINUS SIGN}08" in shown) == (plot.name == "losses")
