@@ -11,15 +11,17 @@ import tomllib
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from common.errors import UserError, first_problem
 
 SITES_FILE = Path(__file__).with_name("sites.toml")
 SECONDS_PER_HOUR = 3600.0
 _STRICT = ConfigDict(extra="forbid")
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(gt=0, le=10**6)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,17 +41,17 @@ class Gpu:
 
     __pydantic_config__ = _STRICT
     name: str
-    fp32_tflops: float
-    memory_gb: float
-    memory_bandwidth_gb_s: float
-    power_watts: float
+    fp32_tflops: Positive
+    memory_gb: Positive
+    memory_bandwidth_gb_s: Positive
+    power_watts: Positive
     energy_counter: bool
     source: str
-    tensor_tflops: float | None = None
-    memory_bus_bits: int | None = None
-    cores: int | None = None
-    clock_ghz: float | None = None
-    purchase_usd: float | None = None
+    tensor_tflops: Positive | None = None
+    memory_bus_bits: Count | None = None
+    cores: Count | None = None
+    clock_ghz: Positive | None = None
+    purchase_usd: Positive | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +60,12 @@ class Cpu:
 
     __pydantic_config__ = _STRICT
     name: str
-    fp32_tflops: float
-    cores: int
-    threads: int
-    clock_ghz: float
+    fp32_tflops: Positive
+    cores: Count
+    threads: Count
+    clock_ghz: Positive
     source: str
-    purchase_usd: float | None = None
+    purchase_usd: Positive | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,7 @@ class Price:
 
     __pydantic_config__ = _STRICT
     date: date
-    usd_per_hour: float
+    usd_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     terms: str
     source: str
 
@@ -98,10 +100,10 @@ class Site:
     source: str
     instance_type: str | None = None
     processor: str | None = None
-    cores: int | None = None
-    memory_gb: float | None = None
+    cores: Count | None = None
+    memory_gb: Positive | None = None
     gpu: str | None = None
-    gpus: int = 0
+    gpus: Annotated[int, Field(ge=0, le=10**6)] = 0
     network: str | None = None
     retired: date | None = None
     successor: str | None = None
@@ -138,7 +140,7 @@ class Sites:
             return self.sites[name]
         close = difflib.get_close_matches(name, self.sites, n=1)
         hint = f"Did you mean {close[0]}? " if close else ""
-        raise UserError(f"unknown site. Received: {name}. {hint}`python -m launch sites` shows all")
+        raise UserError(f"unknown site. Received: {name or repr(name)}. {hint}`python -m launch sites` shows all")
 
     def gpu_of(self, site: Site) -> Gpu | None:
         """Return the GPU of a site's nodes, if any."""
@@ -195,6 +197,3 @@ def _check(table: Sites, *, path: Path) -> None:
                 f"{path} is not a valid table of sites: {name} needs both `gpu` and `gpus`, or neither. "
                 f"Received: {site.gpu} and {site.gpus}. Fix the file"
             )
-        wrong = [price.usd_per_hour for price in site.prices if not 0 <= price.usd_per_hour < float("inf")]
-        if wrong:
-            raise UserError(f"{path} is not a valid table of sites: a price of {name}. Received: {wrong[0]}. Fix it")

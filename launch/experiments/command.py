@@ -117,7 +117,7 @@ def _estimator(options: argparse.Namespace) -> Estimator:
         plan = only_matching(plan, options.only)
     sites = read_sites(options.table)
     launcher = launcher_at(options.site, hosts=options.hosts, gpus_per_node=this_host().gpus, machines=sites)
-    if options.site:
+    if options.site is not None:
         own = launcher.site.machines
         sites = Sites(gpus={**own.gpus, **sites.gpus}, sites={**own.sites, **sites.sites})
     site = launcher.node if options.site or options.hosts else plan.protocol.site

@@ -40,7 +40,7 @@ def add_command(commands: Any) -> None:
 
 def show_sites(options: argparse.Namespace) -> None:
     """Print one site, or a table of all."""
-    if options.site:
+    if options.site is not None:
         show_site(read_launch_site(options.site))
     else:
         list_sites(read_sites(options.table))

@@ -109,7 +109,7 @@ def gather(options: argparse.Namespace, place: Path) -> tuple[list[BundledFile],
 
 def architecture_of(options: argparse.Namespace) -> str:
     """Return the kind of processor that the bundle is for."""
-    if options.site:
+    if options.site is not None:
         return read_launch_site(options.site).architecture
     return options.architecture or platform.machine()
 

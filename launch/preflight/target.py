@@ -96,7 +96,8 @@ def read_target(options: argparse.Namespace, *, variables: Mapping[str, str]) ->
         UserError: unknown site or hosts.
     """
     in_slurm = JOB_VARIABLES["slurm"] in variables
-    launcher = launcher_at(options.site or ("slurm" if in_slurm and not options.hosts else None), hosts=options.hosts)
+    named = options.site is not None or options.hosts is not None
+    launcher = launcher_at("slurm" if in_slurm and not named else options.site, hosts=options.hosts)
     site = launcher.site
     location = _location(site, named_hosts=bool(options.hosts), variables=variables)
     channel: Channel = "local"

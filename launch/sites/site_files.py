@@ -21,6 +21,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from common.errors import UserError, first_problem
 from common.run_folder.environment import SECRETS
 from common.sites.table import LAUNCH_TABLE, Site, Sites, read_sites
+from common.utils.command_line import MOST
 
 SITE_FILES = Path(__file__).parent
 _STRICT = ConfigDict(extra="forbid")
@@ -54,7 +55,8 @@ Subdomain = Annotated[str, Field(pattern=rf"^{_LABEL}(\.{_LABEL})*$", max_length
 LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
 MountPath = Annotated[str, Field(pattern=r"^(/[^/:\x00-\x1f]+)+$")]
 Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=MOST)]
+PositiveFloat = Annotated[float, Field(gt=0, le=MOST)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +101,9 @@ class SlurmOptions:
     gres: Line = "gpu"
     mpi: Line = "pmix"
     cores_per_gpu: Positive | None = None
-    max_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_hours: PositiveFloat | None = None
     requeue: bool = True
-    notice_seconds: Annotated[int, Field(ge=0)] = 120
+    notice_seconds: Annotated[int, Field(ge=0, lt=2**16)] = 120
     extra: list[Line] = field(default_factory=list)
 
 
@@ -153,9 +155,9 @@ class KubernetesOptions:
     volume_gb: Positive = 100
     storage_class: Subdomain | None = None
     cpus_per_rank: Positive = 4
-    memory_gb_per_rank: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
+    memory_gb_per_rank: Annotated[float, Field(ge=0.1, le=MOST)] = 16.0
     ssh_path: MountPath = "/home/mpiuser/.ssh"
-    group_id: Annotated[int, Field(ge=0)] | None = 1000
+    group_id: Annotated[int, Field(ge=0, lt=2**31)] | None = 1000
     node_selector: dict[Line, LabelValue] = field(default_factory=dict)
 
 
@@ -323,7 +325,7 @@ def read_launch_site(name: str, *, machines: Sites | None = None) -> LaunchSite:
     close = difflib.get_close_matches(name, [*shipped_sites(), *machines.sites], n=1)
     hint = f"Did you mean {close[0]}? " if close else ""
     raise UserError(
-        f"unknown site. Received: {name}. {hint}`python -m launch sites` shows all; a file of your own ends in .toml"
+        f"unknown site. Received: {name or repr(name)}. {hint}`python -m launch sites` shows all; a file of your own ends in .toml"
     )
 
 

@@ -74,7 +74,7 @@ def find(
     if project is not None and project < 1:
         raise UserError(f"a projection is to 1 rank or more. Received: --project {project}. Give the number of ranks")
     sites = read_sites()
-    there = (site, sites[site]) if site else None
+    there = (site, sites[site]) if site is not None else None
     cells = cells_of(selection.runs)
     studies, alone = studies_of(cells, margin=margin, base=base)
     fits: list[CurveFit] = []

@@ -397,8 +397,9 @@ def test_a_projection_to_another_site_uses_its_figures() -> None:
     assert row["projected training, s"] == pytest.approx(expected, rel=0.1)
     found = find(select(scaled(1, 2, 4, 8)), site="cte-power")  # at "local", whose GPUs nobody knows
     assert any("TFLOPS are not known of what ran at local" in note for note in found.notes)
-    with pytest.raises(UserError, match="unknown site"):
-        find(select(scaled(1, 2)), site="nowhere")
+    for name in ("nowhere", ""):
+        with pytest.raises(UserError, match="unknown site"):
+            find(select(scaled(1, 2)), site=name)
 
 
 # The command

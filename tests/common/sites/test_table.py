@@ -90,8 +90,12 @@ SITE = '[sites.mine]\ntitle = "mine"\nkind = "owned"\nsource = "me"\n'
         ("[gpus]\n" + SITE + 'successor = "theirs"\n', "the successor of mine is not in it. Received: theirs"),
         (
             "[gpus]\n" + SITE + 'prices = [{date = 2024-01-01, usd_per_hour = -1.0, terms = "", source = ""}]\n',
-            "a price of mine. Received: -1.0",
+            "sites.mine.prices.0.usd_per_hour: Input should be greater than or equal to 0. Received: -1.0",
         ),
+        ("[gpus]\n" + SITE + "cores = 0\n", "sites.mine.cores: Input should be greater than 0. Received: 0"),
+        ("[gpus]\n" + SITE + "gpus = -1\n", "sites.mine.gpus: Input should be greater than or equal to 0"),
+        (GPU.replace("memory_gb = 1.0", "memory_gb = -1.0"), "gpus.x.memory_gb: Input should be greater than 0"),
+        (GPU.replace("tflops = 1.0", "tflops = inf"), "gpus.x.fp32_tflops: "),
         (
             "[gpus]\n" + SITE + 'prices = [{date = "soon", usd_per_hour = 1.0, terms = "", source = ""}]\n',
             "sites.mine.prices.0.date",

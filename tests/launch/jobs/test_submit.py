@@ -72,7 +72,7 @@ def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
         (["--", "torch_impl/train.py", "--runs-folder=x"], "the job sets this itself. Received: --runs-folder"),
         (["--", "torch_impl/train.py", "--runs_folder", "x"], "the job sets this itself. Received: --runs-folder"),
         (["--", "torch_impl/train.py", "--resume=x"], "the job sets this itself. Received: --resume"),
-        (["--site", "", "--", "torch_impl/train.py"], "unknown site. Received: ."),
+        (["--site", "", "--", "torch_impl/train.py"], "unknown site. Received: ''."),
         (["--", "torch_impl/train.py", "--dataset", "a\nb"], "a word of several lines"),
         (["--runs-folder", "a\nb", "--", "torch_impl/train.py"], "a word of several lines"),
         (["--nodes", "2", "--", "torch_impl/train.py"], "local is one machine. Received: --nodes 2"),

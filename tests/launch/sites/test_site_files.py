@@ -99,6 +99,8 @@ def one_line(text: str) -> str:
 
 LOCAL = 'scheduler = "local"\nnodes = ["local"]\n'
 SLURM = 'scheduler = "slurm"\nnodes = ["slurm"]\n'
+CLOUD = 'scheduler = "skypilot"\nnodes = ["aws-g4dn-xlarge"]\n[launch.skypilot]\n'
+CLUSTER = 'scheduler = "kubernetes"\nnodes = ["kubernetes"]\n[launch.kubernetes]\n'
 
 
 @pytest.mark.parametrize(
@@ -143,6 +145,14 @@ SLURM = 'scheduler = "slurm"\nnodes = ["slurm"]\n'
             "scripts would show this secret",
         ),
         (one_line(SLURM + "[launch.slurm]\nmax_hours = -1.0\n"), "slurm.max_hours: Input should be greater than 0"),
+        (one_line(SLURM + "[launch.slurm]\nmax_hours = inf\n"), "slurm.max_hours: "),
+        (one_line(SLURM + "[launch.slurm]\nnotice_seconds = 65536\n"), "slurm.notice_seconds: Input should be less"),
+        (one_line(SLURM + "[launch.slurm]\ncores_per_gpu = 0\n"), "slurm.cores_per_gpu: Input should be greater"),
+        (one_line(CLOUD + "autostop_minutes = -5\n"), "skypilot.autostop_minutes: Input should be greater than 0"),
+        (one_line(CLOUD + "autostop_minutes = 99999999999\n"), "skypilot.autostop_minutes: Input should be less"),
+        (one_line(CLOUD + "disk_gb = 0\n"), "skypilot.disk_gb: Input should be greater than 0"),
+        (one_line(CLUSTER + "memory_gb_per_rank = 0.0\n"), "kubernetes.memory_gb_per_rank: Input should be greater"),
+        (one_line(CLUSTER + "group_id = -1\n"), "kubernetes.group_id: Input should be greater"),
         (
             one_line('scheduler = "hosts"\nnodes = ["hosts"]\n[launch.hosts]\nnames = ["a b"]\n'),
             "hosts.names.0: ",
@@ -162,6 +172,25 @@ def test_a_wrong_site_is_one_line(
     assert launch.main(["sites", str(file)]) == 2
     error = capsys.readouterr().err.splitlines()
     assert len(error) == 1 and words in error[0] and str(file) in error[0], error
+
+
+AT = ["preflight", "train", "experiment run startup --dry-run"]
+NO_SITE, NO_HOST = "unknown site. Received: ''.", "no host is named. Received: --hosts ''"
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "error"),
+    [
+        *((command, "--site", NO_SITE) for command in [*AT, "submit --dry-run", "stage --no-wheels --output bundle"]),
+        *((command, "--hosts", NO_HOST) for command in AT),
+        ("sites", "", NO_SITE),
+    ],
+)
+def test_no_name_is_not_this_machine(command: str, flag: str, error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    program = ["--", "torch_impl/train.py"] if command.startswith("submit") else []
+    assert launch.main([*command.split(), *filter(None, [flag]), "", *program]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert error in line
 
 
 def test_an_unknown_site_names_one_that_is_close(capsys: pytest.CaptureFixture[str]) -> None:
