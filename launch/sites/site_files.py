@@ -325,7 +325,8 @@ def read_launch_site(name: str, *, machines: Sites | None = None) -> LaunchSite:
     close = difflib.get_close_matches(name, [*shipped_sites(), *machines.sites], n=1)
     hint = f"Did you mean {close[0]}? " if close else ""
     raise UserError(
-        f"unknown site. Received: {name or repr(name)}. {hint}`python -m launch sites` shows all; a file of your own ends in .toml"
+        f"unknown site. Received: {name or repr(name)}. {hint}`python -m launch sites` shows all; a file of your own "
+        "ends in .toml"
     )
 
 
