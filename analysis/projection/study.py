@@ -1,0 +1,142 @@
+"""A study of steps on one machine: what was measured, the fit, and how far it can be trusted; kept as a small file.
+
+The project ships one (`STUDY_FILE`); `python -m analysis projection RUNS --save FILE` writes one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from analysis.projection.efficiency import AT_PEAK, Efficiencies
+from analysis.projection.fitting import Steps, fitted, held_out
+from analysis.projection.measured import MeasuredStep
+from analysis.projection.peaks import Peaks
+from common.errors import UserError, first_problem, user_errors
+from common.utils.atomic import write_atomically
+
+STUDY_FILE = Path(__file__).resolve().parents[1] / "data" / "projection" / "projection.json"
+_STRICT = ConfigDict(extra="forbid")
+_COVERED = (0.05, 0.95)  # quantiles: 90 % of cells lie between
+_COMPUTING = 0.5  # share of a step from which its operations say something about their efficiency
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """The fit of one framework.
+
+    Attributes:
+        efficiencies: fitted to all cells.
+        lowest, highest: shares of the peaks that the operations of a cell reached, over all cells.
+        errors: measured / projected time of cells whose model was left out of the fit: 90 % lie between.
+        cells: number.
+    """
+
+    __pydantic_config__ = _STRICT
+    efficiencies: Efficiencies
+    lowest: float
+    highest: float
+    errors: tuple[float, float]
+    cells: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Steps measured on one machine, and the fits to them.
+
+    Attributes:
+        machine: processor and cores.
+        date: of the first run.
+        packages: name -> version.
+        peaks: of the machine, by threads.
+        fits: framework -> fit.
+        steps: measured.
+    """
+
+    __pydantic_config__ = _STRICT
+    machine: str
+    date: str
+    packages: dict[str, str]
+    peaks: list[Peaks]
+    fits: dict[str, Fit]
+    steps: list[MeasuredStep]
+
+    @property
+    def runs(self) -> int:
+        """Number of runs."""
+        return sum(len(step.seconds) for step in self.steps)
+
+    @property
+    def peaks_by_threads(self) -> dict[int, Peaks]:
+        """Peaks of the machine."""
+        return {peaks.threads: peaks for peaks in self.peaks}
+
+    def of(self, framework: str) -> list[MeasuredStep]:
+        """Return the steps of a framework."""
+        return [step for step in self.steps if step.framework == framework]
+
+
+def study_of(
+    steps: Sequence[MeasuredStep], *, machine: str, date: str, packages: dict[str, str], peaks: Sequence[Peaks]
+) -> Study:
+    """Fit each framework and return the study; arguments: see `Study`."""
+    of_framework: dict[str, list[MeasuredStep]] = {}
+    for step in steps:
+        of_framework.setdefault(step.framework, []).append(step)
+    by_threads = {one.threads: one for one in peaks}
+    return Study(
+        machine=machine,
+        date=date,
+        packages=packages,
+        peaks=list(peaks),
+        fits={name: _fit(of_one, by_threads) for name, of_one in of_framework.items()},
+        steps=list(steps),
+    )
+
+
+def _fit(steps: Sequence[MeasuredStep], peaks: dict[int, Peaks]) -> Fit:
+    found, arrays = fitted(steps, peaks), Steps(steps, peaks)
+    others = arrays.others(found)
+    computing = arrays.measured - others
+    telling = computing > _COMPUTING * arrays.measured
+    reached = arrays.rooflines(AT_PEAK)[telling] / computing[telling]
+    ratios = [measured / projected for measured, projected in held_out(steps, peaks, by="model").values()]
+    low, high = np.quantile(ratios, _COVERED) if ratios else (np.nan, np.nan)
+    return Fit(
+        efficiencies=found,
+        lowest=float(reached.min()),
+        highest=float(reached.max()),
+        errors=(float(low), float(high)),
+        cells=len(steps),
+    )
+
+
+_STUDY = TypeAdapter(Study)
+
+
+def write_study(study: Study, file: Path) -> None:
+    """Write a study.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    with user_errors("writing the study"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, _STUDY.dump_json(study, indent=1).decode() + "\n")
+
+
+@cache
+def read_study(file: Path = STUDY_FILE) -> Study:
+    """Read a study.
+
+    Raises:
+        UserError: there is no such file, or it is none.
+    """
+    try:
+        with user_errors("reading the study"):
+            return _STUDY.validate_json(file.read_bytes())
+    except ValidationError as error:
+        raise UserError(f"{file} is not a study of steps: {first_problem(error)}. Write it anew") from None
