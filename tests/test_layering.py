@@ -100,7 +100,7 @@ ORDER = {
         {"jobs", "checks"},
         {"transfer"},
     ],
-    "analysis": [{"runs", "stats"}, {"output"}, {"questions"}, {"thesis"}, {"report", "results"}],
+    "analysis": [{"runs", "stats"}, {"output", "projection"}, {"questions"}, {"thesis"}, {"report", "results"}],
 }
 FILES_AT_MOST = 15
 LINES_AT_MOST = {ast.ClassDef: 250, ast.FunctionDef: 60, ast.AsyncFunctionDef: 60}  # docstrings not counted

@@ -13,9 +13,9 @@ import numpy as np
 from common.errors import UserError
 from common.sites.table import Cpu, Gpu
 
-_SIDE = 1024  # of the matrices that are multiplied: 4 MB each, as in a large layer
-_COPIED = 2**24  # float32 values: 64 MB, more than caches hold
-_TURNS = 20  # the best of them is the peak: other processes only slow a turn down
+_SIDE = 512  # of the matrices that are multiplied
+_COPIED = 2**23  # float32 values: 32 MB, and as many for the copy: more than caches hold
+_SECONDS = 1.0  # of turns, of which the best is the peak: other processes only slow one down
 _GIGA, _TERA = 1e9, 1e12
 
 
@@ -62,7 +62,7 @@ def peaks_of(device: Gpu | Cpu, *, dtype: str = "float32") -> Peaks:
 
 
 def measured_peaks(device: str, *, threads: int) -> Peaks:
-    """Measure float32 peaks of this machine's processor with NumPy, in about a second per thread.
+    """Measure float32 peaks of this machine's processor with NumPy, in about three seconds.
 
     Each thread multiplies matrices of its own, then copies arrays of its own.
 
@@ -95,10 +95,10 @@ def _measure(threads: int) -> tuple[float, float]:
 
 def _best(work: Callable[[int], object], threads: int) -> float:
     """Return how often per second all threads together do the work, in the best of several turns."""
-    seconds = []
+    seconds: list[float] = []
     with ThreadPoolExecutor(threads) as pool:
-        for _ in range(_TURNS):
-            start = time.perf_counter()
+        end = time.perf_counter() + _SECONDS
+        while (start := time.perf_counter()) < end or not seconds:
             list(pool.map(work, range(threads)))
             seconds.append(time.perf_counter() - start)
     return threads / min(seconds)

@@ -74,6 +74,11 @@ class Study:
         """Peaks of the machine."""
         return {peaks.threads: peaks for peaks in self.peaks}
 
+    def peaks_of(self, machine: str, threads: set[int]) -> list[Peaks]:
+        """Return the peaks of a machine on these numbers of threads; empty if the study does not have all of them."""
+        has_all = machine == self.machine and threads <= self.peaks_by_threads.keys()
+        return [peaks for peaks in self.peaks if peaks.threads in threads] if has_all else []
+
     def of(self, framework: str) -> list[MeasuredStep]:
         """Return the steps of a framework."""
         return [step for step in self.steps if step.framework == framework]

@@ -65,6 +65,7 @@ class Cpu:
     threads: Count
     clock_ghz: Positive
     source: str
+    memory_bandwidth_gb_s: Positive | None = None
     purchase_usd: Positive | None = None
 
 

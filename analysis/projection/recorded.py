@@ -1,0 +1,56 @@
+"""A study from runs, with the peaks of their machine."""
+
+from analysis.projection.measured import measured_steps
+from analysis.projection.peaks import Peaks, measured_peaks
+from analysis.projection.study import Study, read_study, study_of
+from analysis.runs.table import Selection
+from common.errors import UserError
+from common.run_folder.environment import PACKAGES_OF_FRAMEWORK, describe_environment
+
+
+def study_of_runs(selection: Selection, *, measure: bool = False) -> tuple[Study, list[str]]:
+    """Return the study of the runs of one machine, and in words which runs it does not use.
+
+    Args:
+        selection: the runs.
+        measure: the peaks of this machine, even if the project's study has them.
+
+    Raises:
+        UserError: no run can be used, they are of several machines, or the peaks of their machine are not known.
+    """
+    by_machine, left_out = measured_steps(selection)
+    if len(by_machine) != 1:
+        received = "; ".join(by_machine) or "; ".join(left_out[:1]) or "no timed run"
+        raise UserError(
+            f"a projection is fitted to runs of one machine. Received: {received}. Name runs on the CPUs of one machine"
+        )
+    ((machine, steps),) = by_machine.items()
+    environments = [record.environment for record in selection.runs["record"]]
+    names = dict.fromkeys(name for step in steps for name in PACKAGES_OF_FRAMEWORK[step.framework])
+    packages = environments[0].packages
+    study = study_of(
+        steps,
+        machine=machine,
+        date=min(record.status.started_at for record in selection.runs["record"])[:10],
+        packages={name: packages[name] for name in names if name in packages},
+        peaks=_peaks(machine, {step.threads * step.ranks for step in steps}, measure=measure),
+    )
+    return study, left_out
+
+
+def _peaks(machine: str, threads: set[int], *, measure: bool) -> list[Peaks]:
+    known = [] if measure else read_study().peaks_of(machine, threads)
+    if known:
+        return known
+    if machine != this_machine():
+        raise UserError(
+            f"the peaks of a processor are measured on it. Received: runs of {machine}, on {this_machine()}. Run this "
+            "command there"
+        )
+    return [measured_peaks(machine, threads=count) for count in sorted(threads)]
+
+
+def this_machine() -> str:
+    """Return the name of this machine's processor, as runs record it."""
+    here = describe_environment()
+    return f"{here.processor}, {here.cores} cores"
