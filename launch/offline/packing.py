@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from common.errors import UserError
-from common.utils.atomic import temporary_folder_beside
+from common.utils.atomic import make_executable, temporary_folder_beside
 from launch.offline import bundle
 
 # Given a path in the bundle, what can be read there, its size in bytes, and whether it is a program.
@@ -118,7 +118,8 @@ def _folder_writer(folder: Path) -> Iterator[Write]:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
             shutil.copyfileobj(content, file, bundle.CHUNK)
-        target.chmod(0o755 if executable else 0o644)
+        if executable:
+            make_executable(target)
 
     yield write
 

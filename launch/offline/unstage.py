@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import UserError, expanded
-from common.utils.atomic import atomic_file, atomic_folder
+from common.utils.atomic import atomic_file, atomic_folder, make_executable
 from common.utils.cache_folder import cache_folder
 from common.utils.command_line import Parser, run_command
 from launch.installation.run import terminate_as_interrupt
@@ -208,7 +208,7 @@ def put_code(bundle: Path, folder: Path, manifest: dict[str, Any]) -> None:
                 (partial / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(bundle / file["path"], partial / path)
                 if file["executable"]:
-                    (partial / path).chmod((partial / path).stat().st_mode | 0o111)
+                    make_executable(partial / path)
         shutil.copyfile(bundle / MANIFEST, partial / ORIGIN)
         (partial / UNFINISHED).write_text(sha256_of_manifest(manifest), encoding="utf-8")
     print(f"code: {folder}")

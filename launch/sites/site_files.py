@@ -19,12 +19,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from common.errors import UserError, first_problem
-from common.run_folder.environment import SECRETS
 from common.sites.table import LAUNCH_TABLE, Site, Sites, read_sites
 from common.utils.command_line import MOST
 
 SITE_FILES = Path(__file__).parent
 _STRICT = ConfigDict(extra="forbid")
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE")
 # Launchers put host names and paths into lines for shells as they are; a leading hyphen would be a flag of ssh.
 HOST_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", flags=re.ASCII)
 PLAIN_PATH = re.compile(r"[\w/.+@=,:~-]+")
@@ -39,7 +39,7 @@ def _one_line(text: str) -> str:
 
 
 def _no_secret(name: str) -> str:
-    if any(secret in name.upper() for secret in SECRETS):
+    if any(secret in name.upper() for secret in _SECRETS):
         raise ValueError("scripts would show this secret to everybody: use the cloud's secret store, or your own shell")
     return name
 

@@ -382,12 +382,6 @@ def test_a_failed_atomic_write_leaves_no_files(tmp_path: Path, monkeypatch: pyte
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_files_can_be_read_by_others(tmp_path: Path) -> None:
-    writer = RunWriter.create(tmp_path / "a", make_record())
-    writer.end("finished")
-    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "a").iterdir()} == {0o644}
-
-
 def test_the_schema_command_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
