@@ -14,9 +14,7 @@ from typing import Any
 from common.errors import UserError
 from common.utils.paths import ROOT
 from launch.jobs.job import Job
-
-# Where a site file of the user's own is written there: commands of the project read there how ranks are started.
-SITE_FOLDER = "/tmp/horovod-twins-site"
+from launch.starting.shell import Shell, line
 
 
 def host_label(name: str, *, longest: int) -> str:
@@ -105,9 +103,7 @@ def for_remote(job: Job, *, project_folder: str) -> Job:
     Raises:
         UserError: its experiment or recipe is a file that does not come along.
     """
-    site, experiment = job.site, job.experiment
-    if _is_own(job):
-        site = replace(site, file=f"{SITE_FOLDER}/{site.name}.toml")
+    experiment = job.experiment
     if experiment:
         experiment = _in_project(experiment, what="experiment")
     arguments = list(job.arguments)
@@ -116,8 +112,10 @@ def for_remote(job: Job, *, project_folder: str) -> Job:
             arguments[number] = "--recipe=" + _in_project(word.removeprefix("--recipe="), what="recipe")
         elif word == "--recipe":
             arguments[number + 1] = _in_project(arguments[number + 1], what="recipe")
-    site = replace(site, project_folder=project_folder)
-    return replace(job, site=site, experiment=experiment, arguments=tuple(arguments))
+    return replace(
+        job, site=replace(job.site, project_folder=project_folder), site_file=_site_file(job) if _is_own(job) else None,
+        experiment=experiment, arguments=tuple(arguments),
+    )  # fmt: skip
 
 
 def _in_project(file: str, *, what: str) -> str:
@@ -130,12 +128,18 @@ def _in_project(file: str, *, what: str) -> str:
 
 
 def site_lines(job: Job) -> list[str]:
-    """Return the lines of a script that write the site's file there, if it is one of the user's own."""
+    """Return the lines of a script that write the site's file there, if it is one of the user's own.
+
+    Commands of the project read there how ranks are started.
+    """
     if not _is_own(job):
         return []
     text = Path(job.site.file).read_text(encoding="utf-8")
-    path = shlex.quote(f"{SITE_FOLDER}/{job.site.name}.toml")
-    return [f"mkdir -p {SITE_FOLDER}", f"printf %s {shlex.quote(text)} > {path}"]
+    return ["site_folder=$(mktemp -d)", line(["printf", "%s", text, Shell(">"), _site_file(job)])]
+
+
+def _site_file(job: Job) -> Shell:
+    return Shell(f'"$site_folder"/{shlex.quote(job.site.name)}.toml')
 
 
 def _is_own(job: Job) -> bool:

@@ -1,4 +1,4 @@
-"""The lines that scripts of all schedulers share: folder, modules, environment, preflight, the trainer's own words."""
+"""The lines that scripts of all schedulers share: set-up, variables, modules, preflight, the trainer's own words."""
 
 import shlex
 from collections.abc import Sequence
@@ -25,14 +25,15 @@ def prologue(job: Job) -> list[str]:
     """Return the lines that bring a shell at the site to where trainers can be started."""
     site = job.site
     python = PurePosixPath(job.python)
-    lines = [_record_time(BEGAN_AT), line(["cd", job.project_folder])]
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables(job).items()]
+    lines = [_record_time(BEGAN_AT), *site.setup, line(["cd", job.project_folder]), *exports]
     if site.modules:
-        lines += [line(["module", "purge"]), line(["module", "load", *site.modules])]
+        lines += [*(["module purge"] if site.purge else []), line(["module", "load", *site.modules])]
     if python.is_absolute():
         lines.append(f"export PATH={shlex.quote(str(python.parent))}:$PATH")
     else:
         lines.append(f'export PATH="$PWD"/{shlex.quote(str(python.parent))}:$PATH')
-    return [*lines, *(f"export {name}={shlex.quote(value)}" for name, value in variables(job).items())]
+    return lines
 
 
 def variables(job: Job) -> dict[str, str]:
@@ -88,4 +89,4 @@ def site_flags(job: Job, *, hosts: str | None = None) -> list[str]:
         job: what is run.
         hosts: "a:2,b:2"; may be a `Shell` word; None: those of the site.
     """
-    return ["--site", job.site.reference, *(["--hosts", hosts] if hosts is not None else [])]
+    return ["--site", job.site_file or job.site.reference, *(["--hosts", hosts] if hosts is not None else [])]

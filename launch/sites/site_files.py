@@ -54,7 +54,9 @@ Label = Annotated[str, Field(pattern=rf"^{_LABEL}$", max_length=63)]
 Subdomain = Annotated[str, Field(pattern=rf"^{_LABEL}(\.{_LABEL})*$", max_length=253)]
 LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
 MountPath = Annotated[str, Field(pattern=r"^(/[^/:\x00-\x1f]+)+$")]
+Bind = Annotated[str, Field(pattern=r"^/[^,\x00-\x1f\x7f]*$")]
 Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
+Memory = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8}[KMGT]?)$")]
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 PositiveFloat = Annotated[float, Field(gt=0, le=MOST)]
 
@@ -86,11 +88,13 @@ class SlurmOptions:
     Attributes:
         gres: name of the GPUs in `--gres=NAME:COUNT`.
         mpi: how `srun` joins ranks: a word of `srun --mpi=list`.
-        cores_per_gpu: logical cores per GPU; None: Slurm's default.
+        cores_per_gpu: logical cores per GPU; None: the node's cores / its GPUs where the table of machines has them,
+            else 8. Jobs without GPUs get all cores of the node that the table has, else Slurm's default, 1 per rank.
+        memory: of each node, as `--mem` takes it: "240G", "0" for all; None: the cluster's default.
         max_hours: longest time limit that the cluster allows.
         requeue: whether a job is requeued shortly before its time limit.
         notice_seconds: seconds before the limit at which it receives the signal.
-        extra: further words after `#SBATCH`, such as "--exclusive".
+        extra: further options of sbatch, each a line `#SBATCH` of its own: "--exclusive", "--reservation=NAME".
     """
 
     __pydantic_config__ = _STRICT
@@ -101,6 +105,7 @@ class SlurmOptions:
     gres: Line = "gpu"
     mpi: Line = "pmix"
     cores_per_gpu: Positive | None = None
+    memory: Memory | None = None
     max_hours: PositiveFloat | None = None
     requeue: bool = True
     notice_seconds: Annotated[int, Field(ge=0, lt=2**16)] = 120
@@ -132,6 +137,34 @@ class SkyPilotOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Toleration:
+    """A taint of nodes that pods tolerate, with the rules of Kubernetes.
+
+    Attributes:
+        key: of the taint; None: of every taint.
+        operator: Exists: whatever its value.
+        effect: None: every effect.
+    """
+
+    __pydantic_config__ = _STRICT
+    key: Line | None = None
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: LabelValue | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+    def __post_init__(self) -> None:
+        """Check what the API would refuse.
+
+        Raises:
+            ValueError: the operator does not go with key or value.
+        """
+        if self.operator == "Exists" and self.value is not None:
+            raise ValueError("a toleration of operator Exists has no value")
+        if self.operator == "Equal" and self.key is None:
+            raise ValueError("a toleration without key needs operator Exists")
+
+
+@dataclass(frozen=True, kw_only=True)
 class KubernetesOptions:
     """An MPIJob of the MPI Operator.
 
@@ -145,6 +178,10 @@ class KubernetesOptions:
         ssh_path: folder of ssh's keys in the image, of the user that runs in it.
         group_id: group of that user, which gets write access to the volume; None: the image runs as root.
         node_selector: labels of the nodes to use.
+        tolerations: taints of nodes that all pods tolerate.
+        pull_secrets: names of the secrets by which images are pulled.
+        service_account: of all pods; None: the namespace's default.
+        queue: local queue of Kueue, which starts the job when there is room; None: no queue.
     """
 
     __pydantic_config__ = _STRICT
@@ -159,6 +196,10 @@ class KubernetesOptions:
     ssh_path: MountPath = "/home/mpiuser/.ssh"
     group_id: Annotated[int, Field(ge=0, lt=2**31)] | None = 1000
     node_selector: dict[Line, LabelValue] = field(default_factory=dict)
+    tolerations: list[Toleration] = field(default_factory=list)
+    pull_secrets: list[Subdomain] = field(default_factory=list)
+    service_account: Subdomain | None = None
+    queue: Label | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,17 +207,18 @@ class ContainerOptions:
     """The image in which ranks run; the launcher runs outside it.
 
     Attributes:
-        image: its file, or what the runtime takes instead.
+        runtime: pyxis: Slurm's plugin for Enroot; `srun` then starts the ranks in the image.
+        image: its file, or what the runtime takes instead; of Pyxis "REGISTRY#IMAGE:TAG".
         folder: of the project inside.
         binds: host folders visible inside besides the current one, each "HOST_PATH" or "HOST_PATH:PATH".
-        gpu: whether NVIDIA's driver is passed through (`--nv`).
+        gpu: whether NVIDIA's driver is passed through (`--nv`); Enroot passes it through by itself.
     """
 
     __pydantic_config__ = _STRICT
-    runtime: Literal["apptainer", "singularity"] = "apptainer"
+    runtime: Literal["apptainer", "singularity", "pyxis"] = "apptainer"
     image: Line
     folder: Line = "/opt/horovod-twins"
-    binds: list[Line] = field(default_factory=list)
+    binds: list[Bind] = field(default_factory=list)
     gpu: bool = False
 
 
@@ -200,8 +242,10 @@ class LaunchSite:
         architecture: of its nodes, as `uname -m` prints it.
         internet: whether nodes reach it; otherwise data must be copied there first.
         network_interface: used between ranks; None: Horovod and MPI choose.
+        setup: lines of shell that a job runs before anything else, such as "source /etc/profile.d/modules.sh".
+        environment: variables to set, before modules are loaded.
         modules: environment modules to load, in this order.
-        environment: variables to set.
+        purge: whether all other modules are unloaded first.
         file: where it was read from.
         known: a table of machines that replaces this file's.
     """
@@ -222,8 +266,10 @@ class LaunchSite:
     architecture: Line = "x86_64"
     internet: bool = True
     network_interface: PlainPath | None = None
-    modules: list[Line] = field(default_factory=list)
+    setup: list[Line] = field(default_factory=list)
     environment: dict[VariableName, Line] = field(default_factory=dict)
+    modules: list[Line] = field(default_factory=list)
+    purge: bool = True
     hosts: HostsOptions = field(default_factory=HostsOptions)
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
     skypilot: SkyPilotOptions = field(default_factory=SkyPilotOptions)
@@ -245,6 +291,12 @@ class LaunchSite:
             raise UserError(f"only horovodrun starts Gloo. Received: launcher {self.launcher}. Use horovodrun, or mpi")
         if self.container and self.scheduler not in ("local", "hosts", "slurm"):
             raise UserError(f"{self.scheduler} has an image of its own. Received: [launch.container]. Leave it out")
+        if self.container and self.uses_pyxis:
+            if self.launcher != "srun":
+                raise UserError(f"Pyxis is a plugin of srun. Received: launcher {self.launcher}. Use srun")
+            blank = [bind for bind in self.container.binds if " " in bind]
+            if blank:
+                raise UserError(f"Pyxis takes no blank in a path. Received: binds {blank[0]!r}. Use another folder")
 
     @property
     def machines(self) -> Sites:
@@ -257,6 +309,11 @@ class LaunchSite:
         folders = {"HOROVOD_TWINS_CACHE": self.data_folder, "TMPDIR": self.scratch_folder}
         return {name: path for name, path in folders.items() if path} | self.environment
 
+    @property
+    def uses_pyxis(self) -> bool:
+        """Whether srun starts the ranks in an image."""
+        return self.container is not None and self.container.runtime == "pyxis"
+
     def program_words(self, program: str) -> list[str]:
         """Return a trainer's program as each rank runs it; in the container, where the site has one.
 
@@ -266,9 +323,31 @@ class LaunchSite:
         inside = self.container
         if inside is None:
             return ["python", program]
+        words = ["python", str(PurePosixPath(inside.folder, *PurePosixPath(program).parts[-2:]))]
+        if self.uses_pyxis:
+            return words
         binds = [word for bind in inside.binds for word in ("--bind", bind)]
-        name = PurePosixPath(inside.folder, *PurePosixPath(program).parts[-2:])
-        return [inside.runtime, "exec", *(["--nv"] if inside.gpu else []), *binds, inside.image, "python", str(name)]
+        return [inside.runtime, "exec", *(["--nv"] if inside.gpu else []), *binds, inside.image, *words]
+
+    def pyxis_words(self, *, current_folder: str) -> list[str]:
+        """Return the options of srun by which ranks run in the site's container; none where that is not by Pyxis.
+
+        Args:
+            current_folder: which ranks see inside by the same name.
+
+        Raises:
+            UserError: Pyxis would misread the folder.
+        """
+        inside = self.container
+        if inside is None or not self.uses_pyxis:
+            return []
+        if re.search(r"[ ,:]", current_folder):
+            raise UserError(
+                f"Pyxis takes no blank, ',' and ':' in a path. Received: {current_folder}. Use another folder"
+            )
+        mounts = ",".join([current_folder, *inside.binds])
+        return [f"--container-image={inside.image}", f"--container-mounts={mounts}",
+                f"--container-workdir={current_folder}"]  # fmt: skip
 
     @property
     def reference(self) -> str:

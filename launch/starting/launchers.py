@@ -135,13 +135,16 @@ class Launcher:
             controller: mpi or gloo, in place of the site's.
 
         Raises:
-            UserError: there are too few slots.
+            UserError: there are too few slots, or the site's image cannot be brought to the ranks.
         """
+        if self.site.uses_pyxis and controller == "gloo":
+            raise UserError("ranks in images of Pyxis are started by srun, over MPI. Received: gloo. Use mpi")
         count = np if isinstance(np, Shell) else str(np)
         placed = self.assigned(int(np)) if self.hosts else []
         named = ["-H", ",".join(map(str, placed))] if placed else []
         if self.site.launcher == "srun" and controller != "gloo":
-            return ["srun", f"--mpi={self.site.slurm.mpi}", "--ntasks", count]
+            inside = self.site.pyxis_words(current_folder=self.site.project_folder or str(ROOT))
+            return ["srun", f"--mpi={self.site.slurm.mpi}", *inside, "--ntasks", count]
         if self.site.launcher == "mpirun" and controller != "gloo":
             return ["mpirun", "-np", count, *named, *(self._mpirun_words() if named else [])]
         chosen = controller or (self.site.controller if self.site.scheduler != "local" else None)
@@ -203,10 +206,14 @@ class Launcher:
 
     def command(self, program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:
         """Return the command that starts a trainer on `np` ranks, as one would type it in the current folder."""
-        return [*self.words(np=np, controller=controller), *self.single_process(program, arguments=arguments)]
+        return [*self.words(np=np, controller=controller), *self._program(program, arguments)]
 
     def single_process(self, program: str, *, arguments: Sequence[str]) -> list[str]:
-        """Return the command that runs a trainer as one process, without launcher."""
+        """Return the command that runs a trainer as one process: without launcher, but where srun brings the image."""
+        return [*(self.words(np=1) if self.site.uses_pyxis else []), *self._program(program, arguments)]
+
+    def _program(self, program: str, arguments: Sequence[str]) -> list[str]:
+        """Return a trainer's program and arguments, as each rank runs it."""
         return [*self.site.program_words(os.path.relpath(ROOT / program)), *self.recorded_arguments(arguments)]
 
     def recorded_arguments(self, arguments: Sequence[str]) -> list[str]:

@@ -49,6 +49,7 @@ class Metadata(Part):
 
     name: Subdomain
     namespace: Label
+    labels: dict[str, LabelValue] | None = None
 
 
 class Variable(Part):
@@ -110,12 +111,30 @@ class PodSecurityContext(Part):
     fs_group: Count
 
 
+class Toleration(Part):
+    """corev1.Toleration."""
+
+    key: Text | None = None
+    operator: Literal["Exists", "Equal"] | None = None
+    value: LabelValue | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+
+class LocalObjectReference(Part):
+    """corev1.LocalObjectReference."""
+
+    name: Subdomain
+
+
 class PodSpec(Part):
     """corev1.PodSpec."""
 
     containers: Annotated[list[Container], Field(min_length=1)]
     volumes: list[Volume] | None = None
     node_selector: dict[str, LabelValue] | None = None
+    tolerations: list[Toleration] | None = None
+    image_pull_secrets: list[LocalObjectReference] | None = None
+    service_account_name: Subdomain | None = None
     restart_policy: Literal["Never"] | None = None
     security_context: PodSecurityContext | None = None
 

@@ -22,6 +22,7 @@ VOLUME_FILE = "volume.yaml"
 FILES_FILE = "files-pod.yaml"
 # The operator writes it, a line a worker: "NAME slots=N" (`newConfigMap` of mpi_job_controller.go).
 HOST_FILE = "/etc/mpi/hostfile"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue, "Run a MPIJob"
 LABEL_LENGTH = 63  # of names that become host names
 FILES_SECONDS = 3600  # how long the pod lives through which run folders are fetched
 # Labels of the launcher's pod (`defaultLabels` of mpi_job_controller.go).
@@ -71,6 +72,7 @@ def _mpi_job(job: Job, *, name: str) -> dict[str, Any]:
     not restarted when it fails: the cause would fail it again.
     """
     options, ranks = job.site.kubernetes, job.ranks_per_node
+    labels = {QUEUE_LABEL: options.queue} if options.queue else {}
     command = ["bash", "-c", literal(script(job))]
     launcher = _pod_spec(job, _container(job, "launcher", command=command, cpus=1, memory_gb=4))
     # Without a command the operator starts sshd in it.
@@ -88,7 +90,7 @@ def _mpi_job(job: Job, *, name: str) -> dict[str, Any]:
     return {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
-        "metadata": {"name": name, "namespace": options.namespace},
+        "metadata": {"name": name, "namespace": options.namespace, **({"labels": labels} if labels else {})},
         "spec": {
             "slotsPerWorker": ranks,
             "runPolicy": {
@@ -127,10 +129,14 @@ def _pod_spec(
     job: Job, container: dict[str, Any], *, selector: dict[str, str] | None = None, restart_policy: str | None = None
 ) -> dict[str, Any]:
     options = job.site.kubernetes
+    tolerations = [{name: value for name, value in vars(one).items() if value} for one in options.tolerations]
     return {
         "containers": [container],
         "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": options.volume_claim}}],
         **({"nodeSelector": selector} if selector else {}),
+        **({"tolerations": tolerations} if tolerations else {}),
+        **({"imagePullSecrets": [{"name": name} for name in options.pull_secrets]} if options.pull_secrets else {}),
+        **({"serviceAccountName": options.service_account} if options.service_account else {}),
         **({"restartPolicy": restart_policy} if restart_policy else {}),
         **({"securityContext": {"fsGroup": options.group_id}} if options.group_id is not None else {}),
     }

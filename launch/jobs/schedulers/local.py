@@ -31,7 +31,7 @@ def script(job: Job, *, hosts: str | None = None) -> str:
     lines = [
         "#!/usr/bin/env bash",
         f"# {job.name}, {job.size} ranks on {job.site.name}; written by `python -m launch submit`.",
-        "set -eu",
+        "set -e",  # not -u: scripts that set up modules read variables that are not set
         "folder=$(dirname \"$(realpath \"$0\")\")",
         "trap 'echo $? > \"$folder/exit-code\"' EXIT",
         f"trap 'exit {ENDED}' TERM INT",

@@ -20,6 +20,7 @@ from launch.starting.shell import Shell, line
 
 SCRIPT = "job.sh"
 TERMINATED = 143  # the exit code of a script after SIGTERM
+CORES_PER_GPU = 8  # where neither the site nor the table of machines has a number; Slurm would give one per rank
 # Slurm has its own way of quoting in its header, and a shell never reads it: such values are not written at all.
 _HEADER_VALUE = re.compile(r"[^\s'\"\\#`$]+")
 
@@ -112,6 +113,7 @@ def _header(job: Job, *, requeues: bool) -> list[str]:
         "nodes": job.nodes,
         "ntasks-per-node": ranks,
         "cpus-per-task": max(1, cores // ranks) if cores else None,
+        "mem": options.memory,
         "gres": f"{options.gres}:{gpus}" if gpus else None,
         "time": job.minutes,
         # Of a short job half of its time is left to it.
@@ -134,11 +136,12 @@ def _checked(value: object) -> str:
 
 
 def _cores(job: Job) -> int | None:
-    """Return the cores that a job gets of each node; None: as many as Slurm gives."""
+    """Return the cores that a job gets of each node; None: as many as Slurm gives, one per rank."""
+    node = job.site.machines[job.node]
     if job.gpus_per_node:
-        per_gpu = job.site.slurm.cores_per_gpu
-        return per_gpu and per_gpu * job.gpus_per_node
-    return job.site.machines[job.node].cores
+        share = node.cores // node.gpus if node.cores and node.gpus else CORES_PER_GPU
+        return (job.site.slurm.cores_per_gpu or max(1, share)) * job.gpus_per_node
+    return node.cores
 
 
 def _counts(job: Job) -> list[str]:

@@ -29,7 +29,6 @@ from common.errors import UserError
 from common.run_folder.records import World, now, read_run
 from common.utils.timestamps import BEGAN_AT, STARTED_AT, TIMESTAMPS
 from launch import __main__ as launch
-from launch.jobs import cloud
 from launch.jobs.job import Job, JobRecord, write_record
 from launch.jobs.schedulers import kubernetes
 from launch.sites.site_files import read_launch_site
@@ -45,6 +44,8 @@ FOLDERS = (
 OPTIONS = (
     'volume_path = "/data"\nnamespace = "ours"\nimage = "ours.example:5000/twins:1e3"\nvolume_claim = "ours"\n'
     'storage_class = "nfs"\nssh_path = "/root/.ssh"\nnode_selector = { "gpu.kind" = "0123" }\n'
+    'tolerations = [{ key = "gpu", operator = "Exists" }, { key = "a/b", value = "y", effect = "NoSchedule" }]\n'
+    'pull_secrets = ["registry"]\nservice_account = "trainer"\nqueue = "gpus"\n'
 )
 
 
@@ -101,7 +102,7 @@ def places(table: Any) -> Iterator[dict[str, Any]]:
     if isinstance(table, dict):
         yield table
         for key, value in table.items():
-            if key not in ("limits", "requests", "nodeSelector"):
+            if key not in ("limits", "requests", "nodeSelector", "labels"):
                 yield from places(value)
     elif isinstance(table, list):
         for value in table:
@@ -203,7 +204,7 @@ def test_kubernetes_replaces_nothing_in_a_command(text: str) -> None:
 @pytest.fixture
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadePrograms:
     """A launcher's pod: the project with programs that write down calls."""
-    monkeypatch.setattr(cloud, "SITE_FOLDER", str(tmp_path / "site"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of `mktemp -d`
     programs = MadePrograms(tmp_path / "project" / ".venv" / "bin")
     for name in ("python", "horovodrun", "mpirun"):
         programs.add(name)
@@ -226,7 +227,8 @@ def test_the_launcher_looks_over_the_workers_and_starts_the_ranks(pod: MadeProgr
     site = site_of(pod, f'launcher = "mpirun"\ndata_folder = "/data/a b"\n[launch.environment]\n{table}')
     assert run_there(a_job(site), pod).returncode == 0
     look, _ = pod.records()
-    written = str(tmp_path / "site" / "ours.toml")
+    (written,) = map(str, tmp_path.glob("tmp.*/ours.toml"))
+    assert Path(written).parent.stat().st_mode & 0o777 == 0o700  # no other user can have put it there
     where = ["--site", written, "--hosts", "/etc/mpi/hostfile"]
     assert look["words"][:6] == ["python", "-m", "launch", "preflight", "--np", "8"] and look["words"][-4:] == where
     assert read_launch_site(written).environment["V3"] == "$(touch hit)"
@@ -249,7 +251,7 @@ def test_the_launcher_looks_over_the_workers_and_starts_the_ranks(pod: MadeProgr
 @pytest.mark.ci
 def test_the_script_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the real MPI and trainer, on this machine: hosts, which the operator names by variables, are none."""
-    monkeypatch.setattr(cloud, "SITE_FOLDER", str(tmp_path / "site"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of `mktemp -d`
     folders = {"project_folder": str(ROOT), "python": sys.executable, "runs_folder": str(tmp_path / "my runs")}
     lines = "".join(f"{name} = {json.dumps(path)}\n" for name, path in folders.items())
     root = ('OMPI_ALLOW_RUN_AS_ROOT = "1"\nOMPI_ALLOW_RUN_AS_ROOT_CONFIRM = "1"\n'
@@ -308,6 +310,12 @@ def test_a_failure_is_the_job_s_failure(pod: MadePrograms) -> None:
         (FOLDERS, 'volume_path = "/data"\nvolume_claim = "$(x)"', {}, "kubernetes.volume_claim: "),
         (FOLDERS, 'volume_path = "/data"\ncpus_per_rank = -1', {}, "kubernetes.cpus_per_rank: "),
         (FOLDERS, 'volume_path = "/data"\nnode_selector = { a = "b c" }', {}, "kubernetes.node_selector.a: "),
+        (FOLDERS, 'tolerations = [{ key = "x", operator = "Exists", value = "y" }]', {}, "Exists has no value"),
+        (FOLDERS, 'tolerations = [{ effect = "NoSchedule" }]', {}, "a toleration without key needs operator Exists"),
+        (FOLDERS, 'tolerations = [{ key = "x", effect = "Never" }]', {}, "kubernetes.tolerations.0.effect: "),
+        (FOLDERS, 'queue = "Fast"', {}, "kubernetes.queue: String should match"),
+        (FOLDERS, 'service_account = "$(x)"', {}, "kubernetes.service_account: "),
+        (FOLDERS, 'pull_secrets = ["a b"]', {}, "kubernetes.pull_secrets.0: "),
         (FOLDERS, OPTIONS, {"name": "a" * 55}, "the name is too long there"),
         (FOLDERS, OPTIONS, {"program": None, "experiment": "/elsewhere/x.toml"}, "file is not in the project"),
     ],

@@ -25,7 +25,6 @@ from common.run_folder.records import World, now, read_run
 from common.sites.table import read_sites
 from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT
 from launch import __main__ as launch
-from launch.jobs import cloud
 from launch.jobs.job import Job, JobRecord, write_record
 from launch.jobs.schedulers import skypilot
 from launch.sites.site_files import read_launch_site
@@ -152,7 +151,7 @@ def test_skypilot_refuses_what_it_does_not_know(parsed: dict[str, dict[str, Any]
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadePrograms:
     """A machine as SkyPilot leaves it: the project's copy with a set-up environment whose programs write down calls."""
-    monkeypatch.setattr(cloud, "SITE_FOLDER", str(tmp_path / "site"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of `mktemp -d`
     programs = MadePrograms(tmp_path / "home" / "sky_workdir" / ".venv" / "bin")
     for name in ("python", "horovodrun", "mpirun"):
         programs.add(name)
@@ -166,7 +165,7 @@ def run_there(
     return subprocess.run(
         ["bash", "-c", script], cwd=home, capture_output=True, text=True,
         env={"HOME": str(home), "PATH": os.environ["PATH"], "SKYPILOT_NODE_RANK": str(rank),
-             "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", **variables},
+             "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "TMPDIR": str(home.parent), **variables},
     )  # fmt: skip
 
 
@@ -213,7 +212,7 @@ def test_the_time_limit_ends_the_ranks(machine: MadePrograms) -> None:
 @pytest.mark.ci
 def test_the_script_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the real launcher and trainer, on this machine as the only one."""
-    monkeypatch.setattr(cloud, "SITE_FOLDER", str(tmp_path / "site"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of `mktemp -d`
     (tmp_path / "sky_workdir").symlink_to(ROOT)
     site = own_site(
         tmp_path,
@@ -241,8 +240,9 @@ def test_spot_runs_go_on_from_the_bucket(machine: MadePrograms, tmp_path: Path) 
     done = run_there(task_of(job)["run"], machine)
     assert done.returncode == 0, done.stderr
     look, first, second = machine.records()
-    assert look["words"][look["words"].index("--site") + 1] == str(tmp_path / "site" / "ours.toml")
-    assert read_launch_site(str(tmp_path / "site" / "ours.toml")).skypilot == job.site.skypilot
+    (written,) = map(str, tmp_path.glob("tmp.*/ours.toml"))
+    assert look["words"][look["words"].index("--site") + 1] == written
+    assert read_launch_site(written).skypilot == job.site.skypilot
     for number, call in ((1, first), (2, second)):
         own = ["--seed", str(6 + number), "--runs-folder", "/bucket/runs", "--name", f"Demo_2-r{number}"]
         resuming = ["--resume-or-start", "--checkpoint-minutes", "10"]
@@ -284,7 +284,7 @@ def test_an_image_is_taken_as_it_is(tmp_path: Path) -> None:
     )
     task = task_of(a_job(site))
     assert task["resources"]["image_id"] == "docker:ours/twins:1" and not {"workdir", "setup"} & set(task)
-    assert "cd /opt/twins\nexport PATH=/opt/venv/bin:$PATH\n" in task["run"]
+    assert "\ncd /opt/twins\n" in task["run"] and "\nexport PATH=/opt/venv/bin:$PATH\n" in task["run"]
 
 
 def test_scripts_pass_shellcheck(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from waiting import wait_until
 from common.errors import UserError
 from launch.jobs.job import Job, JobRecord, JobStatus
 from launch.jobs.schedulers import slurm
-from launch.sites.site_files import LaunchSite, read_launch_site
-from launch.starting.launchers import launcher_at
+from launch.sites.site_files import ContainerOptions, LaunchSite, read_launch_site
+from launch.starting.launchers import Launcher, launcher_at
 
 WAIT_SECONDS = 120
 HOSTILE = "a b'c\"d$(touch hit)`touch hit`;touch hit&&* \\ #x"
@@ -43,7 +43,18 @@ def make_job(**changes: Any) -> Job:
     return Job(**{**values, **changes})
 
 
+def pyxis_site() -> LaunchSite:
+    """Return a site whose ranks run in an image of Enroot's, with all that a job may need before its modules."""
+    site = site_at(
+        "slurm", setup=["ulimit -l unlimited"], environment={"MODULEPATH": "/apps/m f"}, modules=["cuda/12"],
+        purge=False,
+        container=ContainerOptions(runtime="pyxis", image="nvcr.io#ours/twins:1", binds=["/data", "/scratch:/tmp"]),
+    )  # fmt: skip
+    return replace(site, slurm=replace(site.slurm, memory="240G"))
+
+
 EXAMPLES = {
+    "slurm-pyxis": make_job(site=pyxis_site(), ranks_per_node=2, gpus_per_node=2),
     "slurm-cte-power": make_job(
         name="resnet34", site=site_at("cte-power"), node="cte-power", ranks_per_node=4, gpus_per_node=4,
         program="keras_impl/train.py", arguments=("--model", "resnet34", "--dataset", "prepared:data/148x197.st"),
@@ -78,12 +89,12 @@ def header(job: Job) -> dict[str, str]:
 def test_a_job_asks_for_what_its_site_specifies() -> None:
     site = site_at("cte-power")
     options = replace(site.slurm, partition="p", account="a", qos="q", constraint="x&y", gres="gpu:v")
-    asking = replace(site, slurm=replace(options, extra=["--exclusive"]))
+    asking = replace(site, slurm=replace(options, extra=["--exclusive"], memory="0"))
     job = make_job(site=asking, node="cte-power", ranks_per_node=2, gpus_per_node=2, minutes=90)
     assert header(job) == {
         "job-name": "trial", "partition": "p", "account": "a", "qos": "q", "constraint": "x&y", "nodes": "2",
-        "ntasks-per-node": "2", "cpus-per-task": "40", "gres": "gpu:v:2", "time": "90", "signal": "B:USR1@120",
-        "output": "output.log", "open-mode": "append", "requeue": "", "exclusive": "",
+        "ntasks-per-node": "2", "cpus-per-task": "40", "mem": "0", "gres": "gpu:v:2", "time": "90",
+        "signal": "B:USR1@120", "output": "output.log", "open-mode": "append", "requeue": "", "exclusive": "",
     }  # fmt: skip
 
 
@@ -91,6 +102,11 @@ def test_cores_notice_and_requeue() -> None:
     without_gpus = make_job(site=site_at("cte-power"), node="cte-power", ranks_per_node=4)
     assert header(without_gpus)["cpus-per-task"] == "10"  # 40 cores a node
     assert "cpus-per-task" not in header(make_job())
+    silent = site_at("slurm")  # not one core per rank, whatever the site's file does not say
+    assert header(make_job(site=silent, ranks_per_node=4, gpus_per_node=4))["cpus-per-task"] == "8"
+    assert header(make_job(site=silent, ranks_per_node=4, gpus_per_node=2))["cpus-per-task"] == "4"
+    known = {"site": silent, "node": "aws-g4dn-12xlarge", "ranks_per_node": 2, "gpus_per_node": 2}
+    assert header(make_job(**known))["cpus-per-task"] == "12"  # 48 cores and 4 GPUs a node
     assert header(make_job(minutes=1))["signal"] == "B:USR1@30"
     site = site_at("slurm")
     for job in (
@@ -120,6 +136,26 @@ def test_what_slurm_could_misread_is_refused(name: str, value: object) -> None:
     job = make_job(site=replace(site, slurm=replace(site.slurm, **{name: value})), gpus_per_node=4)
     with pytest.raises(UserError, match=r"Slurm could misread this\. Received: .*Correct"):
         slurm.render(job)
+
+
+def test_ranks_in_an_image_of_enroot_are_all_started_by_srun() -> None:
+    launcher = Launcher(site=pyxis_site(), node="slurm")
+    image = ["--container-image=nvcr.io#ours/twins:1",
+             "--container-mounts=/home/group/horovod-twins,/data,/scratch:/tmp",
+             "--container-workdir=/home/group/horovod-twins"]  # fmt: skip
+    program = ["python", "/opt/horovod-twins/torch_impl/train.py", "--epochs", "1", "--site", "slurm"]
+    start = ["srun", "--mpi=pmix", *image, "--ntasks"]
+    arguments = ["--epochs", "1"]
+    assert launcher.command("torch_impl/train.py", np=4, controller=None, arguments=arguments) == [
+        *start,
+        "4",
+        *program,
+    ]
+    assert launcher.single_process("torch_impl/train.py", arguments=arguments) == [*start, "1", *program]
+    with pytest.raises(UserError, match=r"over MPI. Received: gloo. Use mpi"):
+        launcher.words(np=2, controller="gloo")
+    with pytest.raises(UserError, match=r"Pyxis takes no blank, .* Received: /home/a b. Use"):
+        replace(launcher, site=replace(launcher.site, project_folder="/home/a b")).words(np=2)
 
 
 class Stage:

@@ -99,6 +99,7 @@ def one_line(text: str) -> str:
 
 LOCAL = 'scheduler = "local"\nnodes = ["local"]\n'
 SLURM = 'scheduler = "slurm"\nnodes = ["slurm"]\n'
+PYXIS = '[launch.container]\nruntime = "pyxis"\nimage = "x"\n'
 CLOUD = 'scheduler = "skypilot"\nnodes = ["aws-g4dn-xlarge"]\n[launch.skypilot]\n'
 CLUSTER = 'scheduler = "kubernetes"\nnodes = ["kubernetes"]\n[launch.kubernetes]\n'
 
@@ -146,6 +147,13 @@ CLUSTER = 'scheduler = "kubernetes"\nnodes = ["kubernetes"]\n[launch.kubernetes]
         ),
         (one_line(SLURM + "[launch.slurm]\nmax_hours = -1.0\n"), "slurm.max_hours: Input should be greater than 0"),
         (one_line(SLURM + "[launch.slurm]\nmax_hours = inf\n"), "slurm.max_hours: "),
+        (one_line(SLURM + '[launch.slurm]\nmemory = "12 GB"\n'), "slurm.memory: String should match"),
+        (one_line(SLURM + "[launch.slurm]\nmemory = 240\n"), "slurm.memory: Input should be a valid string"),
+        (one_line(SLURM + 'setup = ["a\\nb"]\n'), "setup.0: a text must be one line"),
+        (one_line(SLURM + 'purge = "no"\n'), "purge: Input should be a valid boolean"),
+        (one_line(SLURM + PYXIS), "Pyxis is a plugin of srun. Received: launcher horovodrun. Use srun"),
+        (one_line(SLURM + 'launcher = "srun"\n' + PYXIS + 'binds = ["/a b"]\n'), "Pyxis takes no blank in a path"),
+        (one_line(LOCAL + '[launch.container]\nimage = "x"\nbinds = ["/a,/b"]\n'), "container.binds.0: String should"),
         (one_line(SLURM + "[launch.slurm]\nnotice_seconds = 65536\n"), "slurm.notice_seconds: Input should be less"),
         (one_line(SLURM + "[launch.slurm]\ncores_per_gpu = 0\n"), "slurm.cores_per_gpu: Input should be greater"),
         (one_line(CLOUD + "autostop_minutes = -5\n"), "skypilot.autostop_minutes: Input should be greater than 0"),

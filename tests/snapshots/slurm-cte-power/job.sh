@@ -16,11 +16,11 @@ trap 'echo $? > "$SLURM_SUBMIT_DIR/exit-code"' EXIT
 trap 'exit 143' TERM
 HOROVOD_TWINS_BEGAN_AT=$(date +%s.%N); export HOROVOD_TWINS_BEGAN_AT
 cd /home/group/horovod-twins
+export TF_CPP_MIN_LOG_LEVEL=3
+export PYTHONUNBUFFERED=1
 module purge
 module load gcc/8.3.0 cuda/10.2 nccl/2.4.8 openmpi/4.0.1
 export PATH="$PWD"/.venv/bin:$PATH
-export TF_CPP_MIN_LOG_LEVEL=3
-export PYTHONUNBUFFERED=1
 if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
   unset HOROVOD_TWINS_SUBMITTED_AT
   submitted=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%V || true)

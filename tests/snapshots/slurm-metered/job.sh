@@ -13,9 +13,9 @@ trap 'echo $? > "$SLURM_SUBMIT_DIR/exit-code"' EXIT
 trap 'exit 143' TERM
 HOROVOD_TWINS_BEGAN_AT=$(date +%s.%N); export HOROVOD_TWINS_BEGAN_AT
 cd /home/group/horovod-twins
-export PATH="$PWD"/.venv/bin:$PATH
 export TF_CPP_MIN_LOG_LEVEL=3
 export PYTHONUNBUFFERED=1
+export PATH="$PWD"/.venv/bin:$PATH
 
 ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))
 export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none SLURM_WAIT=60
