@@ -18,12 +18,14 @@ python -m analysis experiment FOLDER                  medians of each cell of an
 python -m analysis import-thesis THESIS --folder RUNS  the raw files of the thesis as run folders
 python -m analysis thesis RUNS...                     its tables and figures, with the published values
 python -m analysis ring --np 4                        the ring all-reduce, pass by pass
+python -m analysis table RUNS... --output runs.csv    one tidy table of runs, epochs or parts of steps
 python -m analysis results                            the tables of results in this repository's pages
 """
 
 import sys
 from collections.abc import Sequence
 
+from analysis.export import table_command as table
 from analysis.questions import aa_test, bench, check, compare, experiment, frameworks, times, verify
 from analysis.questions.clouds import command as clouds
 from analysis.questions.energy import command as energy
@@ -56,6 +58,7 @@ COMMANDS = (
     thesis,
     ring,
     results,
+    table,
 )
 
 

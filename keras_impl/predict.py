@@ -11,8 +11,8 @@ import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: 
 import keras
 import numpy as np
 
+from common.trained.prediction import Classifier, TrainedModel, run_prediction
 from common.training.entry_point import program_name
-from common.training.prediction import Classifier, TrainedModel, run_prediction
 from keras_impl.models import build_model
 from keras_impl.weights import load_weights
 

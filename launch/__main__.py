@@ -6,6 +6,7 @@ python -m launch preflight --hosts a:2,b:2                        check all host
 python -m launch sites                                            where jobs can run; `sites SITE` prints everything
 python -m launch submit --site slurm -- experiment smoke          a job there; then `status`, `logs`, `cancel`
 python -m launch fetch JOB                                        bring its run folders here, verified by checksums
+python -m launch export RUN --to onnx --output model.onnx          its model for PyTorch, Keras or ONNX
 python -m launch verify RUN                                       does a run reproduce?
 python -m launch bench                                            how fast, against bare loops and DDP
 python -m launch parity                                           prove that both frameworks train alike
@@ -25,11 +26,11 @@ from launch.jobs import commands as job_commands
 from launch.jobs import submit
 from launch.offline import stage, unstage
 from launch.preflight import command as preflight
-from launch.starting import train
+from launch.starting import export, train
 from launch.starting.processes import PROGRAMS
 from launch.transfer import fetch
 
-COMMANDS = (train, experiment, submit, job_commands, fetch, preflight, stage, unstage, verify, bench, parity)
+COMMANDS = (train, experiment, submit, job_commands, fetch, export, preflight, stage, unstage, verify, bench, parity)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

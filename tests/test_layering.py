@@ -90,7 +90,7 @@ ORDER = {
         {"distributed"},
         {"measurement"},
         {"data", "run_folder"},
-        {"training"},
+        {"training", "trained"},
         {"checks"},
     ],
     "launch": [
@@ -100,7 +100,7 @@ ORDER = {
         {"jobs", "checks"},
         {"transfer"},
     ],
-    "analysis": [{"runs", "stats"}, {"output", "projection"}, {"questions"}, {"thesis"}, {"report", "results"}],
+    "analysis": [{"runs", "stats"}, {"output", "projection"}, {"questions"}, {"thesis"}, {"report", "results", "export"}],
 }
 FILES_AT_MOST = 15
 LINES_AT_MOST = {ast.ClassDef: 250, ast.FunctionDef: 60, ast.AsyncFunctionDef: 60}  # docstrings not counted
@@ -171,7 +171,7 @@ def test_every_folder_of_modules_is_a_package() -> None:
     ("start", "unwanted"),
     [
         ("import launch.preflight.command, common.checks.preflight_worker", "pandas scipy matplotlib"),
-        ("import common.training.entry_point, common.training.prediction", "pandas scipy matplotlib"),
+        ("import common.training.entry_point, common.trained.prediction", "pandas scipy matplotlib"),
         ("import launch.__main__", "pandas scipy matplotlib"),
     ],
     ids=["preflight", "trainers", "launch"],

@@ -21,7 +21,7 @@ import pytest
 from analysis import __main__ as analysis
 from common import __main__ as common
 from common.config import parse_command_line
-from common.training import prediction
+from common.trained import prediction
 from launch import __main__ as launch
 from launch.installation import command as setup_command
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from common.trained.prediction import Classifier, TrainedModel, run_prediction
 from common.training.entry_point import program_name
-from common.training.prediction import Classifier, TrainedModel, run_prediction
 from torch_impl.models import build_model
 from torch_impl.weights import load_weights
 

@@ -21,10 +21,11 @@ from analysis.report.page import Page, html_of, says_nothing
 from analysis.runs.published import published_notes
 from analysis.runs.table import Selection
 from analysis.thesis import command as thesis
-from common.errors import UserError, user_errors
+from common.errors import user_errors
 from common.run_folder.environment import describe_environment
 from common.run_folder.records import now
 from common.utils.atomic import write_atomically
+from common.utils.new_file import check_new_file
 
 Chapter = Callable[[Selection], Finding]
 # Answers first, then what the runs were.
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
         UserError: the file exists or cannot be written; with --strict, if something is flagged.
     """
     output = Path(options.output)
-    _check_output(output, replaced=options.force)
+    check_new_file(output, option="-o", replaced=options.force)
     page = page_of(selected(options), folders=options.runs, title=options.title)
     flags = [str(row[0]) for row in (*page.left_out.rows, *page.flags.rows)]
     refuse_flags(flags, options)
@@ -77,19 +78,6 @@ def run(options: argparse.Namespace) -> None:
         f"report: {output} ({len(text) / 1e6:.1f} MB): chapters {len(page.chapters)}, plots {plots}, "
         f"flags {len(page.flags.rows)}, folders left out {len(page.left_out.rows)}"
     )
-
-
-def _check_output(output: Path, *, replaced: bool) -> None:
-    """Raise UserError, before the work, for a file that must not or cannot be written."""
-    if output.is_dir():
-        raise UserError(f"the report is a file. Received: -o {output}, a folder. Name a file in it")
-    if output.exists() and not replaced:
-        raise UserError(
-            f"the file exists already and is not overwritten. Received: -o {output}. Name another, or give --force"
-        )
-    above = next(parent for parent in output.absolute().parents if parent.exists())
-    if not above.is_dir():
-        raise UserError(f"the report needs a folder. Received: -o {output}, and {above} is a file. Name another place")
 
 
 def page_of(selection: Selection, *, folders: Sequence[str], title: str | None = None) -> Page:

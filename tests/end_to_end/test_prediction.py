@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import DATASET, make_config, make_record, make_setup, random_weights
+from builders import DATASET, make_config, make_record, make_setup, random_weights, write_trained_run
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -15,18 +15,16 @@ from PIL import Image
 from common.config import Config, config_from_dict
 from common.data.loading import load_dataset
 from common.errors import UserError
-from common.model.weights import save_weights
 from common.run_folder.checkpoints import Checkpoint, save_checkpoint
-from common.run_folder.records import DataRecord, ModelRecord, NotRecorded, RunWriter
-from common.training.prediction import (
-    TrainedModel,
+from common.run_folder.records import NotRecorded, RunWriter
+from common.trained.prediction import (
     confusion_table,
     losses,
     read_image,
-    read_trained_model,
     run_prediction,
     scores,
 )
+from common.trained.trained_model import TrainedModel, read_trained_model
 
 PROGRAM = "torch_impl/predict.py"
 CLASSES = ["cat", "dog", "owl"]
@@ -133,28 +131,10 @@ def test_a_run_of_images_that_no_file_holds_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """The folder of a finished run."""
-    config = make_config(tmp_path)
-    setup = make_setup(config)
-    dataset = setup.dataset
-    data = DataRecord(
-        name=dataset.name,
-        training_samples=120,
-        validation_samples=0,
-        test_samples=20,
-        dropped_samples_per_epoch=0,
-        global_batch_size=30,
-        steps_per_epoch=4,
-        image_shape=dataset.image_shape,
-        class_names=list(dataset.class_names),
-        mean=list(dataset.mean),
-        standard_deviation=list(dataset.standard_deviation),
-    )
-    model = ModelRecord(name="mlp", outputs=3, parameters=1, multiply_adds_per_image=1)
-    writer = RunWriter.create(tmp_path / "run", make_record(config=config, data=data, model=model))
-    save_checkpoint(tmp_path / "run", Checkpoint(1, 4, random_weights(setup, seed=1), {}))
-    save_weights(tmp_path / "run" / "weights.safetensors", random_weights(setup, seed=2))
-    writer.end("finished")
-    return tmp_path / "run"
+    setup = make_setup(make_config(tmp_path))
+    folder = write_trained_run(tmp_path / "run", setup, random_weights(setup, seed=2))
+    save_checkpoint(folder, Checkpoint(1, 4, random_weights(setup, seed=1), {}))
+    return folder
 
 
 def test_final_weights_are_used_and_without_them_the_newest_checkpoint(run: Path) -> None:

@@ -12,11 +12,12 @@ from common.config import Config, config_from_dict
 from common.measurement.energy import energy_record
 from common.measurement.interference import Interference
 from common.measurement.power_trace import PowerTrace, Series
-from common.model.weights import Weights
+from common.model.weights import Weights, save_weights
 from common.run_folder.environment import Environment
 from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import (
     SCHEMA_VERSION,
+    WEIGHTS_FILE,
     DataRecord,
     EpochRecord,
     Hashes,
@@ -128,6 +129,32 @@ def random_weights(experiment: RunSetup, *, seed: int = 0) -> Weights:
         weight.name: random.normal(size=weight.shape).astype(experiment.config.model.dtype)
         for weight in experiment.spec.weights
     }
+
+
+def write_trained_run(folder: Path, setup: RunSetup, weights: Weights, *, framework: str = "torch") -> Path:
+    """Write a finished run with its final weights, as if it had been trained; return its folder."""
+    dataset, spec = setup.dataset, setup.spec
+    data = DataRecord(
+        name=dataset.name,
+        training_samples=len(setup.training_indices),
+        validation_samples=len(setup.validation_indices),
+        test_samples=len(dataset.test.labels),
+        dropped_samples_per_epoch=setup.dropped_samples,
+        global_batch_size=setup.global_batch_size,
+        steps_per_epoch=setup.steps_per_epoch,
+        image_shape=dataset.image_shape,
+        class_names=list(dataset.class_names),
+        mean=list(dataset.mean),
+        standard_deviation=list(dataset.standard_deviation),
+    )
+    model = ModelRecord(name=spec.name, outputs=spec.outputs, parameters=spec.parameters,
+                        multiply_adds_per_image=spec.multiply_adds)  # fmt: skip
+    record = make_record(
+        config=setup.config, data=data, model=model, framework=framework, status=make_status(state="finished")
+    )
+    write_run(folder, record)
+    save_weights(folder / WEIGHTS_FILE, weights)
+    return folder
 
 
 def make_finished_run(folder: Path = Path("runs/made"), **changes: Any) -> Run:

@@ -27,8 +27,8 @@ from common.data.batches import normalize
 from common.data.loading import load_dataset
 from common.errors import UserError
 from common.model import specs as model_specs
+from common.trained.trained_model import read_trained_model
 from common.training import checkpointer, run_setup, schedule
-from common.training.prediction import read_trained_model
 
 FILLER = "filler"
 OUTPUTS = 20

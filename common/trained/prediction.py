@@ -2,44 +2,24 @@
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from common.config import Config
-from common.data.batches import normalization_table, normalize
+from common.data.batches import normalize
 from common.data.dataset import check_labels
 from common.data.images import folder as images
 from common.data.loading import load_dataset
 from common.distributed.console import Console
 from common.errors import UserError
-from common.model.specs import ModelSpec, model_spec
-from common.model.weights import Weights, load_weights
-from common.run_folder.checkpoints import load_newest_checkpoint
-from common.run_folder.records import WEIGHTS_FILE, DataRecord, ModelRecord, read_run
+from common.trained.trained_model import TrainedModel, read_trained_model
 from common.utils.command_line import Parser, run_command
 
 # (batch, height, width, channels) floats -> (batch, outputs) linear outputs, in inference mode
 Classifier = Callable[[np.ndarray], np.ndarray]
 BATCH_SIZE = 500
 TOP_CLASSES = 3
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """A run's model and what its numbers mean."""
-
-    config: Config
-    data: DataRecord
-    spec: ModelSpec
-    weights: Weights
-
-    def table(self, pixels: DTypeLike) -> np.ndarray:
-        """Return the float of every pixel value of images of this type, (values, channels)."""
-        dtype = np.dtype(self.config.model.dtype)
-        return normalization_table(self.data, pixels=pixels, normalization=self.config.data.normalization, dtype=dtype)
 
 
 def run_prediction(
@@ -72,23 +52,6 @@ def _parse(arguments: Sequence[str] | None, *, program: str) -> argparse.Namespa
     parser.add_argument("--invert", action="store_true", help="swap light and dark, for dark digits on white paper")
     parser.add_argument("--data-folder", type=Path, help="folder that already holds the files of the data set")
     return parser.parse_intermixed_args(arguments)
-
-
-def read_trained_model(folder: Path) -> TrainedModel:
-    """Return the model of a run.
-
-    Raises:
-        UserError: no run folder, no weights in it, or weights of another model.
-    """
-    record = read_run(folder).record
-    config, data, model = record.config, record.data, record.model
-    if not (isinstance(config, Config) and isinstance(data, DataRecord) and isinstance(model, ModelRecord)):
-        raise UserError(f"this run was not measured here and has no model. Received: {folder}. Name another run")
-    height, width, channels = data.image_shape
-    spec = model_spec(model.name, input_shape=(channels, height, width), outputs=model.outputs)
-    file = folder / WEIGHTS_FILE
-    weights = load_weights(file, spec=spec) if file.exists() else load_newest_checkpoint(folder, spec=spec).weights
-    return TrainedModel(config, data, spec, weights)
 
 
 def _evaluate(classifier: Classifier, model: TrainedModel, *, data_folder: Path | None) -> None:

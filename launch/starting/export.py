@@ -1,0 +1,47 @@
+"""`python -m launch export`: the model of a run for PyTorch, Keras or ONNX, without this project."""
+
+import argparse
+import importlib.util
+import sys
+from typing import Any
+
+from common.errors import UserError
+from common.trained.export import add_export_options, export
+from common.trained.onnx_model import require_onnx, write_onnx
+from common.utils.paths import ROOT
+from launch.starting.processes import run_filtered, trainer_environment
+
+PROGRAMS = {"torch": "torch_impl/export.py", "keras": "keras_impl/export.py"}
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = commands.add_parser(
+        "export",
+        help="write the model of a run for PyTorch, Keras or ONNX",
+        description="Write the model of a run, of either framework, as a file that needs nothing of this project.",
+    )
+    add_export_options(parser)
+    parser.add_argument(
+        "--to",
+        choices=[*PROGRAMS, "onnx"],
+        required=True,
+        help="torch: a state_dict (.pt); keras: a model of plain Keras layers (.keras); onnx: a graph (.onnx)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; return the exit code.
+
+    Raises:
+        UserError: the framework is not installed; no run, no model, or a file that must not or cannot be written.
+    """
+    if options.to == "onnx":
+        require_onnx()
+        export(write_onnx, options.run_folder, options.output, suffix=".onnx", replaced=options.force)
+        return 0
+    if importlib.util.find_spec(options.to) is None:
+        raise UserError(f"the framework is not installed. Received: --to {options.to}. Run `make setup`")
+    words = [str(options.run_folder), "--output", str(options.output), *(["--force"] if options.force else [])]
+    return run_filtered([sys.executable, str(ROOT / PROGRAMS[options.to]), *words], environment=trainer_environment())

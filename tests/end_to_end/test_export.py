@@ -1,0 +1,99 @@
+"""`python -m launch export`: programs that cannot import this project compute what it computes."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import make_config, make_setup, random_weights, write_trained_run
+from extras import environment_with_extras
+from rule_workers import TESTS, environment, relative_difference
+
+from common.checks import parity_cases
+from common.data.batches import normalize
+from common.trained.trained_model import read_trained_model
+from launch.__main__ import main
+
+TOLERANCE = 1e-5  # of the largest output: float32, sums in another order
+# Three channels show the order of a flattened image, odd sides where zeros are padded.
+IMAGES = parity_cases.IMAGES | {"mlp": (9, 7, 3, 10), "resnet34": (33, 45, 3, 9)}
+TARGETS = ("torch", "keras", "onnx")
+
+
+def work(*words: str, target: str, runs: Path) -> None:
+    """Run a worker; ONNX needs the extras."""
+    variables = environment_with_extras() if target == "onnx" else environment()
+    command = [sys.executable, *(str(TESTS / word) for word in words), target, str(runs)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of every model, all weights random, with what both frameworks compute for its test images."""
+    folder = tmp_path_factory.mktemp("models") / "runs"
+    for number, (model, (height, width, channels, classes)) in enumerate(IMAGES.items()):
+        data = {"dataset": f"synthetic:120x{height}x{width}x{channels}x{classes}"}
+        setup = make_setup(make_config(folder, data=data, model={"model": model}))
+        weights = {name: array.astype(np.float32) for name, array in parity_cases.random_weights(setup.spec).items()}
+        run = write_trained_run(folder / model, setup, weights, framework=TARGETS[number % 2])
+        images = np.asarray(setup.dataset.test.images)
+        np.save(run / "images.npy", normalize(images, read_trained_model(run).table(images.dtype)))
+    for target in TARGETS[:2]:
+        work("export_worker.py", target=target, runs=folder)
+    return folder
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_exported_model_computes_what_both_frameworks_compute(runs: Path, target: str) -> None:
+    if target == "onnx":
+        work("export_worker.py", target=target, runs=runs)
+    work("plain_reader.py", target=target, runs=runs)
+    for model in IMAGES:
+        plain = np.load(runs / model / f"plain-{target}.npy")
+        assert plain.shape == (20, IMAGES[model][3])
+        for framework in TARGETS[:2]:
+            ours = np.load(runs / model / f"outputs-{framework}.npy")
+            assert relative_difference(plain, ours) < TOLERANCE, (model, framework)
+
+
+@pytest.mark.ci
+def test_the_command_starts_the_program_of_the_framework(runs: Path, tmp_path: Path, framework: str) -> None:
+    """A file is written whole, described in one line, and not replaced."""
+    output = tmp_path / "new" / f"model.{'pt' if framework == 'torch' else 'keras'}"
+    command = [sys.executable, "-m", "launch", "export", str(runs / "mlp"), "--to", framework, "--output", str(output)]
+    done = subprocess.run(command, cwd=TESTS.parents[1], env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"export: {output} (")
+    assert "mlp for images of 9 x 7 pixels, 3 channels. Input: (pixels from 0 to 1 - [" in done.stdout
+    assert [path.name for path in output.parent.iterdir()] == [output.name]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    setup = make_setup(make_config(tmp_path))
+    return write_trained_run(tmp_path / "run", setup, random_weights(setup))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--to", "onnx", "--output", "m.onnx"], r"ONNX files need the onnx package .*Run `pip install"),
+        (["--to", "tflite", "--output", "m"], "invalid choice: 'tflite'"),
+        (["--to", "onnx"], "arguments are required: --output"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str], message: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    try:
+        code = main(["export", str(run), *words])
+    except SystemExit as end:
+        code = end.code
+    error = capsys.readouterr().err
+    assert code == 2 and error.count("\n") == 1
+    assert re.search(message, error), error

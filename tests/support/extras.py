@@ -1,0 +1,17 @@
+"""Extras that the project's environment does not have, in one of their own: `make extras`."""
+
+import os
+from pathlib import Path
+
+import pytest
+from rule_workers import environment
+
+PACKAGES = Path(__file__).resolve().parents[2] / ".venv.extras" / "lib" / "python3.11" / "site-packages"
+
+
+def environment_with_extras() -> dict[str, str]:
+    """Return the environment of a worker that sees this environment's packages and, before them, the extras."""
+    if not (PACKAGES / "onnxruntime").exists():
+        pytest.skip("MLflow, ONNX and Parquet are not installed in .venv.extras: make extras")
+    variables = environment()
+    return variables | {"PYTHONPATH": f"{variables['PYTHONPATH']}{os.pathsep}{PACKAGES}"}

@@ -1,0 +1,34 @@
+"""Write the model of a run for plain PyTorch: its `state_dict`. The run may have been trained by either framework.
+
+python torch_impl/export.py runs/NAME --output model.pt
+
+    torch.load("model.pt", weights_only=True)         name -> tensor; of resnet34 the names are torchvision's
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from common.trained.export import run_export
+from common.trained.trained_model import TrainedModel
+from common.training.entry_point import program_name
+from torch_impl.models import build_model
+from torch_impl.weights import load_weights
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code."""
+    return run_export(write_model, arguments, program=program_name(__file__), suffix=".pt")
+
+
+def write_model(trained: TrainedModel, file: Path) -> None:
+    """Write the `state_dict`: images are (batch, channels, height, width)."""
+    model = build_model(trained.spec, trained.config.model)
+    load_weights(model, trained.weights, spec=trained.spec)
+    torch.save(model.state_dict(), file)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
