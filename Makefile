@@ -22,7 +22,7 @@ SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") \
 	$(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-ci test-all lint types bench parity smoke report results wheels lock cloud-parsers clean
+.PHONY: help setup train test test-ci test-all lint types bench parity smoke report results wheels lock cloud-parsers extras clean
 
 help: ## list the targets
 	@echo "Targets:"
@@ -95,6 +95,12 @@ cloud-parsers: ## .venv.clouds: SkyPilot and ParallelCluster, whose own parsers 
 	@.venv/bin/python -m pip --python .venv.clouds/bin/python install --quiet --no-deps --no-compile \
 	  -r tests/support/cloud-parsers.txt
 
+extras: ## .venv.extras: MLflow, ONNX and Parquet, for tests of what is exported for them
+	@$(SETUP) --frameworks "$(FRAMEWORKS)"
+	@test -x .venv.extras/bin/python || .venv/bin/python -m venv --without-pip .venv.extras
+	@.venv/bin/python -m pip --python .venv.extras/bin/python install --quiet --no-deps --no-compile \
+	  -r tests/support/extras.txt
+
 clean: ## remove .venv and what tools left (runs/ and the user's cache stay)
-	@rm -rf .venv .venv.clouds build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv.clouds .venv.extras build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

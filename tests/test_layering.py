@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from launch.installation.lock import EXTRAS
+
 ROOT = Path(__file__).resolve().parents[1]
 OURS = ("common", "torch_impl", "keras_impl", "launch", "analysis")
 FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "horovod"}
@@ -22,6 +24,7 @@ PACKAGES = {
     "pynvml": "nvidia-ml-py",
     "keras": "tensorflow-cpu",
     "tensorflow": "tensorflow-cpu",
+    "mlflow": "mlflow-skinny",
 }
 
 
@@ -100,7 +103,13 @@ ORDER = {
         {"jobs", "checks"},
         {"transfer"},
     ],
-    "analysis": [{"runs", "stats"}, {"output", "projection"}, {"questions"}, {"thesis"}, {"report", "results", "export"}],
+    "analysis": [
+        {"runs", "stats"},
+        {"output", "projection"},
+        {"questions"},
+        {"thesis"},
+        {"report", "results", "export"},
+    ],
 }
 FILES_AT_MOST = 15
 LINES_AT_MOST = {ast.ClassDef: 250, ast.FunctionDef: 60, ast.AsyncFunctionDef: 60}  # docstrings not counted
@@ -241,12 +250,14 @@ def test_every_package_in_use_is_declared() -> None:
     # Without any framework, common must have what it needs.
     base = {re.split(r"[\s<>=\[!~;]", need, maxsplit=1)[0].lower() for need in project["dependencies"]}
     needed = {PACKAGES.get(name, name) for path in files("common") for name, _ in imports(path)}
-    needed -= {*sys.stdlib_module_names, *OURS, "tensorboard"}
+    needed -= {*sys.stdlib_module_names, *OURS, "tensorboard", "onnx"}
     assert needed <= base
 
 
 def test_every_declared_package_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    beside = (ROOT / "tests" / "support" / "extras.txt").read_text().splitlines()
+    assert {need for extra in EXTRAS for need in project["optional-dependencies"][extra]} <= set(beside)
     for name, extra in [("base", None), ("torch", "torch"), ("tensorflow", "tensorflow"), ("dev", "dev")]:
         lines = (ROOT / "launch" / "installation" / "requirements" / f"{name}.txt").read_text().splitlines()
         pinned = {line.split("==")[0] for line in lines if "==" in line}

@@ -4,19 +4,25 @@
 
 The needs are read from pyproject.toml, the versions from the environment that runs this (`.venv`), so to update a
 version: change pyproject.toml, `pip install` the new version into `.venv`, run the tests, `make lock`.
-A package that several sets need is in each of their files, with the same version.
+A package that several sets need is in each of their files, with the same version. An environment with one of the
+extras that set-up never installs is refused: it may hold versions that only they ask for.
 """
 
 import re
+import sys
 import tomllib
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 
 from packaging.requirements import Requirement
 
+from common.errors import UserError
+from common.utils.command_line import run_command
 from common.utils.paths import ROOT
 
 FOLDER = ROOT / "launch" / "installation" / "requirements"
 HEADER = "# {title}.\n# Written by `make lock` from pyproject.toml and the tried environment; do not edit by hand.\n"
+EXTRAS = ("mlflow", "onnx", "parquet")  # never installed by set-up
 TITLES = {
     "base": "Run-time packages of the project, MPI and the tools that build Horovod",
     "torch": "PyTorch (the CPU build; on a GPU machine the normal one, which brings its CUDA packages along)",
@@ -26,9 +32,14 @@ TITLES = {
 
 
 def main() -> None:
-    """Write the four lock files."""
+    """Write the four lock files.
+
+    Raises:
+        UserError: the environment has extras.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
+    refuse_extras(extras)
     roots = {
         "base": project["dependencies"] + extras["horovod"],
         "torch": extras["torch"],
@@ -40,6 +51,17 @@ def main() -> None:
         lines = [f"{package}=={version}\n" for package, version in sorted(pins.items())]
         (FOLDER / f"{name}.txt").write_text(HEADER.format(title=TITLES[name]) + "".join(lines), encoding="utf-8")
         print(f"launch/installation/requirements/{name}.txt: {len(pins)} packages")
+
+
+def refuse_extras(extras: Mapping[str, Sequence[str]]) -> None:
+    """Raise UserError if a package of `EXTRAS` is installed here."""
+    here = {one.name.lower() for one in metadata.distributions()}
+    found = [need for extra in EXTRAS for need in extras[extra] if Requirement(need).name in here]
+    if found:
+        raise UserError(
+            f"the environment has extras, which the lock files must not see. Received: {', '.join(found)}. "
+            "Lock from one that `make setup` made and nothing was added to"
+        )
 
 
 def closure(needs: list[str]) -> dict[str, str]:
@@ -70,4 +92,4 @@ def applies(need: Requirement, extras: set[str]) -> bool:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(main, program="make lock"))

@@ -17,7 +17,7 @@ import pytest
 from waiting import wait_until
 
 from common.errors import EXIT_CODE_USER_ERROR, UserError
-from launch.installation import command, horovod_wheel, needed_python
+from launch.installation import command, horovod_wheel, lock, needed_python
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
 from launch.installation import state as setup_state
@@ -160,13 +160,28 @@ def test_the_folder_for_offline_use_is_filled_from_the_same_pins(tmp_path: Path)
 def test_every_need_of_the_project_is_pinned_once() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pins = setup_plan.pins(ROOT / "launch" / "installation" / "requirements")
-    needs = [*project["dependencies"], *(need for extra in project["optional-dependencies"].values() for need in extra)]
-    for need in needs:
+    extras = {name: needs for name, needs in project["optional-dependencies"].items() if name not in lock.EXTRAS}
+    for need in [*project["dependencies"], *(need for needs in extras.values() for need in needs)]:
         name = need.split("=")[0].split("<")[0].split(">")[0].split("[")[0].strip().lower()
         assert name in pins, f"{need}: run `make lock`"
     for path in (ROOT / "launch" / "installation" / "requirements").glob("*.txt"):
         for name, version in setup_plan.read_pins(path).items():
             assert pins[name] == version, f"{name} has two versions"
+
+
+def test_extras_are_in_no_lock_file_and_an_environment_with_one_is_not_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    names = {need.split("==")[0] for extra in lock.EXTRAS for need in extras[extra]}
+    assert {"mlflow-skinny", "onnx", "pyarrow"} <= names
+    assert not names & set(setup_plan.pins(ROOT / "launch" / "installation" / "requirements"))
+    lock.refuse_extras(extras)
+    (tmp_path / "ONNX-1.0.dist-info").mkdir()
+    (tmp_path / "ONNX-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ONNX\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"the environment has extras.*Received: onnx==1\.23\.2\. Lock from one"):
+        lock.refuse_extras(extras)
 
 
 def test_dry_run_prints_commands_and_makes_nothing(clone: Path) -> None:
