@@ -3,13 +3,11 @@
 import os
 import platform
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from common.config import DeviceConfig
+from common.distributed.communicator import Communicator
 from common.errors import UserError
-
-if TYPE_CHECKING:  # preflight's host probe must work where pydantic is missing
-    from common.config import DeviceConfig
-    from common.distributed.communicator import Communicator
 
 Device = TypeVar("Device")
 
@@ -35,7 +33,7 @@ def visible_gpus(gpus: Sequence[tuple[str, str, Device]], variable: str | None) 
     return visible
 
 
-def choose_gpu(gpus: Sequence[Device], *, config: "DeviceConfig", local_rank: int, local_size: int) -> Device | None:
+def choose_gpu(gpus: Sequence[Device], *, config: DeviceConfig, local_rank: int, local_size: int) -> Device | None:
     """Return this rank's GPU: the only one that it sees, or the one at index `local_rank`; None for the CPU.
 
     A batch system may show each rank its own GPU only; `check_own_gpu` finds ranks that were shown the same one.
@@ -65,7 +63,7 @@ def choose_gpu(gpus: Sequence[Device], *, config: "DeviceConfig", local_rank: in
     return gpus[local_rank]
 
 
-def check_own_gpu(number: int | None, *, comm: "Communicator") -> None:
+def check_own_gpu(number: int | None, *, comm: Communicator) -> None:
     """Raise UserError on all ranks if two ranks of a host have the same GPU.
 
     Args:

@@ -13,21 +13,29 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Any
 
 from tabulate import tabulate
 
 from common.distributed.console import counted
-from common.errors import EXIT_CODE_USER_ERROR
+from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.utils.command_line import whole_number
-from launch.preflight.checks import OF_HOSTS, OF_RANKS, CheckResult, judge
+from launch.preflight.checks import check_allreduce, check_clocks, check_scheduler
+from launch.preflight.host_checks import HOST_CHECKS, SET_UP, Answer, answer_of
 from launch.preflight.survey import ask_hosts, start_ranks
 from launch.preflight.target import read_target
 
+CHECKS = ("hosts", "scheduler", *HOST_CHECKS, "clocks", "allreduce")
 # No ranks are started where one of these failed: they would not get far.
-NEEDED_BY_RANKS = {"hosts", "scheduler", "software", "horovod"}
+NEEDED_BY_RANKS = ("hosts", "scheduler", "software", "horovod")
+# Checks whose summary has to be the same on all hosts -> how to make it so.
+EQUAL = {
+    "software": f"{SET_UP}, name the same Python (`python` in the site file), and load the same MPI",
+    "gpus": "Use hosts with equal GPUs: their times cannot be compared",
+}
+
+Row = tuple[str, str, list[str]]  # check; ok, failed or not checked; its lines
 
 
 def add_command(commands: Any) -> None:
@@ -61,39 +69,65 @@ def run(options: argparse.Namespace) -> int:
 
     if target.hosts:
         show(f"asking {', '.join(target.hosts)}")
-    survey = ask_hosts(target)
-    results = [judge(check, target, survey) for check in OF_HOSTS]
-    if target.location == "job" and not NEEDED_BY_RANKS & set(_named(results, "failed")):
-        survey.exchange = start_ranks(target, show=show)
-    results += [judge(check, target, survey) for check in OF_RANKS]
-    failed, seconds = _named(results, "failed"), time.monotonic() - began
+    answers = ask_hosts(target)
+    answers[""] = {"scheduler": answer_of(check_scheduler, target)}
+    report = None
+    if target.location == "job" and not any(judge(check, answers)[1] == "failed" for check in NEEDED_BY_RANKS):
+        try:
+            report = start_ranks(target, show=show)
+            answers[""]["clocks"] = answer_of(check_clocks, report)
+            answers[""]["allreduce"] = answer_of(check_allreduce, report, target)
+        except UserError as error:
+            answers[""]["allreduce"] = (False, str(error))
+    rows = [judge(check, answers) for check in CHECKS]
+    failed, seconds = [check for check, result, _ in rows if result == "failed"], time.monotonic() - began
     if options.format == "json":
         found = {
             "result": "failed" if failed else "ok",
             "seconds": seconds,
-            "site": target.site.name,
+            "site": target.launcher.site.name,
             "location": target.location,
             "hosts": target.hosts,
-            "checks": [asdict(each) for each in results],
-            "allreduce": survey.exchange if isinstance(survey.exchange, dict) else None,
+            "checks": [{"check": check, "result": result, "lines": lines} for check, result, lines in rows],
+            "allreduce": report,
         }
         print(json.dumps(found, indent=1))
     else:
-        rows = [[each.check, each.result, "\n".join(each.lines)] for each in results]
-        print(tabulate(rows, headers=["check", "result", "finding"], tablefmt="plain", disable_numparse=True))
-        print(f"{summary(results)}, in {seconds:.1f} s")
+        table = [[check, result, "\n".join(lines)] for check, result, lines in rows]
+        print(tabulate(table, headers=["check", "result", "finding"], tablefmt="plain", disable_numparse=True))
+        passed = sum(result == "ok" for _, result, _ in rows)
+        print(f"{passed} of {counted(len(rows), 'check')} passed, in {seconds:.1f} s")
     return EXIT_CODE_USER_ERROR if failed else 0
 
 
-def _named(results: Sequence[CheckResult], result: str) -> list[str]:
-    """Return the names of checks with a result."""
-    return [each.check for each in results if each.result == result]
+def judge(check: str, answers: Mapping[str, Mapping[str, Answer]]) -> Row:
+    """Return the row of a check; `answers`: host -> check -> answer, host "" for checks whose lines name the host."""
+    given = {host: found[check] for host, found in answers.items() if check in found}
+    if not given:
+        return check, "not checked", ["not needed at this site, only in the job, or only if the checks above pass"]
+    failures = {host: text for host, (passed, text) in given.items() if not passed}
+    texts = {host: text for host, (_, text) in given.items()}
+    first = next(iter(texts))
+    if check in EQUAL and not failures:
+        failures = {
+            host: f"{_only_in(text, texts[first])}, on {first} {_only_in(texts[first], text)}. {EQUAL[check]}"
+            for host, text in texts.items()
+            if text != texts[first]
+        }
+    if failures:
+        return check, "failed", _by_line(failures)
+    return check, "ok", _by_line(texts) if len(set(texts.values())) > 1 else [texts[first]]
 
 
-def summary(results: Sequence[CheckResult]) -> str:
-    """Return how many checks passed, and which failed or were not made."""
-    line = f"{len(_named(results, 'ok'))} of {counted(len(results), 'check')} passed"
-    for result in ("failed", "not checked"):
-        names = _named(results, result)
-        line += f"; {result}: {', '.join(names)}" if names else ""
-    return line
+def _by_line(texts: Mapping[str, str]) -> list[str]:
+    """Return each line once, after the hosts that gave it."""
+    hosts: dict[str, list[str]] = {}
+    for host, text in texts.items():
+        for line in text.splitlines():
+            hosts.setdefault(line, []).append(host)
+    return [f"{', '.join(names)}: {line}".removeprefix(": ") for line, names in hosts.items()]
+
+
+def _only_in(text: str, other: str) -> str:
+    """Return the parts of a summary that another one lacks."""
+    return ", ".join(part for part in text.split(", ") if part not in other.split(", ")) or "nothing of it"

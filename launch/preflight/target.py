@@ -3,26 +3,26 @@
 import argparse
 import importlib.util
 import platform
-import shlex
-import subprocess
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from common.errors import UserError, expanded
+from common.data.catalog import PUBLISHED
+from common.errors import expanded
 from common.utils.paths import ROOT
+from launch.preflight.host_checks import HOST_CHECKS, Wanted
 from launch.sites.site_files import LaunchSite
-from launch.starting.launchers import Launcher, Slots, assign_ranks, launcher_at
+from launch.starting.launchers import Launcher, assign_ranks, launcher_at, slurm_hosts
 from launch.starting.processes import DEFAULT_RANKS, PROGRAMS
 
+# A login node sees the folders and programs of the job's nodes; outside is, for example, a laptop that submits.
 Location = Literal["job", "login node", "outside"]
+IN_JOB = ("network", "gpus", "threads", "shared runs")  # checks that need the hosts of the job
+SEPARATE_FOLDERS = ("hosts", "skypilot")  # schedulers whose hosts need not share a folder: rank 0 alone writes runs
 Channel = Literal["local", "ssh", "srun"]
-SRUN_SECONDS = 30
-# What jobs are submitted with, and the variable that the scheduler sets inside a job.
-SUBMIT_PROGRAMS = {"slurm": "sbatch", "skypilot": "sky", "kubernetes": "kubectl"}
+# The variable that the scheduler sets inside a job.
 JOB_VARIABLES = {"slurm": "SLURM_JOB_ID", "skypilot": "SKYPILOT_NODE_RANK", "kubernetes": "KUBERNETES_SERVICE_HOST"}
 # Ranks inherit these from the process that starts them, so every host is asked with them.
 INHERITED_VARIABLES = ("HOROVOD_TWINS_CACHE", "XDG_CACHE_HOME", "CUDA_VISIBLE_DEVICES")
@@ -30,67 +30,25 @@ INHERITED_VARIABLES = ("HOROVOD_TWINS_CACHE", "XDG_CACHE_HOME", "CUDA_VISIBLE_DE
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What is inspected.
+    """What is inspected."""
 
-    Attributes:
-        launcher: how ranks are started.
-        location: inside the job; on a login node, which sees the folders and programs of the job's nodes; or outside,
-            such as on a laptop that submits to a cloud.
-        hosts: name -> ranks. On a login node: this machine, without ranks; outside: none.
-        channel: how hosts are asked.
-        frameworks: torch, keras or both.
-        controller: mpi or gloo.
-        device: as for trainers: auto, cpu or gpu.
-        threads: compute threads per rank; None: cores / ranks.
-        dataset: as for trainers; None: not checked.
-        folders: "runs", and "scratch" where the site has one -> path.
-        environment: variables to ask hosts with.
-    """
-
-    launcher: Launcher
+    launcher: Launcher  # of ranks
     location: Location
-    hosts: dict[str, int]
-    channel: Channel
-    frameworks: tuple[str, ...]
-    controller: str = "mpi"
-    device: str = "auto"
-    threads: int | None = None
-    dataset: str | None = None
-    folders: dict[str, str] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def site(self) -> LaunchSite:
-        """Where the job runs."""
-        return self.launcher.site
+    hosts: dict[str, int]  # name -> ranks; on a login node this machine, without ranks; outside none
+    channel: Channel  # how hosts are asked
+    wanted: Wanted
+    environment: dict[str, str] = field(default_factory=dict)  # to ask hosts with
+    python: str = sys.executable  # on each host, as the folder of the project
+    project_folder: str = str(ROOT)
 
     @property
     def size(self) -> int:
         """Number of ranks."""
         return sum(self.hosts.values())
 
-    @property
-    def submit_program(self) -> str | None:
-        """The scheduler's program that is needed here; None: none is."""
-        return None if self.location == "job" else SUBMIT_PROGRAMS.get(self.site.scheduler)
-
-    @property
-    def python(self) -> str:
-        """The interpreter on each host."""
-        return self.site.python or sys.executable
-
-    @property
-    def project_folder(self) -> str:
-        """Folder of the project on each host."""
-        return self.site.project_folder or str(ROOT)
-
 
 def read_target(options: argparse.Namespace, *, variables: Mapping[str, str]) -> Target:
-    """Return what the command line and the environment ask to inspect.
-
-    Args:
-        options: of the command line.
-        variables: the environment, where schedulers describe the job.
+    """Return what the command line and the environment, where schedulers describe the job, ask to inspect.
 
     Raises:
         UserError: unknown site or hosts.
@@ -121,20 +79,30 @@ def read_target(options: argparse.Namespace, *, variables: Mapping[str, str]) ->
     rented_gpus = site.machines[launcher.node].gpus if site.scheduler == "skypilot" else 0
     given_gpus = location == "job" and (rented_gpus > 0 or variables.get("SLURM_GPUS_ON_NODE", "0") != "0")
     folders = {"runs": options.runs_folder or site.runs_folder or "runs", "scratch": site.scratch_folder}
-    return Target(
-        launcher=launcher,
-        location=location,
-        hosts=hosts,
-        channel=channel,
+    left_out = IN_JOB if location != "job" else ["shared runs"] if site.scheduler in SEPARATE_FOLDERS else []
+    wanted = Wanted(
         frameworks=_frameworks(options.framework),
         controller=options.controller or site.controller,
         device="gpu" if given_gpus and options.device == "auto" else options.device,
         threads=options.threads,
         dataset=None if options.dataset == "none" else options.dataset,
+        can_fetch=site.internet and options.dataset in PUBLISHED,
+        interface=site.network_interface,
         folders={
             name: str(Path(site.project_folder or ROOT, expanded(path))) for name, path in folders.items() if path
         },
-        environment={name: variables[name] for name in INHERITED_VARIABLES if name in variables} | site.variables,
+        checks=tuple(name for name in HOST_CHECKS if name not in left_out),
+    )
+    inherited = {name: variables[name] for name in INHERITED_VARIABLES if name in variables}
+    return Target(
+        launcher=launcher,
+        location=location,
+        hosts=hosts,
+        channel=channel,
+        wanted=wanted,
+        environment=inherited | site.variables,
+        python=site.python or sys.executable,
+        project_folder=site.project_folder or str(ROOT),
     )
 
 
@@ -150,24 +118,3 @@ def _frameworks(chosen: str | None) -> tuple[str, ...]:
     if chosen:
         return tuple(PROGRAMS) if chosen == "both" else (chosen,)
     return tuple(name for name in PROGRAMS if importlib.util.find_spec(name)) or tuple(PROGRAMS)
-
-
-def slurm_hosts() -> list[Slots]:
-    """Return the hosts of the Slurm job that this process runs in, with Slurm's tasks on each.
-
-    Raises:
-        UserError: srun does not start there.
-    """
-    command = ["srun", "--mpi=none", "--label", "printenv", "SLURMD_NODENAME"]  # prints "rank: host"
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SRUN_SECONDS)
-        problem = done.stderr.strip() if done.returncode else ""
-    except (OSError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
-    if problem:
-        raise UserError(
-            f"Slurm does not list the hosts of this job: {problem}. Received: {shlex.join(command)}. "
-            "Name them: --hosts node1:4,node2:4"
-        )
-    tasks = sorted((int(rank), host) for rank, _, host in (line.partition(": ") for line in done.stdout.splitlines()))
-    return [Slots(host, count) for host, count in Counter(host for _, host in tasks).items()]

@@ -3,6 +3,7 @@
 import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -12,7 +13,7 @@ from common.sites.table import Sites
 from common.utils.paths import ROOT
 from common.utils.timestamps import STARTED_AT
 from launch.sites.site_files import HOST_NAME, PLAIN_PATH, LaunchSite, read_launch_site
-from launch.starting.processes import require_program
+from launch.starting.processes import output_of, require_program
 from launch.starting.shell import Shell
 from launch.starting.ssh import Ssh, is_this_host, require_hosts
 
@@ -79,6 +80,20 @@ def read_host_file(path: Path) -> list[Slots]:
     if not text:
         raise UserError(f"the host file names no host. Received: {path}. Write lines such as: node1 slots=4")
     return parse_hosts(text)
+
+
+def slurm_hosts() -> list[Slots]:
+    """Return the hosts of the Slurm job that this process runs in, with Slurm's tasks on each.
+
+    Raises:
+        UserError: srun does not start there.
+    """
+    try:
+        lines = output_of("srun", "--mpi=none", "--label", "printenv", "SLURMD_NODENAME").splitlines()  # "rank: host"
+    except UserError as error:
+        raise UserError(f"Slurm does not list the hosts of this job: {error}. Name them: --hosts n1:4,n2:4") from None
+    tasks = sorted((int(rank), host) for rank, _, host in (line.partition(": ") for line in lines))
+    return [Slots(host, count) for host, count in Counter(host for _, host in tasks).items()]
 
 
 def assign_ranks(hosts: Sequence[Slots], *, np: int, spread: bool) -> list[Slots]:

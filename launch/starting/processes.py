@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from common.utils.timestamps import STARTED_AT, timestamp
 DEFAULT_RANKS = 2
 PROGRAMS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}
 PATIENCE_SECONDS = 10.0  # between SIGTERM and SIGKILL
+PROGRAM_SECONDS = 20.0  # for a program that only prints something
 
 # What libraries print at every start and no setting turns off.
 _NOISE = re.compile(
@@ -152,6 +154,22 @@ def launcher_command(launcher: str, *, size: int) -> list[str]:
     if launcher == "torchrun":
         return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
     return ["horovodrun", "-np", str(size), f"--{launcher}", sys.executable]
+
+
+def output_of(*command: str) -> str:
+    """Return what a program prints.
+
+    Raises:
+        UserError: it is not there, failed, or did not end.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=PROGRAM_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"cannot run `{shlex.join(command)}`: {error}") from None
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+        raise UserError(f"`{shlex.join(command)}` ended with {done.returncode}: {lines[-1]}")
+    return done.stdout or done.stderr  # srun writes its lists there
 
 
 @contextmanager

