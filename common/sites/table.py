@@ -7,6 +7,7 @@
 
 import difflib
 import json
+import re
 import tomllib
 from dataclasses import dataclass, field
 from datetime import date
@@ -16,11 +17,12 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from common.errors import UserError, first_problem
+from common.sites.prices import Ownership, Positive, Price
 
 SITES_FILE = Path(__file__).with_name("sites.toml")
 SECONDS_PER_HOUR = 3600.0
+BITS_PER_BYTE = 8
 _STRICT = ConfigDict(extra="forbid")
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0, le=10**6)]
 
 
@@ -31,7 +33,7 @@ class Gpu:
     Attributes:
         fp32_tflops, tensor_tflops: peaks, 10^12 operations per second; tensor: float16 on tensor cores, None without.
         memory_gb: 10^9 bytes.
-        memory_bandwidth_gb_s: peak.
+        memory_bandwidth_gb_s: peak; None: not published.
         power_watts: limit of the board.
         energy_counter: whether the driver counts joules (since Volta); otherwise power has to be integrated.
         memory_bus_bits: width of the memory bus.
@@ -43,10 +45,10 @@ class Gpu:
     name: str
     fp32_tflops: Positive
     memory_gb: Positive
-    memory_bandwidth_gb_s: Positive
     power_watts: Positive
     energy_counter: bool
     source: str
+    memory_bandwidth_gb_s: Positive | None = None
     tensor_tflops: Positive | None = None
     memory_bus_bits: Count | None = None
     cores: Count | None = None
@@ -70,29 +72,22 @@ class Cpu:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Price:
-    """Price of a whole node per hour; `date`: when it was looked up, for retired machines its last day."""
-
-    __pydantic_config__ = _STRICT
-    date: date
-    usd_per_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    terms: str
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Site:
     """A site with nodes of one kind. None: unknown, or recorded by each run.
 
     Attributes:
-        kind: owned machines have no price per hour.
+        kind: owned machines have no price per hour but the one of `ownership`.
         instance_type: the provider's name of the node.
+        accelerator: the provider's name and number of its GPUs, where the instance type does not imply them.
         cores: of a node; vCPUs if it is rented.
         gpu: key in the table's GPUs.
         gpus: of a node.
+        host_link_gb_s: peak from memory to each GPU, one way.
+        network: of a node, in words with its Gb/s.
         retired: date of retirement.
         successor: the site to use instead.
         prices: by date; empty for owned machines.
+        ownership: what an owned node costs.
     """
 
     __pydantic_config__ = _STRICT
@@ -100,19 +95,30 @@ class Site:
     kind: Literal["owned", "rented"]
     source: str
     instance_type: str | None = None
+    accelerator: str | None = None
     processor: str | None = None
     cores: Count | None = None
     memory_gb: Positive | None = None
     gpu: str | None = None
     gpus: Annotated[int, Field(ge=0, le=10**6)] = 0
+    host_link_gb_s: Positive | None = None
     network: str | None = None
     retired: date | None = None
     successor: str | None = None
     prices: list[Price] = field(default_factory=list)
+    ownership: Ownership | None = None
 
-    def price(self, *, on: date | None = None) -> Price | None:
+    @property
+    def network_bytes_per_second(self) -> float | None:
+        """Peak bandwidth of a node's network; None: not known."""
+        speed = re.search(r"([0-9.]+) Gb/s", self.network or "")
+        return 1e9 * float(speed[1]) / BITS_PER_BYTE if speed else None
+
+    def price(self, *, on: date | None = None, spot: bool = False) -> Price | None:
         """Return the price valid on a day (None: the latest): the last one dated until then, else the first."""
-        by_date = sorted(self.prices, key=lambda price: price.date)
+        if self.ownership and not spot:
+            return self.ownership.price
+        by_date = sorted((price for price in self.prices if price.spot == spot), key=lambda price: price.date)
         until = [price for price in by_date if on is None or price.date <= on]
         return until[-1] if until else by_date[0] if by_date else None
 
@@ -193,6 +199,9 @@ def _check(table: Sites, *, path: Path) -> None:
                     f"{path} is not a valid table of sites: the {what} of {name} is not in it. Received: {received}. "
                     f"Use one of {', '.join(known)}"
                 )
+        if site.ownership and site.kind != "owned":
+            raise UserError(f"{path} is not a valid table of sites: {name} is {site.kind}, and only owned machines have "
+                            f"costs of ownership. Received: [sites.{name}.ownership]. Leave it out")  # fmt: skip
         if (site.gpu is None) != (site.gpus == 0):
             raise UserError(
                 f"{path} is not a valid table of sites: {name} needs both `gpu` and `gpus`, or neither. "

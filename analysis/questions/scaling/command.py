@@ -1,6 +1,5 @@
 """`python -m analysis scaling`: speedup and efficiency over ranks, at equal accuracy and raw; models; projections."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +27,6 @@ from common.distributed.console import counted
 from common.errors import UserError
 from common.sites.table import Site, Sites, read_sites
 
-_BITS_PER_BYTE = 8
 
 
 def add_command(commands: Any) -> None:
@@ -353,8 +351,7 @@ def _target_site(study: Study, there: tuple[str, Site] | None, sites: Sites) -> 
     if ours is None or theirs is None or study.base.first.device != "gpu":
         missing = study.base.first.site if ours is None or study.base.first.device != "gpu" else name
         return None, [f"{study.label}: no projection to {name}: TFLOPS are not known of what ran at {missing}"]
-    speed = re.search(r"([0-9.]+) Gb/s", site.network or "")
-    bandwidth = 1e9 * float(speed[1]) / _BITS_PER_BYTE if speed else None
+    bandwidth = site.network_bytes_per_second
     words = [
         f"{study.label}: projection to {name}: compute by FP32 TFLOPS ({theirs.fp32_tflops:g} against "
         f"{ours.fp32_tflops:g}), latency as fitted, bandwidth as fitted within a node, beyond its {site.gpus} GPUs "
