@@ -1,7 +1,7 @@
 """The price of a node-hour: dated prices of rented machines, and what a machine of one's own costs, by a formula."""
 
+import datetime as dt
 from dataclasses import dataclass
-from datetime import date, timedelta
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from common.errors import UserError
 
 HOURS_PER_YEAR = 24 * 365.25
-OLD_AFTER = timedelta(days=365)
+OLD_AFTER = dt.timedelta(days=365)
 _STRICT = ConfigDict(extra="forbid")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -25,19 +25,19 @@ class Price:
     """
 
     __pydantic_config__ = _STRICT
-    date: date
+    date: dt.date
     usd_per_hour: NotNegative
     terms: str
     source: str
     spot: bool = False
 
-    def is_old(self, *, on: date) -> bool:
+    def is_old(self, *, on: dt.date) -> bool:
         """Return whether it is older than a year on a day."""
         return on - self.date > OLD_AFTER
 
-    def age(self, *, on: date) -> str:
-        """Return a warning for an answer that rests on it if it is old; else nothing."""
-        return f"price of {self.date}, over a year old" if self.is_old(on=on) else ""
+    def dated(self, *, on: dt.date) -> str:
+        """Return its date, with a warning if it is older than a year on a day."""
+        return f"{self.date}, over a year old" if self.is_old(on=on) else str(self.date)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Ownership:
     """
 
     __pydantic_config__ = _STRICT
-    date: date
+    date: dt.date
     source: str
     purchase_usd: Positive | None = None
     rate_usd_per_hour: Positive | None = None
@@ -86,7 +86,9 @@ class Ownership:
         terms = "internal rate"
         if self.purchase_usd is not None:
             capital = self.purchase_usd / (self.years * HOURS_PER_YEAR * self.utilization)
-            terms = f"${self.purchase_usd:,.0f} over {self.years:g} years, used {100 * self.utilization:g} % of the time"
+            terms = (
+                f"${self.purchase_usd:,.0f} over {self.years:g} years, used {100 * self.utilization:g} % of the time"
+            )
         assert capital is not None, "checked above"
         energy = self.watts / 1000 * self.usd_per_kwh
         if energy:
@@ -94,13 +96,13 @@ class Ownership:
         return Price(date=self.date, usd_per_hour=capital + energy, terms=f"computed: {terms}", source=self.source)
 
 
-def read_day(text: str | None) -> date | None:
+def read_day(text: str | None) -> dt.date | None:
     """Return the day given to --on.
 
     Raises:
         UserError: this is no day.
     """
     try:
-        return None if text is None else date.fromisoformat(text)
+        return None if text is None else dt.date.fromisoformat(text)
     except ValueError:
         raise UserError(f"this is no day. Received: --on {text}. Write it as 2025-10-31") from None

@@ -200,8 +200,10 @@ def _check(table: Sites, *, path: Path) -> None:
                     f"Use one of {', '.join(known)}"
                 )
         if site.ownership and site.kind != "owned":
-            raise UserError(f"{path} is not a valid table of sites: {name} is {site.kind}, and only owned machines have "
-                            f"costs of ownership. Received: [sites.{name}.ownership]. Leave it out")  # fmt: skip
+            raise UserError(
+                f"{path} is not a valid table of sites: only owned machines have costs of ownership. "
+                f"Received: [sites.{name}.ownership] of a {site.kind} one. Leave it out"
+            )
         if (site.gpu is None) != (site.gpus == 0):
             raise UserError(
                 f"{path} is not a valid table of sites: {name} needs both `gpu` and `gpus`, or neither. "

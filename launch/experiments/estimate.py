@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Literal
 
 from common.config import Config
@@ -39,12 +39,14 @@ class Estimate:
     Attributes:
         joules: upper limit: the boards' power limits over the whole time.
         usd: of whole nodes, start-up included; 0 on a machine without an hourly price.
+        old_price: whether that price is older than a year.
     """
 
     seconds: float | None
     basis: Basis
     joules: float | None
     usd: float | None
+    old_price: bool = False
 
 
 def estimate_run(config: Config, *, np: int, site: Site, gpu: Gpu | None, earlier: Sequence[Run]) -> Estimate:
@@ -62,7 +64,9 @@ def estimate_run(config: Config, *, np: int, site: Site, gpu: Gpu | None, earlie
     ranks_per_node = site.gpus or np
     nodes = math.ceil(np / ranks_per_node)
     joules = seconds * np * gpu.power_watts if gpu else None
-    return Estimate(seconds, basis, joules, site.cost_usd(seconds, nodes=nodes) or 0.0)
+    price = site.price()
+    usd = site.cost_usd(seconds, nodes=nodes) or 0.0
+    return Estimate(seconds, basis, joules, usd, old_price=price is not None and price.is_old(on=date.today()))
 
 
 def duration_seconds(run: Run) -> float | None:

@@ -84,7 +84,7 @@ def _describe(estimates: Sequence[Estimate], *, pauses: float) -> str:
     parts = [
         "time not known",
         "energy not known, because the power is not",
-        f"${usd:.2f}" if usd else "no hourly price",
+        f"${usd:.2f}{' at a price over a year old' if known[0].old_price else ''}" if usd else "no hourly price",
     ]
     if known:
         measured = all(one.basis == "earlier runs" for one in known)

@@ -112,8 +112,10 @@ def for_remote(job: Job, *, project_folder: str) -> Job:
             arguments[number] = "--recipe=" + _in_project(word.removeprefix("--recipe="), what="recipe")
         elif word == "--recipe":
             arguments[number + 1] = _in_project(arguments[number + 1], what="recipe")
+    kind = f":{shlex.quote(job.site.kind)}" if job.site.kind else ""
     return replace(
-        job, site=replace(job.site, project_folder=project_folder), site_file=_site_file(job) if _is_own(job) else None,
+        job, site=replace(job.site, project_folder=project_folder),
+        site_file=Shell(_site_file(job) + kind) if job.site.is_own else None,
         experiment=experiment, arguments=tuple(arguments),
     )  # fmt: skip
 
@@ -132,7 +134,7 @@ def site_lines(job: Job) -> list[str]:
 
     Commands of the project read there how ranks are started.
     """
-    if not _is_own(job):
+    if not job.site.is_own:
         return []
     text = Path(job.site.file).read_text(encoding="utf-8")
     return ["site_folder=$(mktemp -d)", line(["printf", "%s", text, Shell(">"), _site_file(job)])]
@@ -140,10 +142,6 @@ def site_lines(job: Job) -> list[str]:
 
 def _site_file(job: Job) -> Shell:
     return Shell(f'"$site_folder"/{shlex.quote(job.site.name)}.toml')
-
-
-def _is_own(job: Job) -> bool:
-    return job.site.reference != job.site.name
 
 
 def _first(words: Sequence[str]) -> str:

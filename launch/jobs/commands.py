@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ from tabulate import tabulate
 from common.distributed.console import readable_seconds
 from common.errors import UserError, expanded
 from common.run_folder.records import seconds_since
-from common.sites.table import SITES_FILE, Sites, read_sites
+from common.sites.prices import Price, read_day
+from common.sites.table import SITES_FILE, Site, Sites, read_sites
 from launch.jobs.job import JOBS_FOLDER, JobStatus, job_names, read_job
 from launch.jobs.schedulers import scheduler
 from launch.sites.site_files import LaunchSite, read_launch_site, shipped_sites
 from launch.starting.processes import not_installed, run_filtered
 
 EXIT_CODE_FAILED = 1
+_OLD = "*"  # behind a price
 
 
 def add_command(commands: Any) -> None:
@@ -24,6 +27,7 @@ def add_command(commands: Any) -> None:
     sites = commands.add_parser("sites", help="list sites, or print one: how jobs start there, machines, prices")
     sites.add_argument("site", metavar="SITE", nargs="?", help="a listed name, or a file; default: a table of all")
     sites.add_argument("--table", type=Path, default=SITES_FILE, metavar="FILE", help="machines of your own (TOML)")
+    sites.add_argument("--on", metavar="DATE", help="prices as of this day, as 2025-10-31 (default: today)")
     sites.set_defaults(run=show_sites)
     status = commands.add_parser("status", help="show the status of jobs")
     status.add_argument("job", metavar="JOB", nargs="*", help="default: all")
@@ -39,42 +43,57 @@ def add_command(commands: Any) -> None:
 
 
 def show_sites(options: argparse.Namespace) -> None:
-    """Print one site, or a table of all."""
+    """Print one site, or a table of all.
+
+    Raises:
+        UserError: unknown site, no table, no day.
+    """
+    on = read_day(options.on) or date.today()
     if options.site is not None:
-        show_site(read_launch_site(options.site))
+        show_site(read_launch_site(options.site), on=on)
     else:
-        list_sites(read_sites(options.table))
+        list_sites(read_sites(options.table), on=on)
 
 
-def list_sites(machines: Sites) -> None:
+def list_sites(machines: Sites, *, on: date) -> None:
     """Print a line per kind of node of each site, then the machines to which no jobs are submitted."""
     rows, seen = [], set()
     for name in shipped_sites():
         site = read_launch_site(name)
         seen.update(site.nodes)
-        rows += [[name, node, site.scheduler, site.launcher, *_machine(node, machines)] for node in site.nodes]
-    rows += [["", node, "", "", *_machine(node, machines)] for node in machines.sites if node not in seen]
-    headings = ["site", "node", "scheduler", "launcher", "cores", "GPUs", "$ per node-hour", "retired"]
+        rows += [[name, node, site.scheduler, site.launcher, *_machine(node, machines, on=on)] for node in site.nodes]
+    rows += [["", node, "", "", *_machine(node, machines, on=on)] for node in machines.sites if node not in seen]
+    headings = ["site", "node", "scheduler", "launcher", "cores", "GPUs", "$ per node-hour", "spot", "retired"]
     print(tabulate(rows, headers=headings, disable_numparse=True))
+    if any(price and price.is_old(on=on) for node in machines.sites.values() for price in _prices(node, on=on)):
+        print(f"{_OLD} price older than a year on {on}; `sites NAME` prints dates and sources")
 
 
-def _machine(name: str, machines: Sites) -> list[object]:
+def _prices(node: Site, *, on: date) -> list[Price | None]:
+    """Return the price on demand and on spot; None: not known."""
+    return [node.price(on=on, spot=spot) for spot in (False, True)]
+
+
+def _machine(name: str, machines: Sites, *, on: date) -> list[object]:
     node = machines[name]
-    gpu, price = machines.gpu_of(node), node.price()
+    gpu = machines.gpu_of(node)
     return [
         node.cores,
         f"{node.gpus} x {gpu.name.removeprefix('NVIDIA ')}" if gpu else "",
-        f"{price.usd_per_hour:.3f}" if price else "",
+        *(
+            f"{price.usd_per_hour:.3f}{_OLD if price.is_old(on=on) else ''}" if price else ""
+            for price in _prices(node, on=on)
+        ),
         f"{node.retired}, now {node.successor}" if node.retired else "",
     ]
 
 
-def show_site(site: LaunchSite) -> None:
+def show_site(site: LaunchSite, *, on: date) -> None:
     """Print all that is known of a site."""
     print(tabulate(_described(site), tablefmt="plain", disable_numparse=True))
     for node in site.nodes:
         print(f"\n{node}")
-        print(tabulate(_described_machine(node, site.machines), tablefmt="plain", disable_numparse=True))
+        print(tabulate(_described_machine(node, site.machines, on=on), tablefmt="plain", disable_numparse=True))
 
 
 def _described(site: LaunchSite) -> list[tuple[str, object]]:
@@ -90,14 +109,16 @@ def _described(site: LaunchSite) -> list[tuple[str, object]]:
     return [(name, ", ".join(map(str, value)) if isinstance(value, list) else value) for name, value in rows]
 
 
-def _described_machine(name: str, table: Sites) -> list[tuple[str, object]]:
+def _described_machine(name: str, table: Sites, *, on: date) -> list[tuple[str, object]]:
     """Return name and value of all that is known of a node, its GPU and its prices, with their sources."""
     node = table[name]
     gpu = table.gpu_of(node)
-    rows = [(title, value) for title, value in vars(node).items() if value not in (None, []) and title != "prices"]
+    priced = ("prices", "ownership")
+    rows = [(title, value) for title, value in vars(node).items() if value not in (None, []) and title not in priced]
     rows += [(f"gpu {title}", value) for title, value in vars(gpu).items() if value is not None] if gpu else []
-    prices = sorted(node.prices, key=lambda price: price.date)
-    return rows + [("price", f"${one.usd_per_hour} an hour ({one.terms}; {one.date}; {one.source})") for one in prices]
+    prices = sorted(node.prices, key=lambda price: price.date) or [price for price in [node.price()] if price]
+    words = [f"${one.usd_per_hour:g} an hour ({one.terms}; {one.dated(on=on)}; {one.source})" for one in prices]
+    return rows + [("price", one) for one in words]
 
 
 def _is_set(value: object) -> bool:

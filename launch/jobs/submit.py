@@ -10,7 +10,7 @@ import argparse
 import shlex
 import sys
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -237,12 +237,15 @@ def _words(job: Job) -> str:
 
 
 def _cost(job: Job) -> str:
-    price, cost = job.site.machines[job.node].price(), job.cost_usd()
+    machine, today = job.site.machines[job.node], date.today()
+    price, lower, cost = machine.price(), machine.price(spot=True), job.cost_usd()
     limit = f"up to {counted(job.minutes, 'minute')}"
     if price is None or cost is None:
         return f"{limit}, no hourly price"
     spot = "; spot machines cost less, at prices that change daily" if job.spot else ""
+    if spot and lower:
+        spot += f": ${lower.usd_per_hour:g} an hour on {lower.dated(on=today)}"
     return (
         f"{limit}, at most ${cost:.2f} ({job.nodes} x {job.node} at ${price.usd_per_hour:g} an hour, {price.terms}, "
-        f"{price.date}{spot})"
+        f"{price.dated(on=today)}{spot})"
     )

@@ -228,6 +228,7 @@ class LaunchSite:
 
     Attributes:
         name: of the file.
+        kind: the kind of node asked for by `NAME:KIND`; empty: the first with enough GPUs.
         title, source, checked: what it is, the source, and the date of the last check.
         scheduler: the program that starts jobs.
         launcher: the program that starts their ranks.
@@ -276,6 +277,7 @@ class LaunchSite:
     kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
     container: ContainerOptions | None = None
     name: Annotated[str, Field(pattern=r"^[\w.+-]{1,100}$")] = ""
+    kind: Line = ""
     file: Line = ""
     known: Sites | None = None
 
@@ -352,8 +354,13 @@ class LaunchSite:
     @property
     def reference(self) -> str:
         """What to give as `--site` to mean this site, from any folder."""
-        path = Path(self.file).resolve()
-        return self.name if self.known or path.parent == SITE_FILES else str(path)
+        name = str(Path(self.file).resolve()) if self.is_own else self.name
+        return f"{name}:{self.kind}" if self.kind else name
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a file of the user's own, which other machines lack."""
+        return not self.known and Path(self.file).resolve().parent != SITE_FILES
 
     def node_for(self, gpus_per_node: int) -> tuple[str, Site]:
         """Return the first kind of node with that many GPUs or more; a node whose GPUs are unknown is accepted.
@@ -386,13 +393,20 @@ def read_launch_site(name: str, *, machines: Sites | None = None) -> LaunchSite:
     """Read and check a site.
 
     Args:
-        name: of a shipped site; the path of your own file; or of a kind of node in the table of machines, whose
-            ranks are then started as on this machine.
+        name: of a shipped site; the path of your own file; either with `:KIND`, one of its kinds of node; or of a kind
+            of node in the table of machines, whose ranks are then started as on this machine.
         machines: that table; None: the project's.
 
     Raises:
         UserError: there is no such site, or its file is invalid.
     """
+    base, colon, kind = name.rpartition(":")
+    if colon and not name.endswith(".toml"):
+        site = read_launch_site(base, machines=machines)
+        chosen = [node for node in site.nodes if kind in (node, node.removeprefix(f"{site.name}-"))]
+        if not chosen:
+            raise UserError(f"{site.name} has no such kind of node. Received: {name}. Use {', '.join(site.nodes)}")
+        return replace(site, nodes=chosen, kind=kind)
     if name in shipped_sites():
         return _read(SITE_FILES / f"{name}.toml")
     if name.endswith(".toml"):

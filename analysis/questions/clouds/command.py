@@ -4,7 +4,6 @@ import argparse
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,7 @@ from analysis.runs.table import Selection, seconds_to
 from analysis.runs.validity import flags_of, pair_flags
 from analysis.stats.inference import median_of, ratio
 from common.errors import UserError
+from common.sites.prices import read_day
 from common.sites.table import SITES_FILE, Sites, read_sites
 
 BASES = ("cte-power", "local")  # by which others are divided, the first that has runs
@@ -73,19 +73,12 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         UserError: an unknown site, no date, no table.
     """
-    pricing = Pricing(sites=read_sites(options.table), on=_day(options.on))
+    pricing = Pricing(sites=read_sites(options.table), on=read_day(options.on))
     selection = selected(options)
     for words in options.site_of:
         selection = assigned(selection, words, sites=pricing.sites)
     of_options = {"base": options.base, "margin": options.margin, "target": options.target}
     show(find(selection, pricing=pricing, machines=True, **of_options), options)
-
-
-def _day(text: str | None) -> date | None:
-    try:
-        return None if text is None else date.fromisoformat(text)
-    except ValueError:
-        raise UserError(f"this is no day. Received: --on {text}. Write it as 2025-10-31") from None
 
 
 def assigned(selection: Selection, words: str, *, sites: Sites) -> Selection:
@@ -160,7 +153,7 @@ def find(
         plots=[*_plots(shown, pricing=pricing), *startup_plots(startups)],
         flags=list(dict.fromkeys([*selection.left_out, *flags_of(selection.runs, cells), *_pair_flags(compared)])),
         notes=[
-            *price_notes(pricing.sites, names=names, on=pricing.on),
+            *price_notes(pricing, names=names),
             *_notes(every, compared),
             *([NOTE] if startups else []),
         ],
@@ -169,9 +162,9 @@ def find(
 
 def _machine_tables(pricing: Pricing, names: Sequence[str], *, base: str | None, machines: bool) -> list[Table]:
     """Return the prices of these sites and, if asked for, what prices require and the figures of the machines."""
-    tables = [price_table(pricing.sites, names=names, on=pricing.on)]
+    tables = [price_table(pricing, names=names)]
     if machines:
-        tables.append(break_even_table(pricing.sites, on=pricing.on))
+        tables.append(break_even_table(pricing, names=names))
         tables += machine_tables(pricing.sites, names=[base, *names] if base else names)
     return tables
 
@@ -258,7 +251,8 @@ def _cheapest(one: SiteComparison, pricing: Pricing) -> Winner:
         return None, "no site has both a price and timed runs"
     ordered = sorted(by_site, key=lambda name: float(np.median(by_site[name])))
     first = ordered[0]
-    cost = f"${np.median(by_site[first]):.4f} (n = {len(by_site[first])})"
+    aged = pricing.old_price(one.cells[first].first)
+    cost = f"${np.median(by_site[first]):.4f} (n = {len(by_site[first])}{aged})"
     if len(by_site) == 1:
         return None, f"only {first} has a price: a run costs {cost}"
     if _is_less(by_site[first], by_site[ordered[1]]):

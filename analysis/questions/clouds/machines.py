@@ -1,10 +1,10 @@
 """Tables of what machines can do and cost, from the table of sites: figures side by side, and when a price pays."""
 
 from collections.abc import Callable, Collection
-from datetime import date
 from itertools import combinations
 
 from analysis.output.tables import Cell, Table
+from analysis.questions.clouds.pricing import Pricing
 from common.sites.table import Cpu, Gpu, Site, Sites
 
 # Compared in the article (memory alone) and in the report.
@@ -80,61 +80,79 @@ def _side_by_side(first: Machine, second: Machine) -> Table:
     return Table(title, headings, rows, dict.fromkeys(headings[1:], ".4g"))
 
 
-def price_table(sites: Sites, *, names: Collection[str], on: date | None) -> Table:
+def price_table(pricing: Pricing, *, names: Collection[str]) -> Table:
     """Return the price of each of the sites that is in the table and its successor's, with date, terms and source."""
-    known = [name for name in names if name in sites.sites]
-    successors = [after for name in known if (after := sites[name].successor)]
+    sites = pricing.sites
     headings = ["site", "what", "GPUs of a node", "$ per hour", "TFLOPS for $1 per hour", "seen on", "terms", "source",
-                "standing"]  # fmt: skip
+                "spot, $ per hour", "spot seen on", "standing"]  # fmt: skip
     rows: list[list[Cell]] = []
-    for name in dict.fromkeys((*known, *successors)):
+    for name in with_successors(sites, names):
         site = sites[name]
-        gpu, price = sites.gpu_of(site), site.price(on=on)
+        gpu = sites.gpu_of(site)
+        price, spot = (site.price(on=pricing.on, spot=is_spot) for is_spot in (False, True))
         dollars = price.usd_per_hour if price else None
-        seen = [str(price.date), price.terms, price.source] if price else [None] * 3
+        seen = [price.dated(on=pricing.day), price.terms, price.source] if price else [None] * 3
+        lower = [spot.usd_per_hour, spot.dated(on=pricing.day)] if spot else [None] * 2
         rows.append(
             [name, site.title, f"{site.gpus} x {gpu.name}" if gpu else "none", dollars,
-             quotient(site.gpus * gpu.fp32_tflops if gpu else None, dollars), *seen, standing(site)]
+             quotient(site.gpus * gpu.fp32_tflops if gpu else None, dollars), *seen, *lower, standing(site)]
         )  # fmt: skip
-    return Table("Prices of a whole node", headings, rows, {"$ per hour": ".3f", "TFLOPS for $1 per hour": ".2f"})
+    formats = {"$ per hour": ".3f", "TFLOPS for $1 per hour": ".2f", "spot, $ per hour": ".3f"}
+    return Table("Prices of a whole node", headings, rows, formats)
+
+
+def with_successors(sites: Sites, names: Collection[str]) -> list[str]:
+    """Return the sites that are in the table, then the successors of the retired ones, each once."""
+    known = [name for name in names if name in sites.sites]
+    return list(dict.fromkeys((*known, *(after for name in known if (after := sites[name].successor)))))
 
 
 def standing(site: Site) -> str:
     """Return whether one can have such a machine, and which to take instead."""
     if site.retired:
         return f"retired {site.retired}" + (f", now {site.successor}" if site.successor else "")
-    return OWNED if site.kind == "owned" and not site.prices else site.kind
+    return OWNED if site.kind == "owned" and site.price() is None else site.kind
 
 
-def price_notes(sites: Sites, *, names: Collection[str], on: date | None) -> list[str]:
-    """Return what is to be known of the prices of some sites: retired machines, days before the first price."""
+def price_notes(pricing: Pricing, *, names: Collection[str]) -> list[str]:
+    """Return what is to be known of the prices of some sites: retired machines, prices of other days or too old."""
     notes = []
     for name in names:
-        site = sites.sites.get(name)
-        price = site.price(on=on) if site else None
+        site = pricing.sites.sites.get(name)
+        price = site.price(on=pricing.on) if site else None
         if site and site.retired:
             note = f"{name} is retired since {site.retired}"
             if price:
-                note += f", its last price ${price.usd_per_hour:g} per hour ({price.source})"
+                note += (
+                    f", its last price ${price.usd_per_hour:g} per hour ({price.dated(on=pricing.day)}; {price.source})"
+                )
             if site.successor:
-                there = sites[site.successor].price(on=on)
+                there = pricing.sites[site.successor].price(on=pricing.on)
                 note += f"; its successor is {site.successor}" + (
                     f" at ${there.usd_per_hour:g} per hour" if there else ""
                 )
             notes.append(note)
-        if price and on and price.date > on:
-            notes.append(f"{name}: no price of {on} or before is known; that of {price.date} is taken")
+        elif price and price.is_old(on=pricing.day):
+            notes.append(f"{name}: the price is of {price.dated(on=pricing.day)}")
+        if price and pricing.on and price.date > pricing.on:
+            notes.append(f"{name}: no price of {pricing.on} or before is known; that of {price.date} is taken")
         if site is None:
             notes.append(f"{name} is not in the table of sites: its machine and price are not known")
     return notes
 
 
-def break_even_table(sites: Sites, *, on: date | None) -> Table:
-    """Return for every pair of priced sites how many times faster the more expensive one must be to be worth its price.
+def break_even_table(pricing: Pricing, *, names: Collection[str]) -> Table:
+    """Return for every two priced sites how many times faster the more expensive one must be to be worth its price.
 
     x = price of a node of one site / price of a node of the other, and the same per GPU.
+
+    Args:
+        pricing: sites and prices.
+        names: the sites to pair, those of the runs; and the successors of the retired ones.
     """
-    prices = {name: price.usd_per_hour for name, site in sites.sites.items() if (price := site.price(on=on))}
+    sites = pricing.sites
+    priced = [(name, sites[name].price(on=pricing.on)) for name in with_successors(sites, names)]
+    prices = {name: price.usd_per_hour for name, price in priced if price}
     headings = ["this site", "against", "a node has to be faster, times", "a GPU has to be faster, times"]
     rows: list[list[Cell]] = []
     for pair in combinations(prices, 2):

@@ -1,7 +1,7 @@
 """What a run costs: the time of its nodes at the price of a day."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 
 from analysis.runs.cells import Cell
@@ -12,10 +12,22 @@ from common.sites.table import Site, Sites
 
 @dataclass(frozen=True, kw_only=True)
 class Pricing:
-    """What a run costs: a table of sites, and the day whose prices apply; None: the latest known."""
+    """What a run costs.
+
+    Attributes:
+        sites: the table of sites.
+        on: the day whose prices apply; None: the latest known.
+        today: the day on which prices are judged too old if `on` is None.
+    """
 
     sites: Sites
     on: date | None = None
+    today: date = field(default_factory=date.today)
+
+    @property
+    def day(self) -> date:
+        """The day on which a price is old or not."""
+        return self.on or self.today
 
     def site_of(self, run: RunRow) -> Site | None:
         """Return where it ran; None: not in the table."""
@@ -26,6 +38,12 @@ class Pricing:
         site, nodes = self.site_of(run), self.nodes(run)
         cost = site.cost_usd(seconds, nodes=nodes, on=self.on) if site and nodes else None
         return math.nan if cost is None else cost
+
+    def old_price(self, run: RunRow) -> str:
+        """Return a warning if what a run costs rests on an old price; else nothing."""
+        site = self.site_of(run)
+        price = site.price(on=self.on) if site else None
+        return f", at the price of {price.dated(on=self.day)}" if price and price.is_old(on=self.day) else ""
 
     def nodes(self, run: RunRow) -> int | None:
         """Return how many nodes are paid for: as many as have the GPUs that it used, and at least those it ran on."""

@@ -28,7 +28,6 @@ from common.errors import UserError
 from common.sites.table import Site, Sites, read_sites
 
 
-
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = add_question(

@@ -48,6 +48,8 @@ def render(job: Job) -> dict[str, str]:
         "disk_size": options.disk_gb,
         "use_spot": job.spot,
     }
+    if node.accelerator:
+        resources["accelerators"] = node.accelerator
     if options.image:
         resources["image_id"] = f"docker:{options.image}"
     if not job.spot:

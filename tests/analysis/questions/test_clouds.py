@@ -22,6 +22,7 @@ from common.run_folder.records import Hashes, NotRecorded
 from common.sites.table import read_sites
 
 SITES = read_sites()
+PRICING = Pricing(sites=SITES, today=date(2026, 1, 1))
 FOUR_GPUS = make_world(*(f"cuda:{number}" for number in range(4)))
 
 
@@ -210,13 +211,29 @@ def test_the_verdict_follows_the_interval(tmp_path: Path, times: list[float], ve
     assert row["verdict"] == verdict
 
 
-def test_every_pair_of_priced_sites_has_its_factor() -> None:
-    rows = {
-        (row["this site"], row["against"]): list(row.values())[2:] for row in rows_of(break_even_table(SITES, on=None))
-    }
-    assert len(rows) == 10 * 9 / 2
+def test_the_sites_of_runs_and_their_successors_are_paired() -> None:
+    found = rows_of(
+        break_even_table(PRICING, names=["cte-power", "aws-g3-4xlarge", "aws-p3-2xlarge", "aws-p3-8xlarge"])
+    )
+    rows = {(row["this site"], row["against"]): list(row.values())[2:] for row in found}
+    priced = ["aws-g3-4xlarge", "aws-p3-2xlarge", "aws-p3-8xlarge", "aws-g4dn-xlarge", "aws-g5-12xlarge"]
+    assert {name for pair in rows for name in pair} == set(priced) and len(rows) == 5 * 4 / 2
     assert rows["aws-p3-2xlarge", "aws-g3-4xlarge"] == pytest.approx([3.06 / 1.14] * 2)
     assert rows["aws-p3-8xlarge", "aws-g3-4xlarge"] == pytest.approx([12.24 / 1.14, 3.06 / 1.14])
+
+
+def test_old_prices_are_marked_in_the_answer_the_table_and_the_notes(tmp_path: Path) -> None:
+    write_site(tmp_path, "aws-g3-4xlarge", [100.0] * 6, world=make_world("cuda:0"))
+    write_site(tmp_path, "cte-power", [100.0] * 6, world=make_world("cuda:0"))
+    runs = load_runs([tmp_path])
+    fresh = find(runs, pricing=Pricing(sites=SITES, today=date(2026, 10, 31)))  # 365 days are no more than a year
+    later = find(runs, pricing=Pricing(sites=SITES, today=date(2026, 11, 1)))
+    mark = "2025-10-31, over a year old"
+    assert mark not in str(fresh.answer) + str(fresh.tables) + str(fresh.notes)
+    assert f"a run costs $0.0364 (n = 6, at the price of {mark})" in later.answer
+    price, *_ = table_of(later, "Prices of a whole node")
+    assert (price["seen on"], price["spot, $ per hour"]) == (mark, None)
+    assert any(note.startswith("aws-g3-4xlarge is retired") and mark in note for note in later.notes)
 
 
 def test_machines_side_by_side() -> None:
@@ -239,7 +256,7 @@ def test_retired_machines_are_named_with_their_successor(tmp_path: Path) -> None
     write_three_sites(tmp_path)
     found = find(load_runs([tmp_path]))
     (note,) = [note for note in found.notes if note.startswith("aws-g3-16xlarge")]
-    assert "is retired since 2025-10-31, its last price $4.56 per hour (AWS" in note
+    assert "is retired since 2025-10-31, its last price $4.56 per hour (2025-10-31" in note
     assert "its successor is aws-g4dn-12xlarge at $3.912 per hour" in note
     standings = {row["site"]: row["standing"] for row in table_of(found, "Prices")}
     assert standings == {

@@ -6,22 +6,50 @@ from pathlib import Path
 import pytest
 
 from common.errors import UserError
-from common.sites.table import Price, Site, read_sites
+from common.sites.prices import Ownership, Price
+from common.sites.table import Site, read_sites
 
-AWS = {  # GPUs and dollars per hour
-    "aws-g3-4xlarge": (1, "m60", 1.14), "aws-g3-8xlarge": (2, "m60", 2.28), "aws-g3-16xlarge": (4, "m60", 4.56),
-    "aws-p3-2xlarge": (1, "v100", 3.06), "aws-p3-8xlarge": (4, "v100", 12.24), "aws-p3-16xlarge": (8, "v100", 24.48),
-    "aws-g4dn-xlarge": (1, "t4", 0.526), "aws-g4dn-12xlarge": (4, "t4", 3.912),
-    "aws-g5-12xlarge": (4, "a10g", 5.672), "aws-g5-48xlarge": (8, "a10g", 16.288),
+RENTED = {  # GPUs, dollars per hour on demand and on spot
+    "aws-g3-4xlarge": (1, "m60", 1.14, None), "aws-g3-8xlarge": (2, "m60", 2.28, None),
+    "aws-g3-16xlarge": (4, "m60", 4.56, None), "aws-p3-2xlarge": (1, "v100", 3.06, None),
+    "aws-p3-8xlarge": (4, "v100", 12.24, None), "aws-p3-16xlarge": (8, "v100", 24.48, None),
+    "aws-g4dn-xlarge": (1, "t4", 0.526, None), "aws-g4dn-12xlarge": (4, "t4", 3.912, None),
+    "aws-g5-12xlarge": (4, "a10g", 5.672, None), "aws-g5-48xlarge": (8, "a10g", 16.288, None),
+    "aws-c7i-16xlarge": (0, None, 2.856, 63), "aws-c7a-16xlarge": (0, None, 3.28448, 64),
+    "aws-hpc7a-96xlarge": (0, None, 8.6674, None), "aws-g6-xlarge": (1, "l4", 0.8048, 49),
+    "aws-g6-12xlarge": (4, "l4", 4.6016, 59), "aws-g6e-xlarge": (1, "l40s", 1.861, 58),
+    "aws-g6e-12xlarge": (4, "l40s", 10.49264, 56), "aws-p4d-24xlarge": (8, "a100-40gb", 21.957642, 67),
+    "aws-p4de-24xlarge": (8, "a100-80gb", 27.44705, 65), "aws-p5-4xlarge": (1, "h100", 6.88, None),
+    "aws-p5-48xlarge": (8, "h100", 55.04, 52), "gcp-a2-highgpu-1g": (1, "a100-40gb", 3.673385, 2.12081),
+    "gcp-a2-highgpu-8g": (8, "a100-40gb", 29.38708, 16.96648), "gcp-a3-highgpu-8g": (8, "h100", 88.49, 53.093625),
 }  # fmt: skip
+OWNED = {"local", "hosts", "slurm", "kubernetes", "cte-power", "marenostrum5", "thesis-machine"}
 
 
 def test_the_shipped_table_has_the_published_figures() -> None:
+    """Spot prices of AWS are the price on demand less the percentage that its Spot Instance Advisor showed."""
     table = read_sites()
-    assert set(table.sites) == {"local", "hosts", "slurm", "kubernetes", "cte-power", "thesis-machine", *AWS}
-    for name, (gpus, gpu, dollars) in AWS.items():
+    assert set(table.sites) == OWNED | set(RENTED)
+    for name, (gpus, gpu, dollars, spot) in RENTED.items():
         site = table[name]
-        assert (site.gpus, site.gpu, [price.usd_per_hour for price in site.prices]) == (gpus, gpu, [dollars])
+        price, lower = site.price(), site.price(spot=True)
+        assert price and (site.gpus, site.gpu, price.usd_per_hour) == (gpus, gpu, dollars)
+        assert not price.spot and price.terms.startswith("on demand") and price.source
+        if spot is not None:
+            lowered = dollars * (100 - spot) / 100 if name.startswith("aws") else spot
+            assert lower and lower.spot and lower.usd_per_hour == pytest.approx(lowered, abs=5e-4)
+            assert lower.terms.startswith("spot") and lower.source
+        assert (lower is None) == (spot is None)
+    acc, h100 = table["marenostrum5"], table.gpus["h100-64gb"]
+    assert (acc.gpu, acc.gpus, acc.cores, acc.memory_gb, acc.network_bytes_per_second) == (
+        "h100-64gb",
+        4,
+        80,
+        512,
+        1e11,
+    )
+    assert (h100.memory_gb, h100.memory_bandwidth_gb_s) == (64, None)
+    assert table["aws-p5-48xlarge"].network_bytes_per_second == 4e11
     cte, v100, m60 = table["cte-power"], table.gpus["v100"], table.gpus["m60"]
     assert (cte.gpu, cte.gpus, cte.cores, cte.memory_gb, cte.prices) == ("v100", 4, 40, 512.0, [])
     assert (v100.fp32_tflops, v100.tensor_tflops, v100.memory_gb, v100.memory_bandwidth_gb_s) == (15.7, 125, 16, 900)
@@ -35,7 +63,7 @@ def test_the_shipped_table_has_the_published_figures() -> None:
     assert not bought.energy_counter and "the report" in bought.source and "the report" in cpu.source
     assert cpu.memory_bandwidth_gb_s == 38.4  # 2 channels x 8 bytes x 2.4 GT/s
     retired = {name for name, site in table.sites.items() if site.retired}
-    assert retired == {name for name in AWS if name.startswith(("aws-g3-", "aws-p3-"))}
+    assert retired == {name for name in RENTED if name.startswith(("aws-g3-", "aws-p3-"))}
     for name in retired:
         successor = table[table[name].successor or ""]
         assert successor.retired is None
@@ -63,6 +91,30 @@ def test_an_owned_machine_has_no_price_and_an_unknown_cost() -> None:
     assert site.price() is None and site.cost_usd(3600.0) is None
 
 
+@pytest.mark.parametrize(
+    ("figures", "dollars"),
+    [
+        ({"purchase_usd": 43830.0, "years": 5.0}, 1.0),  # 5 years are 43,830 hours
+        ({"purchase_usd": 43830.0, "years": 5.0, "utilization": 0.5}, 2.0),
+        ({"purchase_usd": 43830.0, "utilization": 0.5, "watts": 1500.0, "usd_per_kwh": 0.2}, 2.3),
+        ({"rate_usd_per_hour": 1.7}, 1.7),
+        ({"rate_usd_per_hour": 1.7, "watts": 1000.0, "usd_per_kwh": 0.1}, 1.8),
+    ],
+)
+def test_the_price_of_an_owned_machine_by_its_formula(figures: dict[str, float], dollars: float) -> None:
+    ownership = Ownership(date=date(2026, 1, 1), source="its bill", **figures)
+    site = Site(title="", kind="owned", source="", ownership=ownership)
+    price = site.price()
+    assert price and price.usd_per_hour == pytest.approx(dollars) and price.terms.startswith("computed: ")
+    assert site.cost_usd(7200.0, nodes=3) == pytest.approx(6 * dollars) and site.price(spot=True) is None
+
+
+def test_a_price_is_old_after_a_year() -> None:
+    price = PRICES[0]
+    assert price.dated(on=date(2024, 12, 31)) == "2024-01-01"  # 365 days
+    assert price.dated(on=date(2025, 1, 1)) == "2024-01-01, over a year old"
+
+
 GPU = """
 [gpus.x]
 name = "x"
@@ -74,6 +126,7 @@ energy_counter = true
 source = "x"
 """
 SITE = '[sites.mine]\ntitle = "mine"\nkind = "owned"\nsource = "me"\n'
+OWNERSHIP = '[sites.mine.ownership]\ndate = 2026-01-01\nsource = "me"\n{}\n'
 
 
 @pytest.mark.parametrize(
@@ -97,6 +150,12 @@ SITE = '[sites.mine]\ntitle = "mine"\nkind = "owned"\nsource = "me"\n'
         ("[gpus]\n" + SITE + "gpus = -1\n", "sites.mine.gpus: Input should be greater than or equal to 0"),
         (GPU.replace("memory_gb = 1.0", "memory_gb = -1.0"), "gpus.x.memory_gb: Input should be greater than 0"),
         (GPU.replace("tflops = 1.0", "tflops = inf"), "gpus.x.fp32_tflops: "),
+        ("[gpus]\n" + SITE + OWNERSHIP.format(""), "give either purchase_usd or rate_usd_per_hour"),
+        ("[gpus]\n" + SITE + OWNERSHIP.format("utilization = 0.0"), "utilization"),
+        (
+            "[gpus]\n" + SITE.replace("owned", "rented") + OWNERSHIP.format("purchase_usd = 1.0"),
+            "only owned machines have costs of ownership. Received: [sites.mine.ownership]",
+        ),
         (
             "[gpus]\n" + SITE + 'prices = [{date = "soon", usd_per_hour = 1.0, terms = "", source = ""}]\n',
             "sites.mine.prices.0.date",

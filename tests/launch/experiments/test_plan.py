@@ -9,7 +9,8 @@ import pytest
 
 from common.config import Config, EnergyConfig, parse_command_line
 from common.errors import UserError
-from common.sites.table import Gpu, Price, Site, read_sites
+from common.sites.prices import Price
+from common.sites.table import Gpu, Site, read_sites
 from launch.experiments.estimate import CORE_FLOPS, SHARE_OF_PEAK, START_SECONDS, estimate_run
 from launch.experiments.experiment_file import EXPERIMENTS, shipped_experiments
 from launch.experiments.plan import ExperimentPlan, only_matching, read_plan

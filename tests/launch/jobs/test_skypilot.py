@@ -80,6 +80,13 @@ def examples(folder: Path) -> dict[str, Job]:
     }
 
 
+def test_gpus_are_named_where_the_instance_type_does_not_imply_them() -> None:
+    resources = task_of(a_job("gcp", nodes=1, gpus_per_node=8))["resources"]
+    assert (resources["infra"], resources["instance_type"]) == ("gcp/us-central1", "a2-highgpu-8g")
+    assert resources["accelerators"] == "A100:8"
+    assert "accelerators" not in task_of(a_job("aws:p5-48xlarge", nodes=1, gpus_per_node=8))["resources"]
+
+
 def test_tasks_are_as_kept(tmp_path: Path) -> None:
     for name, job in examples(tmp_path).items():
         assert_as_kept(name, skypilot.render(job))
@@ -113,9 +120,9 @@ def write_catalog(path: Path) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(_COLUMNS.split(","))
-        for site in table.sites.values():
+        for name, site in table.sites.items():
             price = site.price()
-            if site.instance_type and price and not site.retired:
+            if name.startswith("aws-") and price and not site.retired:
                 gpu = (site.gpu or "").upper()
                 info = {"Gpus": [{"Name": gpu, "Count": site.gpus, "MemoryInfo": {"SizeInMiB": 16384}}]}
                 machine = [site.instance_type, gpu, site.gpus, site.cores, site.memory_gb, info]

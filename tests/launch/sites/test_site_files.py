@@ -20,6 +20,8 @@ SHIPPED = {
     "aws-p3": ("skypilot", "horovodrun", ["aws-p3-2xlarge", "aws-p3-8xlarge", "aws-p3-16xlarge"]),
     "aws-g4dn": ("skypilot", "horovodrun", ["aws-g4dn-xlarge", "aws-g4dn-12xlarge"]),
     "aws-g5": ("skypilot", "horovodrun", ["aws-g5-12xlarge", "aws-g5-48xlarge"]),
+    "gcp": ("skypilot", "horovodrun", ["gcp-a2-highgpu-1g", "gcp-a2-highgpu-8g", "gcp-a3-highgpu-8g"]),
+    "marenostrum5": ("slurm", "srun", ["marenostrum5"]),
     "kubernetes": ("kubernetes", "mpirun", ["kubernetes"]),
 }
 
@@ -51,10 +53,46 @@ def test_cte_power_agrees_with_its_guide() -> None:
         ("cte-power", 4, "cte-power"),
         ("slurm", 8, "slurm"),  # of a machine that is not described any number is taken
         ("aws-p3-8xlarge", 4, "aws-p3-8xlarge"),
+        ("aws", 0, "aws-c7i-16xlarge"),
+        ("aws", 1, "aws-g6-xlarge"),
+        ("aws", 8, "aws-p4d-24xlarge"),
+        ("aws:p5-48xlarge", 8, "aws-p5-48xlarge"),
+        ("aws:aws-g6e-xlarge", 0, "aws-g6e-xlarge"),
     ],
 )
 def test_the_kind_of_node_goes_by_its_gpus(site: str, gpus: int, node: str) -> None:
     assert read_launch_site(site).node_for(gpus)[0] == node
+
+
+def test_a_kind_of_node_is_named_behind_the_site() -> None:
+    site = read_launch_site("aws:p5-48xlarge")
+    assert (site.name, site.nodes, site.reference) == ("aws", ["aws-p5-48xlarge"], "aws:p5-48xlarge")
+    assert read_launch_site(site.reference) == site
+    with pytest.raises(UserError, match=r"no node of aws has that many GPUs. Received: --gpus-per-node 4"):
+        read_launch_site("aws:g6-xlarge").node_for(4)
+    with pytest.raises(UserError, match=r"aws has no such kind of node. Received: aws:p9. Use aws-c7i-16xlarge, "):
+        read_launch_site("aws:p9")
+
+
+def test_marenostrum_5_agrees_with_its_guide() -> None:
+    site = read_launch_site("marenostrum5")
+    assert not site.internet
+    assert (site.slurm.partition, site.slurm.cores_per_gpu, site.slurm.max_hours) == ("acc", 20, 72)
+
+
+def test_prices_older_than_a_year_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = {}
+    for day in ("2026-06-28", "2026-06-29"):
+        assert launch.main(["sites", "--on", day]) == 0
+        *rows, last = capsys.readouterr().out.splitlines()
+        lines[day] = next(row.split() for row in rows if " aws-p4d-24xlarge " in row), last
+    assert lines["2026-06-28"][0][-2:] == ["21.958", "7.246"] and "older" not in lines["2026-06-28"][1]
+    assert lines["2026-06-29"][0][-2:] == ["21.958", "7.246*"]
+    assert lines["2026-06-29"][1].startswith("* price older than a year on 2026-06-29")
+    assert launch.main(["sites", "aws:p4d-24xlarge", "--on", "2026-06-29"]) == 0
+    assert "$7.246 an hour (spot, Linux, us-east-1; 2025-06-28, over a year old; AWS" in capsys.readouterr().out
+    assert launch.main(["sites", "--on", "soon"]) == 2
+    assert "this is no day. Received: --on soon" in capsys.readouterr().err
 
 
 def test_more_gpus_than_any_node_has() -> None:
@@ -207,7 +245,7 @@ def test_an_unknown_site_names_one_that_is_close(capsys: pytest.CaptureFixture[s
 
 
 def test_every_shipped_site_and_every_machine_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert launch.main(["sites"]) == 0
+    assert launch.main(["sites", "--on", "2026-01-01"]) == 0  # no price is old
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
     assert {row[0] for row in rows} - {"thesis-machine"} == {path.stem for path in SITE_FILES.glob("*.toml")}
     assert {row[0] for row in rows} | {row[1] for row in rows} >= set(read_sites().sites)
