@@ -3,7 +3,8 @@
     python -m launch submit --site cte-power --nodes 2 --gpus-per-node 4 -- keras_impl/train.py --model resnet34
     python -m launch submit --site slurm --ranks-per-node 2 -- experiment smoke
 
-`--dry-run` prints what would be submitted. Settings are checked first, so that no job waits in a queue only to fail.
+`--dry-run` prints what would be submitted. Settings are checked first, and on a login node of Slurm all that preflight
+can check there, so that no job waits in a queue only to fail.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from launch.jobs.job import (
     write_files,
     write_record,
 )
+from launch.jobs.login_check import check_on_login_node
 from launch.jobs.schedulers import scheduler
 from launch.sites.site_files import read_launch_site
 from launch.starting.processes import PROGRAMS
@@ -56,7 +58,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--minutes", type=whole_number, default=60, help="time limit (default: %(default)s)")
     parser.add_argument("--repeats", type=whole_number, default=1, help="runs of a trainer, each with the next seed")
     parser.add_argument("--spot", action="store_true", help="on spot machines: cheaper, but they may be taken away")
-    parser.add_argument("--no-preflight", action="store_true", help="skip the check of all hosts")
+    parser.add_argument("--no-preflight", action="store_true", help="skip the checks, here and in the job")
     parser.add_argument(
         "--runs-folder", metavar="FOLDER", help="folder of its run folders at the site (default: the site's, or runs)"
     )
@@ -84,6 +86,8 @@ def run(options: argparse.Namespace) -> int:
             f"this machine has been retired since {machine.retired}. Received: {job.node}. Use its successor, "
             f"{machine.successor}; --dry-run shows what would have been submitted"
         )
+    if job.preflight and job.site.scheduler == "slurm":
+        check_on_login_node(job)
     folder = new_folder(job.name, parent=expanded(options.jobs_folder))
     try:
         write_files(folder, files)
@@ -154,16 +158,20 @@ def _job(options: argparse.Namespace) -> Job:
         program=program, experiment=experiment, arguments=tuple(arguments), minutes=options.minutes,
         repeats=options.repeats, seed=settings.training.seed if settings else 1,
         spot=options.spot or site.skypilot.spot, preflight=not options.no_preflight and site.container is None,
-        preflight_flags=(*_preflight_flags(program, settings), *_flag("--runs-folder", options.runs_folder)),
+        preflight_flags=(
+            *_preflight_flags(program, settings, gpus=options.gpus_per_node),
+            *_flag("--runs-folder", options.runs_folder),
+        ),
     )  # fmt: skip
 
 
-def _preflight_flags(program: str | None, settings: Config | None) -> list[str]:
+def _preflight_flags(program: str | None, settings: Config | None, *, gpus: int) -> list[str]:
     """Return the flags that describe the job to its preflight; those of an experiment vary by run."""
     if settings is None:
-        return ["--dataset", "none"]
+        return ["--dataset", "none", *(["--device", "gpu"] if gpus else [])]
     (framework,) = (name for name, path in PROGRAMS.items() if path == program)
     device, threads = settings.device.device, settings.device.threads
+    device = "gpu" if gpus and device == "auto" else device
     flags = ["--framework", framework, "--device", device, "--dataset", settings.data.dataset]
     return [*flags, *_flag("--threads", threads)]
 

@@ -1,0 +1,41 @@
+"""What a login node can check of a job before it waits: the job's own preflight, in the shell that it will have."""
+
+import os
+import subprocess
+import sys
+
+from common.distributed.console import counted
+from common.errors import UserError
+from launch.jobs.cloud import parse_json
+from launch.jobs.job import Job
+from launch.jobs.scripts import preflight_words, prologue
+from launch.preflight.target import JOB_VARIABLES
+from launch.starting.shell import line
+
+
+def check_on_login_node(job: Job) -> None:
+    """Make the checks of the preflight that need no node of the job; print which are left to the job.
+
+    Raises:
+        UserError: a check failed, or the site's set-up lines or modules did.
+    """
+    script = "\n".join(["set -e", *prologue(job), line([*preflight_words(job), "--format", "json"])])
+    # Within an allocation, too, this is no node of the job.
+    variables = {name: value for name, value in os.environ.items() if name != JOB_VARIABLES["slurm"]}
+    done = subprocess.run(
+        ["bash", "-c", script], env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        errors="replace", check=False,
+    )  # fmt: skip
+    skip = "--no-preflight submits without this check"
+    if not done.stdout.rstrip().endswith("}"):
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise UserError(f"the job's shell fails on this login node: {last}. Received: {job.site.file}. "
+                        f"Correct its setup, modules and folders; {skip}")  # fmt: skip
+    checks = parse_json(done.stdout, source="preflight")["checks"]
+    named = {result: [one["check"] for one in checks if one["result"] == result] for result in ("ok", "not checked")}
+    failed = [f"{one['check']}: {text}" for one in checks if one["result"] == "failed" for text in one["lines"]]
+    if failed:
+        more = f" ({len(failed) - 1} more: {line(preflight_words(job))})" if len(failed) > 1 else ""
+        raise UserError(f"the job would fail, as this login node shows: {failed[0]}{more}; {skip}")
+    print(f"on this login node {counted(len(named['ok']), 'check')} passed; left to the job: "
+          f"{', '.join(named['not checked'])}", file=sys.stderr)  # fmt: skip
