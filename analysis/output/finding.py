@@ -17,6 +17,8 @@ from matplotlib.figure import Figure
 from analysis.output.options import add_parser
 from analysis.output.plots import save_figure
 from analysis.output.tables import FORMATS, Table, render
+from analysis.runs.examples import NOTE as EXAMPLES
+from analysis.runs.examples import example_folders
 from analysis.runs.published import checked_sources, published_notes, published_runs
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
@@ -78,7 +80,8 @@ def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the
 
 def add_runs_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that select runs."""
-    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that contain some")
+    parser.add_argument("runs", nargs="*", metavar="RUNS", help="run folders, or folders that contain some")
+    parser.add_argument("--examples", action="store_true", help=f"the runs that come with the project; {EXAMPLES}")
     parser.add_argument(
         "--published",
         nargs="*",
@@ -116,7 +119,11 @@ def selected(options: argparse.Namespace) -> Selection:
         UserError: there are no runs, or a source is unknown.
     """
     sources = checked_sources(options.published)
-    return load_runs(options.runs, added=published_runs(sources), published=sources)
+    folders = [*options.runs, *(example_folders() if options.examples else [])]
+    if not folders:
+        raise UserError("no runs are named. Received: no RUNS. Name run folders, or folders that contain some, or give "
+                        "--examples for the runs that come with the project")  # fmt: skip
+    return load_runs(folders, added=published_runs(sources), published=sources)
 
 
 def show(finding: Finding, options: argparse.Namespace) -> None:
@@ -129,7 +136,8 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
     Raises:
         UserError: something is flagged and --strict is given, or the plots cannot be written.
     """
-    notes = [*finding.notes, *published_notes(checked_sources(getattr(options, "published", None)))]
+    notes = [EXAMPLES] if getattr(options, "examples", False) else []
+    notes += [*finding.notes, *published_notes(checked_sources(getattr(options, "published", None)))]
     finding = replace(finding, notes=notes)
     files = []
     if options.plots:

@@ -18,6 +18,7 @@ from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.scaling import command as scaling
 from analysis.report import chapters as report_chapters
 from analysis.report.page import Page, html_of, says_nothing
+from analysis.runs.examples import NOTE as EXAMPLES
 from analysis.runs.published import published_notes
 from analysis.runs.table import Selection
 from analysis.thesis import command as thesis
@@ -66,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
     """
     output = Path(options.output)
     check_new_file(output, option="-o", replaced=options.force)
-    page = page_of(selected(options), folders=options.runs, title=options.title)
+    page = page_of(selected(options), folders=options.runs, examples=options.examples, title=options.title)
     flags = [str(row[0]) for row in (*page.left_out.rows, *page.flags.rows)]
     refuse_flags(flags, options)
     text = html_of(page)
@@ -80,12 +81,13 @@ def run(options: argparse.Namespace) -> None:
     )
 
 
-def page_of(selection: Selection, *, folders: Sequence[str], title: str | None = None) -> Page:
+def page_of(selection: Selection, *, folders: Sequence[str], examples: bool = False, title: str | None = None) -> Page:
     """Return the page about some runs.
 
     Args:
         selection: the runs.
         folders: their paths, as the user gave them.
+        examples: whether the project's own runs are among them.
         title: None: one that names the models.
     """
     chapters = [*CHAPTERS]
@@ -96,7 +98,7 @@ def page_of(selection: Selection, *, folders: Sequence[str], title: str | None =
     findings = [_without(chapter(selection), selection.left_out) for chapter in chapters]
     return Page(
         title=title or _title(selection),
-        facts=_facts(selection, folders),
+        facts=_facts(selection, folders, examples=examples),
         chapters=[finding for finding in findings if not says_nothing(finding)],
         open_questions=[finding for finding in findings if says_nothing(finding)],
         flags=_flags_table(findings),
@@ -121,14 +123,15 @@ def _title(selection: Selection) -> str:
     return f"Keras and PyTorch on Horovod: {named}"
 
 
-def _facts(selection: Selection, folders: Sequence[str]) -> dict[str, str]:
+def _facts(selection: Selection, folders: Sequence[str], *, examples: bool) -> dict[str, str]:
     named = [shlex.quote(folder) for folder in folders[:MOST_NAMED]]
     more = [f"and {len(folders) - MOST_NAMED} more"] if len(folders) > MOST_NAMED else []
     published = ["--published", *selection.published] if selection.published else []
     return {
         "Created": now()[:16].replace("T", " ") + " UTC",
         "Runs": f"{len(selection.runs):,} run{'' if len(selection.runs) == 1 else 's'}",
-        "Command": " ".join(["python -m analysis report", *named, *more, *published]),
+        **({"Examples": EXAMPLES} if examples else {}),
+        "Command": " ".join(["python -m analysis report", *named, *more, *published, *["--examples"][: int(examples)]]),
         "Revision": describe_environment().source_revision,
     }
 

@@ -15,11 +15,11 @@ from analysis.output.options import add_parser
 from analysis.output.plots import save_figure
 from analysis.results.data import add_data
 from analysis.results.tables import TABLES, plots
+from analysis.runs.examples import DATA
 from common.errors import UserError, expanded
 from common.utils.atomic import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "analysis" / "data"
 FIGURES = ROOT / "analysis" / "figures"
 PAGES = ("README.md", "analysis/README.md")
 _RESULTS = re.compile(r"(?<=<!-- results: )(?P<name>[a-z-]+) -->\n.*?(?=<!-- end of results -->)", re.DOTALL)

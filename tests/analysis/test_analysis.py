@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import make_config, make_epoch, make_record, make_status
+from builders import make_config, make_epoch, make_record, make_status, write_finished_run
 from PIL import Image
 
 from analysis.__main__ import main
 from analysis.output.tables import FORMATS, Table, render
 from analysis.questions.parity.command import parity_table
 from analysis.questions.parity.plots import plot_losses, plot_ranks
+from analysis.runs.examples import NOTE as EXAMPLES
 from analysis.runs.sameness import why_not_the_same
 from common.checks.parity_record import PARITY_FILE, ArrayComparison, Curve, ParityRecord, ParitySettings, read_parity
 from common.checks.result_file import SCHEMA_VERSION, write_result
@@ -269,6 +270,7 @@ def test_what_is_no_record_is_one_line(
         (["parity", "a", "b", "c"], "Received: 3 folders"),
         (["parity", "a", "b"], "not a run folder"),
         ([], "required: COMMAND"),
+        (["times"], "no runs are named. Received: no RUNS"),
         (["partiy", "a"], "invalid choice: 'partiy'"),
     ],
 )
@@ -280,6 +282,18 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
     shown = capsys.readouterr()
     assert (code, shown.out, len(shown.err.splitlines())) == (2, "", 1)
     assert words in shown.err
+
+
+def test_the_examples_are_marked_and_taken_beside_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["times", "--examples"]) == 0
+    shown = capsys.readouterr().out
+    assert f"note: {EXAMPLES}" in shown and "cnn, mnist, np 2" in shown
+    write_finished_run(tmp_path / "mine", seconds=1e6)
+    assert main(["times", str(tmp_path), "--examples"]) == 0
+    assert "1000000" in capsys.readouterr().out.replace(",", "")
+    assert main(["report", "--examples", "-o", str(tmp_path / "report.html")]) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert EXAMPLES in page and "python -m analysis report --examples" in page
 
 
 def test_plots_that_cannot_be_written_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
