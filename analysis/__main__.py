@@ -26,6 +26,7 @@ import sys
 from collections.abc import Sequence
 
 from analysis.export import table_command as table
+from analysis.output.finding import check_show_options
 from analysis.questions import aa_test, bench, check, compare, experiment, frameworks, times, verify
 from analysis.questions.clouds import command as clouds
 from analysis.questions.energy import command as energy
@@ -70,7 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for module in COMMANDS:
         module.add_command(commands)
     options = parser.parse_args(arguments)
-    return run_command(lambda: options.run(options), program=f"{parser.prog} {options.command}")
+
+    def run() -> int | None:
+        check_show_options(options)
+        code: int | None = options.run(options)
+        return code
+
+    return run_command(run, program=f"{parser.prog} {options.command}")
 
 
 if __name__ == "__main__":

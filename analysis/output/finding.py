@@ -5,6 +5,7 @@ Every command returns a `Finding`. On the terminal it becomes tables and lines, 
 
 import argparse
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 
 from analysis.output.options import add_parser
 from analysis.output.plots import save_figure
-from analysis.output.tables import FORMATS, Table, render
+from analysis.output.tables import FORMATS, Table, render, write_csv
 from analysis.runs.examples import NOTE as EXAMPLES
 from analysis.runs.examples import example_folders
 from analysis.runs.published import checked_sources, published_notes, published_runs
@@ -71,11 +72,22 @@ class Finding:
         object.__setattr__(self, "flags", said_once(self.flags))
 
 
-def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the plots there, as PNG and SVG") -> None:
+def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the plots there, and their data") -> None:
     """Add the options for output; `plots` is the help text of --plots."""
-    parser.add_argument("--format", default="text", choices=FORMATS, help="default: %(default)s")
+    parser.add_argument("--format", default="text", choices=FORMATS, help="default: %(default)s; csv needs --folder")
+    parser.add_argument("--folder", type=Path, metavar="FOLDER", help="for --format csv: write a file per table there")
     parser.add_argument("--plots", metavar="FOLDER", help=plots)
     parser.add_argument("--strict", action="store_true", help="exit code 2 if anything is flagged")
+
+
+def check_show_options(options: argparse.Namespace) -> None:
+    """Raise UserError, before the work, for CSV without a folder, or a folder without CSV."""
+    if "folder" in options and "format" in options and (options.format == "csv") != (options.folder is not None):
+        folder = "no --folder" if options.folder is None else f"--folder {options.folder}"
+        raise UserError(
+            f"CSV is a file per table in a folder. Received: --format {options.format} and {folder}. "
+            "Give --format csv --folder FOLDER"
+        )
 
 
 def add_runs_options(parser: argparse.ArgumentParser) -> None:
@@ -129,21 +141,21 @@ def selected(options: argparse.Namespace) -> Selection:
 def show(finding: Finding, options: argparse.Namespace) -> None:
     """Print a finding, and write its plots if --plots is given.
 
-    JSON output is one object. In the other formats tables are printed on standard output, each under its title if
-    there are several. The answer, notes and flags are printed on standard output with text, and on standard error
-    with all other formats, so that programs read tables only.
+    JSON output is one object; CSV is a file per table in --folder. In the other formats tables are printed on standard
+    output, each under its title if there are several. The answer, notes and flags are printed on standard output with
+    text, and on standard error with all other formats, so that programs read tables only.
 
     Raises:
-        UserError: something is flagged and --strict is given, or the plots cannot be written.
+        UserError: something is flagged and --strict is given, or files cannot be written.
     """
     notes = [EXAMPLES] if getattr(options, "examples", False) else []
     notes += [*finding.notes, *published_notes(checked_sources(getattr(options, "published", None)))]
     finding = replace(finding, notes=notes)
-    files = []
-    if options.plots:
-        files = [file for plot in finding.plots for file in save_figure(plot.figure, Path(options.plots), plot.name)]
+    files = [f"plot: {file}" for plot in finding.plots for file in _plot_files(plot, options.plots)]
     if options.format == "json":
         print(_as_json(finding))
+    elif options.format == "csv":
+        files += [f"table: {file}" for file in _table_files(finding, options.folder)]
     else:
         several = len(finding.tables) > 1  # a single table is a plain file of its format
         for table in finding.tables:
@@ -151,7 +163,7 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
             shown = title + render(table, options.format) + ("\n" if several or options.format == "text" else "")
             print(printable(shown, keep="\n"))
     lines = [finding.answer, *(f"note: {note}" for note in finding.notes)]
-    lines += [f"flag: {flag}" for flag in finding.flags] + [f"plot: {file}" for file in files]
+    lines += [f"flag: {flag}" for flag in finding.flags] + files
     if options.format == "text":
         print("\n".join(map(printable, lines)))
     elif not (options.strict and finding.flags):  # a refusal is a single line
@@ -159,7 +171,24 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
     refuse_flags(finding.flags, options)
 
 
-_TITLES = {"text": "", "md": "**{}**\n\n", "csv": "# {}\n", "latex": "% {}\n"}
+def _plot_files(plot: Plot, folder: str | None) -> list[Path]:
+    """Write a plot and its data; return the files."""
+    if not folder:
+        return []
+    return [*save_figure(plot.figure, Path(folder), plot.name), write_csv(plot.data, Path(folder), plot.name)]
+
+
+def _table_files(finding: Finding, folder: Path) -> list[Path]:
+    """Write a file per table, named after the command and the table's number and title; return the files."""
+    files = []
+    for number, table in enumerate(finding.tables, start=1):
+        title = re.sub(r"[^a-z0-9]+", "-", table.title.lower().split("(")[0]).strip("-")[:_LONGEST_TITLE]
+        files.append(write_csv(table, folder, f"{finding.name}-{number}-{title}".strip("-")))
+    return files
+
+
+_TITLES = {"text": "", "md": "**{}**\n\n", "latex": "% {}\n"}
+_LONGEST_TITLE = 60  # letters of it in the name of a file
 
 
 def _as_json(finding: Finding) -> str:

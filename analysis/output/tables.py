@@ -6,11 +6,14 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 from tabulate import tabulate
 
 from analysis.stats.inference import Effect, Interval
+from common.errors import user_errors
+from common.utils.atomic import write_atomically
 
 Format = Literal["text", "md", "csv", "json", "latex"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -56,6 +59,18 @@ def render(table: Table, form: Format) -> str:
         colalign=["right" if name in table.formats else "left" for name in table.headings],
     )
     return f"{table.title}\n{body}" if form == "text" else body
+
+
+def write_csv(table: Table, folder: Path, name: str) -> Path:
+    """Write a table as `<name>.csv`; return its path.
+
+    Raises:
+        UserError: the folder cannot be created or written.
+    """
+    with user_errors("writing a table"):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / f"{name}.csv", render(table, "csv") + "\n")
+    return folder / f"{name}.csv"
 
 
 def shown_cell(cell: Cell, form: str) -> str:

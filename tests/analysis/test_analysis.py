@@ -179,10 +179,10 @@ def test_a_proof_of_all_is_shown_with_its_plots(tmp_path: Path, capsys: pytest.C
     assert main(["parity", str(tmp_path), "--strict"]) == 0
     shown = capsys.readouterr().out
     assert "Nothing to flag" in shown
-    names = ["losses.png", "losses.svg", "ranks.png", "ranks.svg"]
+    names = ["losses.csv", "losses.png", "losses.svg", "ranks.csv", "ranks.png", "ranks.svg"]
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == names
     assert all(f"plot: {tmp_path / 'plots' / name}" in shown for name in names)
-    for name in names[::2]:
+    for name in names[1::3]:
         with Image.open(tmp_path / "plots" / name) as picture:
             assert (
                 picture.width > 500 and len(np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)) > 50
@@ -218,7 +218,8 @@ def test_plots_show_the_numbers() -> None:
 @pytest.mark.parametrize("form", FORMATS)
 def test_flags_are_heard_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
     write_result(tmp_path / PARITY_FILE, proofs(ended_at=None, curves=[curve()]))
-    assert main(["parity", str(tmp_path), "--format", form, "--plots", str(tmp_path / "elsewhere")]) == 0
+    folder = ["--folder", str(tmp_path / "tables")] if form == "csv" else []
+    assert main(["parity", str(tmp_path), "--format", form, "--plots", str(tmp_path / "elsewhere"), *folder]) == 0
     shown = capsys.readouterr()
     assert "flag: the proofs were not finished" in (shown.out if form == "text" else shown.err)
     assert ("flag:" in shown.out) == (form == "text") and ("plot:" in shown.out) == (form == "text")
@@ -229,11 +230,11 @@ def test_flags_are_heard_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     write_result(tmp_path / PARITY_FILE, proofs(comparisons=[compared()] * 5000))
-    command = f"{sys.executable} -m analysis parity {tmp_path} --all --format csv | head -1"
+    command = f"{sys.executable} -m analysis parity {tmp_path} --all --format md | head -1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0 and "rror" not in done.stderr and done.stdout.startswith("model,")
+    assert done.returncode == 0 and "rror" not in done.stderr and done.stdout.startswith("| model ")
 
 
 @pytest.mark.parametrize(
@@ -417,12 +418,14 @@ def test_another_global_batch_is_another_experiment(tmp_path: Path) -> None:
     assert why_not_the_same(first, other) == ["the global batch differs: 30 and 60 images"]
 
 
-def test_the_table_of_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_of_two_runs(tmp_path: Path) -> None:
     write_run(tmp_path / "first")
     write_run(tmp_path / "second", hashes=UNKNOWN)
     save_weights(tmp_path / "second" / "weights.safetensors", {"fc1.bias": np.array([1.0, 2.5])})
-    assert main(["parity", str(tmp_path / "first"), str(tmp_path / "second"), "--format", "csv"]) == 0
-    rows = {row[0]: row[1:] for row in csv.reader(io.StringIO(capsys.readouterr().out))}
+    folders = [str(tmp_path / name) for name in ("first", "second", "tables")]
+    assert main(["parity", *folders[:2], "--format", "csv", "--folder", folders[2]]) == 0
+    (file,) = Path(folders[2]).iterdir()
+    rows = {row[0]: row[1:] for row in csv.reader(io.StringIO(file.read_text()))}
     assert rows["first weights"] == ["aa", "not recorded: published without them"]
     assert rows["global batch"] == ["30", "30"]
     assert rows["training loss of epoch 2"] == ["0.5", "0.5"]

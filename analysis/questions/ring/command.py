@@ -5,17 +5,14 @@ python -m analysis ring --np 6 --plots plots      and as a picture
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis.output.finding import add_show_options
+from analysis.output.finding import Finding, Plot, add_show_options, show
 from analysis.output.options import add_parser
-from analysis.output.plots import save_figure
-from analysis.output.tables import Cell, Table, render
+from analysis.output.tables import Cell, Table
 from analysis.questions.ring.passes import Pass, chunk_slices, ring_all_reduce, selected_passes, sums_of_chunks
 from analysis.questions.ring.plot import plot_ring
 from common.errors import UserError
@@ -52,15 +49,19 @@ def run(options: argparse.Namespace) -> None:
         print("One rank has nothing to send: its vector is the sum already. Give --np 2 or more to see a ring.")
         return
     passes = list(ring_all_reduce(example_vectors(options.np, elements)))
-    is_text = options.format not in ("csv", "json")
-    chosen = selected_passes(options.np) if is_text and options.np > RANKS_SHOWN_WHOLE else None
-    print(render(ring_table(passes, chosen=chosen), options.format))
-    lines = [describe_traffic(passes)]
-    if options.plots:
-        lines += [f"plot: {file}" for file in save_figure(plot_ring(passes), Path(options.plots), "ring")]
-    # What a program reads stays a table.
-    stream = sys.stdout if options.format == "text" else sys.stderr
-    print(*([""] if options.format == "text" else []), *lines, sep="\n", file=stream)
+    whole = options.format in ("csv", "json") or options.np <= RANKS_SHOWN_WHOLE
+    show(find(passes, chosen=None if whole else selected_passes(options.np), drawn=bool(options.plots)), options)
+
+
+def find(passes: Sequence[Pass], *, chosen: Sequence[int] | None, drawn: bool) -> Finding:
+    """Return the passes as a table and, if `drawn`, a picture; `chosen`: see `ring_table`."""
+    return Finding(
+        name="ring",
+        question="How are gradients summed?",
+        answer=describe_traffic(passes),
+        tables=[ring_table(passes, chosen=chosen)],
+        plots=[Plot("ring", plot_ring(passes), ring_table(passes))] if drawn else [],
+    )
 
 
 def _check(ranks: int, elements: int) -> None:
@@ -138,7 +139,7 @@ def describe_traffic(passes: Sequence[Pass]) -> str:
     most, share, server = max(bytes_sent(passes)), 2 * (ranks - 1) / ranks, (ranks - 1) * vector
     return (
         f"Each rank sends {most:,} bytes at most, in {len(passes) - 1} passes (2 x {ranks - 1} / {ranks} = {share:.4g} "
-        f"of its vector of {vector:,} bytes, float32, is {share * vector:,.6g}).\n"
+        f"of its vector of {vector:,} bytes, float32, is {share * vector:,.6g}). "
         f"If all ranks sent to one rank instead, and it sent the sum back to all, it would send {server:,} bytes and "
         f"receive as many: {server / most:.3g} times what a rank does in the ring."
     )

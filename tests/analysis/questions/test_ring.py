@@ -85,22 +85,24 @@ def test_bytes_by_hand() -> None:
     assert sorted(bytes_sent(ring_of(3, 5))) == [6 * 4, 7 * 4, 7 * 4]
 
 
-def test_the_table_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_in_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ring", "--np", "3"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("Ring all-reduce: 3 ranks, 3 numbers each, in chunks of 1; ")
     assert re.search(r"^ +1 +add +0 +chunk 0 to rank 1 +0 +1 +2 +12$", shown, re.M)
     assert "Each rank sends 16 bytes at most, in 4 passes (2 x 2 / 3 = 1.333 of its vector of 12 bytes," in shown
     assert "it would send 24 bytes and receive as many: 1.5 times" in shown
-    assert main(["ring", "--np", "3", "--format", "csv"]) == 0
+    assert main(["ring", "--np", "3", "--format", "csv", "--folder", str(tmp_path)]) == 0
+    (file,) = tmp_path.iterdir()
+    rows = list(csv.reader(io.StringIO(file.read_text())))
     output = capsys.readouterr()
-    rows = list(csv.reader(io.StringIO(output.out)))
+    assert output.out == "" and f"table: {file}" in output.err
     assert rows[0] == ["pass", "receivers", "rank", "sent", "complete", "chunk 0", "chunk 1", "chunk 2"]
     assert rows[1] == ["0", "start", "0", "", "0", "1", "2", "3"]
     assert rows[-1] == ["4", "replace", "2", "chunk 2 to rank 0", "3", "6", "12", "18"]
     assert len(rows) == 1 + 5 * 3 and "Each rank sends" in output.err
     assert main(["ring", "--np", "9", "--format", "json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["rows"]) == 17 * 9
+    assert len(json.loads(capsys.readouterr().out)["tables"][0]["rows"]) == 17 * 9
 
 
 def test_of_many_ranks_text_shows_some_passes_and_reports_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -422,7 +422,7 @@ def test_the_command_shows_plots_and_refuses_with_strict(tmp_path: Path, capsys:
     shown = json.loads(capsys.readouterr().out)
     assert shown["name"] == "scaling" and shown["tables"][0]["rows"][1]["scaling"] == "strong"
     assert {file.name for file in (tmp_path / "plots").iterdir()} == {
-        "scaling.png", "scaling.svg", "scaling-training.png", "scaling-training.svg",
+        f"scaling{of}.{kind}" for of in ("", "-training") for kind in ("csv", "png", "svg")
     }  # fmt: skip
     assert main([*arguments, "--strict"]) == 2
     assert "not one at equal accuracy" in capsys.readouterr().err

@@ -162,6 +162,7 @@ def test_launch_methods_on_one_site_are_distinguished(tmp_path: Path, capsys: py
     assert len(plot.data.rows) == 6 * 3  # launch, start-up, training
     assert plot.figure.get_suptitle().endswith("n = 1 runs each")
     assert {file.name for file in (tmp_path / "plots").glob("clouds-startup*")} == {
+        "clouds-startup.csv",
         "clouds-startup.png",
         "clouds-startup.svg",
     }

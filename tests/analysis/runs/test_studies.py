@@ -1,7 +1,6 @@
 """Reading many runs, putting them into cells, and what `frameworks`, `check` and `aa-test` say of them."""
 
 import csv
-import io
 import json
 import math
 from dataclasses import replace
@@ -272,12 +271,18 @@ def test_every_format_and_plot_has_all_points(tmp_path: Path, capsys: pytest.Cap
     both(tmp_path / "runs")
     found = json.loads(shown(capsys, "frameworks", tmp_path / "runs", "--format", "json"))
     assert [len(table["rows"]) for table in found["tables"]] == [1, 2, 2] and found["answer"].startswith("Keras")
-    rows = list(csv.reader(io.StringIO(shown(capsys, "frameworks", tmp_path / "runs", "--format", "csv"))))
-    assert rows[0] == ["# Keras against PyTorch (below 1: Keras is faster)"] and len(rows[2]) == len(rows[1])
+    tables = tmp_path / "tables"
+    assert shown(capsys, "frameworks", tmp_path / "runs", "--format", "csv", "--folder", tables) == ""
+    files = {file.name: list(csv.reader(file.open())) for file in tables.iterdir()}
+    assert sorted(files) == [
+        "frameworks-1-keras-against-pytorch.csv", "frameworks-2-times.csv", "frameworks-3-accuracies.csv",
+    ]  # fmt: skip
+    assert [len(rows) for _, rows in sorted(files.items())] == [2, 3, 3], "one header each"
+    assert "Received: --format csv and no --folder" in shown(capsys, "frameworks", tables, "--format", "csv", code=2)
     assert r"\begin{tabular}" in shown(capsys, "frameworks", tmp_path / "runs", "--format", "latex")
     assert "| Keras" in shown(capsys, "frameworks", tmp_path / "runs", "--format", "md")
     text = shown(capsys, "frameworks", tmp_path / "runs", "--plots", tmp_path / "plots")
-    names = [f"frameworks-{name}.{kind}" for name in ("accuracy", "rate", "time") for kind in ("png", "svg")]
+    names = [f"frameworks-{name}.{kind}" for name in ("accuracy", "rate", "time") for kind in ("csv", "png", "svg")]
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == names
     assert all(f"plot: {tmp_path / 'plots' / name}" in text for name in names)
     time, _, accuracy = find(load_runs([tmp_path / "runs"])).plots
@@ -353,8 +358,9 @@ def test_many_comparisons_are_reported_to_find_some_by_chance(tmp_path: Path) ->
 def test_what_is_not_refused_is_reported_with_strict_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
-    both(tmp_path)
-    assert main(["frameworks", str(tmp_path), "--strict", "--format", form]) == 0
+    both(tmp_path / "runs")
+    folder = ["--folder", str(tmp_path / "tables")] if form == "csv" else []
+    assert main(["frameworks", str(tmp_path / "runs"), "--strict", "--format", form, *folder]) == 0
     captured = capsys.readouterr()
     assert "Keras trains faster in 1 of 1 comparisons" in (captured.out if form == "text" else captured.err)
 
