@@ -75,15 +75,17 @@ class Finding:
 def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the plots there, and their data") -> None:
     """Add the options for output; `plots` is the help text of --plots."""
     parser.add_argument("--format", default="text", choices=FORMATS, help="default: %(default)s; csv needs --folder")
-    parser.add_argument("--folder", type=Path, metavar="FOLDER", help="for --format csv: write a file per table there")
+    parser.add_argument(
+        "--folder", dest="csv_folder", type=Path, metavar="FOLDER", help="for --format csv: a file per table there"
+    )
     parser.add_argument("--plots", metavar="FOLDER", help=plots)
     parser.add_argument("--strict", action="store_true", help="exit code 2 if anything is flagged")
 
 
 def check_show_options(options: argparse.Namespace) -> None:
     """Raise UserError, before the work, for CSV without a folder, or a folder without CSV."""
-    if "folder" in options and "format" in options and (options.format == "csv") != (options.folder is not None):
-        folder = "no --folder" if options.folder is None else f"--folder {options.folder}"
+    if "csv_folder" in options and (options.format == "csv") != (options.csv_folder is not None):
+        folder = "no --folder" if options.csv_folder is None else f"--folder {options.csv_folder}"
         raise UserError(
             f"CSV is a file per table in a folder. Received: --format {options.format} and {folder}. "
             "Give --format csv --folder FOLDER"
@@ -155,7 +157,7 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
     if options.format == "json":
         print(_as_json(finding))
     elif options.format == "csv":
-        files += [f"table: {file}" for file in _table_files(finding, options.folder)]
+        files += [f"table: {file}" for file in _table_files(finding, options.csv_folder)]
     else:
         several = len(finding.tables) > 1  # a single table is a plain file of its format
         for table in finding.tables:
