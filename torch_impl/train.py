@@ -41,7 +41,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     # Horovod 2/7 - pin: one GPU per local rank, or a share of the cores, so that ranks do not compete for one device.
     device, threads = distributed.pin_device(config.device, comm)
 
-    setup = prepare_on_all_ranks(config, comm=comm, progress=session.console.bars)
+    setup = prepare_on_all_ranks(config, comm=comm)
     checkpoint = session.start(setup, device=str(device), threads=threads)
     # Horovod 3/7 - shard: each rank reads its own part of every global batch.
     data = ShardedData(setup, comm=comm, device=device)

@@ -133,7 +133,7 @@ def measure(settings: BenchSettings, *, comm: Communicator, build: BuildContesta
         environment = asdict(describe_environment()) | {"controller": comm.controller, "threads": settings.threads}
         _add_line(settings.results, {"environment": environment})
     for model in settings.models:
-        setup = prepare_run(task_config(model, threads=settings.threads), size=comm.size, progress=False)
+        setup = prepare_run(task_config(model, threads=settings.threads), size=comm.size)
         stage = _Stage(settings, setup=setup, comm=comm)
         players = [_Player(name, build, stage=stage) for name in settings.contestants]
         # The same steps for all, so that what an epoch costs once weighs alike.

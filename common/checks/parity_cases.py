@@ -134,4 +134,4 @@ def make_setup(model: str, optimizer: str, *, dtype: Dtype, updates: int, size: 
         steps_per_epoch=1,
         first=updates,
     )
-    return prepare_run(config, size=size, progress=False), rates
+    return prepare_run(config, size=size), rates

@@ -45,7 +45,6 @@ def load_dataset(
     source_folder: Path | None = None,
     image_size: tuple[int, int] | None = None,
     gray: bool = False,
-    progress: bool | None = None,
 ) -> Dataset:
     """Return a data set, fetching it first if it is not in the cache.
 
@@ -54,7 +53,6 @@ def load_dataset(
         source_folder: searched first for the original files of a published data set; then come the folder named by
             the environment's HOROVOD_TWINS_DATA, mirrors, package clients.
         image_size: (height, width) to which images of a folder are resized.
-        progress: whether to show a bar while fetching; None: on a terminal without a launcher.
 
     Returns:
         The data set. Its arrays are read-only.
@@ -70,12 +68,12 @@ def load_dataset(
             f"gray {gray}. Leave them out"
         )
     if name in PUBLISHED:
-        build = functools.partial(_published_content, PUBLISHED[name], source_folder, progress)
+        build = functools.partial(_published_content, PUBLISHED[name], source_folder)
         return dataset_cache.load_or_build(name, build, name=name)
     if kind == "synthetic":
         return synthetic.load_synthetic(name)
     if kind == "images" and rest:
-        return images.load_images(Path(rest), name=name, image_size=image_size, gray=gray, progress=progress)
+        return images.load_images(Path(rest), name=name, image_size=image_size, gray=gray)
     if kind == "prepared" and rest:
         return load_prepared(Path(rest), name=name)
     closest = difflib.get_close_matches(name, [*PUBLISHED, "synthetic", "images:PATH", "prepared:FILE"], n=1)
@@ -83,12 +81,8 @@ def load_dataset(
     raise UserError(f"unknown data set. Received: {name!r}. {suggestion}Use one of {', '.join(dataset_names())}")
 
 
-def _published_content(
-    dataset: PublishedDataset, source_folder: Path | None, progress: bool | None, work_folder: Path
-) -> Content:
-    files, origin = sources.fetch_files(
-        dataset, source_folder=source_folder, work_folder=work_folder, progress=progress
-    )
+def _published_content(dataset: PublishedDataset, source_folder: Path | None, work_folder: Path) -> Content:
+    files, origin = sources.fetch_files(dataset, source_folder=source_folder, work_folder=work_folder)
     train_images, train_labels, test_images, test_labels = dataset.arrays_from_files(files)
     return Content(
         class_names=dataset.class_names,

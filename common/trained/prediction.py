@@ -11,7 +11,6 @@ from common.data.batches import normalize
 from common.data.dataset import check_labels
 from common.data.images import folder as images
 from common.data.loading import load_dataset
-from common.distributed.console import Console
 from common.errors import UserError
 from common.trained.trained_model import TrainedModel, read_trained_model
 from common.utils.command_line import Parser, run_command
@@ -58,7 +57,7 @@ def _evaluate(classifier: Classifier, model: TrainedModel, *, data_folder: Path 
     data = model.config.data
     dataset = load_dataset(
         data.dataset, source_folder=data_folder or (Path(data.data_folder) if data.data_folder else None),
-        image_size=data.image_size, gray=data.gray, progress=Console.automatic_bars(),
+        image_size=data.image_size, gray=data.gray,
     )  # fmt: skip
     if dataset.image_shape != model.data.image_shape or dataset.class_names != tuple(model.data.class_names):
         raise UserError(

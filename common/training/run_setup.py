@@ -106,17 +106,17 @@ class RunSetup:
         return hashlib.blake2b(self.training_indices[order].astype("<i8").tobytes(), digest_size=16).hexdigest()
 
 
-def prepare_on_all_ranks(config: Config, *, comm: Communicator, progress: bool) -> RunSetup:
+def prepare_on_all_ranks(config: Config, *, comm: Communicator) -> RunSetup:
     """Return the run setup of all ranks; every rank calls this.
 
     Raises:
         UserError: settings or data do not fit together; on all ranks.
     """
     with comm.propagate_errors("preparing the data"):
-        return prepare_run(config, size=comm.size, progress=progress)
+        return prepare_run(config, size=comm.size)
 
 
-def prepare_run(config: Config, *, size: int, progress: bool) -> RunSetup:
+def prepare_run(config: Config, *, size: int) -> RunSetup:
     """Fetch the data if needed and check every setting against it.
 
     Raises:
@@ -134,7 +134,6 @@ def prepare_run(config: Config, *, size: int, progress: bool) -> RunSetup:
         source_folder=Path(config.data.data_folder) if config.data.data_folder else None,
         image_size=config.data.image_size,
         gray=config.data.gray,
-        progress=progress,
     )
     height, width, channels = dataset.image_shape
     spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=_outputs(config, dataset))

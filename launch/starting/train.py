@@ -99,7 +99,7 @@ def check_settings(settings: Config, *, framework: str, size: int) -> RunSetup:
         UserError: something does not fit together.
         AlreadyFinished: `--resume-or-start` found a finished run.
     """
-    setup = prepare_run(settings, size=size, progress=sys.stderr.isatty())
+    setup = prepare_run(settings, size=size)
     record = settings.record
     folder = Path(record.resume) if record.resume else record.folder(record.name or "new")
     standing = None

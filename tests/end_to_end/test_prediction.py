@@ -101,7 +101,7 @@ def test_an_image_is_read_as_the_training_images_were(tmp_path: Path, monkeypatc
     random = np.random.default_rng(0)
     for name in ("train/a/0", "train/b/0", "test/a/0", "test/b/0"):
         save_image(tmp_path / "images" / f"{name}.png", random.integers(0, 256, (9, 11, 3), dtype=np.uint8))
-    dataset = load_dataset(f"images:{tmp_path}/images", image_size=(6, 5), gray=True, progress=False)
+    dataset = load_dataset(f"images:{tmp_path}/images", image_size=(6, 5), gray=True)
     pixels = read_image(tmp_path / "images" / "train" / "b" / "0.png", shape=dataset.image_shape)
     np.testing.assert_array_equal(pixels, dataset.train.images[1])
 
@@ -172,7 +172,7 @@ def predict(*arguments: object, outputs: tuple[float, ...] = (0.0, 1.0, 0.0)) ->
 def test_evaluation_prints_loss_accuracy_and_confusion(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict(run) == 0
     lines = capsys.readouterr().out.splitlines()
-    labels = load_dataset(DATASET, progress=False).test.labels
+    labels = load_dataset(DATASET).test.labels
     right = int((labels == 1).sum())
     log_sum = np.log(2 + np.e)
     loss = (right * (log_sum - 1) + (20 - right) * log_sum) / 20
@@ -182,7 +182,7 @@ def test_evaluation_prints_loss_accuracy_and_confusion(run: Path, capsys: pytest
 
 
 def test_files_get_classes_and_probabilities(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = load_dataset(DATASET, progress=False).class_names
+    names = load_dataset(DATASET).class_names
     files = [save_image(run.parent / f"{number}.png", np.zeros((8, 8), np.uint8)) for number in (1, 2)]
     # Flags may stand between files.
     assert predict(run, files[0], "--invert", files[1], outputs=tuple(np.log([2.0, 1.0, 5.0]))) == 0
@@ -191,7 +191,7 @@ def test_files_get_classes_and_probabilities(run: Path, capsys: pytest.CaptureFi
 
 
 def test_files_in_class_folders_get_a_confusion_matrix(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = load_dataset(DATASET, progress=False).class_names
+    names = load_dataset(DATASET).class_names
     files = [save_image(run.parent / names[label] / "a.png", np.zeros((9, 3), np.uint8)) for label in (0, 0, 2)]
     assert predict(run, *files) == 0
     table = capsys.readouterr().out.splitlines()[3:]

@@ -482,7 +482,7 @@ def test_losses_and_accuracies_are_those_worked_out_by_hand(starts: Starts, fram
     """An update of two ranks: the test before it, its own batch, validation and test after it."""
     starts.ranks(framework, 2)
     run = starts.run(f"{framework}2-by_hand")
-    config, dataset, totals_ = run.record.config, load_dataset(DATASET, progress=False), totals(run)
+    config, dataset, totals_ = run.record.config, load_dataset(DATASET), totals(run)
     assert isinstance(config, Config) and isinstance(run.record.initial_test, Evaluation)
     training, validation = split_validation(1200, share=0.1, seed=config.training.seed)
     batch = training[epoch_order(len(training), seed=config.training.seed, epoch=1)[:64]]

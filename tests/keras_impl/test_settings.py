@@ -58,7 +58,7 @@ assert int(wrapped.steps) == 1
 # tf.data's tuning thread would hold up the end of every epoch until it wakes.
 data = {"dataset": "synthetic:60x8x8x1x3"}
 setup = prepare_run(
-    config_from_dict({"data": data, "model": {"model": "mlp"}, "training": {"batch_size": 5}}), size=1, progress=False
+    config_from_dict({"data": data, "model": {"model": "mlp"}, "training": {"batch_size": 5}}), size=1
 )
 sharded = ShardedData(setup, comm=alone(), device="cpu")
 for dataset in (sharded.training(1), sharded.evaluation("test")):

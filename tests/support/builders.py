@@ -56,7 +56,7 @@ def make_config(runs_folder: Path, **subjects: dict[str, Any]) -> Config:
 
 def make_setup(config: Config, *, size: int = 1) -> RunSetup:
     """Return an experiment on `size` ranks."""
-    return prepare_run(config, size=size, progress=False)
+    return prepare_run(config, size=size)
 
 
 def make_status(**changes: Any) -> Status:

@@ -24,7 +24,8 @@ from common.data import cache as dataset_cache
 from common.data.cache import Content, SplitContent
 from common.data.dataset import Dataset
 from common.data.sharding import stable_permutation
-from common.data.sources import say, shows_bar
+from common.data.sources import say
+from common.distributed.console import Console
 from common.errors import UserError, expanded
 from common.utils.workers import in_order
 
@@ -62,7 +63,6 @@ def load_images(
     name: str,
     image_size: tuple[int, int] | None = None,
     gray: bool = False,
-    progress: bool | None = None,
 ) -> Dataset:
     """Return the images of a folder as a data set.
 
@@ -70,7 +70,6 @@ def load_images(
         image_size: (height, width) to which all images are resized (bilinear, without keeping proportions); None: all
             must have the same size.
         gray: convert to one channel; otherwise all must be gray or all in color.
-        progress: whether to show a bar while decoding; None: on a terminal without a launcher.
 
     Raises:
         UserError: the folder does not exist, has fewer than two classes, a class without images, unreadable images, or
@@ -88,7 +87,7 @@ def load_images(
             "Correct the path or its permissions"
         ) from error
     entry = f"images-{re.sub(r'[^A-Za-z0-9_-]+', '-', folder.name)[:40] or 'folder'}-{key}"
-    decode = functools.partial(_decode_listing, folder, listing, image_size, gray, progress)
+    decode = functools.partial(_decode_listing, folder, listing, image_size, gray)
     return dataset_cache.load_or_build(entry, lambda _: decode(), name=name)
 
 
@@ -174,12 +173,10 @@ def _key(folder: Path, listing: Listing, image_size: tuple[int, int] | None, gra
     return hashlib.blake2b(content.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
-def _decode_listing(
-    folder: Path, listing: Listing, image_size: tuple[int, int] | None, gray: bool, progress: bool | None
-) -> Content:
+def _decode_listing(folder: Path, listing: Listing, image_size: tuple[int, int] | None, gray: bool) -> Content:
     samples = (*listing.train, *listing.test)
     height, width, channels = _common_shape(samples, image_size, gray)
-    bar = shows_bar(progress)
+    bar = Console.automatic_bars()
     if not bar:
         say(f"decoding {len(samples)} images of {folder}")
     read = functools.partial(_read_sample, shape=(height, width, channels))

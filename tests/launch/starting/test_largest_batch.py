@@ -18,7 +18,7 @@ DATA = ["--dataset", "synthetic:1000x8x8x1x3", "--model", "mlp", "--device", "cp
 
 
 def experiment_of(size: int) -> RunSetup:
-    return prepare_run(parse_command_line(DATA, program="train.py"), size=size, progress=False)
+    return prepare_run(parse_command_line(DATA, program="train.py"), size=size)
 
 
 @pytest.mark.parametrize(("limit", "size"), [(0, 1), (1, 1), (31, 1), (32, 1), (33, 1), (700, 1), (1000, 1), (333, 3)])

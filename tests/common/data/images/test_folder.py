@@ -9,6 +9,7 @@ from PIL import Image
 
 from common.data.images import folder as images
 from common.data.loading import load_dataset
+from common.distributed.console import Console
 from common.errors import UserError
 
 
@@ -109,7 +110,8 @@ def test_more_images_than_a_chunk_keep_their_order(
     for number in range(50):
         write_image(tmp_path / f"many/a/{number:03d}.png", number)
         write_image(tmp_path / f"many/b/{number:03d}.png", 100 + number)
-    dataset = load_dataset(f"images:{tmp_path}/many", progress=True)
+    monkeypatch.setattr(Console, "automatic_bars", lambda: True)
+    dataset = load_dataset(f"images:{tmp_path}/many")
     for split in (dataset.train, dataset.test):
         value = split.images[:, 0, 0, 0].astype(int)
         assert (np.diff(value) > 0).all()
