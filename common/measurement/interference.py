@@ -3,7 +3,7 @@
 import os
 import resource
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,64 +42,48 @@ class Interference:
     busy_cores: list[float] | None = None
 
 
-@dataclass(frozen=True)
-class ProcessTimes:
-    """Processor times at one time: (process, its start) -> seconds so far, name."""
-
-    at: float
-    spent: dict[tuple[int, float], tuple[float, str]]
+# Processor times at one time: its clock, and (process, its start) -> seconds so far, name.
+Sample = tuple[float, dict[tuple[int, float], tuple[float, str]]]
 
 
-@dataclass(frozen=True)
-class HostBefore:
-    """State of a host before training, measured by its first rank."""
+class InterferenceMeter:
+    """Measures the interference with one rank; the first rank of a host measures the host, too."""
 
-    load_average: float
-    other_processes: list[str]
-    throttled: int | None
+    def __init__(self, *, first_on_host: bool) -> None:
+        self._sample = take_sample() if first_on_host else None
+        self._load_average: list[float] = []
+        self._throttled_before: int | None = None
+        self._clocks_before = (0.0, 0.0)
+        self.other_processes: list[str] = []
 
+    def start(self) -> None:
+        """Look at the host, immediately before training."""
+        if self._sample:
+            self._load_average = [os.getloadavg()[0]]
+            self.other_processes = other_processes(self._sample)
+            self._throttled_before = throttle_count()
+        self._clocks_before = clocks()
 
-@dataclass(frozen=True)
-class RankAfter:
-    """Measurements of a rank at the end; `before` and `throttled` are None except on the first rank of a host."""
-
-    before: HostBefore | None
-    throttled: int | None
-    peak_memory_bytes: int
-    peak_device_memory_bytes: int | None
-    busy_cores: float
-
-
-@dataclass(frozen=True)
-class Spent:
-    """Clock and processor time of this process, in seconds, at one time."""
-
-    at: float
-    processor_seconds: float
-
-
-def spent_so_far() -> Spent:
-    """Return the times of this process so far, over all its threads."""
-    return Spent(time.monotonic(), time.process_time())
-
-
-def look_at_host(earlier: ProcessTimes) -> HostBefore:
-    """Return the state of this host now and since an earlier sample."""
-    return HostBefore(os.getloadavg()[0], other_processes(earlier), throttle_count())
+    def result(self, *, peak_device_memory_bytes: int | None) -> Interference:
+        """Return the part of this rank; `peak_device_memory_bytes`: as reported by the framework, None on a CPU."""
+        (now, processor_now), (before, processor_before) = clocks(), self._clocks_before
+        throttled: int | None = 0
+        if self._sample:
+            count, before_start = throttle_count(), self._throttled_before
+            throttled = None if count is None or before_start is None else count - before_start
+        return Interference(
+            load_average_before=self._load_average,
+            other_processes_before=self.other_processes,
+            throttled_cores=throttled,
+            peak_memory_bytes=[peak_memory_bytes()],
+            peak_device_memory_bytes=[peak_device_memory_bytes],
+            busy_cores=[(processor_now - processor_before) / max(now - before, 1e-9)],
+        )
 
 
-def look_at_rank(before: HostBefore | None, *, since: Spent, peak_device_memory_bytes: int | None) -> RankAfter:
-    """Return the measurements of this rank at the end.
-
-    Args:
-        before: result of `look_at_host` on the first rank of a host, else None.
-        since: the time of this rank before training.
-        peak_device_memory_bytes: as reported by the framework; None on a CPU.
-    """
-    throttled = None if before is None else throttle_count()
-    now = spent_so_far()
-    busy_cores = (now.processor_seconds - since.processor_seconds) / max(now.at - since.at, 1e-9)
-    return RankAfter(before, throttled, peak_memory_bytes(), peak_device_memory_bytes, busy_cores)
+def clocks() -> tuple[float, float]:
+    """Return the time and the processor time of this process over all its threads, in seconds."""
+    return time.monotonic(), time.process_time()
 
 
 def peak_memory_bytes() -> int:
@@ -107,20 +91,16 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
-def summarize(ranks: Iterable[RankAfter]) -> Interference:
-    """Return the record of the measurements of all ranks, given in their order."""
-    ranks = list(ranks)
-    hosts = [(rank.before, rank.throttled) for rank in ranks if rank.before is not None]
-    counted = [
-        after - before.throttled for before, after in hosts if after is not None and before.throttled is not None
-    ]
+def join(ranks: Sequence[Interference]) -> Interference:
+    """Return the record of all ranks from their parts, given in their order."""
+    throttled = [rank.throttled_cores for rank in ranks]
     return Interference(
-        load_average_before=[before.load_average for before, _ in hosts],
-        other_processes_before=[process for before, _ in hosts for process in before.other_processes],
-        throttled_cores=sum(counted) if len(counted) == len(hosts) else None,
-        peak_memory_bytes=[rank.peak_memory_bytes for rank in ranks],
-        peak_device_memory_bytes=[rank.peak_device_memory_bytes for rank in ranks],
-        busy_cores=[rank.busy_cores for rank in ranks],
+        load_average_before=[value for rank in ranks for value in rank.load_average_before],
+        other_processes_before=[process for rank in ranks for process in rank.other_processes_before],
+        throttled_cores=None if None in throttled else sum(count or 0 for count in throttled),
+        peak_memory_bytes=[value for rank in ranks for value in rank.peak_memory_bytes],
+        peak_device_memory_bytes=[value for rank in ranks for value in rank.peak_device_memory_bytes],
+        busy_cores=[value for rank in ranks for value in rank.busy_cores or []],
     )
 
 
@@ -135,32 +115,32 @@ def throttle_count(folder: Path = THROTTLE_FOLDER) -> int | None:
     return sum(counts) if counts else None
 
 
-def other_processes(earlier: ProcessTimes) -> list[str]:
+def other_processes(earlier: Sample) -> list[str]:
     """Return other processes that used more than HEAVY_CORES since `earlier`, heaviest first.
 
     Waits until SAMPLE_SECONDS have passed since then.
     """
-    time.sleep(max(0.0, earlier.at + SAMPLE_SECONDS - time.monotonic()))
-    later = take_sample()
-    own, seconds = _own_processes(), later.at - earlier.at
-    heavy = [
-        (share, name)
-        for key, (spent, name) in later.spent.items()
-        if key[0] not in own
-        and key in earlier.spent
-        and (share := (spent - earlier.spent[key][0]) / seconds) > HEAVY_CORES
+    then, before = earlier
+    time.sleep(max(0.0, then + SAMPLE_SECONDS - time.monotonic()))
+    now, spent = take_sample()
+    own = _own_processes()
+    shares = [
+        ((seconds - before[key][0]) / (now - then), name)
+        for key, (seconds, name) in spent.items()
+        if key[0] not in own and key in before
     ]
-    return [f"{name}, {100 * share:.0f} % of a core" for share, name in sorted(heavy, reverse=True)[:MOST_NAMED]]
+    heavy = sorted((one for one in shares if one[0] > HEAVY_CORES), reverse=True)
+    return [f"{name}, {100 * share:.0f} % of a core" for share, name in heavy[:MOST_NAMED]]
 
 
-def take_sample() -> ProcessTimes:
+def take_sample() -> Sample:
     """Return the processor times of all processes so far."""
     at, spent = time.monotonic(), {}
     for process in psutil.process_iter(["create_time", "cpu_times", "name"]):
         times = process.info["cpu_times"]
         if times is not None:
             spent[process.pid, process.info["create_time"]] = (times.user + times.system, process.info["name"])
-    return ProcessTimes(at, spent)
+    return at, spent
 
 
 def _own_processes() -> set[int]:

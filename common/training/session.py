@@ -10,7 +10,7 @@ import numpy as np
 from common.config import Config
 from common.distributed.communicator import Communicator, launcher_of
 from common.distributed.console import Console
-from common.measurement.interference import HostBefore, look_at_host, look_at_rank, spent_so_far, summarize, take_sample
+from common.measurement.interference import InterferenceMeter, join
 from common.measurement.metering import Meter
 from common.measurement.step_profile import average_over_ranks
 from common.measurement.timing import Phases
@@ -40,9 +40,7 @@ class Session:
         self.console = console
         self.recorder = NullRecorder()
         self.phases = Phases()
-        self._sample = take_sample() if comm.local_rank == 0 else None
-        self._host_before: HostBefore | None = None
-        self._spent_before = spent_so_far()
+        self._interference = InterferenceMeter(first_on_host=comm.local_rank == 0)
         self._meter: Meter | None = None
 
     def start(self, setup: RunSetup, *, device: str, threads: int) -> Checkpoint | None:
@@ -107,14 +105,10 @@ class Session:
 
         The host is looked at before all ranks meet here, so that none waits for it in its training time.
         """
-        if self._sample:
-            self._host_before = look_at_host(self._sample)
-            if self._host_before.other_processes:
-                self.console.line(
-                    "note: other programs are running on this machine: "
-                    f"{'; '.join(self._host_before.other_processes)}. Times may be longer"
-                )
-        self._spent_before = spent_so_far()
+        self._interference.start()
+        if self._interference.other_processes:
+            names = "; ".join(self._interference.other_processes)
+            self.console.line(f"note: other programs are running on this machine: {names}. Times may be longer")
         return bool(self.comm.broadcast(self.recorder.should_stop(step)))
 
     def timeline_file(self) -> Path | None:
@@ -172,8 +166,7 @@ class Session:
         """
         test = test.over_ranks(self.comm)
         startup_seconds = float(self.comm.maximum(np.array(self.phases.startup_seconds)))
-        seen = look_at_rank(self._host_before, since=self._spent_before, peak_device_memory_bytes=peak_memory_bytes)
-        isolation = summarize(self.comm.allgather(seen))
+        isolation = join(self.comm.allgather(self._interference.result(peak_device_memory_bytes=peak_memory_bytes)))
         metered = self._meter.finish() if self._meter else None
         profiler = trainer.profiler
         profile = average_over_ranks(self.comm.allgather(profiler.laps)) if profiler else None

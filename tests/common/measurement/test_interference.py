@@ -10,15 +10,10 @@ import pytest
 
 from common.measurement import interference as isolation
 from common.measurement.interference import (
-    HostBefore,
     Interference,
-    RankAfter,
-    Spent,
-    look_at_host,
-    look_at_rank,
+    InterferenceMeter,
+    join,
     other_processes,
-    spent_so_far,
-    summarize,
     take_sample,
 )
 
@@ -91,33 +86,41 @@ def test_throttling_is_counted_or_unknown(tmp_path: Path) -> None:
     assert isolation.throttle_count(tmp_path / "none") is None
 
 
+def part(
+    memory: int, *, load: float | None = None, throttled: int | None = 0, device: int | None = None
+) -> Interference:
+    """What a rank measures; `load`: of the host, measured by its first rank."""
+    return Interference(
+        load_average_before=[] if load is None else [load],
+        other_processes_before=["make, 87 % of a core"] if load == 1.5 else [],
+        throttled_cores=throttled,
+        peak_memory_bytes=[memory],
+        peak_device_memory_bytes=[device],
+        busy_cores=[memory / 200],
+    )
+
+
 def test_the_record_by_hand() -> None:
-    first = HostBefore(1.5, ["make, 87 % of a core"], 10)
-    second = HostBefore(0.5, [], 20)
-    ranks = [
-        RankAfter(first, 12, 100, None, 0.5),
-        RankAfter(None, None, 200, 7, 1.5),
-        RankAfter(second, 25, 300, None, 2.0),
-    ]
-    assert summarize(ranks) == Interference(
+    ranks = [part(100, load=1.5, throttled=2), part(200, device=7), part(300, load=0.5, throttled=5)]
+    assert join(ranks) == Interference(
         load_average_before=[1.5, 0.5],
         other_processes_before=["make, 87 % of a core"],
         throttled_cores=7,
         peak_memory_bytes=[100, 200, 300],
         peak_device_memory_bytes=[None, 7, None],
-        busy_cores=[0.5, 1.5, 2.0],
+        busy_cores=[0.5, 1.0, 1.5],
     )
-    unknown = [*ranks[:2], RankAfter(HostBefore(0.5, [], None), None, 300, None, 1.0)]
-    assert summarize(unknown).throttled_cores is None
+    assert join([*ranks[:2], part(300, load=0.5, throttled=None)]).throttled_cores is None
 
 
-@pytest.mark.parametrize("speaks", [True, False])
-def test_a_rank_reports_its_memory_and_the_first_its_host(speaks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = look_at_host(take_sample()) if speaks else None
-    since = spent_so_far()
-    monkeypatch.setattr(isolation, "spent_so_far", lambda: Spent(since.at + 4.0, since.processor_seconds + 6.0))
-    rank = look_at_rank(before, since=since, peak_device_memory_bytes=5)
-    assert since.processor_seconds > 0 and rank.busy_cores == pytest.approx(1.5)
-    assert rank.peak_memory_bytes >= psutil.Process().memory_info().rss * 0.5 > 1e6
-    assert (rank.before is None) == (not speaks) and rank.peak_device_memory_bytes == 5
-    assert summarize([rank]).load_average_before == ([before.load_average] if before else [])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_rank_reports_its_memory_and_the_first_its_host(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "clocks", iter([(10.0, 1.0), (14.0, 7.0)]).__next__)
+    monkeypatch.setattr(isolation, "throttle_count", iter([10, 12]).__next__)
+    meter = InterferenceMeter(first_on_host=first)
+    meter.start()
+    found = meter.result(peak_device_memory_bytes=5)
+    assert found.busy_cores == [1.5] and found.peak_device_memory_bytes == [5]
+    assert found.peak_memory_bytes[0] >= psutil.Process().memory_info().rss * 0.5 > 1e6
+    assert len(found.load_average_before) == (1 if first else 0)
+    assert found.throttled_cores == (2 if first else 0)
