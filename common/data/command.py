@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from tabulate import tabulate
+
 from common.data import cache as dataset_cache
 from common.data import sources
 from common.data.cache import DamagedEntryError
@@ -39,7 +41,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
 def list_datasets() -> None:
     """Print a table of the published data sets and of all other cache entries."""
     cached = dataset_cache.entries()
-    rows: list[tuple[str, ...]] = [("name", "training", "test", "image", "classes", "in the cache", "what")]
+    rows: list[tuple[str, ...]] = []
     for dataset in PUBLISHED.values():
         training, test = (f"{count:,}" for count in dataset.samples)
         size = _size(dataset.name) if dataset.name in cached else "no"
@@ -48,10 +50,8 @@ def list_datasets() -> None:
     for entry in cached:
         if entry not in PUBLISHED:
             rows.append(_row_of_entry(entry))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        print("  ".join(cell.ljust(width) for cell, width in cells).rstrip())
+    headings = ["name", "training", "test", "image", "classes", "in the cache", "what"]
+    print(tabulate(rows, headings, "plain", disable_numparse=True))
     print(f"\ncache: {dataset_cache.datasets_folder()} (set HOROVOD_TWINS_CACHE to move it)")
     print("also: synthetic, synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES, images:PATH, prepared:FILE")
 

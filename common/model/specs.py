@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from tabulate import tabulate
+
 from common.errors import UserError
 
 Shape = tuple[int, ...]
@@ -318,11 +320,11 @@ def _weights(layer: Layer, shape: Shape) -> tuple[WeightSpec, ...]:
 
 def layer_table(spec: ModelSpec) -> str:
     """Return the layer table as text: layer, type, parameters, output shape, weights shape, padding, stride."""
-    head = ("layer", "type", "parameters", "output shape", "weights shape", "padding", "stride")
-    body = [("input", "Input", "0", _text(spec.input_shape), "", "", "")]
+    headings = ["layer", "type", "parameters", "output shape", "weights shape", "padding", "stride"]
+    rows = [("input", "Input", "0", _text(spec.input_shape), "", "", "")]
     for row in spec.rows:
         layer = row.layer
-        body.append(
+        rows.append(
             (
                 layer.name,
                 _type_name(layer),
@@ -333,11 +335,9 @@ def layer_table(spec: ModelSpec) -> str:
                 str(layer.stride) if isinstance(layer, Convolution | MaxPooling) else "",
             )
         )
-    widths = [max(len(row[column]) for row in (head, *body)) for column in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-             for row in (head, *body)]  # fmt: skip
-    total = f"{spec.name}: {spec.parameters:,} parameters, {spec.multiply_adds / 1e6:,.3f} M multiply-adds per image"
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], total])
+    table = tabulate(rows, headings, disable_numparse=True)
+    millions = f"{spec.multiply_adds / 1e6:,.3f} M"
+    return f"{table}\n{spec.name}: {spec.parameters:,} parameters, {millions} multiply-adds per image"
 
 
 def _type_name(layer: Layer) -> str:

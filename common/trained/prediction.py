@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from tabulate import tabulate
 
 from common.config import Config
 from common.data.batches import normalize
@@ -135,12 +136,6 @@ def confusion_table(labels: np.ndarray, predictions: np.ndarray, *, names: Seque
     columns = [*names, *(f"output {n}" for n in range(len(names), int(predictions.max()) + 1))]
     matrix = np.zeros((len(names), len(columns)), dtype=np.int64)
     np.add.at(matrix, (labels, predictions), 1)
-    cells = [
-        ["true \\ predicted", *columns],
-        *([name, *map(str, row)] for name, row in zip(names, matrix, strict=True)),
-    ]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-        for row in cells
-    )
+    rows = [[name, *counts] for name, counts in zip(names, matrix.tolist(), strict=True)]
+    alignment = ["left", *["right"] * len(columns)]
+    return tabulate(rows, ["true \\ predicted", *columns], "plain", disable_numparse=True, colalign=alignment)
