@@ -3,7 +3,7 @@
 from pathlib import Path
 
 DATA = Path(__file__).resolve().parents[1] / "data"
-NOTE = "the examples ran on one virtual machine with 2 cores: they show what a command tells, not what clusters or clouds do"
+NOTE = "the examples ran on one virtual machine with 2 cores: they show what a command prints, not how clusters compare"
 _FOLDERS = ("results", "examples")  # named after their experiments; parity's runs are of another kind
 
 
