@@ -291,7 +291,7 @@ def test_the_examples_are_marked_and_taken_beside_runs(tmp_path: Path, capsys: p
     assert f"note: {EXAMPLES}" in shown and "cnn, mnist, np 2" in shown
     write_finished_run(tmp_path / "mine", seconds=1e6)
     assert main(["times", str(tmp_path), "--examples"]) == 0
-    assert "1000000" in capsys.readouterr().out.replace(",", "")
+    assert "1,000,001.00" in capsys.readouterr().out  # with 1 s of test
     assert main(["report", "--examples", "-o", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text()
     assert EXAMPLES in page and "python -m analysis report --examples" in page
