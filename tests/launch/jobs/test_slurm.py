@@ -16,7 +16,9 @@ import psutil
 import pytest
 from real_slurm import NODES, POLL_SECONDS, WAIT_SECONDS, Slurm, real_slurm, why_not
 from rule_workers import environment
+from two_hosts import INTERFACE, SSH_PORT, several_hosts
 
+from analysis import __main__ as analysis
 from common.run_folder.records import Run, Status, Totals, World, read_run
 from launch import __main__ as launch
 
@@ -38,11 +40,34 @@ launcher = "{launcher}"
 controller = "{controller}"
 nodes = ["slurm"]
 runs_folder = {runs}
+# As where modules are not set up in batch scripts, and some must stay.
+setup = ['module() {{ echo "module $*, as $TWINS_SITE is the site"; }}']
+environment = {{ TWINS_SITE = "ours" }}
+modules = ["openmpi/4"]
+purge = false
 
 [launch.slurm]
 partition = "tests"
+memory = "900M"
 notice_seconds = 90
 extra = ["--comment=test"]
+"""
+
+# Two hosts that ssh reaches.
+HOSTS = """
+[launch]
+title = "two hosts"
+source = "the tests"
+checked = 2026-11-21
+scheduler = "hosts"
+controller = "gloo"
+nodes = ["hosts"]
+network_interface = "{interface}"
+
+[launch.hosts]
+names = ["a:1", "b:1"]
+ssh_port = {port}
+identity_file = "{key}"
 """
 
 TINY = """
@@ -258,6 +283,49 @@ def test_an_experiment_runs_in_a_job(desk: Desk, done: dict[str, str]) -> None:
     assert run.state == "finished" and run.record.site == "slurm"
     assert run.record.world.hosts == list(NODES)  # type: ignore[union-attr]
     assert "1/1 torch-mlp-np2-r1: trained in " in desk.log("trial")
+
+
+def test_a_job_has_the_memory_and_the_modules_of_its_site(desk: Desk, done: dict[str, str]) -> None:
+    assert desk.slurm.job(done["trial"])["MinMemoryNode"] == "900M"
+    lines = desk.log("trial").splitlines()
+    assert [line for line in lines if line.startswith("module ")] == ["module load openmpi/4, as ours is the site"]
+
+
+def test_runs_by_srun_over_mpi_are_compared_with_runs_by_ssh_over_gloo(
+    desk: Desk, done: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The comparison of a cluster with a cloud: as CTE-POWER starts ranks, and as machines of SkyPilot do."""
+    (tmp_path / "hosts").mkdir()
+    with several_hosts(tmp_path / "hosts", names=["a", "b"]) as hosts:
+        site = tmp_path / "two.toml"
+        site.write_text(HOSTS.format(interface=INTERFACE, port=SSH_PORT, key=hosts.identity))
+        words = ["experiment", "run", str(desk.folder / "tiny.toml"), "--site", str(site)]
+        made = hosts.run("a", [sys.executable, "-m", "launch", *words, "--runs-folder", str(tmp_path / "runs")])
+    assert made.returncode == 0, made.stdout + made.stderr
+    folders = [desk.folder / "runs/tiny", tmp_path / "runs/tiny"]
+    capsys.readouterr()
+    assert analysis.main(["clouds", *map(str, folders), "--base", "slurm", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    tables = {table["title"]: table["rows"] for table in found["tables"]}
+    ways = {row["site"]: row for row in tables["How the sites ran them"]}
+    named = ("hosts", "launcher", "controller")
+    assert [ways["slurm"][name] for name in named] == [2, "srun", "mpi"]
+    assert [ways["hosts"][name] for name in named] == [2, "horovodrun", "gloo"]
+    assert ways["hosts"]["differs from slurm in"] == "launcher, controller"
+    times = {row["site"]: row for row in tables["Times and accuracies"]}
+    assert times["slurm"]["time / slurm"] == 1.0 and times["hosts"]["time / slurm"] > 0
+    weights = [read_run(folder / "torch-mlp-np2-r1").record.hashes.final_weights for folder in folders]
+    assert weights[0] == weights[1]  # a sum of two numbers is the same in both
+
+
+def test_what_a_login_node_can_see_is_reported_before_the_job_waits(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(AssertionError):
+        desk.submit("absent", "--", TRAINERS["torch"], *SMALL, "--dataset", "images:/nowhere", preflight=True)
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "error: the job would fail, as this login node shows: data: " in error and "/nowhere" in error
+    assert not (desk.folder / "jobs/absent").exists()
 
 
 def test_a_job_can_be_ended(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
