@@ -3,223 +3,28 @@
     [launch]             what `LaunchSite` names; `[launch.slurm]`, `[launch.hosts]`, ...: what one scheduler needs
     [sites.NAME]         kinds of node, as in `common/sites/sites.toml`, with `[gpus.NAME]`, where that table lacks them
 
-`--site` takes the name of a shipped file or the path of another. All values are rendered into scripts: each text must
-be one line, and secrets are refused.
+`--site` takes the name of a shipped file or the path of another.
 """
 
 import difflib
 import json
-import re
 import tomllib
 from dataclasses import dataclass, field, replace
 from datetime import date
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from common.errors import UserError, first_problem
 from common.sites.table import LAUNCH_TABLE, Site, Sites, read_sites
-from common.utils.command_line import MOST
+from launch.sites.container import ContainerOptions
+from launch.sites.options import HostsOptions, KubernetesOptions, SkyPilotOptions, SlurmOptions
+from launch.sites.values import STRICT, Line, PlainPath, VariableName
 
 SITE_FILES = Path(__file__).parent
-_STRICT = ConfigDict(extra="forbid")
-_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE")
-# Launchers put host names and paths into lines for shells as they are; a leading hyphen would be a flag of ssh.
-HOST_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", flags=re.ASCII)
-PLAIN_PATH = re.compile(r"[\w/.+@=,:~-]+")
 
 Scheduler = Literal["local", "hosts", "slurm", "skypilot", "kubernetes"]
-
-
-def _one_line(text: str) -> str:
-    if re.search(r"[\x00-\x1f\x7f]", text):
-        raise ValueError("a text must be one line without control characters")
-    return text
-
-
-def _no_secret(name: str) -> str:
-    if any(secret in name.upper() for secret in _SECRETS):
-        raise ValueError("scripts would show this secret to everybody: use the cloud's secret store, or your own shell")
-    return name
-
-
-Line = Annotated[str, AfterValidator(_one_line)]
-VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_no_secret)]
-Slots = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(:[1-9][0-9]*)?$")]
-PlainPath = Annotated[str, Field(pattern=rf"^{PLAIN_PATH.pattern}$")]
-# Of Kubernetes, as IsDNS1123Label, IsDNS1123Subdomain and IsValidLabelValue of k8s.io/apimachinery.
-_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-Label = Annotated[str, Field(pattern=rf"^{_LABEL}$", max_length=63)]
-Subdomain = Annotated[str, Field(pattern=rf"^{_LABEL}(\.{_LABEL})*$", max_length=253)]
-LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
-MountPath = Annotated[str, Field(pattern=r"^(/[^/:\x00-\x1f]+)+$")]
-Bind = Annotated[str, Field(pattern=r"^/[^,\x00-\x1f\x7f]*$")]
-Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
-Memory = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8}[KMGT]?)$")]
-Positive = Annotated[int, Field(gt=0, le=MOST)]
-PositiveFloat = Annotated[float, Field(gt=0, le=MOST)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostsOptions:
-    """Several plain hosts, reached by ssh from the first.
-
-    Attributes:
-        names: each "host:slots"; without slots one rank fits.
-        spread: share the ranks out evenly; else a host is filled before the next is used.
-        ssh_port, identity_file: for ssh; None: as its own configuration says.
-        mpi_folder: its `bin` contains Open MPI's programs on every host; None: the interpreter's folder if they are
-            there, otherwise the PATH of each host.
-    """
-
-    __pydantic_config__ = _STRICT
-    names: list[Slots] = field(default_factory=list)
-    spread: bool = False
-    ssh_port: Annotated[int, Field(gt=0, lt=2**16)] | None = None
-    identity_file: PlainPath | None = None
-    mpi_folder: PlainPath | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlurmOptions:
-    """Options of a batch script besides nodes, tasks and time. None: the cluster's default.
-
-    Attributes:
-        gres: name of the GPUs in `--gres=NAME:COUNT`.
-        mpi: how `srun` joins ranks: a word of `srun --mpi=list`.
-        cores_per_gpu: logical cores per GPU; None: the node's cores / its GPUs where the table of machines has them,
-            else 8. Jobs without GPUs get all cores of the node that the table has, else Slurm's default, 1 per rank.
-        memory: of each node, as `--mem` takes it: "240G", "0" for all; None: the cluster's default.
-        max_hours: longest time limit that the cluster allows.
-        requeue: whether a job is requeued shortly before its time limit.
-        notice_seconds: seconds before the limit at which it receives the signal.
-        extra: further options of sbatch, each a line `#SBATCH` of its own: "--exclusive", "--reservation=NAME".
-    """
-
-    __pydantic_config__ = _STRICT
-    partition: Line | None = None
-    account: Line | None = None
-    qos: Line | None = None
-    constraint: Line | None = None
-    gres: Line = "gpu"
-    mpi: Line = "pmix"
-    cores_per_gpu: Positive | None = None
-    memory: Memory | None = None
-    max_hours: PositiveFloat | None = None
-    requeue: bool = True
-    notice_seconds: Annotated[int, Field(ge=0, lt=2**16)] = 120
-    extra: list[Line] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SkyPilotOptions:
-    """Machines rented for the job.
-
-    Attributes:
-        cloud, region: where; region None: the cheapest.
-        spot: whether to use spot machines, which are cheaper and may be taken away.
-        autostop_minutes: minutes without a job after which they stop; stopped machines cost only their disks.
-        disk_gb: of each, 10^9 bytes.
-        image: a container image that holds the project, at `project_folder`; None: the cloud's own, and the project as
-            it is here, set up there.
-        bucket: a store for files that outlive the machines, such as "s3://name", seen there as the folder /bucket.
-    """
-
-    __pydantic_config__ = _STRICT
-    cloud: Line = "aws"
-    region: Line | None = None
-    spot: bool = False
-    autostop_minutes: Positive = 10
-    disk_gb: Positive = 256
-    image: Line | None = None
-    bucket: Annotated[str, Field(pattern=r"^[a-z0-9]+://[A-Za-z0-9][A-Za-z0-9_./-]*$")] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Toleration:
-    """A taint of nodes that pods tolerate, with the rules of Kubernetes.
-
-    Attributes:
-        key: of the taint; None: of every taint.
-        operator: Exists: whatever its value.
-        effect: None: every effect.
-    """
-
-    __pydantic_config__ = _STRICT
-    key: Line | None = None
-    operator: Literal["Equal", "Exists"] = "Equal"
-    value: LabelValue | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-
-    def __post_init__(self) -> None:
-        """Check what the API would refuse.
-
-        Raises:
-            ValueError: the operator does not go with key or value.
-        """
-        if self.operator == "Exists" and self.value is not None:
-            raise ValueError("a toleration of operator Exists has no value")
-        if self.operator == "Equal" and self.key is None:
-            raise ValueError("a toleration without key needs operator Exists")
-
-
-@dataclass(frozen=True, kw_only=True)
-class KubernetesOptions:
-    """An MPIJob of the MPI Operator.
-
-    Attributes:
-        namespace: where it is created.
-        image: holds the project, at `project_folder`, and sshd.
-        volume_claim: of the volume for runs and data; created if it does not exist.
-        volume_path: where pods see it.
-        volume_gb, storage_class: of a volume that is created; 10^9 bytes; None: the cluster's default class.
-        cpus_per_rank, memory_gb_per_rank: requested by each worker; gigabytes of 10^9 bytes.
-        ssh_path: folder of ssh's keys in the image, of the user that runs in it.
-        group_id: group of that user, which gets write access to the volume; None: the image runs as root.
-        node_selector: labels of the nodes to use.
-        tolerations: taints of nodes that all pods tolerate.
-        pull_secrets: names of the secrets by which images are pulled.
-        service_account: of all pods; None: the namespace's default.
-        queue: local queue of Kueue, which starts the job when there is room; None: no queue.
-    """
-
-    __pydantic_config__ = _STRICT
-    namespace: Label = "default"
-    image: Image = "horovod-twins:latest"
-    volume_claim: Subdomain = "horovod-twins"
-    volume_path: MountPath = "/volume"
-    volume_gb: Positive = 100
-    storage_class: Subdomain | None = None
-    cpus_per_rank: Positive = 4
-    memory_gb_per_rank: Annotated[float, Field(ge=0.1, le=MOST)] = 16.0
-    ssh_path: MountPath = "/home/mpiuser/.ssh"
-    group_id: Annotated[int, Field(ge=0, lt=2**31)] | None = 1000
-    node_selector: dict[Line, LabelValue] = field(default_factory=dict)
-    tolerations: list[Toleration] = field(default_factory=list)
-    pull_secrets: list[Subdomain] = field(default_factory=list)
-    service_account: Subdomain | None = None
-    queue: Label | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContainerOptions:
-    """The image in which ranks run; the launcher runs outside it.
-
-    Attributes:
-        runtime: pyxis: Slurm's plugin for Enroot; `srun` then starts the ranks in the image.
-        image: its file, or what the runtime takes instead; of Pyxis "REGISTRY#IMAGE:TAG".
-        folder: of the project inside.
-        binds: host folders visible inside besides the current one, each "HOST_PATH" or "HOST_PATH:PATH".
-        gpu: whether NVIDIA's driver is passed through (`--nv`); Enroot passes it through by itself.
-    """
-
-    __pydantic_config__ = _STRICT
-    runtime: Literal["apptainer", "singularity", "pyxis"] = "apptainer"
-    image: Line
-    folder: Line = "/opt/horovod-twins"
-    binds: list[Bind] = field(default_factory=list)
-    gpu: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +56,7 @@ class LaunchSite:
         known: a table of machines that replaces this file's.
     """
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
     title: Line
     source: Line
     checked: date
@@ -293,12 +98,8 @@ class LaunchSite:
             raise UserError(f"only horovodrun starts Gloo. Received: launcher {self.launcher}. Use horovodrun, or mpi")
         if self.container and self.scheduler not in ("local", "hosts", "slurm"):
             raise UserError(f"{self.scheduler} has an image of its own. Received: [launch.container]. Leave it out")
-        if self.container and self.uses_pyxis:
-            if self.launcher != "srun":
-                raise UserError(f"Pyxis is a plugin of srun. Received: launcher {self.launcher}. Use srun")
-            blank = [bind for bind in self.container.binds if " " in bind]
-            if blank:
-                raise UserError(f"Pyxis takes no blank in a path. Received: binds {blank[0]!r}. Use another folder")
+        if self.container and self.container.by_srun and self.launcher != "srun":
+            raise UserError(f"Pyxis is a plugin of srun. Received: launcher {self.launcher}. Use srun")
 
     @property
     def machines(self) -> Sites:
@@ -311,45 +112,13 @@ class LaunchSite:
         folders = {"HOROVOD_TWINS_CACHE": self.data_folder, "TMPDIR": self.scratch_folder}
         return {name: path for name, path in folders.items() if path} | self.environment
 
-    @property
-    def uses_pyxis(self) -> bool:
-        """Whether srun starts the ranks in an image."""
-        return self.container is not None and self.container.runtime == "pyxis"
-
     def program_words(self, program: str) -> list[str]:
         """Return a trainer's program as each rank runs it; in the container, where the site has one.
 
         Args:
             program: its path from the current folder.
         """
-        inside = self.container
-        if inside is None:
-            return ["python", program]
-        words = ["python", str(PurePosixPath(inside.folder, *PurePosixPath(program).parts[-2:]))]
-        if self.uses_pyxis:
-            return words
-        binds = [word for bind in inside.binds for word in ("--bind", bind)]
-        return [inside.runtime, "exec", *(["--nv"] if inside.gpu else []), *binds, inside.image, *words]
-
-    def pyxis_words(self, *, current_folder: str) -> list[str]:
-        """Return the options of srun by which ranks run in the site's container; none where that is not by Pyxis.
-
-        Args:
-            current_folder: which ranks see inside by the same name.
-
-        Raises:
-            UserError: Pyxis would misread the folder.
-        """
-        inside = self.container
-        if inside is None or not self.uses_pyxis:
-            return []
-        if re.search(r"[ ,:]", current_folder):
-            raise UserError(
-                f"Pyxis takes no blank, ',' and ':' in a path. Received: {current_folder}. Use another folder"
-            )
-        mounts = ",".join([current_folder, *inside.binds])
-        return [f"--container-image={inside.image}", f"--container-mounts={mounts}",
-                f"--container-workdir={current_folder}"]  # fmt: skip
+        return self.container.program_words(program) if self.container else ["python", program]
 
     @property
     def reference(self) -> str:

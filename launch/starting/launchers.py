@@ -12,7 +12,8 @@ from common.errors import UserError
 from common.sites.table import Sites
 from common.utils.paths import ROOT
 from common.utils.timestamps import STARTED_AT
-from launch.sites.site_files import HOST_NAME, PLAIN_PATH, LaunchSite, read_launch_site
+from launch.sites.site_files import LaunchSite, read_launch_site
+from launch.sites.values import HOST_NAME, PLAIN_PATH
 from launch.starting.processes import output_of, require_program
 from launch.starting.shell import Shell
 from launch.starting.ssh import Ssh, is_this_host, require_hosts
@@ -152,14 +153,15 @@ class Launcher:
         Raises:
             UserError: there are too few slots, or the site's image cannot be brought to the ranks.
         """
-        if self.site.uses_pyxis and controller == "gloo":
+        inside = self.site.container
+        if inside and inside.by_srun and controller == "gloo":
             raise UserError("ranks in images of Pyxis are started by srun, over MPI. Received: gloo. Use mpi")
         count = np if isinstance(np, Shell) else str(np)
         placed = self.assigned(int(np)) if self.hosts else []
         named = ["-H", ",".join(map(str, placed))] if placed else []
         if self.site.launcher == "srun" and controller != "gloo":
-            inside = self.site.pyxis_words(current_folder=self.site.project_folder or str(ROOT))
-            return ["srun", f"--mpi={self.site.slurm.mpi}", *inside, "--ntasks", count]
+            image = inside.srun_words(current_folder=self.site.project_folder or str(ROOT)) if inside else []
+            return ["srun", f"--mpi={self.site.slurm.mpi}", *image, "--ntasks", count]
         if self.site.launcher == "mpirun" and controller != "gloo":
             return ["mpirun", "-np", count, *named, *(self._mpirun_words() if named else [])]
         chosen = controller or (self.site.controller if self.site.scheduler != "local" else None)
@@ -225,7 +227,8 @@ class Launcher:
 
     def single_process(self, program: str, *, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs a trainer as one process: without launcher, but where srun brings the image."""
-        return [*(self.words(np=1) if self.site.uses_pyxis else []), *self._program(program, arguments)]
+        inside = self.site.container
+        return [*(self.words(np=1) if inside and inside.by_srun else []), *self._program(program, arguments)]
 
     def _program(self, program: str, arguments: Sequence[str]) -> list[str]:
         """Return a trainer's program and arguments, as each rank runs it."""

@@ -21,7 +21,8 @@ from waiting import wait_until
 from common.errors import UserError
 from launch.jobs.job import Job, JobRecord, JobStatus
 from launch.jobs.schedulers import slurm
-from launch.sites.site_files import ContainerOptions, LaunchSite, read_launch_site
+from launch.sites.container import ContainerOptions
+from launch.sites.site_files import LaunchSite, read_launch_site
 from launch.starting.launchers import Launcher, launcher_at
 
 WAIT_SECONDS = 120

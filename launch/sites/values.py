@@ -1,0 +1,43 @@
+"""Values of site files. All are rendered into scripts: each text is one line, each number in a range, none a secret."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from common.utils.command_line import MOST
+
+STRICT = ConfigDict(extra="forbid")
+_SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE")
+# Launchers put host names and paths into lines for shells as they are; a leading hyphen would be a flag of ssh.
+HOST_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", flags=re.ASCII)
+PLAIN_PATH = re.compile(r"[\w/.+@=,:~-]+")
+
+
+def _one_line(text: str) -> str:
+    if re.search(r"[\x00-\x1f\x7f]", text):
+        raise ValueError("a text must be one line without control characters")
+    return text
+
+
+def _no_secret(name: str) -> str:
+    if any(secret in name.upper() for secret in _SECRETS):
+        raise ValueError("scripts would show this secret to everybody: use the cloud's secret store, or your own shell")
+    return name
+
+
+Line = Annotated[str, AfterValidator(_one_line)]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_no_secret)]
+Slots = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(:[1-9][0-9]*)?$")]
+PlainPath = Annotated[str, Field(pattern=rf"^{PLAIN_PATH.pattern}$")]
+# Of Kubernetes, as IsDNS1123Label, IsDNS1123Subdomain and IsValidLabelValue of k8s.io/apimachinery.
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+Label = Annotated[str, Field(pattern=rf"^{_LABEL}$", max_length=63)]
+Subdomain = Annotated[str, Field(pattern=rf"^{_LABEL}(\.{_LABEL})*$", max_length=253)]
+LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
+MountPath = Annotated[str, Field(pattern=r"^(/[^/:\x00-\x1f]+)+$")]
+Bind = Annotated[str, Field(pattern=r"^/[^,\x00-\x1f\x7f]*$")]
+Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
+Memory = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8}[KMGT]?)$")]
+Positive = Annotated[int, Field(gt=0, le=MOST)]
+PositiveFloat = Annotated[float, Field(gt=0, le=MOST)]
