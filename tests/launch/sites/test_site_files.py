@@ -1,5 +1,6 @@
 """Site files: what ships, files of one's own, everything that may be wrong in one, and the ways of starting ranks."""
 
+import re
 from datetime import date
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 from common.errors import UserError
 from common.sites.table import read_sites
 from launch import __main__ as launch
-from launch.sites.site_files import SITE_FILES, read_launch_site, shipped_sites
+from launch.sites.options import SlurmOptions
+from launch.sites.site_files import SITE_FILES, LaunchSite, read_launch_site, shipped_sites
 from launch.starting.launchers import Slots, assign_ranks, launcher_at, parse_hosts, read_host_file
 
 SHIPPED = {
@@ -129,6 +131,24 @@ def test_a_custom_site_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture
     # The same file is a table of machines for the estimates and prices of other commands.
     assert read_sites(file)["fat"].gpus == 2
     assert "aws-p3-8xlarge" in read_sites(file).sites
+
+
+def with_all_keys(name: str, folder: Path) -> LaunchSite:
+    """Return a shipped site with the keys in its comments."""
+    text = (SITE_FILES / f"{name}.toml").read_text()
+    file = folder / f"{name}.toml"
+    file.write_text(re.sub(r"^# (?=[a-z_]+ = |\[)", "", text, flags=re.MULTILINE).replace('["slurm"]', '["ours"]'))
+    return read_launch_site(str(file))
+
+
+def test_the_keys_in_the_comments_of_sites_can_be_used(tmp_path: Path) -> None:
+    """And none of Slurm's is left out."""
+    assert with_all_keys("kubernetes", tmp_path).kubernetes.queue == "gpus"
+    site = with_all_keys("slurm", tmp_path)
+    unused = [name for name, value in vars(site.slurm).items() if value == getattr(SlurmOptions(), name)]
+    assert (unused, site.purge, site.machines["ours"].cores) == ([], False, 64)
+    assert site.container and site.container.by_srun
+    assert read_launch_site("slurm").slurm == SlurmOptions()
 
 
 def one_line(text: str) -> str:
