@@ -18,6 +18,7 @@ python -m analysis experiment FOLDER                  medians of each cell of an
 python -m analysis import-thesis THESIS --folder RUNS  the raw files of the thesis as run folders
 python -m analysis thesis RUNS...                     its tables and figures, with the published values
 python -m analysis ring --np 4                        the ring all-reduce, pass by pass
+python -m analysis export RUNS... --to mlflow         settings, figures and files for MLflow or TensorBoard
 python -m analysis table RUNS... --output runs.csv    one tidy table of runs, epochs or parts of steps
 python -m analysis results                            the tables of results in this repository's pages
 """
@@ -25,6 +26,7 @@ python -m analysis results                            the tables of results in t
 import sys
 from collections.abc import Sequence
 
+from analysis.export import export_command as export
 from analysis.export import table_command as table
 from analysis.output.finding import check_show_options
 from analysis.questions import aa_test, bench, check, compare, experiment, frameworks, times, verify
@@ -60,6 +62,7 @@ COMMANDS = (
     ring,
     results,
     table,
+    export,
 )
 
 
