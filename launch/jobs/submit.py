@@ -123,7 +123,9 @@ def _job(options: argparse.Namespace) -> Job:
         UserError: no such job is possible.
     """
     site = read_launch_site(options.site)
-    if options.runs_folder:
+    if options.runs_folder is not None:
+        if not options.runs_folder:
+            raise UserError("no folder is named. Received: --runs-folder ''. Name one, or leave it out")
         _check_line(options.runs_folder)
         site = replace(site, runs_folder=options.runs_folder)
     if site.scheduler == "local" and options.nodes > 1:
@@ -149,7 +151,7 @@ def _job(options: argparse.Namespace) -> Job:
     ranks_per_node = options.ranks_per_node or max(1, options.gpus_per_node)
     slots = options.nodes * ranks_per_node if site.scheduler != "local" else None
     program, experiment, arguments = _what(words, options, slots=slots)
-    name = options.name or _default_name(program, experiment)
+    name = _default_name(program, experiment) if options.name is None else options.name
     check_name(name)
     settings = read_settings(arguments, program=program) if program else None
     return Job(

@@ -28,7 +28,7 @@ def _no_secret(name: str) -> str:
 
 Line = Annotated[str, AfterValidator(_one_line)]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_no_secret)]
-Slots = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(:[1-9][0-9]*)?$")]
+Slots = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(:[1-9][0-9]{0,5})?$")]
 PlainPath = Annotated[str, Field(pattern=rf"^{PLAIN_PATH.pattern}$")]
 # Of Kubernetes, as IsDNS1123Label, IsDNS1123Subdomain and IsValidLabelValue of k8s.io/apimachinery.
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ def parse_hosts(text: str) -> list[Slots]:
     found = []
     for part in text.split(","):
         host, colon, ranks = part.strip().partition(":")
-        if HOST_NAME.fullmatch(host) is None or (colon and not ranks.isdecimal()):
+        if HOST_NAME.fullmatch(host) is None or (colon and not re.fullmatch("[0-9]{1,6}", ranks)):
             raise UserError(f"hosts are written as name:slots. Received: {text}. Write them as node1:4,node2:4")
         if colon and int(ranks) < 1:
             raise UserError(f"a host without slots takes no rank. Received: {part}. Give 1 or more, or leave it out")

@@ -312,7 +312,7 @@ def test_too_few_slots() -> None:
         assign_ranks(parse_hosts("a:2,b"), np=4, spread=False)
 
 
-@pytest.mark.parametrize("text", ["", "a,,b", "a:x", "a:-1", "-oProxyCommand=x:1", "a b", ":2"])
+@pytest.mark.parametrize("text", ["", "a,,b", "a:x", "a:-1", "a:9999999", "-oProxyCommand=x:1", "a b", ":2"])
 def test_invalid_hosts(text: str) -> None:
     with pytest.raises(UserError, match=r"hosts are written as name:slots"):
         parse_hosts(text)
