@@ -46,6 +46,9 @@ CHAPTERS: tuple[Chapter, ...] = (
     report_chapters.commands,
     report_chapters.not_measured,
 )
+# The plots that open the page: time, by site where there are several, cost against time, accuracy.
+FIRST_PLOTS = ("clouds-time", "clouds-cost-time", "frameworks-accuracy")
+FIRST_PLOTS_OF_A_SITE = ("frameworks-time", *FIRST_PLOTS[1:])
 MOST_NAMED = 5  # folders in the command shown at the top
 
 
@@ -91,6 +94,7 @@ def page_of(selection: Selection, *, folders: Sequence[str], examples: bool = Fa
         title: None: one that names the models.
     """
     chapters = [*CHAPTERS]
+    arguments = _arguments(selection, folders, examples=examples)
     if (selection.runs["origin"] == "imported").any():
         chapters.append(thesis.find)
     if selection.published:
@@ -98,7 +102,9 @@ def page_of(selection: Selection, *, folders: Sequence[str], examples: bool = Fa
     findings = [_without(chapter(selection), selection.left_out) for chapter in chapters]
     return Page(
         title=title or _title(selection),
-        facts=_facts(selection, folders, examples=examples),
+        facts=_facts(selection, arguments, examples=examples),
+        arguments=arguments,
+        first_plots=FIRST_PLOTS if selection.runs["site"].nunique() > 1 else FIRST_PLOTS_OF_A_SITE,
         chapters=[finding for finding in findings if not says_nothing(finding)],
         open_questions=[finding for finding in findings if says_nothing(finding)],
         flags=_flags_table(findings),
@@ -123,15 +129,20 @@ def _title(selection: Selection) -> str:
     return f"Keras and PyTorch on Horovod: {named}"
 
 
-def _facts(selection: Selection, folders: Sequence[str], *, examples: bool) -> dict[str, str]:
+def _arguments(selection: Selection, folders: Sequence[str], *, examples: bool) -> str:
+    """Return the arguments by which every command finds these runs."""
     named = [shlex.quote(folder) for folder in folders[:MOST_NAMED]]
     more = [f"and {len(folders) - MOST_NAMED} more"] if len(folders) > MOST_NAMED else []
     published = ["--published", *selection.published] if selection.published else []
+    return " ".join([*named, *more, *published, *["--examples"][: int(examples)]])
+
+
+def _facts(selection: Selection, arguments: str, *, examples: bool) -> dict[str, str]:
     return {
         "Created": now()[:16].replace("T", " ") + " UTC",
         "Runs": f"{len(selection.runs):,} run{'' if len(selection.runs) == 1 else 's'}",
         **({"Examples": EXAMPLES} if examples else {}),
-        "Command": " ".join(["python -m analysis report", *named, *more, *published, *["--examples"][: int(examples)]]),
+        "Command": f"python -m analysis report {arguments}",
         "Revision": describe_environment().source_revision,
     }
 

@@ -34,6 +34,8 @@ class Page:
         open_questions: findings without tables and plots: what the runs do not answer.
         flags: two columns, the flag and its chapters.
         left_out: one column, the folder and the reason.
+        arguments: by which every command finds the runs of the page.
+        first_plots: names of those that open the page, where the chapters have them.
     """
 
     title: str
@@ -42,24 +44,29 @@ class Page:
     open_questions: Sequence[Finding]
     flags: Table
     left_out: Table
+    arguments: str = ""
+    first_plots: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Illustration:
-    """A plot on the page: its picture, if it can be drawn, and the table of its data."""
+    """A plot on the page: its picture, if it can be drawn, the table of its data, and the command that draws it."""
 
+    name: str
+    command: str
     picture: Picture | None
     alt: str
     remark: str
     table: TableView
 
     @classmethod
-    def of(cls, plot: Plot) -> "Illustration":
-        """Draw a plot."""
+    def of(cls, plot: Plot, *, command: str) -> "Illustration":
+        """Draw a plot of a command."""
         picture, remark = picture_of(plot.figure)
         title = plot.data.title
         alt = f"{title}. {plot.figure.get_suptitle() or title}. The numbers are in the table below the picture."
-        return cls(picture=picture, alt=alt, remark=remark, table=table_view(plot.data, anchor=_anchor(plot.name)))
+        table = table_view(plot.data, anchor=_anchor(plot.name))
+        return cls(name=plot.name, command=command, picture=picture, alt=alt, remark=remark, table=table)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +80,9 @@ class Chapter:
     figures: Sequence[Illustration]
 
     @classmethod
-    def of(cls, finding: Finding) -> "Chapter":
-        """Lay out a finding; tables without rows are not shown."""
+    def of(cls, finding: Finding, *, arguments: str) -> "Chapter":
+        """Lay out the finding of a command with these arguments; tables without rows are not shown."""
+        command = f"python -m analysis {finding.name} {arguments} --plots plots"
         anchor = _anchor(finding.name)
         title = _TITLES.get(finding.name, finding.name.replace("-", " "))
         return cls(
@@ -86,7 +94,7 @@ class Chapter:
                 for number, table in enumerate(finding.tables, start=1)
                 if table.rows
             ],
-            figures=[Illustration.of(plot) for plot in finding.plots],
+            figures=[Illustration.of(plot, command=command) for plot in finding.plots],
         )
 
 
@@ -94,11 +102,14 @@ def html_of(page: Page) -> str:
     """Return the page as HTML."""
     template = _environment().get_template("page.html.jinja")
     style, script = ((_TEMPLATES / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    chapters = [Chapter.of(finding, arguments=page.arguments) for finding in page.chapters]
+    figures = {figure.name: figure for chapter in chapters for figure in chapter.figures}
     return template.render(
         page=page,
         style=style,
         script=script,
-        chapters=[Chapter.of(finding) for finding in page.chapters],
+        chapters=chapters,
+        first_figures=[figures[name] for name in page.first_plots if name in figures],
         has_commands=any(finding.name == "commands" for finding in page.chapters),
         flags=table_view(page.flags, anchor="flags-table") if page.flags.rows else None,
         left_out=table_view(page.left_out, anchor="left-out-table") if page.left_out.rows else None,

@@ -14,6 +14,7 @@ from analysis.output.finding import Finding, Plot, add_runs_options, add_show_op
 from analysis.output.options import MARGIN, add_margin_option, add_parser, add_target_option
 from analysis.output.plots import COLORS, MARKERS, Row, figure_of_rows, spread_words
 from analysis.output.tables import Table, shown_interval
+from analysis.questions.clouds.cost_time import cost_against_time
 from analysis.questions.clouds.machines import break_even_table, machine_tables, price_notes, price_table
 from analysis.questions.clouds.pricing import Pricing, costs
 from analysis.questions.clouds.sites import SiteComparison, site_comparisons, times_of
@@ -297,7 +298,7 @@ def _plots(shown: Sequence[SiteComparison], *, pricing: Pricing) -> list[Plot]:
         ]
         if rows:
             plots.append(_plot(name, title, unit, rows))
-    return plots
+    return [*plots, *cost_against_time(shown, styles, pricing=pricing)]
 
 
 def _plot(name: str, title: str, unit: str, rows: Sequence[tuple[str, str, Row]]) -> Plot:

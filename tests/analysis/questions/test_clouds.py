@@ -375,10 +375,14 @@ def test_runs_are_assigned_to_a_known_site_only(tmp_path: Path) -> None:
 
 def test_plots_show_every_run(tmp_path: Path) -> None:
     write_three_sites(tmp_path)
-    time, cost = find(load_runs([tmp_path])).plots
+    time, cost, both = find(load_runs([tmp_path])).plots
     assert (len(time.data.rows), len(cost.data.rows)) == (18, 12)  # CTE-POWER has no price
     assert {row[1] for row in cost.data.rows} == {"aws-g3-16xlarge", "aws-p3-8xlarge"}
     assert min(row[2] for row in cost.data.rows) == pytest.approx((2 * 98 + 15) / 3600 * 12.24)
+    assert sorted(row[3] for row in both.data.rows) == sorted(row[2] for row in cost.data.rows)
+    rates = [row[3] / row[2] for row in both.data.rows if row[1] == "aws-p3-8xlarge"]
+    assert rates == pytest.approx([12.24 / 3600] * 6)
+    assert sum(len(line.get_xdata()) for line in both.figure.axes[0].lines) == 12
 
 
 def test_machines_of_one_site_are_distinguished(tmp_path: Path) -> None:

@@ -152,6 +152,23 @@ def test_each_picture_has_a_text_and_its_numbers(tmp_path: Path) -> None:
     assert sorted(float(row[-1]) for row in rows[1:]) == pytest.approx([8.1, 8.2, 8.3, 10.1, 10.2, 10.3])
 
 
+def test_the_page_begins_with_the_plots_that_answer_and_each_names_its_command(tmp_path: Path) -> None:
+    runs, output = tmp_path / "runs", tmp_path / "report.html"
+    for site in ("aws-g4dn-xlarge", "cte-power"):
+        for framework in ("torch", "keras"):
+            record = finished_record(framework=framework, site=site, seconds=50.0 if site == "cte-power" else 80.0)
+            write_run(runs / f"{site}-{framework}", record)
+    page = make_report(runs, output=output)
+    figures = [str(one["id"]) for one in page.all("figure")]
+    assert figures[:3] == ["clouds-time", "clouds-cost-time", "frameworks-accuracy"]
+    assert len(figures) == len(set(figures)), "each is drawn once"
+    text = output.read_text(encoding="utf-8")
+    assert text.index('id="clouds-time"') < text.index('<dl class="questions">') < text.index('id="frameworks-time"')
+    assert 'Plot at the top: <a href="#clouds-cost-time">Cost against time</a>' in text
+    assert f"Drawn by <code>python -m analysis clouds {runs} --plots plots</code>" in text
+    assert {row[1] for row in page.files()["clouds-cost-time.csv"][1:]} == {"aws-g4dn-xlarge"}, "CTE-POWER has no price"
+
+
 def test_nothing_is_loaded_and_only_the_own_script_may_run(tmp_path: Path) -> None:
     output = tmp_path / "report.html"
     page = make_report(write_both(tmp_path / "runs"), output=output)
