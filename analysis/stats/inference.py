@@ -157,19 +157,6 @@ def _unpaired(values: NDArray[np.float64], base: NDArray[np.float64], *, confide
     )
 
 
-def paired_interval(differences: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> Interval | None:
-    """Return the interval of the differences of pairs, (n,) float64: what the signed-rank test does not reject."""
-    return _between(walsh_averages(differences), signed_rank_null(len(differences)).depth(confidence))
-
-
-def unpaired_interval(
-    values: NDArray[np.float64], base: NDArray[np.float64], *, confidence: float = CONFIDENCE
-) -> Interval | None:
-    """Return the interval of the shift from the base, (m,), to the values, (n,): what the U test does not reject."""
-    null = rank_sum_null(len(values), len(base))
-    return _between((values[:, None] - base[None, :]).ravel(), null.depth(confidence))
-
-
 def _between(values: NDArray[np.float64], depth: int) -> Interval | None:
     ordered = np.sort(values)
     return Interval(float(ordered[depth - 1]), float(ordered[-depth])) if depth > 0 else None

@@ -16,11 +16,9 @@ from analysis.stats.inference import (
     harmonic_mean,
     median_interval,
     olympic_mean,
-    paired_interval,
     rank_sum_counts,
     ratio,
     signed_rank_counts,
-    unpaired_interval,
 )
 
 TRIALS = 1500
@@ -64,8 +62,9 @@ def test_an_unpaired_interval_leaves_out_what_scipy_refuses(n: int, m: int) -> N
     decided = 0
     for _ in range(200):
         values, base = random.normal(size=n), random.normal(loc=random.normal(), size=m)
-        interval = unpaired_interval(values, base)
-        assert interval is not None
+        effect = difference(by_key(values), by_key(base, first=n))
+        assert effect and effect.interval and effect.method == "unpaired"
+        interval = effect.interval
         method = "exact" if n < 50 else "asymptotic"
         p_value = stats.mannwhitneyu(values, base, method=method).pvalue
         if abs(p_value - 0.05) > 0.003 * (n >= 50):  # beyond 50 runs both are approximations
@@ -80,18 +79,14 @@ def test_a_paired_interval_leaves_out_what_scipy_refuses(n: int) -> None:
     decided = 0
     for _ in range(200):
         differences = random.normal(loc=0.8 * random.normal(), size=n)
-        interval = paired_interval(differences)
-        assert interval is not None
+        effect = difference(by_key(differences), by_key(np.zeros(n)))
+        assert effect and effect.interval and effect.method == "paired by seed"
+        interval = effect.interval
         p_value = stats.wilcoxon(differences, method="exact" if n < 50 else "approx").pvalue
         if abs(p_value - 0.05) > 0.003 * (n >= 50):
             assert interval.contains(0.0) == (p_value > 0.05)
             decided += not interval.contains(0.0)
     assert 5 < decided < 195
-
-
-@pytest.mark.parametrize("n", [3, 5])
-def test_too_few_pairs_have_no_interval(n: int) -> None:
-    assert paired_interval(np.arange(1.0, n + 1)) is None
 
 
 @pytest.mark.parametrize("n", [5, 8, 20])
