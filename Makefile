@@ -74,7 +74,7 @@ smoke: ## every kind of experiment at toy size, both frameworks, under 5 minutes
 	@$(SETUP) --frameworks "torch keras"
 	@.venv/bin/python -m launch experiment run smoke $(ARGS)
 
-report: ## one page of what RUNS tell, in OUT (default: those of make smoke, report.html)
+report: ## one page about RUNS, in OUT (default: those of make smoke, report.html)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)"
 	@.venv/bin/python -m analysis report $(RUNS) -o "$(OUT)" $(ARGS)
 

@@ -167,7 +167,7 @@ def _answer(matches: Sequence[Match], *, margin: float) -> str:
             words.append(f"{label} trains faster in {len(ratios)} of {count} comparisons ({by} times)")
     undecided = sum("faster" not in one.verdict for one in matches)
     if undecided:
-        words.append(f"no difference in time is shown in {undecided}")
+        words.append(f"no difference in time is shown in {undecided} of {count}")
     by_equivalence = {
         kind: sum(one.equivalence == kind for one in matches) for kind in ("same", "different", "not shown")
     }
@@ -254,7 +254,7 @@ def _plots(cells: Sequence[Cell]) -> list[Plot]:
     for name, title, unit, scale, values_of in (
         ("frameworks-time", "Training time", "seconds", 1.0,
          lambda cell: cell.seconds("training_seconds")),
-        ("frameworks-rate", "Training throughput", "images a second", 1.0,
+        ("frameworks-rate", "Training throughput", "images per second", 1.0,
          lambda cell: cell.seconds("images_per_second")),
         ("frameworks-accuracy", "Accuracy", "%", 100.0, lambda cell: cell.results("accuracy")),
     ):  # fmt: skip

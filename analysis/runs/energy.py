@@ -74,6 +74,8 @@ def covered(runs: Sequence[RunRow]) -> str:
         if (device.used and device.joules is None)
         or (device.joules is not None and device not in counted_devices(energy))
     }
+    if not missing:  # a published sum: its source may leave out devices that it does not name
+        return "the devices that its source lists"
     return f"all used devices but {' and '.join(sorted(missing))}"
 
 

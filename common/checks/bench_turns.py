@@ -21,7 +21,7 @@ from common.distributed.communicator import Communicator
 from common.run_folder.environment import describe_environment
 from common.training.run_setup import RunSetup, prepare_run
 
-# model -> data set and images a step of one rank. Data made from a seed: the same everywhere, and nothing to fetch.
+# model -> data set and images per step and rank. Data made from a seed: the same everywhere, and nothing to fetch.
 TASKS = {
     "cnn": ("synthetic:40000x28x28x1x10", 64),
     "simplecnn": ("synthetic:40000x28x28x1x10", 64),

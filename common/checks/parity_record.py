@@ -93,7 +93,7 @@ class ParitySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ParityRecord:
-    """`parity.json`; `ended_at` is None while proofs go on, and stays so if they were interrupted."""
+    """`parity.json`; `ended_at` is None until all proofs are done: also if they were interrupted."""
 
     __pydantic_config__ = _STRICT
     schema_version: int

@@ -227,7 +227,7 @@ def _wait(condition: Callable[[], bool]) -> None:
     while not condition():
         if time.monotonic() - since > PATIENCE_SECONDS:
             raise UserError(
-                f"the other framework's ranks do not go on. Received: nothing for {PATIENCE_SECONDS:.0f} s. "
+                f"the other framework's ranks do not respond. Received: nothing for {PATIENCE_SECONDS:.0f} s. "
                 "See their log"
             )
         time.sleep(POLL_SECONDS)

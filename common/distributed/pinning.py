@@ -83,7 +83,7 @@ def check_own_gpu(number: int | None, *, comm: Communicator) -> None:
 
 
 def gpu_identity(number: int, variable: str | None, uuids: Sequence[str]) -> str:
-    """Return what tells a GPU from the others of its host: its UUID, or what is known of it where NVML is missing.
+    """Return what identifies a GPU on its host: its UUID, or what is known of it where NVML is missing.
 
     Args:
         number: of the GPU among those visible to a process.

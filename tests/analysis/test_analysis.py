@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = Table("Two | rows", ["name", "difference"], [["a|b", 1.23456e-9], ["50 % & more", None]], {"difference": ".1e"})
 
 
-def test_formats_for_people_round_and_those_for_programs_do_not() -> None:
+def test_formats_for_readers_round_and_those_for_programs_do_not() -> None:
     assert "1.2e-09" in render(TABLE, "text") and render(TABLE, "text").startswith("Two | rows\n")
     assert "1.2e-09" in render(TABLE, "md") and "|" in render(TABLE, "md")
     assert list(csv.reader(io.StringIO(render(TABLE, "csv")))) == [
@@ -216,7 +216,7 @@ def test_plots_show_the_numbers() -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_flags_are_heard_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+def test_flags_are_shown_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
     write_result(tmp_path / PARITY_FILE, proofs(ended_at=None, curves=[curve()]))
     folder = ["--folder", str(tmp_path / "tables")] if form == "csv" else []
     assert main(["parity", str(tmp_path), "--format", form, "--plots", str(tmp_path / "elsewhere"), *folder]) == 0
@@ -228,7 +228,7 @@ def test_flags_are_heard_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "elsewhere" / "losses.png").exists() and not (tmp_path / "plots").exists()
 
 
-def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     write_result(tmp_path / PARITY_FILE, proofs(comparisons=[compared()] * 5000))
     command = f"{sys.executable} -m analysis parity {tmp_path} --all --format md | head -1"
     done = subprocess.run(

@@ -196,7 +196,7 @@ def status(run: Run) -> Status:
 
 
 @sizes
-def test_parts_change_nothing(starts: Starts, framework: str, size: int) -> None:
+def test_segments_change_nothing(starts: Starts, framework: str, size: int) -> None:
     outcomes = starts.outcomes(framework, size)
     assert code_and_output(outcomes["cnn"])[0] == code_and_output(outcomes["parts"])[0] == 0
     check_same(starts.run(framework, f"cnn{size}"), starts.run(framework, f"parts{size}"))
@@ -218,7 +218,7 @@ def test_a_run_ended_inside_epochs_ends_bit_for_bit_as_an_unbroken_one(
 @pytest.mark.parametrize(
     ("depth", "size"), [("shallow", 2), *(pytest.param("deep", size, marks=pytest.mark.long) for size in (2, 1))]
 )
-def test_ranks_go_on_with_their_own_batch_norm_statistics(
+def test_ranks_resume_with_their_own_batch_norm_statistics(
     starts: Starts, framework: str, depth: str, size: int
 ) -> None:
     outcomes, name = starts.outcomes(framework, size, deep=depth == "deep"), f"{depth}{size}"

@@ -1,4 +1,4 @@
-"""Prediction against numbers by hand, with a made classifier in the place of a framework's."""
+"""Prediction against numbers by hand, with a fake classifier in the place of a framework's."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -184,7 +184,7 @@ def test_evaluation_prints_loss_accuracy_and_confusion(run: Path, capsys: pytest
 def test_files_get_classes_and_probabilities(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = load_dataset(DATASET).class_names
     files = [save_image(run.parent / f"{number}.png", np.zeros((8, 8), np.uint8)) for number in (1, 2)]
-    # Flags may stand between files.
+    # Flags may be between files.
     assert predict(run, files[0], "--invert", files[1], outputs=tuple(np.log([2.0, 1.0, 5.0]))) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == [f"{file}  {names[2]} 62.5 %  {names[0]} 25.0 %  {names[1]} 12.5 %" for file in files]

@@ -57,7 +57,7 @@ def change_status(folder: Path, **values: Any) -> None:
 
 
 def replace_sleep(monkeypatch: pytest.MonkeyPatch, sleep: Callable[[float], None]) -> None:
-    """Let whoever waits for a heartbeat do something else."""
+    """Do something else in place of a wait for a heartbeat."""
     monkeypatch.setattr(resume, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
 
 
@@ -124,7 +124,7 @@ def test_a_finished_run_ends_every_rank_before_anything_is_printed(
     assert capsys.readouterr() == ("", "")
 
 
-def test_more_epochs_than_a_finished_run_has_go_on(tmp_path: Path) -> None:
+def test_more_epochs_than_a_finished_run_has_resume_it(tmp_path: Path) -> None:
     run_some(config_of(tmp_path), 3, end=None)
     assert start(config_of(tmp_path, training={"epochs": 5})).step == 12
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -136,7 +136,7 @@ def test_fewer_epochs_than_a_finished_run_has_are_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("state", ["failed", "interrupted"])
-def test_a_run_without_checkpoint_is_set_aside_and_begun_anew(
+def test_a_run_without_checkpoint_is_set_aside_and_started_again(
     state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = config_of(tmp_path)
@@ -182,7 +182,7 @@ def test_somebody_elses_folder_is_not_touched(tmp_path: Path) -> None:
     assert "exists already and is not a run folder" in refused(config_of(tmp_path))
 
 
-def test_a_metered_run_is_begun_anew_unless_it_is_finished(tmp_path: Path) -> None:
+def test_a_metered_run_is_started_again_unless_it_is_finished(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     run_some(config, 1)
     file = tmp_path / "run/run.json"
@@ -226,7 +226,7 @@ def test_a_job_that_slurm_requeued_is_resumed_at_once_on_another_host(
 def test_other_jobs_are_not_taken_for_ones_own(
     job: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This life of the job itself among them: what it began may still run."""
+    """Among them an earlier start of the same job: what it started may still run."""
     run_some(config_of(tmp_path), 1)
     monkeypatch.setenv("SLURM_JOB_ID", "1234")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
@@ -321,7 +321,7 @@ def test_a_damaged_checkpoint_is_refused_not_set_aside(tmp_path: Path) -> None:
     assert "cannot read the weights" in refused(config_of(tmp_path))
 
 
-def test_all_ranks_begin_or_resume_together(tmp_path: Path) -> None:
+def test_all_ranks_start_or_resume_together(tmp_path: Path) -> None:
     config = config_of(tmp_path, training={"batch_size": 15})
 
     def work(comm: Communicator) -> int:
@@ -335,7 +335,7 @@ def test_all_ranks_begin_or_resume_together(tmp_path: Path) -> None:
     assert run_ranks(2, work) == [4, 4]
 
 
-def test_a_run_begun_so_may_be_resumed_by_its_folder(tmp_path: Path) -> None:
+def test_a_run_started_so_can_be_resumed_by_its_folder(tmp_path: Path) -> None:
     run_some(config_of(tmp_path), 1)
     settings = read_settings(["--resume", str(tmp_path / "run")], program="train.py")
     assert isinstance(settings, Config) and not settings.record.resume_or_start

@@ -1,7 +1,7 @@
 """Both trainers as real processes, on small synthetic data: runs, resume, signals, and everything that can go wrong.
 
 For each framework one start of two ranks and one of one process do many runs each (`trainer_worker.py`); signals, and
-the ends of ranks under a launcher, are tested on the programs as people start them.
+the ends of ranks under a launcher, are tested on the programs as users start them.
 """
 
 import importlib.util
@@ -521,7 +521,7 @@ def test_frozen_batch_norm_trains_alike_in_both_frameworks(starts: Starts) -> No
     assert max(relative_difference(torch[name], keras[name]) for name in torch) < 1e-6
 
 
-def test_frameworks_begin_at_the_same_loss(starts: Starts) -> None:
+def test_frameworks_start_at_the_same_loss(starts: Starts) -> None:
     if any(importlib.util.find_spec(side) is None for side in FRAMEWORKS):
         pytest.skip("only one framework is installed")
     for side in FRAMEWORKS:
@@ -557,7 +557,7 @@ def test_two_ranks_are_one_process_with_twice_the_batch(starts: Starts, framewor
         assert ours.validation_accuracy == theirs.validation_accuracy
 
 
-def test_without_sharding_two_ranks_train_otherwise(starts: Starts, framework: str) -> None:
+def test_without_sharding_two_ranks_train_differently(starts: Starts, framework: str) -> None:
     """What the test above compares would differ if every rank took the same samples."""
     outcomes = starts.ranks(framework, 2)
     first(outcomes, "unsharded")
@@ -750,7 +750,7 @@ def test_predict_finds_what_training_recorded(starts: Starts, framework: str) ->
 
 
 def check_evaluation(printed: str, run: Run) -> None:
-    """Check that `predict.py` found the test loss and accuracy that stand in the run folder."""
+    """Check that `predict.py` found the test loss and accuracy of the run folder."""
     match = re.match(rf"{DATASET}: test loss (\d\.\d+), accuracy \d+\.\d\d % \((\d+)/200\)\n", printed)
     assert match, printed
     assert float(match[1]) == pytest.approx(totals(run).test_loss, abs=1e-4)

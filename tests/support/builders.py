@@ -66,7 +66,7 @@ def make_status(**changes: Any) -> Status:
 
 
 def make_environment(**changes: Any) -> Environment:
-    """Return a made machine."""
+    """Return a fictional machine."""
     values: dict[str, Any] = {
         "host": "node1",
         "operating_system": "Linux 6.1",

@@ -83,7 +83,7 @@ class Problem:
 
 
 def problem(dtype: str) -> Problem:
-    """The same problem for everybody: one matrix, one vector."""
+    """The same problem in all cases: one matrix, one vector."""
     draw = np.random.default_rng(2024)
     shapes = [(3, 4), (5,)]
     return Problem(

@@ -1,4 +1,4 @@
-"""Starts trainers for `test_trainers.py`: many small runs in one start, or the programs as people start them."""
+"""Starts trainers for `test_trainers.py`: many small runs in one start, or the programs as users start them."""
 
 import json
 import os

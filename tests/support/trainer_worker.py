@@ -232,7 +232,7 @@ def stopped(framework: str, *, epoch: int, steps: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shallow(framework: str) -> Iterator[None]:
-    """Let the deep model have one block a stage: all its kinds of layers, in a fifth of the time."""
+    """Let the deep model have one block per stage: all its kinds of layers, in a fifth of the time."""
     blocks = (1, 1, 1, 1)
     with contextlib.ExitStack() as patches:
         patches.enter_context(mock.patch.object(model_specs, "RESNET34_BLOCKS", blocks))

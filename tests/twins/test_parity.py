@@ -187,7 +187,7 @@ def test_curves_are_those_of_every_update(folders: Path, name: str) -> None:
 @pytest.mark.ranks
 @pytest.mark.ci
 @pytest.mark.parametrize("name", ["ranks", *[pytest.param(name, marks=pytest.mark.long) for name in LONG]])
-def test_two_ordinary_runs_lie_beside_the_record(folders: Path, name: str) -> None:
+def test_two_ordinary_runs_are_beside_the_record(folders: Path, name: str) -> None:
     record = record_of(name, folders)
     assert record.runs == ["torch", "keras"]
     assert sorted(path.name for path in (folders / name).iterdir()) == ["keras", "parity.json", "plots", "torch"]
@@ -272,7 +272,7 @@ START = ParityJob(kind="start", model="mlp")
 
 
 def arrays_of(job: ParityJob) -> dict[str, np.ndarray]:
-    """Return made results of a job."""
+    """Return synthetic results of a job."""
     draw = np.random.default_rng(1)
     if job.kind == "training":
         return {
@@ -387,7 +387,7 @@ def test_relative_difference() -> None:
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_what_is_no_number_differs_on_whatever_side(name: str, wrong: float) -> None:
+def test_nan_and_infinity_differ_on_either_side(name: str, wrong: float) -> None:
     arrays = {"a": np.ones(2), "b": np.ones(2)}
     spoiled = arrays | {name: np.array([1.0, wrong])}
     assert worst_difference(spoiled, arrays) == worst_difference(arrays, spoiled) == (np.inf, name)

@@ -277,7 +277,7 @@ def _mean(values: dict[Any, float]) -> float:
 
 
 def _accuracies(studies: Sequence[Study], *, margin: float) -> Table:
-    headings = ["framework", "model, data set, np", "n", "accuracy, %", "min", "max", "less the base's, points",
+    headings = ["framework", "model, data set, np", "n", "accuracy, %", "min", "max", "minus the base's, points",
                 "95 % interval", f"within {100 * margin:g} points", "same within, points"]  # fmt: skip
     rows: list[list[Any]] = []
     for study in studies:
@@ -298,7 +298,7 @@ def _spread(cell: Cell) -> list[float | int | None]:
 
 def _equal_accuracy(studies: Sequence[Study], *, margin: float) -> Table:
     headings = ["framework, model, data set", "np", "speedup at equal accuracy", "95 % interval", "by", "raw speedup",
-                "accuracy of it, %", "the base's, %"]  # fmt: skip
+                "its accuracy, %", "the base's, %"]  # fmt: skip
     rows: list[list[Any]] = []
     for study in studies:
         for ranks in study.ranks:

@@ -36,7 +36,7 @@ class Point:
         kind: strong: the same batch per update; weak: the same batch per rank.
         total, training: speedup T_base / T, of train + validation + test and of training alone.
         devices: times those of the base; None: they are of another kind.
-        accuracy: the cell's less the base's.
+        accuracy: the cell's minus the base's.
         equivalence: of both accuracies, at the margin asked for.
         margin: the smallest at which the accuracies would be shown to be the same; None: too few runs.
     """

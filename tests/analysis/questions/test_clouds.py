@@ -283,7 +283,7 @@ def test_energy_of_metered_runs(tmp_path: Path) -> None:
     assert "the shortest median time is that of" in found.answer and "a difference is not shown" in found.answer
 
 
-def test_no_joules_at_all_are_no_trouble(tmp_path: Path) -> None:
+def test_zero_joules_are_handled(tmp_path: Path) -> None:
     for site, watts in (("cte-power", 0.0), ("aws-p3-8xlarge", 50.0)):
         trace = make_trace({"training": 10}, {"cpu0": {"training": watts}})
         write_finished_run(tmp_path / f"{site}-metered", site=site, traces=[trace])

@@ -13,6 +13,7 @@ from analysis.__main__ import main
 from analysis.output.finding import Finding
 from analysis.questions.energy.command import find
 from analysis.questions.energy.plots import Span, enlarged, power_plot, spans_of
+from analysis.runs.published import published_runs
 from analysis.runs.reading import load_runs
 from common.measurement.power_trace import PowerTrace
 from common.run_folder.records import NotRecorded
@@ -101,6 +102,12 @@ def test_what_was_not_measured_is_reported_and_not_compared(tmp_path: Path) -> N
     assert "np 4 counts all used devices but cpu, the base PyTorch, cnn, mnist, np 1 all used devices" in flag
 
 
+def test_published_sums_count_the_devices_that_their_source_lists(tmp_path: Path) -> None:
+    write_finished_run(tmp_path / "timed")
+    table = find(load_runs([tmp_path], added=published_runs(["thesis"]))).tables[0]
+    assert {row[-1] for row in table.rows} == {"the devices that its source lists"}
+
+
 def test_power_is_drawn_of_the_median_run_with_two_epochs_enlarged(tmp_path: Path) -> None:
     for seed, factor in ((1, 3.0), (2, 1.0), (3, 2.0)):
         cpu = {phase: factor * watts for phase, watts in CPU.items()}
@@ -187,9 +194,7 @@ def test_without_metered_runs_the_answer_is_how_to_meter(tmp_path: Path, capsys:
     ("base", "words"),
     [("np 8", "no cell with metered runs has such a name. Received: --base np 8"), ("cnn", "several cells have such")],
 )
-def test_a_base_that_is_none_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str, words: str
-) -> None:
+def test_an_unknown_base_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str, words: str) -> None:
     write_runs(tmp_path)
     assert main(["energy", str(tmp_path), "--base", base]) == 2
     error = capsys.readouterr().err.splitlines()

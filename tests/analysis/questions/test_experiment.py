@@ -1,4 +1,4 @@
-"""`python -m analysis experiment`: medians, failed runs, and energy as a ratio to a base, of made run folders."""
+"""`python -m analysis experiment`: medians, failed runs, and energy as a ratio to a base, of synthetic run folders."""
 
 import io
 import re

@@ -118,7 +118,7 @@ def test_the_headline_is_the_fastest_of_the_same_accuracy_and_the_raw_one_is_nex
     )  # fmt: skip
     (row,) = rows_of(found, "Speedup at equal accuracy")
     assert row["speedup at equal accuracy"] == pytest.approx(1.6) and row["by"] == "a batch of 128 (64 per rank)"
-    assert row["raw speedup"] == pytest.approx(100 / 55) and row["accuracy of it, %"] == pytest.approx(71.5)
+    assert row["raw speedup"] == pytest.approx(100 / 55) and row["its accuracy, %"] == pytest.approx(71.5)
     assert found.answer.index("1.600 times") < found.answer.index("raw 1.818 times")
     assert "accuracy 71.5 % against 79.5 %" in found.answer
     assert any("global batch 256: accuracy 71.5 %" in flag for flag in found.flags)

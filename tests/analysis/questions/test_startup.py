@@ -131,7 +131,7 @@ def test_what_disturbs_times_is_left_out_and_what_is_not_known_too(tmp_path: Pat
     assert (rows["slurm"]["launch, s"], rows["slurm"]["queue, s"], rows["slurm"]["sum, s"]) == (4.25, None, None)
 
 
-def test_older_runs_show_nothing_of_it(tmp_path: Path) -> None:
+def test_older_runs_have_no_start_times(tmp_path: Path) -> None:
     write_way(tmp_path, "local", [10.0], ranks=world(None))
     write_way(tmp_path, "slurm", [10.0], ranks=world(None))
     # As they were written before: without the fields.

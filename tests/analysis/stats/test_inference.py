@@ -1,4 +1,4 @@
-"""Statistics of repeated runs: against SciPy, by hand, and by how often intervals hold the truth on made data."""
+"""Statistics of repeated runs: against SciPy, by hand, and by how often intervals hold the truth on synthetic data."""
 
 import itertools
 import math
@@ -103,7 +103,7 @@ def test_the_interval_of_a_ratio_has_its_nominal_coverage(n: int) -> None:
     assert np.mean(held) > 0.95 - 2 * math.sqrt(0.05 * 0.95 / TRIALS)
 
 
-def test_pairs_find_what_the_noise_of_the_machine_hides() -> None:
+def test_pairs_show_what_the_noise_of_the_machine_hides() -> None:
     random = np.random.default_rng(3)
     machine = random.lognormal(sigma=0.3, size=12)
     base, values = machine * 10, machine * 10.5 * random.lognormal(sigma=0.01, size=12)

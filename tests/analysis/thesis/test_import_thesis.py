@@ -1,4 +1,4 @@
-"""The raw files of the thesis as run folders, on made files. `test_import_thesis_originals.py` reads the originals."""
+"""The raw files of the thesis as run folders: synthetic ones. `test_import_thesis_originals.py` reads the originals."""
 
 import errno
 import json
@@ -22,7 +22,7 @@ CPU, BATCH_64 = RESULTS / "Resultados_CPU", RESULTS / "Resultados_distribuido_2G
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The made files, imported once."""
+    """The synthetic files, imported once."""
     runs = tmp_path_factory.mktemp("imported") / "runs"
     assert main(["import-thesis", str(make_thesis(runs.parent / "thesis")), "--folder", str(runs)]) == 0
     return runs

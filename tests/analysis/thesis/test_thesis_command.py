@@ -200,7 +200,7 @@ def test_what_is_missing_is_reported(runs: Path, tmp_path: Path, capsys: pytest.
     }  # fmt: skip
 
 
-def test_other_runs_are_none_of_003(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_runs_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_study(tmp_path / "runs", name="gpu1", seconds=[6.0, 7.0])
     assert main(["thesis", str(tmp_path / "runs")]) == 0
     assert "None of these runs is from the thesis" in capsys.readouterr().out
@@ -214,8 +214,8 @@ def test_other_runs_are_none_of_003(tmp_path: Path, capsys: pytest.CaptureFixtur
     ],
 )
 @pytest.mark.parametrize("name", ["gpu1-r", "gpu2-r", "cpu-r", "hybrid-r", "table31-", "validation"])
-def test_times_that_are_no_use(runs: Path, tmp_path: Path, name: str, totals: dict[str, float]) -> None:
-    """Right figures of what is left, no traceback, and every picture can be drawn."""
+def test_times_that_are_zero_or_missing(runs: Path, tmp_path: Path, name: str, totals: dict[str, float]) -> None:
+    """No traceback, and every figure can be drawn."""
     folder = tmp_path / "runs"
     for number, one in enumerate(run.name for run in sorted(runs.iterdir()) if run.name.startswith(name)):
         changed(folder if number else runs, folder, one, **totals)

@@ -76,7 +76,7 @@ def test_energy_delay_products(found: Finding, environment: str, used: str, ever
         assert f"{row[heading]:.{len(printed.partition('.')[2])}f}" == printed
 
 
-def test_published_means_stand_beside_what_was_measured(found: Finding) -> None:
+def test_published_means_are_beside_measured_ones(found: Finding) -> None:
     row = row_of(found, 1, "2 GPUs", published=True)
     # 0.5565 with the published seconds of both; here the base's seconds are those of its traces.
     assert row["EDP / base, used"] == pytest.approx(0.5565 * 6599 / 6594.0, rel=1e-4)

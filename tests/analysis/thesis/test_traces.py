@@ -1,4 +1,4 @@
-"""The reader of the thesis's energy files, on made ones. `test_thesis_energy.py` reads the originals."""
+"""The reader of the thesis's energy files, on synthetic ones. `test_thesis_energy.py` reads the originals."""
 
 from pathlib import Path
 
@@ -57,6 +57,6 @@ def test_what_is_no_sum_is_refused(tmp_path: Path, text: str) -> None:
         read_sums(path)
 
 
-def test_a_missing_file_is_an_error_for_people(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read a file of the thesis: No such file.*Received: .*energia0\.dat"):
         read_trace(tmp_path / "energia0.dat")

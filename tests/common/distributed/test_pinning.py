@@ -68,7 +68,7 @@ def test_ranks_that_see_one_gpu_each_must_see_different_ones(monkeypatch: pytest
         (0, "MIG-7", "GPU 0 of CUDA_VISIBLE_DEVICES=MIG-7"),
     ],
 )
-def test_what_tells_a_gpu_from_others(number: int, variable: str | None, expected: str) -> None:
+def test_a_gpu_is_identified_by_its_uuid(number: int, variable: str | None, expected: str) -> None:
     assert gpu_identity(number, variable, ["GPU-aa", "GPU-bb"]) == expected
 
 

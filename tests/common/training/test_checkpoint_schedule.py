@@ -1,4 +1,4 @@
-"""When checkpoints inside an epoch are due: by a clock that the test turns."""
+"""When checkpoints inside an epoch are due: by a clock that the test sets."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_an_epoch_shorter_than_the_interval_is_one_part_once_steps_are_known() -
     assert steps.parts == [500] * 3 and steps.written == []
 
 
-def test_the_interval_begins_anew_after_each_epoch() -> None:
+def test_the_interval_starts_again_after_each_epoch() -> None:
     steps = Steps(minutes=1, step_seconds=1)
     for _ in range(4):
         steps.epoch(50)

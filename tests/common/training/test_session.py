@@ -359,7 +359,7 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
     assert "still running" in refused(resumed(config))
 
 
-def test_only_the_same_framework_ranks_and_more_epochs_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_same_framework_and_ranks_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(tmp_path)
     run_some(config, 3, end=None)
     assert "nothing is left to do: 3 epochs are done" in refused(resumed(config))
@@ -449,5 +449,5 @@ def test_the_default_name_contains_what_is_trained(tmp_path: Path) -> None:
         (3599.6, "1 h 00 min"), (7380, "2 h 03 min"),
     ],
 )  # fmt: skip
-def test_seconds_as_people_say_them(seconds: float, words: str) -> None:
+def test_seconds_in_words(seconds: float, words: str) -> None:
     assert readable_seconds(seconds) == words

@@ -66,7 +66,7 @@ def text_of(steps: list[Step]) -> str:
 
 
 def run_setup(clone: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run set-up as `make` does, for the made clone."""
+    """Run set-up as `make` does, for the fake clone."""
     return subprocess.run(
         [BASE_PYTHON, str(ROOT / "launch" / "setup.py"), "--root", str(clone), "--no-gpu", *args],
         env=os.environ | env,
@@ -298,7 +298,7 @@ def test_a_set_up_waits_for_another_one_in_the_same_clone(clone: Path) -> None:
 
 
 def is_running(process: int) -> bool:
-    """Return whether a process still runs; one that ended and that nobody asked about yet does not."""
+    """Return whether a process still runs; one that ended and was not waited for does not."""
     try:
         return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

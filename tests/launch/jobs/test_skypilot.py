@@ -241,7 +241,7 @@ def test_the_script_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(run.record.world, World) and run.record.world.size == 2
 
 
-def test_spot_runs_go_on_from_the_bucket(machine: MadePrograms, tmp_path: Path) -> None:
+def test_spot_runs_resume_from_the_bucket(machine: MadePrograms, tmp_path: Path) -> None:
     """Each repeat has a seed and a folder of its own; the machine gets the user's site file."""
     job = spot_job(tmp_path)
     done = run_there(task_of(job)["run"], machine)

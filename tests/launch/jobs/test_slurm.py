@@ -209,7 +209,7 @@ def done(desk: Desk) -> dict[str, str]:
 
 
 def _shorten(slurm: Slurm, job: str) -> None:
-    """Bring the time limit of a job near, as nobody wants to wait for it: to 1 to 2 minutes from now."""
+    """Bring the time limit of a job near, to 1 to 2 minutes from now, which keeps the test short."""
     hours, minutes, _ = slurm.job(job)["RunTime"].split(":")
     slurm.command("scontrol", "update", f"JobId={job}", f"TimeLimit={60 * int(hours) + int(minutes) + 2}")
 

@@ -1,4 +1,4 @@
-"""Batch scripts for Slurm, without one: what they say, what they do near the time limit, what can stand in them.
+"""Batch scripts for Slurm, without one: their text, what they do near the time limit, what they may contain.
 
 Scripts are run here with programs in place of Slurm's that write down what they are given.
 """
@@ -267,7 +267,7 @@ def test_near_the_limit_launchers_within_the_script_are_ended(stage: Stage, laun
     wait_until(lambda: not Path(f"/proc/{pid}").exists())
 
 
-def test_a_job_that_has_saved_nothing_is_not_requeued_for_ever(stage: Stage) -> None:
+def test_a_job_that_has_saved_nothing_is_not_requeued_forever(stage: Stage) -> None:
     stage.program("srun", stage.endless)
     stage.program("scancel", end_ranks(stage))
     old = stage.folder / "runs/trial/checkpoints/epoch-0001/state.json"

@@ -54,7 +54,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Run git as somebody; return what it printed."""
+    """Run git as some user; return what it printed."""
     somebody = ["-c", "user.name=Somebody", "-c", "user.email=somebody@localhost"]
     done = subprocess.run(["git", *somebody, *arguments], cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout.strip()

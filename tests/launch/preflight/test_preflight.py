@@ -1,4 +1,4 @@
-"""`launch preflight`: every check with a made failure, and real hosts, ranks, ssh and limits."""
+"""`launch preflight`: every check with an example that fails, and real hosts, ranks, ssh and limits."""
 
 import json
 import os
@@ -472,7 +472,7 @@ def test_a_host_with_another_python_and_one_that_refuses(
 
 @contextmanager
 def silent_port() -> Iterator[int]:
-    """A port of this machine that accepts and never says a word."""
+    """A port of this machine that accepts connections and never answers."""
     with socket.create_server(("127.0.0.2", 0)) as server:
         yield server.getsockname()[1]
 
@@ -517,7 +517,7 @@ def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(
     assert gone(int(number.read_text()))
 
 
-def test_what_ends_the_question_ends_what_was_asked(tmp_path: Path) -> None:
+def test_an_interruption_ends_the_commands_on_all_hosts(tmp_path: Path) -> None:
     number = tmp_path / "number"
 
     def interrupt() -> None:
@@ -643,7 +643,7 @@ def test_ranks_that_hang_are_ended(tmp_path: Path, ranks: Callable[..., Any]) ->
 
 @pytest.mark.cluster
 def test_two_hosts_over_ssh(tmp_path: Path) -> None:
-    """Good hosts pass, to the sum over their ranks; one that does not know our key gives the line."""
+    """Good hosts pass, to the sum over their ranks; one that does not know our key is reported."""
     with several_hosts(tmp_path, names=["a", "b"]) as hosts:
         keys = {"ssh_port": SSH_PORT, "identity_file": hosts.identity, "names": ["a", "b"]}
 

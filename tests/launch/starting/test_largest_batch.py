@@ -66,7 +66,7 @@ def test_all_samples_fit_into_much_memory(tmp_path: Path) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_nothing_fits_into_no_memory_and_no_process_stays(tmp_path: Path) -> None:
+def test_nothing_fits_into_no_memory_and_no_process_remains(tmp_path: Path) -> None:
     code, _, *tries, last, _ = search(tmp_path, "keras", "--memory-gb", "0.05", "--", *DATA)
     assert code == "1"
     assert tries

@@ -343,7 +343,7 @@ def test_settings_of_the_trainer_without_dashes_before_them(
     assert line.startswith(f"python -m launch {words[0]}: error: unrecognized arguments: ") and hint in line
 
 
-def test_other_commands_do_not_speak_of_a_trainer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_commands_do_not_mention_a_trainer(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["preflight", "--epochs", "1"])
     assert "trainer" not in capsys.readouterr().err

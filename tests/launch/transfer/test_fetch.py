@@ -1,4 +1,4 @@
-"""`python -m launch fetch`: every byte arrives, nothing half, nothing overwritten; by a shell here, a made `ssh`."""
+"""`python -m launch fetch`: every byte arrives, nothing half, nothing overwritten; by a shell here, a fake `ssh`."""
 
 import errno
 import json
@@ -411,7 +411,7 @@ def test_a_run_that_changes_on_the_way_is_copied_again(tmp_path: Path) -> None:
     only_whole(to, "a")
 
 
-def test_a_run_that_never_rests_is_given_up(tmp_path: Path) -> None:
+def test_a_run_that_keeps_changing_is_given_up(tmp_path: Path) -> None:
     there, to = tmp_path / "there", tmp_path / "to"
     make_run(there / "a", **RUNNING)
     place = answer(tmp_path, f"date +%s.%N >> {there}/a/events")
