@@ -22,7 +22,7 @@ SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") \
 	$(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-ci test-all lint types bench parity smoke report results wheels lock cloud-parsers extras clean
+.PHONY: help setup train test test-ci test-all lint types bench parity smoke report clouds results wheels lock cloud-parsers extras clean
 
 help: ## list the targets
 	@echo "Targets:"
@@ -77,6 +77,10 @@ smoke: ## every kind of experiment at toy size, both frameworks, under 5 minutes
 report: ## one page about RUNS, in OUT (default: those of make smoke, report.html)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)"
 	@.venv/bin/python -m analysis report $(RUNS) -o "$(OUT)" $(ARGS)
+
+clouds: ## CTE-POWER or AWS, from what is known without a run, on one page: clouds.html
+	@$(SETUP) --frameworks "$(FRAMEWORKS)"
+	@.venv/bin/python -m analysis clouds --output clouds.html --force $(ARGS)
 
 results: ## write the tables of results in README.md and analysis/README.md (ARGS="--add RUNS..." adds runs first)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)"

@@ -1,6 +1,7 @@
 """Read what was measured: tables, plots and a report.
 
 python -m analysis frameworks RUNS...                 tf.keras against PyTorch: time, throughput, accuracy
+python -m analysis clouds                             CTE-POWER or AWS, from what is known without a run
 python -m analysis clouds RUNS... --base cte-power    sites side by side: time, cost, energy
 python -m analysis scaling RUNS...                    speedup and efficiency over ranks, models of them, projections
 python -m analysis energy RUNS...                     energy by device and phase, power over time, EDP
@@ -26,11 +27,11 @@ python -m analysis results                            the tables of results in t
 import sys
 from collections.abc import Sequence
 
+from analysis.clouds import command as clouds
 from analysis.export import export_command as export
 from analysis.export import table_command as table
 from analysis.output.finding import check_show_options
 from analysis.questions import aa_test, bench, check, compare, experiment, frameworks, times, verify
-from analysis.questions.clouds import command as clouds
 from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.parity import command as parity

@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,20 +11,18 @@ from analysis.output.finding import Finding, add_runs_options, refuse_flags, sel
 from analysis.output.options import add_parser
 from analysis.output.tables import Table
 from analysis.questions import aa_test, check, compare, frameworks, times
-from analysis.questions.clouds import command as clouds
+from analysis.questions.clouds import finding as clouds
 from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.scaling import command as scaling
 from analysis.report import chapters as report_chapters
-from analysis.report.page import Page, html_of, says_nothing
+from analysis.report.page import Page, flags_table, says_nothing, write_page
 from analysis.runs.examples import NOTE as EXAMPLES
 from analysis.runs.published import published_notes
 from analysis.runs.table import Selection
 from analysis.thesis import command as thesis
-from common.errors import user_errors
 from common.run_folder.environment import describe_environment
 from common.run_folder.records import now
-from common.utils.atomic import write_atomically
 from common.utils.new_file import check_new_file
 
 Chapter = Callable[[Selection], Finding]
@@ -73,15 +70,7 @@ def run(options: argparse.Namespace) -> None:
     page = page_of(selected(options), folders=options.runs, examples=options.examples, title=options.title)
     flags = [str(row[0]) for row in (*page.left_out.rows, *page.flags.rows)]
     refuse_flags(flags, options)
-    text = html_of(page)
-    with user_errors("writing the report"):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(output, text)
-    plots = sum(len(chapter.plots) for chapter in page.chapters)
-    print(
-        f"report: {output} ({len(text) / 1e6:.1f} MB): chapters {len(page.chapters)}, plots {plots}, "
-        f"flags {len(page.flags.rows)}, folders left out {len(page.left_out.rows)}"
-    )
+    print(f"report: {write_page(page, output)}, folders left out {len(page.left_out.rows)}")
 
 
 def page_of(selection: Selection, *, folders: Sequence[str], examples: bool = False, title: str | None = None) -> Page:
@@ -107,7 +96,7 @@ def page_of(selection: Selection, *, folders: Sequence[str], examples: bool = Fa
         first_plots=FIRST_PLOTS if selection.runs["site"].nunique() > 1 else FIRST_PLOTS_OF_A_SITE,
         chapters=[finding for finding in findings if not says_nothing(finding)],
         open_questions=[finding for finding in findings if says_nothing(finding)],
-        flags=_flags_table(findings),
+        flags=flags_table(findings),
         left_out=Table("", ["folder, and why"], [[line.removeprefix("left out: ")] for line in selection.left_out], {}),
     )
 
@@ -151,12 +140,3 @@ def _without(finding: Finding, left_out: Sequence[str]) -> Finding:
     """Return the finding without flags for folders left out, which the page shows once."""
     said = set(left_out)
     return replace(finding, flags=[flag for flag in dict.fromkeys(finding.flags) if flag not in said])
-
-
-def _flags_table(findings: Sequence[Finding]) -> Table:
-    """Return each flag once, with its chapters."""
-    chapters: dict[str, list[str]] = defaultdict(list)
-    for finding in findings:
-        for flag in finding.flags:
-            chapters[flag].append(finding.name)
-    return Table("", ["flag", "chapters"], [[flag, ", ".join(names)] for flag, names in chapters.items()], {})

@@ -7,6 +7,7 @@ scripts, only the sorting of tables is missing.
 import base64
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from analysis.output.tables import Table
 from analysis.report.pictures import Picture, picture_of
 from analysis.report.tables import TableView, table_view
 from common.distributed.console import counted
+from common.errors import user_errors
+from common.utils.atomic import write_atomically
 
 MOST_NOTES = 20  # of a chapter
 _TITLES = {"aa-test": "A/A test", "check": "Validity"}  # where the command's name is unclear
@@ -35,6 +38,7 @@ class Page:
         flags: two columns, the flag and its chapters.
         left_out: one column, the folder and the reason.
         arguments: by which every command finds the runs of the page.
+        command: that draws all plots; empty: that of each chapter's name.
         first_plots: names of those that open the page, where the chapters have them.
     """
 
@@ -45,6 +49,7 @@ class Page:
     flags: Table
     left_out: Table
     arguments: str = ""
+    command: str = ""
     first_plots: Sequence[str] = ()
 
 
@@ -80,9 +85,13 @@ class Chapter:
     figures: Sequence[Illustration]
 
     @classmethod
-    def of(cls, finding: Finding, *, arguments: str) -> "Chapter":
-        """Lay out the finding of a command with these arguments; tables without rows are not shown."""
-        command = f"python -m analysis {finding.name} {arguments} --plots plots"
+    def of(cls, finding: Finding, *, command: str) -> "Chapter":
+        """Lay out the finding of a command; tables without rows are not shown.
+
+        Args:
+            finding: what it found.
+            command: with its arguments, which draws the plots.
+        """
         anchor = _anchor(finding.name)
         title = _TITLES.get(finding.name, finding.name.replace("-", " "))
         return cls(
@@ -102,7 +111,11 @@ def html_of(page: Page) -> str:
     """Return the page as HTML."""
     template = _environment().get_template("page.html.jinja")
     style, script = ((_TEMPLATES / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    chapters = [Chapter.of(finding, arguments=page.arguments) for finding in page.chapters]
+    words = " ".join(filter(None, (page.arguments, "--plots plots")))
+    chapters = [
+        Chapter.of(finding, command=f"python -m analysis {page.command or finding.name} {words}")
+        for finding in page.chapters
+    ]
     figures = {figure.name: figure for chapter in chapters for figure in chapter.figures}
     return template.render(
         page=page,
@@ -115,6 +128,32 @@ def html_of(page: Page) -> str:
         left_out=table_view(page.left_out, anchor="left-out-table") if page.left_out.rows else None,
         most_notes=MOST_NOTES,
     )
+
+
+def write_page(page: Page, output: Path) -> str:
+    """Write a page, complete or not at all; return in words what was written.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    text = html_of(page)
+    with user_errors("writing the page"):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(output, text)
+    plots = sum(len(chapter.plots) for chapter in page.chapters)
+    return (
+        f"{output} ({len(text) / 1e6:.1f} MB): chapters {len(page.chapters)}, plots {plots}, "
+        f"flags {len(page.flags.rows)}"
+    )
+
+
+def flags_table(findings: Sequence[Finding]) -> Table:
+    """Return each flag once, with its chapters."""
+    chapters: dict[str, list[str]] = defaultdict(list)
+    for finding in findings:
+        for flag in finding.flags:
+            chapters[flag].append(finding.name)
+    return Table("", ["flag", "chapters"], [[flag, ", ".join(names)] for flag, names in chapters.items()], {})
 
 
 def says_nothing(finding: Finding) -> bool:

@@ -1,13 +1,19 @@
 """What a run costs: the time of its nodes at the price of a day."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
+from operator import attrgetter
 
 from analysis.runs.cells import Cell
 from analysis.runs.table import RunRow
 from common.run_folder.records import World
-from common.sites.table import Site, Sites
+from common.sites.table import SECONDS_PER_HOUR, Site, Sites
+
+# Set-up of a rented machine, with the compilation of Horovod (README), and the idle minutes after which SkyPilot stops
+# it (`autostop_minutes` of its sites).
+JOB_MINUTES = 6.0 + 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,11 +24,13 @@ class Pricing:
         sites: the table of sites.
         on: the day whose prices apply; None: the latest known.
         today: the day on which prices are judged too old if `on` is None.
+        job_minutes: on the bill of a job on rented machines besides its run.
     """
 
     sites: Sites
     on: date | None = None
     today: date = field(default_factory=date.today)
+    job_minutes: float = JOB_MINUTES
 
     @property
     def day(self) -> date:
@@ -39,6 +47,13 @@ class Pricing:
         cost = site.cost_usd(seconds, nodes=nodes, on=self.on) if site and nodes else None
         return math.nan if cost is None else cost
 
+    def job_seconds(self, run: RunRow) -> float:
+        """Return the seconds that a job with this run is paid for; a launch that was not recorded is left out."""
+        site = self.site_of(run)
+        around = 60.0 * self.job_minutes if site and site.kind == "rented" else 0.0
+        launch = 0.0 if math.isnan(run.launch_seconds) else run.launch_seconds
+        return float(run.paid_seconds + launch + around)
+
     def old_price(self, run: RunRow) -> str:
         """Return a warning if what a run costs rests on an old price; else nothing."""
         site = self.site_of(run)
@@ -54,12 +69,19 @@ class Pricing:
         return max(len(world.hosts), math.ceil(gpus / site.gpus) if site and site.gpus else 1)
 
 
-def costs(cell: Cell, pricing: Pricing, seconds: str = "paid_seconds") -> list[float]:
+def costs(cell: Cell, pricing: Pricing, seconds: str | Callable[[RunRow], float] = "paid_seconds") -> list[float]:
     """Return the costs of each timed run in dollars, without runs of which they are not known.
 
     Args:
         cell: the runs.
         pricing: sites and prices.
-        seconds: the column of the table of runs that is paid for.
+        seconds: what is paid for: a column of the table of runs, or a function of a run.
     """
-    return list(cell.seconds(lambda run: pricing.cost(run, getattr(run, seconds))).values())
+    paid = attrgetter(seconds) if isinstance(seconds, str) else seconds
+    return list(cell.seconds(lambda run: pricing.cost(run, paid(run))).values())
+
+
+def node_hours(cell: Cell, pricing: Pricing) -> list[float]:
+    """Return nodes x hours of each timed run, without runs of which the nodes are not known."""
+    hours = cell.seconds(lambda run: (pricing.nodes(run) or math.nan) * run.paid_seconds / SECONDS_PER_HOUR)
+    return list(hours.values())

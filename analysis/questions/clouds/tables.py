@@ -50,7 +50,7 @@ def variants_table(compared: Sequence[SiteComparison], *, base: str) -> Table:
 
 
 def cost_table(shown: Sequence[SiteComparison], *, pricing: Pricing, target: float | None) -> Table:
-    """Return what a run, an epoch, and training to the target cost on each site.
+    """Return what a run, an epoch, training to the target and a whole job cost on each site; see `contents_table`.
 
     Args:
         shown: their column `seconds_to_target` is for this target.
@@ -59,7 +59,7 @@ def cost_table(shown: Sequence[SiteComparison], *, pricing: Pricing, target: flo
     """
     to_target = "$ to target" if target is None else f"$ to {100 * target:g} %"
     headings = ["experiment", "site", "n", "nodes", "$ per hour", "s paid", "$ per run", "95 % interval", "$ per epoch",
-                to_target, "reached by"]  # fmt: skip
+                to_target, "reached by", "$ per job"]  # fmt: skip
     rows: list[list[tables.Cell]] = []
     for one in shown:
         for name, cell in one.cells.items():
@@ -74,11 +74,24 @@ def cost_table(shown: Sequence[SiteComparison], *, pricing: Pricing, target: flo
                  shown_interval(median_interval(of_run), ".4f"),
                  median_of(costs(cell, pricing, "paid_epoch_seconds")),
                  median_of(costs(cell, pricing, "seconds_to_target")),
-                 f"{len(reached)} of {len(seconds)}" if reached or target is not None else None]
+                 f"{len(reached)} of {len(seconds)}" if reached or target is not None else None,
+                 median_of(costs(cell, pricing, pricing.job_seconds))]
             )  # fmt: skip
     formats = {"n": "d", "nodes": "d", "$ per hour": ".3f", "s paid": ".1f"}
-    formats |= dict.fromkeys(("$ per run", "$ per epoch", to_target), ".4f")
+    formats |= dict.fromkeys(("$ per run", "$ per epoch", to_target, "$ per job"), ".4f")
     return Table("Costs (medians)", headings, rows, formats)
+
+
+def contents_table(pricing: Pricing) -> Table:
+    """Return which time each cost contains."""
+    rows: list[list[tables.Cell]] = [
+        ["per run", "start-up, training, validation, checkpoints, test"],
+        ["per epoch", "training, validation, checkpoints"],
+        ["to target", "training and validation until the target is reached"],
+        ["per job", f"launch, the run, and on rented machines {pricing.job_minutes:g} minutes of set-up and until they "
+                    "stop (--job-minutes); not the queue, storage and transfers"],
+    ]  # fmt: skip
+    return Table("What each cost contains: nodes x price of a node x", ["$", "time"], rows, {})
 
 
 def _price(pricing: Pricing, run: RunRow) -> float | None:

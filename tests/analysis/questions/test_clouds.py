@@ -12,7 +12,7 @@ from builders import make_trace, make_world, write_finished_run
 from analysis.__main__ import main
 from analysis.output.finding import Finding
 from analysis.output.tables import Table
-from analysis.questions.clouds.command import assigned, find
+from analysis.questions.clouds.finding import assigned, find
 from analysis.questions.clouds.machines import break_even_table, machine_tables
 from analysis.questions.clouds.pricing import Pricing
 from analysis.runs.reading import load_runs
@@ -115,6 +115,13 @@ def test_costs_to_the_cent(tmp_path: Path) -> None:
     assert rented["$ per epoch"] == pytest.approx((3570 + 4 + 15) / 3 / 3600 * 12.24)
     assert rented["$ to 90 %"] == pytest.approx((3570 / 3 + 2) / 3600 * 12.24)  # reached in the first epoch
     assert (rented["reached by"], owned["reached by"]) == ("1 of 1", "1 of 1")
+    # A job: the run, 16 minutes of set-up and until the machine stops; the launch was not recorded.
+    assert rented["$ per job"] == pytest.approx((3600 + 16 * 60) / 3600 * 12.24) and owned["$ per job"] is None
+    (row,) = table_of(found, "Break-even")
+    assert (row["owned"], row["against"], row["kind"]) == ("cte-power", "aws-p3-8xlarge", "measured")
+    assert row["$ per hour in use"] == pytest.approx(12.24)  # as much, for it takes as long
+    assert (row["75 % used"], row["25 % used"]) == (pytest.approx(9.18), pytest.approx(3.06))
+    assert row["purchase, $: 5 years, 75 % used"] == pytest.approx(9.18 * 5 * 8766)
     assert (owned["$ per hour"], owned["$ per run"], owned["$ per epoch"]) == (None, "owned: no price per hour", None)
     assert "only aws-p3-8xlarge has a price: a run costs $12.2400 (n = 1)" in found.answer
 
@@ -375,8 +382,9 @@ def test_runs_are_assigned_to_a_known_site_only(tmp_path: Path) -> None:
 
 def test_plots_show_every_run(tmp_path: Path) -> None:
     write_three_sites(tmp_path)
-    time, cost, both = find(load_runs([tmp_path])).plots
+    time, cost, both, break_even = find(load_runs([tmp_path])).plots
     assert (len(time.data.rows), len(cost.data.rows)) == (18, 12)  # CTE-POWER has no price
+    assert len(break_even.data.rows) == 2 * 20 and len(break_even.figure.axes[0].lines) == 2
     assert {row[1] for row in cost.data.rows} == {"aws-g3-16xlarge", "aws-p3-8xlarge"}
     assert min(row[2] for row in cost.data.rows) == pytest.approx((2 * 98 + 15) / 3600 * 12.24)
     assert sorted(row[3] for row in both.data.rows) == sorted(row[2] for row in cost.data.rows)

@@ -12,7 +12,7 @@ from builders import make_environment, make_trace, make_world, write_finished_ru
 
 from analysis.__main__ import main
 from analysis.output.finding import Finding
-from analysis.questions.clouds.command import assigned, find
+from analysis.questions.clouds.finding import assigned, find
 from analysis.runs.reading import load_runs
 from analysis.runs.table import runs_in
 from common.errors import UserError

@@ -1,19 +1,18 @@
-"""`python -m analysis clouds`: the same experiment on different sites: time, accuracy, cost, energy."""
+"""The same experiment on different sites: time, accuracy, cost, energy. The command is in `analysis/clouds`."""
 
-import argparse
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from analysis.output.finding import Finding, Plot, add_runs_options, add_show_options, selected, show
-from analysis.output.options import MARGIN, add_margin_option, add_parser, add_target_option
+from analysis.output.finding import Finding, Plot
+from analysis.output.options import MARGIN
 from analysis.output.plots import COLORS, MARKERS, Row, figure_of_rows, spread_words
 from analysis.output.tables import Table, shown_interval
+from analysis.questions.clouds.break_even import measured_break_evens, owned_plots, owned_table
 from analysis.questions.clouds.cost_time import cost_against_time
 from analysis.questions.clouds.machines import break_even_table, machine_tables, price_notes, price_table
 from analysis.questions.clouds.pricing import Pricing, costs
@@ -28,6 +27,7 @@ from analysis.questions.clouds.startup import (
 )
 from analysis.questions.clouds.tables import (
     claims_table,
+    contents_table,
     cost_table,
     energy_table,
     times_table,
@@ -40,46 +40,10 @@ from analysis.runs.table import Selection, seconds_to
 from analysis.runs.validity import flags_of, pair_flags
 from analysis.stats.inference import median_of, ratio
 from common.errors import UserError
-from common.sites.prices import read_day
-from common.sites.table import SITES_FILE, Sites, read_sites
+from common.sites.table import Sites, read_sites
 
 BASES = ("cte-power", "local")  # by which others are divided, the first that has runs
 MOST_SENTENCES = 3  # experiments that the answer names one by one
-
-
-def add_command(commands: Any) -> None:
-    """Add the command to argparse's subcommands."""
-    parser = add_parser(commands, "clouds", run, "the same experiment on different sites: time, accuracy, cost, energy")
-    add_runs_options(parser)
-    add_show_options(parser)
-    parser.add_argument(
-        "--base", metavar="SITE", help=f"site to divide by (default: {' or '.join(BASES)} if it has runs)"
-    )
-    parser.add_argument("--table", type=Path, default=SITES_FILE, metavar="FILE", help="a table of sites of your own")
-    parser.add_argument("--on", metavar="DATE", help="prices of this day, as 2025-10-31 (default: the latest known)")
-    parser.add_argument(
-        "--site-of",
-        action="append",
-        default=[],
-        metavar="RUNS=SITE",
-        help="the site where the runs in a folder were made",
-    )
-    add_margin_option(parser)
-    add_target_option(parser, shown="cost")
-
-
-def run(options: argparse.Namespace) -> None:
-    """Run the command.
-
-    Raises:
-        UserError: an unknown site, no date, no table.
-    """
-    pricing = Pricing(sites=read_sites(options.table), on=read_day(options.on))
-    selection = selected(options)
-    for words in options.site_of:
-        selection = assigned(selection, words, sites=pricing.sites)
-    of_options = {"base": options.base, "margin": options.margin, "target": options.target}
-    show(find(selection, pricing=pricing, machines=True, **of_options), options)
 
 
 def assigned(selection: Selection, words: str, *, sites: Sites) -> Selection:
@@ -140,7 +104,10 @@ def find(
         variants_table(compared, base=base),
         startup_table(startups),
     ]
-    of_price = [energy_table(compared, base=base), worth_table(compared, pricing=pricing)]
+    break_evens = measured_break_evens(compared, pricing)
+    of_price = [
+        energy_table(compared, base=base), worth_table(compared, pricing=pricing), owned_table(break_evens)
+    ]  # fmt: skip
     return Finding(
         name="clouds",
         question="Which site is the fastest, which the cheapest, and does it reach the same accuracy?",
@@ -148,10 +115,11 @@ def find(
         tables=[
             *(table for table in tables if table.rows),
             cost_table(shown, pricing=pricing, target=target),
+            contents_table(pricing),
             *(table for table in of_price if table.rows),
             *_machine_tables(pricing, names, base=base if compared else None, machines=machines or bool(compared)),
         ],
-        plots=[*_plots(shown, pricing=pricing), *startup_plots(startups)],
+        plots=[*_plots(shown, pricing=pricing), *owned_plots(break_evens), *startup_plots(startups)],
         flags=list(dict.fromkeys([*selection.left_out, *flags_of(selection.runs, cells), *_pair_flags(compared)])),
         notes=[
             *price_notes(pricing, names=names),
@@ -180,9 +148,6 @@ def _notes(every: Sequence[SiteComparison], compared: Sequence[SiteComparison]) 
         )
     return [
         *notes,
-        "cost = nodes x seconds x price of a node; of a run: start-up, training, validation, checkpoints and test; of "
-        "an epoch: training, validation and checkpoints; to the target: training and validation. Not included, and on "
-        "the bill of a job: queue, launch, the set-up of rented machines, the minutes until they stop, storage",
         "time is that of training, of the slowest rank; ratios with 95 % intervals by Wilcoxon's signed-rank test of "
         "pairs of a seed (6 or more), else by Mann and Whitney's",
     ]

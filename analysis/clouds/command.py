@@ -1,0 +1,135 @@
+"""`python -m analysis clouds`: the same experiment on different sites; without runs, what is known of CTE and AWS.
+
+python -m analysis clouds                                   CTE or AWS: published, computed, projected
+python -m analysis clouds --output clouds.html              the same as a page
+python -m analysis clouds RUNS... --base cte-power          runs side by side
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from analysis.clouds.known import QUESTION, as_one, known_findings
+from analysis.output.finding import Finding, add_runs_options, add_show_options, selected, show
+from analysis.output.options import add_margin_option, add_parser, add_target_option
+from analysis.output.tables import Table
+from analysis.questions.clouds.finding import BASES, assigned, find
+from analysis.questions.clouds.pricing import JOB_MINUTES, Pricing
+from analysis.report.page import Page, flags_table, says_nothing, write_page
+from common.errors import UserError
+from common.run_folder.environment import describe_environment
+from common.run_folder.records import now
+from common.sites.prices import read_day
+from common.sites.table import SITES_FILE, read_sites
+from common.utils.new_file import check_new_file
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = add_parser(
+        commands,
+        "clouds",
+        run,
+        "the same experiment on different sites: time, accuracy, cost, energy",
+        more="Without RUNS: CTE-POWER or AWS, from what is published, computed and projected.",
+    )
+    add_runs_options(parser)
+    add_show_options(parser)
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the tables and plots as one HTML page")
+    parser.add_argument("--force", action="store_true", help="replace the page if it exists")
+    parser.add_argument(
+        "--base", metavar="SITE", help=f"site to divide by (default: {' or '.join(BASES)} if it has runs)"
+    )
+    parser.add_argument("--table", type=Path, default=SITES_FILE, metavar="FILE", help="a table of sites of your own")
+    parser.add_argument("--on", metavar="DATE", help="prices of this day, as 2025-10-31 (default: the latest known)")
+    parser.add_argument(
+        "--job-minutes",
+        type=_minutes,
+        default=JOB_MINUTES,
+        metavar="MINUTES",
+        help="set-up of rented machines and until they stop, on the bill of a job (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--site-of",
+        action="append",
+        default=[],
+        metavar="RUNS=SITE",
+        help="the site where the runs in a folder were made",
+    )
+    add_margin_option(parser)
+    add_target_option(parser, shown="cost")
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0 <= minutes < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected minutes, 0 or more. Received: {text}")
+    return minutes
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command.
+
+    Raises:
+        UserError: an unknown site, no date, no table; an option of runs without runs.
+    """
+    if options.output:
+        check_new_file(options.output, replaced=options.force)
+    pricing = Pricing(sites=read_sites(options.table), on=read_day(options.on), job_minutes=options.job_minutes)
+    if options.runs or options.examples:
+        findings = [_of_runs(options, pricing)]
+    else:
+        _refuse_options_of_runs(options)
+        findings = known_findings(pricing)
+    whole = findings[0] if len(findings) == 1 else as_one(findings)
+    if options.output:
+        page = write_page(_page(findings, options), options.output)
+        whole = replace(whole, tables=() if options.format == "text" else whole.tables)  # the page has them
+    show(whole, options)
+    if options.output:
+        print(f"page: {page}")
+
+
+def _page(findings: Sequence[Finding], options: argparse.Namespace) -> Page:
+    facts = {
+        "Created": now()[:16].replace("T", " ") + " UTC",
+        "Figures": "published: by a source; computed: from makers' figures and prices; projected: by a model",
+        "Command": shlex.join(["python", "-m", "analysis", *sys.argv[1:]]),
+        "Revision": describe_environment().source_revision,
+    }
+    return Page(
+        title=QUESTION,
+        facts=facts,
+        command="clouds",
+        arguments=shlex.join([*options.runs, *(["--examples"] if options.examples else [])]),
+        chapters=[finding for finding in findings if not says_nothing(finding)],
+        open_questions=[finding for finding in findings if says_nothing(finding)],
+        flags=flags_table(findings),
+        left_out=Table("", ["folder, and why"], [], {}),
+    )
+
+
+def _of_runs(options: argparse.Namespace, pricing: Pricing) -> Finding:
+    selection = selected(options)
+    for words in options.site_of:
+        selection = assigned(selection, words, sites=pricing.sites)
+    return find(
+        selection,
+        pricing=pricing,
+        base=options.base,
+        margin=options.margin,
+        target=options.target,
+        machines=True,
+    )
+
+
+def _refuse_options_of_runs(options: argparse.Namespace) -> None:
+    given = {"--base": options.base, "--target": options.target, "--published": options.published,
+             "--site-of": options.site_of or None}  # fmt: skip
+    for flag, value in given.items():
+        if value is not None:
+            raise UserError(f"this option is about runs. Received: {flag} and no RUNS. Name some, or leave it out")

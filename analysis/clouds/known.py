@@ -1,0 +1,28 @@
+"""CTE or AWS, from what is known without a run: published, computed and projected findings, and all of them as one."""
+
+from collections.abc import Sequence
+
+from analysis.clouds.hardware import find_hardware
+from analysis.clouds.money import find_money
+from analysis.clouds.projected import find_projected
+from analysis.output.finding import Finding
+from analysis.questions.clouds.pricing import Pricing
+
+QUESTION = "CTE-POWER or AWS?"
+
+
+def known_findings(pricing: Pricing) -> list[Finding]:
+    """Return the published comparison with what explains it, projections of its ratio, and money and time."""
+    return [find_hardware(pricing.sites), find_projected(pricing.sites), find_money(pricing)]
+
+
+def as_one(findings: Sequence[Finding]) -> Finding:
+    """Return them as one finding, for the terminal."""
+    return Finding(
+        name="clouds",
+        question=QUESTION,
+        answer=" ".join(one.answer for one in findings),
+        tables=[table for one in findings for table in one.tables],
+        plots=[plot for one in findings for plot in one.plots],
+        notes=[note for one in findings for note in one.notes],
+    )

@@ -1,0 +1,213 @@
+"""Cost against time to a target for every machine of the table, projected: who is on the Pareto front."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from analysis.clouds.workloads import TO_TARGET, NodeTime, node_times, not_projected
+from analysis.output.finding import Finding, Plot
+from analysis.output.plots import COLORS, IDEAL, legend_below
+from analysis.output.tables import Cell, Table
+from analysis.questions.clouds.break_even import BreakEven, break_even_usd, owned_plots, owned_table
+from analysis.questions.clouds.machines import standing
+from analysis.questions.clouds.pricing import Pricing
+from common.sites.prices import Price
+
+BASE = "cte-power"
+_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A node on which the workload is projected, and its prices.
+
+    Attributes:
+        usd, spot_usd: of the time to the target, on demand (or of ownership) and on spot; None: no price.
+        job_usd: with set-up and idle minutes.
+    """
+
+    time: NodeTime
+    price: Price | None
+    usd: float | None
+    spot_usd: float | None
+    job_usd: float | None
+
+    @property
+    def name(self) -> str:
+        """The site's."""
+        return self.time.name
+
+    @property
+    def to_rent(self) -> bool:
+        """Whether one can rent it now."""
+        return self.time.site.kind == "rented" and self.time.site.retired is None
+
+
+def offers(pricing: Pricing) -> list[Offer]:
+    """Return all projected machines, the fastest first."""
+    found = []
+    for time in node_times(pricing.sites, TO_TARGET):
+        seconds = time.hours * _SECONDS
+        around = 60 * pricing.job_minutes if time.site.kind == "rented" else 0.0
+        spot = time.site.price(on=pricing.on, spot=True)
+        found.append(
+            Offer(
+                time=time,
+                price=time.site.price(on=pricing.on),
+                usd=time.site.cost_usd(seconds, on=pricing.on),
+                spot_usd=spot.usd_per_hour * time.hours if spot else None,
+                job_usd=time.site.cost_usd(seconds + around, on=pricing.on),
+            )
+        )
+    return sorted(found, key=lambda one: one.time.hours)
+
+
+def pareto(found: Sequence[Offer]) -> list[Offer]:
+    """Return those to rent that no other beats in both time and cost, the fastest first."""
+    front: list[Offer] = []
+    for one in sorted((one for one in found if one.to_rent and one.usd is not None), key=lambda one: one.time.hours):
+        if not front or (one.usd or 0.0) < (front[-1].usd or 0.0):
+            front.append(one)
+    return front
+
+
+def break_evens(found: Sequence[Offer], *, base: str = BASE) -> list[BreakEven]:
+    """Return the break-even of the base, if it has no price, against each machine that can be rented."""
+    owned = next((one for one in found if one.name == base and one.usd is None), None)
+    if owned is None:
+        return []
+    return [
+        BreakEven(
+            owned=base,
+            rented=one.name,
+            what=TO_TARGET.label,
+            usd_per_hour=break_even_usd(one.usd, owned.time.hours),
+            kind="projected",
+        )
+        for one in found
+        if one.to_rent and one.usd is not None
+    ]
+
+
+def find_money(pricing: Pricing) -> Finding:
+    """Return what the time to a target costs on every machine."""
+    found = offers(pricing)
+    front, even = pareto(found), break_evens(found)
+    old = [one.name for one in found if one.price and one.price.is_old(on=pricing.day)]
+    return Finding(
+        name="money-and-time",
+        question="Which machine reaches the target fastest, which cheapest?",
+        answer=_answer(front, even, pricing),
+        tables=[_table(found, front, pricing), owned_table(even)],
+        plots=[_plot(found, front), *owned_plots(even)],
+        notes=[
+            f"the training: {TO_TARGET.label}, {TO_TARGET.epochs} epochs, which reached {TO_TARGET.target} in the "
+            "thesis; a node's GPUs share the batch, so that updates and accuracy stay the same",
+            "cost to the target = hours of training x price of a node; of a job also "
+            f"{pricing.job_minutes:g} minutes of set-up and until rented machines stop (--job-minutes)",
+            "between GPUs of a node: the host link of the table, else that of PCIe 3.0 x16",
+            *([f"prices over a year old: {', '.join(old)}"] if old else []),
+            *not_projected(pricing.sites),
+        ],
+    )
+
+
+def _answer(front: Sequence[Offer], even: Sequence[BreakEven], pricing: Pricing) -> str:
+    fastest, cheapest = front[0], front[-1]
+    lowest = min(even, key=lambda one: one.usd_per_hour, default=None)
+    words = [
+        f"Projected for {TO_TARGET.model} of the thesis: of the machines for rent {cheapest.name} is the cheapest "
+        f"({_shown(cheapest, pricing)}).",
+        f"The fastest is {fastest.name} ({_shown(fastest, pricing)}).",
+    ]
+    if lowest:
+        words.append(
+            f"No price of {lowest.owned} is known: it is cheaper than {lowest.rented} as long as an hour of its node "
+            f"in use costs less than ${lowest.usd_per_hour:.2f}."
+        )
+    return " ".join(words)
+
+
+def _shown(one: Offer, pricing: Pricing) -> str:
+    assert one.price is not None, "it is on the front"
+    old = f", price of {one.price.dated(on=pricing.day)}" if one.price.is_old(on=pricing.day) else ""
+    return f"${one.usd:.2f} and {60 * one.time.hours:.0f} minutes{old}"
+
+
+def _table(found: Sequence[Offer], front: Sequence[Offer], pricing: Pricing) -> Table:
+    headings = ["machine", "GPUs", "minutes to target", "from", "to", "$ per hour", "seen on", "$ to target",
+                "$ to target, spot", "$ per job", "Pareto front", "standing", "kind"]  # fmt: skip
+    rows: list[list[Cell]] = [
+        [one.name, f"{one.time.site.gpus} x {one.time.gpu.name}",
+         *(60 * hours for hours in (one.time.hours, one.time.low, one.time.high)),
+         one.price.usd_per_hour if one.price else None, one.price.dated(on=pricing.day) if one.price else None,
+         one.usd, one.spot_usd, one.job_usd, "yes" if one in front else None, standing(one.time.site), "projected"]
+        for one in found
+    ]  # fmt: skip
+    formats = dict.fromkeys(headings[2:5], ",.1f") | dict.fromkeys(("$ per hour", *headings[7:10]), ".2f")
+    return Table(f"Cost and time to the target: {TO_TARGET.label}, one node", headings, rows, formats)
+
+
+def _points(found: Sequence[Offer], price: str) -> tuple[list[float], list[float]]:
+    """Return minutes and dollars of those that have this price."""
+    known = [(60 * one.time.hours, usd) for one in found if (usd := getattr(one, price)) is not None]
+    return [minutes for minutes, _ in known], [usd for _, usd in known]
+
+
+def _label(ax: Axes, found: Sequence[Offer], front: Sequence[Offer]) -> None:
+    """Name the machines of the front and the retired ones, and draw a line where there is no price."""
+    retired = [one for one in found if one.time.site.retired and one.usd is not None]
+    for one in found:
+        minutes = 60 * one.time.hours
+        if one.usd is None:
+            ax.axvline(minutes, **IDEAL)
+            ax.annotate(f"{one.name}: no price", (minutes, 0.01), xycoords=("data", "axes fraction"), rotation=90,
+                        va="bottom", ha="right", fontsize=7, color=IDEAL["color"])  # fmt: skip
+        elif one in front or one in retired:
+            above = one not in retired or retired.index(one) % 2
+            ax.annotate(one.name, (minutes, one.usd), fontsize=7, xytext=(0, 7 if above else -13),
+                        textcoords="offset points", ha="left" if one in front else "center")  # fmt: skip
+
+
+_KINDS = (  # label, color, marker, of which offers
+    ("AWS", COLORS[0], "o", lambda one: one.to_rent and one.name.startswith("aws")),
+    ("other clouds", COLORS[2], "D", lambda one: one.to_rent and not one.name.startswith("aws")),
+    ("retired", "#888888", "s", lambda one: one.time.site.retired is not None),
+    ("owned, by its formula", COLORS[5], "P", lambda one: one.time.site.kind == "owned"),
+)
+
+
+def _plot(found: Sequence[Offer], front: Sequence[Offer]) -> Plot:
+    figure = Figure(figsize=(7.6, 5.4))
+    ax = figure.subplots()
+    for label, color, marker, belongs in _KINDS:
+        priced = [one for one in found if one.usd is not None and belongs(one)]
+        look: dict[str, Any] = {"color": color, "marker": marker, "linestyle": ""}
+        if priced:
+            ax.plot(*_points(priced, "usd"), label=label, **look)
+        if any(one.spot_usd is not None for one in priced):
+            ax.plot(*_points(priced, "spot_usd"), label=f"{label}, spot", **look, markerfacecolor="none")
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    label = "Pareto front of prices on demand"
+    ax.plot(*_points(front, "usd"), color="black", linewidth=0.9, label=label, zorder=1)
+    _label(ax, found, front)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_minor_formatter(NullFormatter())
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_major_formatter("${x:g}")
+    ax.set_xlabel("minutes to the target (projected; the intervals are in the table)")
+    ax.set_ylabel("dollars to the target")
+    legend_below(figure, ncols=3)
+    figure.suptitle(f"Cost against time to a target: {TO_TARGET.label}, one node of each site")
+    headings = ["machine", "minutes", "$", "$, spot", "Pareto front"]
+    data: list[list[Cell]] = [
+        [one.name, 60 * one.time.hours, one.usd, one.spot_usd, "yes" if one in front else None] for one in found
+    ]
+    formats = dict.fromkeys(headings[1:4], ".4g")
+    return Plot("clouds-cost-against-time", figure, Table("Cost against time to the target", headings, data, formats))

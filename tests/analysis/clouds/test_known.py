@@ -1,0 +1,144 @@
+"""`python -m analysis clouds` without runs: what hardware explains, projections, the Pareto front, the page."""
+
+import json
+import re
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.__main__ import main
+from analysis.clouds.hardware import find_hardware, published_claim, ratios
+from analysis.clouds.money import Offer, break_evens, find_money, offers, pareto
+from analysis.clouds.projected import brackets
+from analysis.clouds.workloads import TO_TARGET, WORKLOADS, NodeTime, node_times, not_projected
+from analysis.output.tables import Table
+from analysis.questions.clouds.pricing import Pricing
+from common.sites.prices import Ownership, Price
+from common.sites.table import Site, Sites, read_sites
+
+SITES = read_sites()
+PRICING = Pricing(sites=SITES, today=date(2026, 9, 1))
+
+
+def rows_of(table: Table) -> list[dict[str, Any]]:
+    return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+
+
+def test_the_ratios_of_the_hardware_by_hand() -> None:
+    claim = published_claim()
+    assert (claim.times, claim.base) == (7, "cte-power")
+    assert [(one.figure.split(",")[0], round(one.times, 3), one.verdict(7)) for one in ratios(SITES, claim)] == [
+        ("FP32", 3.271, "too little"),  # 15.7 / 4.8
+        ("FP16", 26.042, "more than enough"),  # 125 on tensor cores / 4.8
+        ("memory bandwidth", 5.625, "too little"),  # 900 / 160
+        ("host link of a GPU", 4.762, "too little"),  # 75 / 15.75
+        ("network of a node", 10.0, "more than enough"),  # 100 / 10
+        ("network of a node", 4.0, "too little"),  # 100 / 25
+    ]
+    assert ratios(SITES, claim)[0].verdict(3.0) == "explains it"
+    answer = find_hardware(SITES).answer
+    assert "almost 7 times as long" in answer and "FP32 gives 3.3 times and memory bandwidth 5.6" in answer
+
+
+def test_the_projected_ratio_is_between_those_of_the_hardware() -> None:
+    """A roofline is never faster than its slower side: in float32 between equal overheads (1) and the bandwidths'."""
+    found = brackets(SITES.gpus["v100"], SITES.gpus["m60"])
+    assert len(found) == 2 * len(WORKLOADS)
+    for one in found:
+        assert 1 <= one.low <= one.times <= one.high <= (900 / 160 if one.dtype == "float32" else 125 / 4.8) + 1e-9
+    assert {one.dtype for one in found if one.holds(7)} == {"float16"}
+    assert {one.dtype for one in brackets(SITES.gpus["m60"], SITES.gpus["v100"])} == {"float32"}
+
+
+def test_nodes_share_the_batch_and_those_without_figures_are_named() -> None:
+    times = {one.name: one for one in node_times(SITES, TO_TARGET)}
+    assert all(one.low <= one.hours <= one.high for one in times.values())
+    assert 1 < times["aws-p3-2xlarge"].hours / times["aws-p3-8xlarge"].hours < 4  # the same GPU: 1 and 4 of them
+    notes = not_projected(SITES)
+    assert "marenostrum5" not in times and any(note.startswith("marenostrum5 is not projected") for note in notes)
+    assert any(note.startswith("aws-c7i-16xlarge is not projected") for note in notes)
+
+
+def an_offer(name: str, hours: float, usd: float | None, **site: Any) -> Offer:
+    place = Site(title=name, kind=site.pop("kind", "rented"), source="", gpu="t4", gpus=1, **site)
+    time = NodeTime(name=name, site=place, gpu=SITES.gpus["t4"], low=hours, hours=hours, high=hours)
+    price = Price(date=date(2026, 1, 1), usd_per_hour=1.0, terms="", source="")
+    return Offer(time=time, price=price, usd=usd, spot_usd=None, job_usd=usd)
+
+
+def test_the_pareto_front_and_the_break_even_by_hand() -> None:
+    found = [
+        an_offer("fast", 1.0, 10.0),
+        an_offer("as-fast", 1.0, 12.0),
+        an_offer("gone", 1.5, 1.0, retired=date(2025, 1, 1)),
+        an_offer("ours", 2.0, None, kind="owned"),
+        an_offer("beaten", 2.0, 11.0),
+        an_offer("cheap", 4.0, 3.0),
+    ]
+    assert [one.name for one in pareto(found)] == ["fast", "cheap"]
+    even = {one.rented: one.usd_per_hour for one in break_evens(found, base="ours")}
+    assert even == {"fast": 5.0, "as-fast": 6.0, "beaten": 5.5, "cheap": 1.5}
+    assert break_evens(found, base="fast") == []  # has a price
+
+
+def test_costs_are_hours_times_prices() -> None:
+    found = {one.name: one for one in offers(PRICING)}
+    p5 = found["aws-p5-48xlarge"]
+    assert p5.usd == pytest.approx(p5.time.hours * 55.04) and p5.spot_usd == pytest.approx(p5.time.hours * 26.419)
+    assert p5.job_usd == pytest.approx((p5.time.hours + 16 / 60) * 55.04)
+    assert found["cte-power"].usd is None
+    owned = replace(SITES["cte-power"], ownership=Ownership(date=date(2026, 1, 1), source="x", rate_usd_per_hour=2.0))
+    priced = Sites(gpus=SITES.gpus, sites=SITES.sites | {"cte-power": owned})
+    cte = next(one for one in offers(replace(PRICING, sites=priced)) if one.name == "cte-power")
+    assert cte.usd == pytest.approx(2 * cte.time.hours) and cte.job_usd == cte.usd  # nothing is set up or idles
+    assert "No price of" not in find_money(replace(PRICING, sites=priced)).answer
+
+
+def test_the_answer_names_at_most_three_figures_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["clouds", "--on", "2026-09-01", "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    kinds = {row["kind"] for table in shown["tables"] for row in table["rows"] if "kind" in row}
+    assert kinds == {"published", "computed", "projected"}
+    sentences = re.split(r"(?<=[a-z0-9)])[.;:] ", shown["answer"])
+    assert all(len(re.findall(r"(?<![\w.-])\$?\d[\d.]*(?![\w-])", one)) <= 3 for one in sentences), sentences
+    machines = [row for table in shown["tables"] for row in table["rows"] if "Pareto front" in row]
+    assert {row["machine"]: row["seen on"] for row in machines}["aws-g3-4xlarge"] == "2025-10-31"  # 305 days
+    assert len([row for row in machines if row["Pareto front"] == "yes"]) >= 2
+    assert main(["clouds", "--on", "2027-09-01"]) == 0  # all prices are old: the answer says so
+    assert "price of 2026-07-20, over a year old" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--base", "local"], "this option is about runs. Received: --base and no RUNS"),
+        (["--site-of", "a=b"], "Received: --site-of and no RUNS"),
+        (["--published"], "Received: --published and no RUNS"),
+        (["--job-minutes", "-1"], "expected minutes, 0 or more. Received: -1"),
+        (["--on", "never"], "this is no day"),
+        (["--output", "."], "this is a folder, not a file"),
+    ],
+)
+def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    try:
+        code = main(["clouds", *arguments])
+    except SystemExit as error:
+        code = int(str(error.code))
+    shown = capsys.readouterr()
+    assert (code, shown.out, len(shown.err.splitlines())) == (2, "", 1) and words in shown.err
+
+
+def test_the_page_holds_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "clouds.html"
+    assert main(["clouds", "--output", str(page), "--plots", str(tmp_path / "plots")]) == 0
+    assert f"page: {page} (" in capsys.readouterr().out
+    text = page.read_text()
+    for words in ("CTE-POWER or AWS?", "How do CTE-POWER and AWS compare as published", "explains 7 times?",
+                  "Times as long on one M60 as on one V100", "Cost against time to the target", "Break-even"):  # fmt: skip
+        assert words in text, words
+    names = {file.stem for file in (tmp_path / "plots").glob("*.png")}
+    assert names == {"clouds-projected", "clouds-cost-against-time", "clouds-break-even"}
+    assert main(["clouds", "--output", str(page)]) == 2  # never over another file by accident
