@@ -109,6 +109,7 @@ ORDER = {
         {"questions"},
         {"thesis"},
         {"report", "results", "export"},
+        {"clouds"},
     ],
 }
 FILES_AT_MOST = 15

@@ -136,8 +136,15 @@ def test_the_page_holds_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["clouds", "--output", str(page), "--plots", str(tmp_path / "plots")]) == 0
     assert f"page: {page} (" in capsys.readouterr().out
     text = page.read_text()
-    for words in ("CTE-POWER or AWS?", "How do CTE-POWER and AWS compare as published", "explains 7 times?",
-                  "Times as long on one M60 as on one V100", "Cost against time to the target", "Break-even"):  # fmt: skip
+    assert "Drawn by <code>python -m analysis clouds --plots plots</code>" in text
+    for words in (
+        "CTE-POWER or AWS?",
+        "How do CTE-POWER and AWS compare as published",
+        "explains 7 times?",
+        "Times as long on one M60 as on one V100",
+        "Cost against time to the target",
+        "Break-even",
+    ):
         assert words in text, words
     names = {file.stem for file in (tmp_path / "plots").glob("*.png")}
     assert names == {"clouds-projected", "clouds-cost-against-time", "clouds-break-even"}
