@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from analysis.projection.work import FLOAT32, Operation, step_operations
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.table import RunRow, Selection, curve, runs_in
 from common.config import Config
-from common.model.specs import ModelSpec, model_spec
+from common.model.specs import MODEL_NAMES, ModelSpec, model_spec
 from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, ModelRecord, World
 
@@ -69,12 +70,31 @@ def measured_steps(selection: Selection) -> tuple[dict[str, list[MeasuredStep]],
     return found, left_out
 
 
-def _why_not(run: RunRow) -> str | None:
+def step_settings(run: RunRow) -> dict[str, Any] | None:
+    """Return the arguments of `project` that describe a step of a run; None where they are not known."""
     record = run.record
-    known = isinstance(record.config, Config), isinstance(record.data, DataRecord), isinstance(record.world, World)
-    if not (all(known) and isinstance(record.environment, Environment) and isinstance(record.model, ModelRecord)):
+    if not (isinstance(record.config, Config) and isinstance(record.data, DataRecord)):
+        return None
+    if not isinstance(record.model, ModelRecord) or record.model.name not in MODEL_NAMES:
+        return None
+    height, width, channels = record.data.image_shape
+    mixed = record.config.device.mixed_precision
+    return {
+        "model": record.model.name,
+        "image": (channels, height, width),
+        "outputs": record.model.outputs,
+        "batch": record.config.training.batch_size,
+        "framework": record.framework,
+        "optimizer": record.config.optimizer.optimizer,
+        "dtype": "float32" if mixed == "none" else mixed,
+    }
+
+
+def _why_not(run: RunRow) -> str | None:
+    record, settings = run.record, step_settings(run)
+    if settings is None or not isinstance(record.world, World) or not isinstance(record.environment, Environment):
         return "settings, data, ranks or machine are not recorded"
-    if record.config.device.mixed_precision != "none" or record.config.model.dtype != "float32":
+    if settings["dtype"] != "float32" or record.config.model.dtype != "float32":
         return "not in float32"
     if record.config.device.compression != "none":
         return "its gradients are compressed"
@@ -92,20 +112,16 @@ def _machine(run: RunRow) -> str:
 
 
 def _step(cell: Cell, selection: Selection) -> MeasuredStep:
-    record = cell.first.record
-    height, width, channels = record.data.image_shape
     medians = []
     for run in runs_in(cell.runs):
         seconds = curve(selection.epochs, run, "training_seconds") / curve(selection.epochs, run, "steps")
         medians.append(float(np.median(seconds)))
+    settings = step_settings(cell.first) or {}
+    settings.pop("dtype")
+    world = cell.first.record.world
     return MeasuredStep(
-        framework=record.framework,
-        model=record.model.name,
-        image=(channels, height, width),
-        outputs=record.model.outputs,
-        optimizer=record.config.optimizer.optimizer,
-        batch=record.config.training.batch_size,
-        ranks=record.world.size,
-        threads=record.world.threads_per_rank,
+        **settings,
+        ranks=world.size,
+        threads=world.threads_per_rank,
         seconds=tuple(value for value in medians if math.isfinite(value)),
     )

@@ -8,13 +8,9 @@ import numpy as np
 from analysis.output.finding import Finding, add_question
 from analysis.output.options import MARGIN, add_margin_option
 from analysis.output.tables import Table, effect_cells, in_percent, shown_interval
-from analysis.questions.scaling.curves import (
-    TIMES,
-    Kind,
-    Point,
-    Study,
-    studies_of,
-)
+from analysis.projection.measured import step_settings
+from analysis.projection.ratio import EQUAL, speed_ratio
+from analysis.questions.scaling.curves import TIMES, Kind, Point, Study, studies_of
 from analysis.questions.scaling.fits import CurveFit, TargetSite, fits_of
 from analysis.questions.scaling.models import EXCHANGE
 from analysis.questions.scaling.plots import plots_of
@@ -345,15 +341,20 @@ def _target_site(study: Study, there: tuple[str, Site] | None, sites: Sites) -> 
     if there is None:
         return None, []
     name, site = there
-    here = sites.sites.get(study.base.first.site)
+    run, label = study.base.first, study.label
+    here = sites.sites.get(run.site)
     ours, theirs = (sites.gpu_of(one) if one else None for one in (here, site))
-    if ours is None or theirs is None or study.base.first.device != "gpu":
-        missing = study.base.first.site if ours is None or study.base.first.device != "gpu" else name
-        return None, [f"{study.label}: no projection to {name}: TFLOPS are not known of what ran at {missing}"]
-    bandwidth = site.network_bytes_per_second
+    if ours is None or theirs is None or run.device != "gpu":
+        missing = run.site if ours is None or run.device != "gpu" else name
+        return None, [f"{label}: no projection to {name}: the GPU is not known of what ran at {missing}"]
+    settings = step_settings(run)
+    if settings is None:
+        return None, [f"{label}: no projection to {name}: the layers or settings of what ran are not known"]
+    compute = speed_ratio(**settings, first=theirs, second=ours)
     words = [
-        f"{study.label}: projection to {name}: compute by FP32 TFLOPS ({theirs.fp32_tflops:g} against "
-        f"{ours.fp32_tflops:g}), latency as fitted, bandwidth as fitted within a node, beyond its {site.gpus} GPUs "
-        f"that of its network ({site.network or 'not known'}); only the model of {EXCHANGE.name} can be adapted"
+        f"{label}: projection to {name}: a step of one rank {compute.ratio:.2f} times as fast ({compute.low:.2f} to "
+        f"{compute.high:.2f}, {EQUAL}; FP32 alone: {theirs.fp32_tflops / ours.fp32_tflops:.2f}), latency as fitted, "
+        f"bandwidth as fitted within a node, beyond its {site.gpus} GPUs that of its network "
+        f"({site.network or 'not known'}); only the model of {EXCHANGE.name} can be adapted"
     ]
-    return TargetSite(name, theirs.fp32_tflops / ours.fp32_tflops, bandwidth, site.gpus), words
+    return TargetSite(name, compute, site.network_bytes_per_second, site.gpus), words

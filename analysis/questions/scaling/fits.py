@@ -1,8 +1,10 @@
 """The models of training time, fitted to the curves of a study, with what was held out and what may be projected."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
+from analysis.projection.ratio import SpeedRatio
 from analysis.questions.scaling.curves import Kind, Study, training_runs, work_of
 from analysis.questions.scaling.models import (
     EXCHANGE,
@@ -18,6 +20,7 @@ from analysis.questions.scaling.models import (
     held_out,
     projection,
 )
+from analysis.stats.inference import Interval
 
 _KINDS: tuple[Kind, ...] = ("strong", "weak")
 
@@ -27,19 +30,36 @@ class TargetSite:
     """Another site.
 
     Attributes:
-        compute: operations per second relative to the measured site.
+        compute: how many times as fast as the measured site it takes the step.
         bandwidth: bytes per second of its network; None: not known.
         node: GPUs of a node; up to this many ranks nothing is sent over the network.
     """
 
     name: str
-    compute: float
+    compute: SpeedRatio
     bandwidth: float | None
     node: int
 
-    def adapt(self, found: Fit, ranks: int) -> Fit:
-        """Return the fit, adapted to this site."""
-        return adapted(found, compute=self.compute, bandwidth=self.bandwidth if ranks > self.node else None)
+    def projected(self, project: Callable[..., Projection | None]) -> Projection | None:
+        """Return the projection to this site; its interval spans those at the lowest and highest ratio of compute.
+
+        Args:
+            project: `projection`, of all but `adapt`.
+        """
+
+        def adapt(compute: float, found: Fit, ranks: int) -> Fit:
+            return adapted(found, compute=compute, bandwidth=self.bandwidth if ranks > self.node else None)
+
+        ratios = self.compute.ratio, self.compute.low, self.compute.high
+        found = [one for ratio in ratios if (one := project(adapt=partial(adapt, ratio)))]
+        if not found:
+            return None
+        seconds, speedups = ([getattr(one, name) for one in found] for name in ("seconds_interval", "speedup_interval"))
+        return replace(found[0], seconds_interval=_hull(seconds), speedup_interval=_hull(speedups))
+
+
+def _hull(intervals: Sequence[Interval]) -> Interval:
+    return Interval(min(one.low for one in intervals), max(one.high for one in intervals))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +139,9 @@ def _fitted(study: Study, kind: Kind, *, project: int | None, target_site: Targe
         if fitted is None:
             continue
         adaptable = target_site is None or model is EXCHANGE
-        adapt = target_site.adapt if target_site else None
         targets = _targets(ranks, project) if adaptable else []
-        projections = [one for to in targets if (one := projection(model, ranks, seconds, work, to=to, adapt=adapt))]
+        to_targets = [partial(projection, model, ranks, seconds, work, to=to) for to in targets]
+        projections = [one for at in to_targets if (one := target_site.projected(at) if target_site else at())]
         found.append(
             CurveFit(
                 study=study, kind=kind, fit=fitted, ranks=ranks, judged=held_out(model, ranks, seconds, work),

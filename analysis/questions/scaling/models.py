@@ -6,8 +6,8 @@ Both are linear in unknowns that cannot be negative, so non-negative least squar
     compute, exchange  T(p) = images c / p + updates (2 (p - 1) l + 2 (p - 1) / p bytes / b)  unknown: c, l, 1 / b
 
 p ranks, s the serial share, c compute seconds of an image on one rank, l seconds of latency and b bytes per second of
-each of a ring all-reduce's 2 (p - 1) passes, which move 2 (p - 1) / p times the bytes of all gradients through each
-rank (Patarasuk and Yuan 2009). Updates: images / batch; the batch grows with p in weak scaling and stays in strong.
+the passes of a ring all-reduce (`analysis/projection/ring.py`). Updates: images / batch; the batch grows with p in weak
+scaling and stays in strong.
 """
 
 import math
@@ -15,15 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from analysis.projection.ring import Numbers, ring_passes, ring_share
 from analysis.stats.inference import CONFIDENCE, Interval
 
 FEWEST_SIZES = 3  # numbers of ranks: two to fit and one to hold out
 LARGEST_ERROR = 0.2  # of the point that was held out: a model that misses it by more projects nothing
 _RESAMPLES = 500
-Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +64,9 @@ def _amdahl_columns(work: Work, ranks: Numbers) -> Numbers:
 
 
 def _exchange_columns(work: Work, ranks: Numbers) -> Numbers:
-    passes = 2 * (ranks - 1) * work.updates(ranks)
-    return np.stack([work.images / ranks, passes, passes / ranks * work.gradient_bytes], axis=1)
+    updates = work.updates(ranks)
+    sent = ring_share(ranks) * work.gradient_bytes
+    return np.stack([work.images / ranks, ring_passes(ranks) * updates, sent * updates], axis=1)
 
 
 AMDAHL = Model(name="Amdahl", unknowns=2, columns=_amdahl_columns)

@@ -181,3 +181,8 @@ def test_a_users_table(tmp_path: Path) -> None:
 def test_an_unknown_site_suggests_a_close_name() -> None:
     with pytest.raises(UserError, match=r"Did you mean cte-power\?"):
         read_sites()["cte-powr"]
+
+
+def test_the_speed_of_a_network_is_read_from_its_words() -> None:
+    speeds = {name: read_sites()[name].network_bytes_per_second for name in ("cte-power", "aws-g3-4xlarge", "local")}
+    assert speeds == {"cte-power": 12.5e9, "aws-g3-4xlarge": 1.25e9, "local": None}
