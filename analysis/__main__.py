@@ -18,6 +18,7 @@ python -m analysis verify RERUN                       whether a rerun of `python
 python -m analysis experiment FOLDER                  medians of each cell of an experiment
 python -m analysis import-thesis THESIS --folder RUNS  the raw files of the thesis as run folders
 python -m analysis thesis RUNS...                     its tables and figures, with the published values
+python -m analysis projection [RUNS...]               how far the projected time of a training step can be trusted
 python -m analysis ring --np 4                        the ring all-reduce, pass by pass
 python -m analysis export RUNS... --to mlflow         settings, figures and files for MLflow or TensorBoard
 python -m analysis table RUNS... --output runs.csv    one tidy table of runs, epochs or parts of steps
@@ -35,6 +36,7 @@ from analysis.questions import aa_test, bench, check, compare, experiment, frame
 from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.parity import command as parity
+from analysis.questions.projection import command as projection
 from analysis.questions.ring import command as ring
 from analysis.questions.scaling import command as scaling
 from analysis.report import command as report
@@ -60,6 +62,7 @@ COMMANDS = (
     experiment,
     import_thesis,
     thesis,
+    projection,
     ring,
     results,
     table,

@@ -1,7 +1,7 @@
 """The time of a step from its operations, the peaks of a device and fitted efficiencies: a roofline per operation.
 
     operation  max(FLOPs (1 + half / smallest) / (compute x peak FLOPs), bytes / (memory x peak bytes))
-    overhead   step + operations x (operation + thread x (threads - 1))
+    overhead   step + operations x (operation + thread x log2(threads))
     exchange   2 (p - 1) latency + 2 (p - 1) / p x bytes of all gradients x seconds per byte
 
 After Williams, Waterman and Patterson (2009). Products with few filters, channels or units do not fill a device: with
@@ -24,7 +24,7 @@ class Efficiencies:
         half: filters, channels x kernel, or units at which a product reaches half of `compute`.
         step_seconds: of every step, whatever the model.
         operation_seconds: to start each operation.
-        thread_seconds: to wake each further thread for an operation.
+        thread_seconds: to wake the threads of an operation, each waking another: twice as many take one more turn.
         latency_seconds: of each pass of an exchange.
         byte_seconds: of each byte of an exchange, where the network is not known.
     """
@@ -56,7 +56,7 @@ def roofline_seconds(
 
 def overhead_seconds(operations: Numbers, threads: Numbers, found: Efficiencies) -> Numbers:
     """Return the overhead of steps of so many operations on so many threads."""
-    each = found.operation_seconds + found.thread_seconds * (threads - 1)
+    each = found.operation_seconds + found.thread_seconds * np.log2(threads)
     return found.step_seconds + operations * each
 
 

@@ -49,7 +49,7 @@ class Steps:
         self.threads = np.array([step.threads for step in steps], float)
         self.ranks = np.array([step.ranks for step in steps], float)
         self.gradient_bytes = np.array([step.gradient_bytes for step in steps], float)
-        self.measured = np.array([step.median for step in steps])
+        self.measured = np.array([step.undisturbed for step in steps])
 
     def rooflines(self, found: Efficiencies) -> Numbers:
         """Return the seconds of all operations of each step."""
@@ -103,7 +103,7 @@ def held_out(
         left, kept = ([step for step in steps if (getattr(step, by) == value) is out] for out in (True, False))
         if kept:
             projected = Steps(left, peaks).seconds(fitted(kept, peaks)).tolist()
-            found |= {step: (step.median, seconds) for step, seconds in zip(left, projected, strict=True)}
+            found |= {step: (step.undisturbed, seconds) for step, seconds in zip(left, projected, strict=True)}
     return found
 
 

@@ -23,8 +23,7 @@ class MeasuredStep:
         image: channels, height, width.
         batch: images per step and rank.
         threads: of each rank.
-        seconds: of a step, of each run: the median over its epochs, so that a first one with some warm-up does not
-            count.
+        seconds: of a step, of each run: in its fastest epoch.
     """
 
     framework: str
@@ -38,9 +37,9 @@ class MeasuredStep:
     seconds: tuple[float, ...]
 
     @property
-    def median(self) -> float:
-        """Median over the runs."""
-        return float(np.median(self.seconds))
+    def undisturbed(self) -> float:
+        """Seconds of a step in the fastest epoch: warm-up and other processes only slow one down."""
+        return min(self.seconds)
 
     @property
     def spec(self) -> ModelSpec:
@@ -112,10 +111,10 @@ def _machine(run: RunRow) -> str:
 
 
 def _step(cell: Cell, selection: Selection) -> MeasuredStep:
-    medians = []
+    fastest = []
     for run in runs_in(cell.runs):
         seconds = curve(selection.epochs, run, "training_seconds") / curve(selection.epochs, run, "steps")
-        medians.append(float(np.median(seconds)))
+        fastest.append(float(np.min(seconds)))
     settings = step_settings(cell.first) or {}
     settings.pop("dtype")
     world = cell.first.record.world
@@ -123,5 +122,5 @@ def _step(cell: Cell, selection: Selection) -> MeasuredStep:
         **settings,
         ranks=world.size,
         threads=world.threads_per_rank,
-        seconds=tuple(value for value in medians if math.isfinite(value)),
+        seconds=tuple(value for value in fastest if math.isfinite(value)),
     )

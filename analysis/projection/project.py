@@ -120,7 +120,8 @@ def project(
         ]
         overheads = [one["overhead"] + one["exchange"] for one in others]
         at_peak = sum(_rooflines(operations, peaks, AT_PEAK).values())
-        low = at_peak / max(one.highest for one in study.fits.values()) + min(overheads)
+        # Where frameworks outdo the products by which peaks are measured, a device is still not assumed to.
+        low = at_peak / min(1.0, max(one.highest for one in study.fits.values())) + min(overheads)
         high = at_peak / min(one.lowest for one in study.fits.values()) + max(overheads)
         basis = f"assumption: never measured there; the interval spans all efficiencies of {study.machine}"
     return StepProjection(

@@ -9,8 +9,11 @@ import pandas as pd
 
 from analysis.output.finding import Plot
 from analysis.output.tables import Table, render
+from analysis.projection.study import STUDY_FILE, Study, read_study
 from analysis.questions import frameworks
 from analysis.questions.parity import command as parity
+from analysis.questions.projection import command as projection
+from analysis.questions.projection.errors import errors_table, projected_steps
 from analysis.questions.scaling import command as scaling
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
@@ -62,19 +65,29 @@ def parity_table(data: Path) -> str:
     return _shown(shown, {"comparisons": "d"} | dict.fromkeys(largest.columns, ".1e"))
 
 
+def projection_table(data: Path) -> str:
+    """Return the errors of projected steps on what was left out of the fit, with what was measured."""
+    study = _study(data)
+    packages = ", ".join(f"{name} {version}" for name, version in study.packages.items())
+    table = errors_table(projected_steps(study))
+    return f"{counted(study.runs, 'run')} of {study.date} on {study.machine}; {packages}.\n\n{render(table, 'md')}"
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "frameworks": frameworks_table,
     "times": times_table,
     "scaling": scaling_table,
     "parity": parity_table,
+    "projection": projection_table,
 }
-FIGURES = ("frameworks-time", "losses")
+FIGURES = ("frameworks-time", "losses", "projection")
 
 
 def plots(data: Path) -> list[Plot]:
     """Return the plots whose names are in FIGURES."""
     selection = _runs(data / "results")
-    found = [*frameworks.find(selection).plots, *parity.find(data / "parity").plots]
+    of_study = projection.find(_study(data)).plots
+    found = [*frameworks.find(selection).plots, *parity.find(data / "parity").plots, *of_study]
     return [plot for plot in found if plot.name in FIGURES]
 
 
@@ -98,6 +111,10 @@ def described(selection: Selection) -> str:
         f"{' and '.join(days)} on {' and '.join(machines)}; {', '.join(versions)}. "
         f"{load} the machine."
     )
+
+
+def _study(data: Path) -> Study:
+    return read_study(data / "projection" / STUDY_FILE.name)
 
 
 @cache

@@ -153,6 +153,10 @@ class Sites:
         """Return the GPU of a site's nodes, if any."""
         return self.gpus[site.gpu] if site.gpu else None
 
+    def cpu_of(self, site: Site) -> Cpu | None:
+        """Return the processors of a site's nodes, if the table has them: by their name."""
+        return next((cpu for cpu in self.cpus.values() if cpu.name == site.processor), None)
+
 
 _SITES = TypeAdapter(Sites)
 LAUNCH_TABLE = "launch"  # the table of a site file that `launch` reads

@@ -1,0 +1,98 @@
+"""`python -m analysis projection`: errors on what was left out, published times, ratios, what is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from analysis_builders import rows_of
+from made_steps import made_steps, made_study
+
+from analysis.__main__ import main
+from analysis.output.finding import Finding
+from analysis.projection.project import project
+from analysis.projection.study import Study, read_study, study_of
+from analysis.questions.projection.command import find
+from common.sites.table import read_sites
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Finding:
+    return find(read_study())
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return made_study()
+
+
+def test_errors_are_those_of_fits_that_did_not_see_the_step(study: Study) -> None:
+    found = find(study)
+    rows = {(row["left out of the fit"], row["framework"]): row for row in rows_of(found, "Errors of projected steps")}
+    assert {words for words, _ in rows} == {"one model", "one batch size", "one number of threads", "nothing"}
+    for words in ("one model", "nothing"):
+        assert rows[words, "all"]["cells"] == 72 and rows[words, "Keras"]["cells"] == 36
+        assert 3 < rows[words, "all"]["median error, %"] < 15  # noise of 10 % was planted
+    assert rows["nothing", "all"]["median error, %"] <= rows["one model", "all"]["median error, %"]
+    assert "is reached" in found.answer and "of 72 cells within 30 %" in found.answer
+
+
+def test_a_model_that_the_formula_does_not_fit_is_reported_as_missed(study: Study) -> None:
+    slower = {"cnn": 8, "mlp": 8}
+    steps = [replace(step, seconds=(slower.get(step.model, 1) * step.undisturbed,)) for step in made_steps()]
+    found = find(study_of(steps, machine=study.machine, date=study.date, packages={}, peaks=study.peaks))
+    assert "is missed" in found.answer
+    worst = {row["model left out"]: row["median error, %"] for row in rows_of(found, "Errors by model")}
+    assert min(worst["cnn"], worst["mlp"]) > 30
+
+
+def test_every_left_out_step_is_drawn(study: Study) -> None:
+    (plot,) = find(study).plots
+    assert len(plot.data.rows) == 72
+    (ax,) = plot.figure.axes
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    measured, projected = plot.data.rows[0][5:7]
+    drawn = [(line.get_xdata()[0], line.get_ydata()[0]) for line in ax.lines if len(line.get_xdata()) == 1]
+    assert any(x == pytest.approx(1e3 * measured) and y == pytest.approx(1e3 * projected) for x, y in drawn)
+
+
+def test_published_times_are_projected_with_their_settings(shipped: Finding) -> None:
+    rows = {row["published"]: row for row in rows_of(shipped, "Published times, projected (interval: assumption")}
+    one = rows["thesis-gpu1"]
+    assert (one["published, s"], one["batch per rank"], one["phases"]) == (6008.01, 128, "training")
+    k20m = read_sites().gpus["k20m"]
+    step = project("resnet34", image=(1, 148, 197), outputs=9, batch=128, device=k20m)
+    assert one["projected, s"] == pytest.approx(100 * 7650 / 128 * step.seconds)
+    assert one["projected / published"] == pytest.approx(one["projected, s"] / 6008.01)
+    assert rows["thesis-gpu2"]["ranks"] == 2 and rows["thesis-gpu2"]["batch per rank"] == 128
+    # The one time of the CPU is that of everything; what stands alone contains validation.
+    assert rows["thesis-cpu"]["phases"] == "training + validation + test"
+    assert rows["thesis-hybrid-gpu1"]["phases"] == "training + validation"
+    notes = " ".join(shipped.notes)
+    assert "not projected: no time is stated: notebook-cpu, notebook-gpu" in notes
+    assert "not projected: pydtnn was not measured here: pydtnn-mnist" in notes
+
+
+def test_the_ratio_of_the_article_is_bracketed(shipped: Finding) -> None:
+    rows = rows_of(shipped, "NVIDIA Tesla V100 SXM2 16 GB / NVIDIA Tesla M60")
+    single = [row for row in rows if row["type"] == "float32"]
+    assert len(single) == 18 and max(row["highest"] for row in single) < 1.001 * 900 / 160 < 7
+    assert all(row["lowest"] <= row["ratio"] <= row["highest"] for row in rows)
+    assert all(row["used so well for 7 times"] == pytest.approx(row["ratio"] / 7) for row in rows)
+    assert max(row["highest"] for row in rows if row["type"] == "float16") > 7  # tensor cores
+
+
+def test_assumptions_are_said(shipped: Finding) -> None:
+    assert any("never measured, all GPUs among them" in note and "assumption" in note for note in shipped.notes)
+
+
+def test_the_command_shows_the_study_and_writes_the_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["projection", "--plots", str(tmp_path)]) == 0
+    assert read_study().machine in capsys.readouterr().out
+    assert (tmp_path / "projection.png").is_file()
+
+
+@pytest.mark.parametrize("given", [["--peaks"], ["--save", "study.json"]])
+def test_a_study_is_made_from_runs(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["projection", *given]) == 2
+    error = capsys.readouterr().err
+    assert f"a study is made from runs. Received: {' '.join(given)} without RUNS." in error and error.count("\n") == 1
