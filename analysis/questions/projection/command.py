@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.output.finding import Finding, add_show_options, show
 from analysis.output.options import add_parser
-from analysis.output.tables import Table, in_percent
+from analysis.output.tables import Cell, Table, in_percent
 from analysis.projection.recorded import study_of_runs
 from analysis.projection.study import Study, read_study, write_study
 from analysis.questions.projection.errors import (
@@ -136,7 +136,7 @@ def efficiencies_table(study: Study) -> Table:
     """Return what was fitted."""
     headings = ["framework", "cells", "compute, % of peak", "memory, % of peak", "half at", "step, µs", "operation, µs",
                 "thread, µs", "latency, µs", "exchange, GB/s", "lowest of peaks, %", "highest of peaks, %"]  # fmt: skip
-    rows = []
+    rows: list[list[Cell]] = []
     for framework, fit in study.fits.items():
         found = fit.efficiencies
         overheads = found.step_seconds, found.operation_seconds, found.thread_seconds, found.latency_seconds
@@ -152,7 +152,7 @@ def efficiencies_table(study: Study) -> Table:
 def peaks_table(study: Study) -> Table:
     """Return the measured peaks."""
     headings = ["machine", "threads", "GFLOPS", "GB/s"]
-    rows = [
+    rows: list[list[Cell]] = [
         [one.device, one.threads, 1e-9 * one.flops_per_second, 1e-9 * one.bytes_per_second] for one in study.peaks
     ]  # fmt: skip
     return Table(

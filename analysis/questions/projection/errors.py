@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.output.tables import Table
+from analysis.output.tables import Cell, Table
 from analysis.projection.fitting import Steps, fitted, held_out
 from analysis.projection.measured import MeasuredStep
 from analysis.projection.study import Study
@@ -55,7 +55,7 @@ def errors_table(projected: Sequence[Projected]) -> Table:
     """Return the errors by what was left out: of each framework, and of both."""
     headings = ["left out of the fit", "framework", "cells", "median error, %", f"within {100 * BAND:.0f} %, %",
                 "lowest, %", "highest, %"]  # fmt: skip
-    rows = []
+    rows: list[list[Cell]] = []
     for words in (*LEFT_OUT.values(), NONE_LEFT_OUT):
         for framework, ours in _by_framework([one for one in projected if one.left_out == words]):
             errors = np.array([one.error for one in ours])
@@ -70,7 +70,7 @@ def errors_table(projected: Sequence[Projected]) -> Table:
 def models_table(projected: Sequence[Projected]) -> Table:
     """Return the errors of each model where it was left out of the fit."""
     headings = ["model left out", "framework", "cells", "median error, %", "median of signed errors, %"]
-    rows = []
+    rows: list[list[Cell]] = []
     ours = [one for one in projected if one.left_out == LEFT_OUT["model"]]
     for model in dict.fromkeys(one.step.model for one in ours):
         for framework, of_one in _by_framework([one for one in ours if one.step.model == model]):

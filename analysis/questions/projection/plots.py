@@ -8,7 +8,7 @@ from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from analysis.output.finding import Plot
 from analysis.output.plots import IDEAL, MARKERS, framework_style, legend_below
-from analysis.output.tables import Table
+from analysis.output.tables import Cell, Table
 from analysis.questions.projection.errors import BAND, Projected
 from analysis.runs.labels import framework_label
 
@@ -51,7 +51,7 @@ def plot_errors(projected: Sequence[Projected], *, machine: str) -> Plot:
 
 def _data(projected: Sequence[Projected]) -> Table:
     headings = ["framework", "model", "batch", "threads", "ranks", "measured, s", "projected, s", "error, %"]
-    rows = [
+    rows: list[list[Cell]] = [
         [framework_label(one.step.framework), one.step.model, one.step.batch, one.step.threads, one.step.ranks,
          one.step.undisturbed, one.seconds, 100 * one.error]
         for one in projected

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from analysis.output.tables import Table
+from analysis.output.tables import Cell, Table
 from analysis.projection.project import StepProjection, project
 from analysis.projection.study import Study
 from analysis.runs.labels import framework_label
@@ -107,7 +107,7 @@ def published_table(found: list[Compared]) -> Table:
     """Return published times beside projected ones."""
     headings = ["published", "place", "framework", "model", "device", "ranks", "batch per rank", "phases",
                 "published, s", "projected, s", "interval", "projected / published"]  # fmt: skip
-    rows = [
+    rows: list[list[Cell]] = [
         [one.name, one.result.where, framework_label(one.result.framework), one.result.model, one.device.name,
          len(one.result.devices), one.result.global_batch // len(one.result.devices), one.what, one.published,
          one.projected, f"{one.low:,.3g} to {one.high:,.3g}", one.projected / one.published]

@@ -350,7 +350,10 @@ def _target_site(study: Study, there: tuple[str, Site] | None, sites: Sites) -> 
     settings = step_settings(run)
     if settings is None:
         return None, [f"{label}: no projection to {name}: the layers or settings of what ran are not known"]
-    compute = speed_ratio(**settings, first=theirs, second=ours)
+    try:
+        compute = speed_ratio(**settings, first=theirs, second=ours)
+    except UserError as error:  # such as a GPU whose memory bandwidth is not published
+        return None, [f"{label}: no projection to {name}: {error}"]
     words = [
         f"{label}: projection to {name}: a step of one rank {compute.ratio:.2f} times as fast ({compute.low:.2f} to "
         f"{compute.high:.2f}, {EQUAL}; FP32 alone: {theirs.fp32_tflops / ours.fp32_tflops:.2f}), latency as fitted, "

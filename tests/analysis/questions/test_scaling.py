@@ -410,6 +410,8 @@ def test_a_projection_to_another_site_uses_its_figures() -> None:
     assert row["projected training, s"] == pytest.approx(expected, rel=0.1)
     found = find(select(scaled(1, 2, 4, 8)), site="cte-power")  # at "local", whose GPUs nobody knows
     assert any("the GPU is not known of what ran at local" in note for note in found.notes)
+    found = find(select(scaled(1, 2, 4, 8, site="thesis-machine")), site="marenostrum5")  # made for it alone
+    assert any("no projection to marenostrum5: " in note and "memory bandwidth" in note for note in found.notes)
     for name in ("nowhere", ""):
         with pytest.raises(UserError, match="unknown site"):
             find(select(scaled(1, 2)), site=name)
