@@ -13,6 +13,7 @@ from analysis.projection.study import STUDY_FILE, Study, read_study
 from analysis.questions import frameworks
 from analysis.questions.parity import command as parity
 from analysis.questions.projection import command as projection
+from analysis.questions.projection.command import answer, measured_words
 from analysis.questions.projection.errors import errors_table, projected_steps
 from analysis.questions.scaling import command as scaling
 from analysis.runs.reading import load_runs
@@ -68,9 +69,10 @@ def parity_table(data: Path) -> str:
 def projection_table(data: Path) -> str:
     """Return the errors of projected steps on what was left out of the fit, with what was measured."""
     study = _study(data)
-    packages = ", ".join(f"{name} {version}" for name, version in study.packages.items())
-    table = errors_table(projected_steps(study))
-    return f"{counted(study.runs, 'run')} of {study.date} on {study.machine}; {packages}.\n\n{render(table, 'md')}"
+    projected = projected_steps(study)
+    table = errors_table(projected)
+    frame = _frame(table).query("framework == 'all'").drop(columns="framework")
+    return f"{answer(projected, study)} {measured_words(study)}\n\n{_shown(frame, table.formats)}"
 
 
 TABLES: dict[str, Callable[[Path], str]] = {

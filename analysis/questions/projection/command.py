@@ -95,7 +95,7 @@ def find(study: Study, *, left_out: Sequence[str] = ()) -> Finding:
     return Finding(
         name="projection",
         question=_QUESTION,
-        answer=_answer(by_model, study),
+        answer=answer(projected, study),
         tables=[table for table in tables if table.rows],
         plots=[plot_errors(by_model, machine=study.machine)] if by_model else [],
         flags=left_out,
@@ -103,26 +103,36 @@ def find(study: Study, *, left_out: Sequence[str] = ()) -> Finding:
     )
 
 
-def _answer(by_model: Sequence[Projected], study: Study) -> str:
+def answer(projected: Sequence[Projected], study: Study) -> str:
+    """Return how large the errors are on models that were left out of the fit, and whether that was the aim."""
+    by_model = [one for one in projected if one.left_out == LEFT_OUT["model"]]
     if not by_model:
         return "One model alone was measured: nothing can be left out of the fit."
     median, share = median_error(by_model), within(by_model)
     reached = median <= AIM_MEDIAN and share >= AIM_WITHIN
     return (
         f"The time of a step of a model that was left out of the fit is projected with a median error of "
-        f"{100 * median:.0f} %, {100 * share:.0f} % of {len(by_model)} cells within {100 * BAND:.0f} % "
-        f"({study.machine}, {study.runs} runs). The aim, {100 * AIM_MEDIAN:.0f} % and {100 * AIM_WITHIN:.0f} %, is "
-        f"{'reached' if reached else 'missed'}."
+        f"{100 * median:.0f} %, and {100 * share:.0f} % of {len(by_model)} cells are within {100 * BAND:.0f} %. The "
+        f"aim, {100 * AIM_MEDIAN:.0f} % and {100 * AIM_WITHIN:.0f} %, is {'reached' if reached else 'missed'}."
+    )
+
+
+def measured_words(study: Study) -> str:
+    """Return what was measured, and how far runs of one cell differ."""
+    spread = spread_of_runs(study.steps)
+    packages = ", ".join(f"{name} {version}" for name, version in study.packages.items())
+    words = f"{study.runs} runs of {study.date} on {study.machine}; {packages}."
+    if spread is None:
+        return words
+    return (
+        f"{words} The slowest run of a cell took {100 * spread:.0f} % longer than its fastest (median); as other "
+        "processes only slow a run down, the fastest epoch counts."
     )
 
 
 def _notes(study: Study) -> list[str]:
-    spread = spread_of_runs(study.steps)
     return [
-        f"steps of {study.date} on {study.machine}, "
-        + ", ".join(f"{name} {version}" for name, version in study.packages.items()),
-        "a cell's time is that of its fastest epoch: other processes only slow a run down"
-        + (f"; the slowest run of a cell took {100 * spread:.0f} % longer than its fastest (median)" if spread else ""),
+        measured_words(study),
         "a time is the sum over operations of max(FLOPs / compute, bytes / memory), and overhead and exchange; of "
         "efficiencies and peaks only the products follow from times",
         "of machines that were never measured, all GPUs among them, the interval spans the lowest and the highest "
