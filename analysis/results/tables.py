@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.output.finding import Plot
+from analysis.output.finding import Finding, Plot
 from analysis.output.tables import Table, render
-from analysis.projection.study import STUDY_FILE, Study, read_study
+from analysis.projection.study import STUDY_FILE, read_study
 from analysis.questions import frameworks
 from analysis.questions.parity import command as parity
 from analysis.questions.projection import command as projection
-from analysis.questions.projection.command import answer, measured_words
-from analysis.questions.projection.errors import errors_table, projected_steps
 from analysis.questions.scaling import command as scaling
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
@@ -68,11 +66,10 @@ def parity_table(data: Path) -> str:
 
 def projection_table(data: Path) -> str:
     """Return the errors of projected steps on what was left out of the fit, with what was measured."""
-    study = _study(data)
-    projected = projected_steps(study)
-    table = errors_table(projected)
+    found = _projection(data)
+    table = found.tables[0]
     frame = _frame(table).query("framework == 'all'").drop(columns="framework")
-    return f"{answer(projected, study)} {measured_words(study)}\n\n{_shown(frame, table.formats)}"
+    return f"{found.answer} {found.notes[0]}\n\n{_shown(frame, table.formats)}"
 
 
 TABLES: dict[str, Callable[[Path], str]] = {
@@ -88,8 +85,8 @@ FIGURES = ("frameworks-time", "losses", "projection")
 def plots(data: Path) -> list[Plot]:
     """Return the plots whose names are in FIGURES."""
     selection = _runs(data / "results")
-    of_study = projection.find(_study(data)).plots
-    found = [*frameworks.find(selection).plots, *parity.find(data / "parity").plots, *of_study]
+    of_parity = parity.find(data / "parity").plots
+    found = [*frameworks.find(selection).plots, *of_parity, *_projection(data).plots]
     return [plot for plot in found if plot.name in FIGURES]
 
 
@@ -115,8 +112,9 @@ def described(selection: Selection) -> str:
     )
 
 
-def _study(data: Path) -> Study:
-    return read_study(data / "projection" / STUDY_FILE.name)
+@cache
+def _projection(data: Path) -> Finding:
+    return projection.find(read_study(data / "projection" / STUDY_FILE.name))
 
 
 @cache
