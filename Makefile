@@ -82,7 +82,7 @@ clouds: ## CTE-POWER or AWS, from what is known without a run, on one page: clou
 	@$(SETUP) --frameworks "$(FRAMEWORKS)"
 	@.venv/bin/python -m analysis clouds --output clouds.html --force $(ARGS)
 
-results: ## write the tables of results in README.md and analysis/README.md (ARGS="--add RUNS..." adds runs first)
+results: ## write the tables of results in README.md and analysis/RESULTS.md (ARGS="--add RUNS..." adds runs first)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)"
 	@.venv/bin/python -m analysis results $(ARGS)
 

@@ -21,7 +21,7 @@ from common.utils.atomic import write_atomically
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "analysis" / "figures"
-PAGES = ("README.md", "analysis/README.md")
+PAGES = ("README.md", "analysis/RESULTS.md")
 _RESULTS = re.compile(r"(?<=<!-- results: )(?P<name>[a-z-]+) -->\n.*?(?=<!-- end of results -->)", re.DOTALL)
 
 
