@@ -306,13 +306,13 @@ def test_runs_by_srun_over_mpi_are_compared_with_runs_by_ssh_over_gloo(
     capsys.readouterr()
     assert analysis.main(["clouds", *map(str, folders), "--base", "slurm", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    tables = {table["title"]: table["rows"] for table in found["tables"]}
+    tables = {table["title"].partition(" (")[0]: table["rows"] for table in found["tables"]}
     ways = {row["site"]: row for row in tables["How the sites ran them"]}
     named = ("hosts", "launcher", "controller")
     assert [ways["slurm"][name] for name in named] == [2, "srun", "mpi"]
     assert [ways["hosts"][name] for name in named] == [2, "horovodrun", "gloo"]
     assert ways["hosts"]["differs from slurm in"] == "launcher, controller"
-    times = {row["site"]: row for row in tables["Times and accuracies"]}
+    times = {row["site"]: row for row in tables["Times and accuracies by site"]}
     assert times["slurm"]["time / slurm"] == 1.0 and times["hosts"]["time / slurm"] > 0
     weights = [read_run(folder / "torch-mlp-np2-r1").record.hashes.final_weights for folder in folders]
     assert weights[0] == weights[1]  # a sum of two numbers is the same in both
