@@ -31,7 +31,8 @@ def outputs_torch(file: Path, images: np.ndarray) -> np.ndarray:
     name = file.parent.name
     if name == "resnet34":
         library = torch.library.Library("torchvision", "FRAGMENT")  # its wheel is built for CUDA
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        for operator in ("nms", "qnms"):
+            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         from torchvision.models import resnet34
 
         model: nn.Module = resnet34(num_classes=len(state["fc.bias"]))
