@@ -16,7 +16,7 @@ import jinja2
 
 from analysis.output.finding import Finding, Plot
 from analysis.output.tables import Table
-from analysis.report.pictures import Picture, picture_of
+from analysis.report.pictures import Picture, narrow_picture_of, picture_of
 from analysis.report.tables import TableView, table_view
 from common.distributed.console import counted
 from common.errors import user_errors
@@ -117,12 +117,13 @@ def html_of(page: Page) -> str:
         for finding in page.chapters
     ]
     figures = {figure.name: figure for chapter in chapters for figure in chapter.figures}
+    plots = {plot.name: plot.figure for finding in page.chapters for plot in finding.plots}
     return template.render(
         page=page,
         style=style,
         script=script,
         chapters=chapters,
-        first_figures=[figures[name] for name in page.first_plots if name in figures],
+        first_figures=[(figures[name], narrow_picture_of(plots[name])) for name in page.first_plots if name in figures],
         has_commands=any(finding.name == "commands" for finding in page.chapters),
         flags=table_view(page.flags, anchor="flags-table") if page.flags.rows else None,
         left_out=table_view(page.left_out, anchor="left-out-table") if page.left_out.rows else None,

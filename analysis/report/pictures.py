@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
+
+from analysis.output.plots import wrapped
 
 MOST_POINTS = 2_000  # drawn as shapes; more become pixels
 MOST_SVG_BYTES = 250_000
@@ -14,6 +17,8 @@ PIXELS_PER_INCH = 160
 MOST_INCHES = 100  # longer pictures are unreadable
 METERS_PER_INCH = 0.0254
 CSS_PIXELS_PER_INCH = 96
+NARROW_INCHES = 4.4
+NARROW_TITLE, NARROW_LABEL = 52, 18  # characters of a line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,25 @@ def picture_of(figure: Figure) -> tuple[Picture | None, str]:
         height=round(CSS_PIXELS_PER_INCH * height),
     )
     return picture, "All points are drawn, as pixels because there are many." if many else ""
+
+
+def narrow_picture_of(figure: Figure) -> Picture:
+    """Return the picture for a phone: less wide, labels and title broken into more lines. The figure is changed."""
+    _, height = figure.get_size_inches()
+    figure.set_size_inches(NARROW_INCHES, height + NARROW_INCHES / 5)
+    figure.suptitle(wrapped(figure.get_suptitle(), width=NARROW_TITLE))
+    for axes in figure.axes:
+        if isinstance(axes.yaxis.get_major_locator(), FixedLocator):  # labels are words
+            labels = [wrapped(label.get_text(), width=NARROW_LABEL) for label in axes.get_yticklabels()]
+            axes.set_yticks(axes.get_yticks(), labels)
+    for legend in [*figure.legends]:
+        handles = [handle for handle in legend.legend_handles if handle is not None]
+        names = [text.get_text() for text in legend.get_texts()]
+        legend.remove()
+        figure.legend(handles, names, loc="outside lower center", ncols=2)
+    picture, _ = picture_of(figure)
+    assert picture is not None, "plots that open the page are short"
+    return picture
 
 
 def _svg(figure: Figure) -> str | None:

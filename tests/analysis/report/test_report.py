@@ -164,6 +164,8 @@ def test_the_page_begins_with_the_plots_that_answer_and_each_names_its_command(t
     assert len(figures) == len(set(figures)), "each is drawn once"
     text = output.read_text(encoding="utf-8")
     assert text.index('id="clouds-time"') < text.index('<dl class="questions">') < text.index('id="frameworks-time"')
+    narrow = [one for one in page.all("source") if str(one["srcset"]).startswith("data:image/svg+xml;base64,")]
+    assert len(narrow) == 3 and all(int(str(one["width"])) < 450 for one in narrow), "pictures for phones"
     assert 'Plot at the top: <a href="#clouds-cost-time">Cost against time</a>' in text
     assert f"Drawn by <code>python -m analysis clouds {runs} --plots plots</code>" in text
     assert {row[1] for row in page.files()["clouds-cost-time.csv"][1:]} == {"aws-g4dn-xlarge"}, "CTE-POWER has no price"
