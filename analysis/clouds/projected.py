@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from matplotlib.figure import Figure
 
 from analysis.clouds.hardware import published_claim
-from analysis.clouds.workloads import WORKLOADS, Workload, step_on
+from analysis.clouds.workloads import WORKLOADS, Workload, settings_of, step_on
 from analysis.output.finding import Finding, Plot
 from analysis.output.plots import COLORS, IDEAL, label_rows, legend_below
 from analysis.output.tables import Cell, Table
+from analysis.projection.ratio import EQUAL, speed_ratio
 from analysis.projection.study import read_study
 from common.sites.table import Gpu, Sites
 
@@ -23,7 +24,8 @@ class Bracket:
 
     Attributes:
         dtype: of the base; the other computes in float32.
-        low, times, high: at the lowest, fitted and highest efficiency, the same for both GPUs; in ascending order.
+        low, times, high: times at the fitted efficiencies, the same for both GPUs; low and high: of both frameworks, of
+            compute alone and of memory alone.
     """
 
     workload: Workload
@@ -44,10 +46,8 @@ def brackets(ours: Gpu, theirs: Gpu) -> list[Bracket]:
         for dtype in _DTYPES:
             if dtype != "float32" and ours.tensor_tflops is None:
                 continue
-            base, other = step_on(workload, ours, dtype=dtype), step_on(workload, theirs)
-            middle = other.seconds / base.seconds
-            ends = (other.seconds_low / base.seconds_low, middle, other.seconds_high / base.seconds_high)
-            found.append(Bracket(workload=workload, dtype=dtype, low=min(ends), times=middle, high=max(ends)))
+            ratio = speed_ratio(**settings_of(workload), dtype=dtype, first=ours, second=theirs)
+            found.append(Bracket(workload=workload, dtype=dtype, low=ratio.low, times=ratio.ratio, high=ratio.high))
     return found
 
 
@@ -69,7 +69,8 @@ def find_projected(sites: Sites) -> Finding:
             f"projection: a roofline per layer and the ring of the exchange, fitted to {study.runs} runs on "
             f"{study.machine}; it was never measured on a GPU: the intervals, which span all efficiencies found there, "
             "are an assumption (`python -m analysis projection`)",
-            "ratios assume the same efficiency on both GPUs",
+            f"ratios: {EQUAL}; from and to: of both frameworks, of compute alone and of memory alone; the share is "
+            f"what the M60 would have to reach, with the V100's as 1, to take {claim.times:g} times as long",
         ],
     )
 
@@ -91,13 +92,14 @@ def _answer(found: Sequence[Bracket], published: float) -> str:
 
 
 def _bracket_table(found: Sequence[Bracket], published: float) -> Table:
-    headings = ["training", "V100 against M60", "times as long", "from", "to", f"{published:g} times within", "kind"]
+    headings = ["training", "V100 against M60", "times as long", "from", "to", f"{published:g} times within",
+                f"share for {published:g}", "kind"]  # fmt: skip
     rows: list[list[Cell]] = [
         [one.workload.label, _DTYPES[one.dtype], one.times, one.low, one.high,
-         "yes" if one.holds(published) else "no", "projected"]
+         "yes" if one.holds(published) else "no", one.times / published, "projected"]
         for one in found
     ]  # fmt: skip
-    formats = dict.fromkeys(headings[2:5], ".2f")
+    formats = dict.fromkeys((*headings[2:5], headings[6]), ".2f")
     return Table("Times as long on one M60 as on one V100", headings, rows, formats)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from analysis.projection.project import StepProjection, project
 from common.sites.table import Gpu, Site, Sites
@@ -55,15 +56,18 @@ WORKLOADS = (
 TO_TARGET = _thesis(128, epochs=100, target="79.5 % test accuracy")
 
 
-def step_on(workload: Workload, gpu: Gpu, *, dtype: str = "float32") -> StepProjection:
-    """Project a step on one GPU.
+def settings_of(workload: Workload) -> dict[str, Any]:
+    """Return the arguments of `project` that describe a workload on one GPU."""
+    return {name: getattr(workload, name) for name in ("model", "image", "outputs", "batch")}
+
+
+def step_on(workload: Workload, gpu: Gpu) -> StepProjection:
+    """Project a step in float32 on one GPU.
 
     Raises:
         UserError: the GPU's memory bandwidth is not published.
     """
-    return project(
-        workload.model, image=workload.image, outputs=workload.outputs, batch=workload.batch, device=gpu, dtype=dtype
-    )
+    return project(**settings_of(workload), device=gpu)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,10 +93,8 @@ def node_times(sites: Sites, workload: Workload) -> Iterator[NodeTime]:
         if gpu is None or gpu.memory_bandwidth_gb_s is None:
             continue
         link = 1e9 * site.host_link_gb_s if site.host_link_gb_s else NODE_LINK
-        step = project(
-            workload.model, image=workload.image, outputs=workload.outputs, batch=workload.batch // site.gpus,
-            device=gpu, ranks=site.gpus, bandwidth=link,
-        )  # fmt: skip
+        settings = settings_of(workload) | {"batch": workload.batch // site.gpus}
+        step = project(**settings, device=gpu, ranks=site.gpus, bandwidth=link)
         low, middle, high = (workload.epochs * seconds / 3600 for seconds in step.epoch_seconds(workload.samples))
         yield NodeTime(name=name, site=site, gpu=gpu, low=low, hours=middle, high=high)
 

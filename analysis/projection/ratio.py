@@ -42,7 +42,8 @@ def speed_ratio(
         first, second: the devices.
         bandwidths: of their networks, bytes per second.
         study: None: the project's own.
-        step: further arguments of `project`: image, batch, framework, outputs, dtype, ranks.
+        step: further arguments of `project`: image, batch, framework, outputs, dtype (of devices with tensor cores;
+            others compute in float32), ranks.
 
     Raises:
         UserError: as `project`.
@@ -52,7 +53,7 @@ def speed_ratio(
     def ratio(of: Study, **changes: Any) -> float:
         settings = step | changes | {"study": of}
         ours, theirs = (
-            project(model, device=device, bandwidth=bandwidth, **settings)
+            project(model, device=device, bandwidth=bandwidth, **(settings | _float32_without_tensor_cores(device)))
             for device, bandwidth in zip((first, second), bandwidths, strict=True)
         )
         return theirs.seconds / ours.seconds
@@ -60,6 +61,10 @@ def speed_ratio(
     others = [ratio(one, framework=name) for one in _limits(study) for name in one.fits]
     found = ratio(study)
     return SpeedRatio(low=min(found, *others), ratio=found, high=max(found, *others))
+
+
+def _float32_without_tensor_cores(device: Gpu | Cpu) -> dict[str, str]:
+    return {} if isinstance(device, Gpu) and device.tensor_tflops else {"dtype": "float32"}
 
 
 def _limits(study: Study) -> Iterator[Study]:

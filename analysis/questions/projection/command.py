@@ -30,15 +30,12 @@ from analysis.questions.projection.errors import (
 )
 from analysis.questions.projection.plots import plot_errors
 from analysis.questions.projection.published import compared, published_table
-from analysis.questions.projection.ratios import ratio_table
 from analysis.runs.labels import framework_label
-from analysis.runs.published import read_published
 from analysis.runs.reading import load_runs
 from common.errors import UserError
 from common.sites.table import read_sites
 
 _QUESTION = "How far can the projected time of a step be trusted?"
-_PAIR = ("v100", "m60")  # of CTE-POWER and AWS's G3
 
 
 def add_command(commands: Any) -> None:
@@ -82,15 +79,12 @@ def find(study: Study, *, left_out: Sequence[str] = ()) -> Finding:
     sites, projected = read_sites(), projected_steps(study)
     by_model = [one for one in projected if one.left_out == LEFT_OUT["model"]]
     published, unused = compared(sites, study)
-    first, second = (sites.gpus[name] for name in _PAIR)
-    claimed = next((claim.times for claim in read_published().claims if claim.times), None)
     tables = [
         errors_table(projected),
         models_table(projected),
         efficiencies_table(study),
         peaks_table(study),
         published_table(published),
-        ratio_table(first, second, published=claimed, study=study),
     ]
     return Finding(
         name="projection",

@@ -110,6 +110,15 @@ def test_ratios_lie_between_overhead_compute_and_memory(study: Study) -> None:
     assert (same.low, same.ratio, same.high) == (1, 1, 1)
 
 
+def test_a_device_without_tensor_cores_computes_in_float32_beside_one_with_them(study: Study) -> None:
+    settings: dict[str, Any] = {"image": (3, 224, 224), "batch": 64, "study": study}
+    found = speed_ratio("resnet34", first=GPUS["v100"], second=GPUS["m60"], dtype="float16", **settings)
+    # Compute alone: tensor cores against FP32, less some overhead; memory alone: half the bytes at 900 GB/s.
+    assert 20 < found.high <= 125 / 4.8 and 900 / 160 < found.low <= 2 * 900 / 160
+    mixed, single = (projected(study, GPUS["v100"], dtype=dtype) for dtype in ("float16", "float32"))
+    assert mixed.parts["forward"] < single.parts["forward"]
+
+
 def test_threads_of_a_processor_cost_time_to_wake(study: Study) -> None:
     one = Peaks(device="x", threads=1, flops_per_second=1e12, bytes_per_second=1e11)
     found = [projected(study, replace(one, threads=threads)).parts["overhead"] for threads in (1, 2, 16)]

@@ -71,15 +71,6 @@ def test_published_times_are_projected_with_their_settings(shipped: Finding) -> 
     assert "not projected: pydtnn was not measured here: pydtnn-mnist" in notes
 
 
-def test_the_ratio_of_the_article_is_bracketed(shipped: Finding) -> None:
-    rows = rows_of(shipped, "NVIDIA Tesla V100 SXM2 16 GB / NVIDIA Tesla M60")
-    single = [row for row in rows if row["type"] == "float32"]
-    assert len(single) == 18 and max(row["highest"] for row in single) < 1.001 * 900 / 160 < 7
-    assert all(row["lowest"] <= row["ratio"] <= row["highest"] for row in rows)
-    assert all(row["used so well for 7 times"] == pytest.approx(row["ratio"] / 7) for row in rows)
-    assert max(row["highest"] for row in rows if row["type"] == "float16") > 7  # tensor cores
-
-
 def test_assumptions_are_said(shipped: Finding) -> None:
     assert any("never measured, all GPUs among them" in note and "assumption" in note for note in shipped.notes)
 
