@@ -13,7 +13,7 @@ from common.checks.parity_record import PARITY_FILE, parity_schema
 from common.data import command as datasets_command
 from common.data.images import command as images_command
 from common.run_folder.records import run_folder_schema
-from common.utils.command_line import Parser, run_command
+from common.utils.command_line import Parser, end_cleanly_on_sigterm, run_command
 
 
 def all_schemas() -> dict[str, object]:
@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     schema = commands.add_parser("schema", help="print the JSON Schema of run folders and of parity.json")
     schema.set_defaults(run=lambda options: print(json.dumps(all_schemas(), indent=1)))
     options = parser.parse_args(arguments)
+    end_cleanly_on_sigterm()
     return run_command(lambda: options.run(options), program=parser.prog)
 
 

@@ -19,7 +19,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from common.utils.command_line import Parser, run_command
+from common.utils.command_line import Parser, end_cleanly_on_sigterm, run_command
 from launch.checks import bench, parity, verify
 from launch.experiments import command as experiment
 from launch.jobs import commands as job_commands
@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         commands.choices[options.command].error(unknown_arguments(unknown, options=options))
     options.launch_arguments, options.trainer_arguments = arguments[:cut], arguments[cut + 1 :]
+    end_cleanly_on_sigterm()
     return run_command(lambda: options.run(options), program=f"{parser.prog} {options.command}")
 
 

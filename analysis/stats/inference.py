@@ -58,14 +58,14 @@ class Effect:
     n: tuple[int, int]
 
 
-def median_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Interval | None:
+def median_interval(values: Sequence[float]) -> Interval | None:
     """Return the interval of the median between two order statistics; None where there are too few values.
 
     Assumes independent values of one distribution, of any shape. At 95 % six values are needed.
     """
     if len(values) < 2:
         return None
-    interval = stats.quantile_test(values, p=0.5).confidence_interval(confidence)
+    interval = stats.quantile_test(values, p=0.5).confidence_interval(CONFIDENCE)
     return None if math.isnan(interval.low + interval.high) else Interval(float(interval.low), float(interval.high))
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -42,6 +43,11 @@ def whole_number(text: str, *, least: int = 1, most: int = MOST) -> int:
 def project_version() -> str:
     """Return what `--version` of every program prints, e.g. "horovod-twins 0.1.0"."""
     return f"horovod-twins {metadata.version('horovod-twins')}"
+
+
+def end_cleanly_on_sigterm() -> None:
+    """Treat SIGTERM like Ctrl-C: what a command has started is ended, what is incomplete is removed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def run_command(command: Callable[[], int | None], *, program: str) -> int:

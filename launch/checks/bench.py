@@ -12,7 +12,6 @@ import argparse
 import importlib.util
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -123,7 +122,6 @@ def run(options: argparse.Namespace) -> int:
     output = Path(options.output or f"runs/bench-{datetime.now():%Y%m%d-%H%M%S}.json")
     _create(output)
     record = _new_record(options)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
     threads, code = record.threads_per_rank, 0
     try:
         with Progress(len(planned) * len(options.models) * _planned_seconds(options)) as progress:

@@ -11,7 +11,6 @@ Writes `parity.json` and two ordinary run folders, one per framework, trained by
 
 import argparse
 import importlib.util
-import signal
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -82,7 +81,6 @@ def run(options: argparse.Namespace) -> int:
     check_new_folder(folder, remedy="Give another --folder")
     if settings.epochs:
         check_settings(run_settings(settings, folder, name=FRAMEWORKS[0]), framework=FRAMEWORKS[0], size=RUN_RANKS)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
     proofs = ParityProofs(folder, settings)
     try:
         proofs.run()

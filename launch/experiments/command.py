@@ -10,7 +10,6 @@ Each run has a run folder in `runs/<name of the file>/`; `launch/experiments/exp
 
 import argparse
 import shlex
-import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -83,7 +82,6 @@ def run(options: argparse.Namespace) -> int:
         plan.launcher.check(np=plan.launcher.slots() or 1)
     with user_errors("making the experiment's folder"):
         plan.folder.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
     try:
         with FileLock(plan.folder / ".lock", timeout=0):
             complete = _make_missing(estimator)

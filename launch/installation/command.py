@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError
-from common.utils.command_line import Parser
+from common.utils.command_line import Parser, end_cleanly_on_sigterm
 from common.utils.paths import ROOT
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
@@ -15,6 +15,7 @@ from launch.installation import state as setup_state
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Set up; return the exit code."""
+    end_cleanly_on_sigterm()
     try:
         set_up(parse(arguments))
     except UserError as error:

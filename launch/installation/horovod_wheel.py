@@ -261,9 +261,9 @@ def unpack(sdist: Path, folder: Path) -> Path:
     return source
 
 
-def apply_edits(source: Path, edits: tuple[Edit, ...] = EDITS) -> None:
+def apply_edits(source: Path) -> None:
     """Apply the edits. Each must find its text exactly once: an edit that misses would build something else."""
-    for edit in edits:
+    for edit in EDITS:
         path = source / edit.file
         text = path.read_text(encoding="utf-8")
         if text.count(edit.old) != 1:

@@ -209,8 +209,7 @@ class Runner:
     def wait(self, process: subprocess.Popen[bytes]) -> int:
         """Wait for a command; when interrupted, end it and all that it started."""
         try:
-            with terminate_as_interrupt():
-                return process.wait()
+            return process.wait()
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -300,20 +299,6 @@ def explain(output: str) -> tuple[str, str]:
     errors = [line for line in lines if re.search(r"\berror\b[: ]", line, flags=re.IGNORECASE)]
     message = lines[-1] if "Traceback" in output else (errors or lines)[0]
     return f"a command failed: {message.strip()[:200]}", "See the log"
-
-
-@contextmanager
-def terminate_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, so that what was started is ended too."""
-
-    def interrupt(_signal: int, _frame: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def spell(seconds: float) -> str:

@@ -18,7 +18,6 @@ from common.run_folder.revision import source_revision
 from common.utils.paths import ROOT
 from launch.installation import plan as setup_plan
 from launch.installation.needed_python import NEEDED_PYTHON
-from launch.installation.run import terminate_as_interrupt
 from launch.offline import bundle, bundle_script, packing
 from launch.offline import sources as stage_sources
 from launch.offline import wheels as stage_wheels
@@ -70,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
         UserError: something cannot be fetched, is damaged, or does not fit.
     """
     out = expanded(options.output).absolute()
-    with terminate_as_interrupt(), packing.temporary_place(out) as place:
+    with packing.temporary_place(out) as place:
         sources, description = gather(options, place)
         stage_sources.require_different_names(sources)
         print_sizes(sources)

@@ -21,8 +21,7 @@ from typing import Any
 from common.errors import UserError, expanded
 from common.utils.atomic import atomic_file, atomic_folder, make_executable
 from common.utils.cache_folder import cache_folder
-from common.utils.command_line import Parser, run_command
-from launch.installation.run import terminate_as_interrupt
+from common.utils.command_line import Parser, end_cleanly_on_sigterm, run_command
 from launch.offline.bundle import (
     MANIFEST,
     SCRIPT,
@@ -72,6 +71,7 @@ def main(arguments: Sequence[str] | None = None, *, bundle: str) -> int:
     parser = Parser(prog=SCRIPT, description="Set up from a bundle without a network.")
     add_arguments(parser, default=Path(bundle))
     options = parser.parse_args(arguments)
+    end_cleanly_on_sigterm()
     return run_command(lambda: run(options), program="unstage")
 
 
@@ -82,13 +82,8 @@ def run(options: argparse.Namespace) -> None:
         UserError: the bundle is damaged or for other machines, a place is taken, set-up fails.
     """
     cache = options.cache_folder and expanded(options.cache_folder).absolute()
-    with terminate_as_interrupt():  # so that nothing unfinished remains
-        unstage(
-            expanded(options.bundle).absolute(),
-            expanded(options.folder).absolute(),
-            cache=cache,
-            only_check=options.check,
-        )
+    bundle, folder = expanded(options.bundle).absolute(), expanded(options.folder).absolute()
+    unstage(bundle, folder, cache=cache, only_check=options.check)
 
 
 def unstage(bundle: Path, folder: Path, *, cache: Path | None = None, only_check: bool = False) -> None:

@@ -10,7 +10,6 @@ Each failure is one line: the host, what is wrong, and how to fix it; the exit c
 import argparse
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -61,7 +60,6 @@ def add_command(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
     target = read_target(options, variables=os.environ)
 
     def show(line: str) -> None:

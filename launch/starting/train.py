@@ -8,7 +8,6 @@ import argparse
 import math
 import shlex
 import shutil
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,6 @@ def _find_largest_batch(options: argparse.Namespace, settings: Config, setup: Ru
         raise UserError(
             f"--memory-gb is out of range. Received: --memory-gb {options.memory_gb}. Give gigabytes above 0, such as 8"
         )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the ranks too, as Ctrl-C does
     found = find_largest_batch(
         setup,
         framework=options.framework,

@@ -9,7 +9,6 @@ is here already is left alone if it is the same, replaced if it is an earlier st
 
 import argparse
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -60,7 +59,6 @@ def run(options: argparse.Namespace) -> None:
             "Name a job, or give --from HOST:FOLDER"
         )
     place, roots = _of_job(options) if options.job else _of_words(options.source)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # removes what is incomplete, as Ctrl-C does
     fetching = RunFetcher(place, roots, to=expanded(options.folder))
     began = time.monotonic()
     with user_errors("fetching runs"):

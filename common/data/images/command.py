@@ -3,7 +3,6 @@
 import argparse
 import os
 import re
-import signal
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -68,7 +67,6 @@ def prepare_images(options: argparse.Namespace) -> None:
         UserError: an impossible setting, unusable images, or an output file exists.
         OSError: something cannot be read or written.
     """
-    _stop_cleanly()
     settings = Settings(
         size=parse_size(options.size),
         gray=options.gray,
@@ -107,7 +105,6 @@ def draw_images(options: argparse.Namespace) -> None:
         UserError: an impossible setting, or the folder exists.
         OSError: it cannot be written.
     """
-    _stop_cleanly()
     size = parse_size(options.size)
     start, start_of_work = time.perf_counter(), _work_seconds()
     draw_folder(options.folder, images=options.images, size=size, seed=options.seed)
@@ -130,11 +127,6 @@ def parse_size(text: str) -> tuple[int, int]:
             "197x148"
         )
     return width, height
-
-
-def _stop_cleanly() -> None:
-    """Treat SIGTERM like Ctrl-C, so that unfinished files are removed."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _list_skipped(skipped: Sequence[tuple[Path, str]], file: Path) -> None:

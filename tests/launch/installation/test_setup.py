@@ -17,6 +17,7 @@ import pytest
 from waiting import wait_until
 
 from common.errors import EXIT_CODE_USER_ERROR, UserError
+from common.utils.command_line import end_cleanly_on_sigterm
 from launch.installation import command, horovod_wheel, lock, needed_python
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
@@ -314,9 +315,14 @@ def test_termination_ends_the_command_and_leaves_the_mark(clone: Path, state: se
         wait_until(lambda: started.exists() and started.read_text())
         os.kill(os.getpid(), signal.SIGTERM)
 
+    before = signal.getsignal(signal.SIGTERM)
+    end_cleanly_on_sigterm()
     threading.Thread(target=terminate).start()
-    with pytest.raises(KeyboardInterrupt):
-        runner.run(command)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(command)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     sleeping = int(started.read_text(encoding="utf-8"))
     wait_until(lambda: not is_running(sleeping))  # the kernel may take a while
     assert state.installing.exists()
