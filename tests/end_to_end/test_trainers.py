@@ -63,6 +63,7 @@ sizes = pytest.mark.parametrize("size", [2, pytest.param(1, marks=pytest.mark.ci
 
 FRAMEWORKS = ("torch", "keras")
 OTHER = {"torch": "keras", "keras": "torch"}
+EXPORTED = {"torch": ".pt", "keras": ".keras"}
 DATASET = "synthetic:1200x28x28x1x10"
 DATA = ["--dataset", DATASET]
 MLP = [*DATA, "--model", "mlp"]
@@ -191,6 +192,7 @@ def one_process_jobs(framework: str, killed_epochs: int) -> list[Job]:
             Job("evaluate_other", [theirs], program="predict", watch=theirs),
             Job("classify_other", [theirs, *map(str, image_files())], program="predict"),
             Job("outputs_other", [theirs], program="outputs"),
+            Job("export_other", [theirs, "--output", f"model{EXPORTED[framework]}"], program="export", watch=theirs),
         ]
     return jobs
 
@@ -768,7 +770,9 @@ def test_predict_reads_runs_of_the_other_framework(starts: Starts, framework: st
     check_evaluation(first(outcomes, "evaluate_other").stdout, starts.run(f"{other}2-whole"))
     ours, theirs = first(outcomes, "outputs_other").value, first(starts.ranks(other, 1), "outputs").value
     assert relative_difference(np.array(ours), np.array(theirs)) < 1e-5
-    assert outcomes["evaluate_other"][0].untouched
+    assert outcomes["evaluate_other"][0].untouched and outcomes["export_other"][0].untouched
+    exported = first(outcomes, "export_other").stdout
+    assert exported.startswith(f"export: model{EXPORTED[framework]} (0.1 MB): cnn for images of 28 x 28 pixels")
     # Image files: the same classes, and probabilities to the digit that is shown or its neighbor.
     lines, twins = first(outcomes, "classify_other").stdout, first(starts.ranks(other, 1), "classify").stdout
     number = r"\d+\.\d"

@@ -43,7 +43,7 @@ class Job:
     Attributes:
         name: of the job; results are found by it.
         arguments: of the program.
-        program: train or predict, or "outputs" for the linear outputs of a run for the first test images.
+        program: train, predict or export, or "outputs" for the linear outputs of a run for the first test images.
         patch: what `trainer_worker.py` breaks or replaces before; several are joined by "+".
         watch: folder whose files are hashed before and after.
     """
