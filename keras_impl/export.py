@@ -22,7 +22,7 @@ from keras_impl.weights import load_weights
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
-    return run_export(write_model, arguments, program=program_name(__file__), suffix=".keras")
+    return run_export(write_model, arguments, program=program_name(__file__), target="keras")
 
 
 def write_model(trained: TrainedModel, file: Path) -> None:

@@ -20,7 +20,7 @@ from torch_impl.weights import load_weights
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
-    return run_export(write_model, arguments, program=program_name(__file__), suffix=".pt")
+    return run_export(write_model, arguments, program=program_name(__file__), target="torch")
 
 
 def write_model(trained: TrainedModel, file: Path) -> None:

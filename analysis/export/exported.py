@@ -82,6 +82,5 @@ def _times(record: RunRecord) -> tuple[float, float]:
     status = record.status
     if not isinstance(status, Status):
         return 0.0, 0.0
-    return tuple(  # type: ignore[return-value]
-        datetime.fromisoformat(text).timestamp() for text in (status.started_at, status.ended_at or status.heartbeat_at)
-    )
+    ended_at = status.ended_at or status.heartbeat_at
+    return datetime.fromisoformat(status.started_at).timestamp(), datetime.fromisoformat(ended_at).timestamp()

@@ -6,6 +6,7 @@ Both `export.py` programs and the export to ONNX share this: read a run, check t
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -16,24 +17,26 @@ from common.utils.atomic import temporary_folder_beside
 from common.utils.command_line import Parser, run_command
 from common.utils.new_file import check_new_file
 
+Target = Literal["torch", "keras", "onnx"]
 Write = Callable[[TrainedModel, Path], None]
+SUFFIXES: dict[Target, str] = {"torch": ".pt", "keras": ".keras", "onnx": ".onnx"}
 
 
-def run_export(write: Write, arguments: Sequence[str] | None, *, program: str, suffix: str) -> int:
+def run_export(write: Write, arguments: Sequence[str] | None, *, program: str, target: Target) -> int:
     """Run the program; return its exit code.
 
     Args:
         write: writes the model into a new file.
         arguments: of the command line; None: those of this process.
         program: its name, for messages.
-        suffix: of the file.
+        target: for which it is written.
     """
     parser = Parser(prog=program, description="Write the model of a run, of either framework, for other programs.")
     parser.add_version()
     add_export_options(parser)
     options = parser.parse_args(arguments)
     return run_command(
-        lambda: export(write, options.run_folder, options.output, suffix=suffix, replaced=options.force),
+        lambda: export(write, options.run_folder, options.output, target=target, replaced=options.force),
         program=program,
     )
 
@@ -50,15 +53,21 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
 
 
-def export(write: Write, run: Path, output: Path, *, suffix: str, replaced: bool = False) -> None:
+def check_export_file(output: Path, *, target: Target, replaced: bool) -> None:
+    """Raise UserError, before the work, for a file of another kind, or one that must not or cannot be written."""
+    suffix = SUFFIXES[target]
+    if output.suffix != suffix:
+        raise UserError(f"the file should end in {suffix}. Received: --output {output}. Name it {output.stem}{suffix}")
+    check_new_file(output, replaced=replaced)
+
+
+def export(write: Write, run: Path, output: Path, *, target: Target, replaced: bool = False) -> None:
     """Write the model of a run into a file, whole or not at all, and print how to use it.
 
     Raises:
         UserError: no run, no model, or a file that must not or cannot be written.
     """
-    if output.suffix != suffix:
-        raise UserError(f"the file should end in {suffix}. Received: --output {output}. Name it {output.stem}{suffix}")
-    check_new_file(output, replaced=replaced)
+    check_export_file(output, target=target, replaced=replaced)
     trained = read_trained_model(run)
     with user_errors("writing the model"):
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from common.errors import UserError
-from common.trained.export import add_export_options, export
+from common.trained.export import SUFFIXES, add_export_options, check_export_file, export
 from common.trained.onnx_model import require_onnx, write_onnx
 from common.utils.paths import ROOT
 from launch.starting.processes import run_filtered, trainer_environment
@@ -24,7 +24,7 @@ def add_command(commands: Any) -> None:
     add_export_options(parser)
     parser.add_argument(
         "--to",
-        choices=[*PROGRAMS, "onnx"],
+        choices=SUFFIXES,
         required=True,
         help="torch: a state_dict (.pt); keras: a model of plain Keras layers (.keras); onnx: a graph (.onnx)",
     )
@@ -37,9 +37,10 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         UserError: the framework is not installed; no run, no model, or a file that must not or cannot be written.
     """
+    check_export_file(options.output, target=options.to, replaced=options.force)  # before a framework is imported
     if options.to == "onnx":
         require_onnx()
-        export(write_onnx, options.run_folder, options.output, suffix=".onnx", replaced=options.force)
+        export(write_onnx, options.run_folder, options.output, target="onnx", replaced=options.force)
         return 0
     if importlib.util.find_spec(options.to) is None:
         raise UserError(f"the framework is not installed. Received: --to {options.to}. Run `make setup`")

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from common.trained.export import SUFFIXES
 from common.trained.trained_model import read_trained_model
 from launch.__main__ import main as launch
-
-SUFFIXES = {"torch": ".pt", "keras": ".keras", "onnx": ".onnx"}
 
 
 def main() -> None:

@@ -24,14 +24,14 @@ def write(trained: TrainedModel, file: Path) -> None:
 def test_a_file_is_written_and_replaced_only_on_request(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = run.parent / "new" / "model.pt"
     words = [str(run), "--output", str(file)]
-    assert run_export(write, words, program="export.py", suffix=".pt") == 0
+    assert run_export(write, words, program="export.py", target="torch") == 0
     assert file.read_bytes() == b"333" and capsys.readouterr().out.startswith(
         f"export: {file} (0.0 MB): mlp for images"
     )
     file.write_bytes(b"mine")
-    assert run_export(write, words, program="export.py", suffix=".pt") == 2
+    assert run_export(write, words, program="export.py", target="torch") == 2
     assert file.read_bytes() == b"mine" and "exists already and is not overwritten" in capsys.readouterr().err
-    assert run_export(write, [*words, "--force"], program="export.py", suffix=".pt") == 0
+    assert run_export(write, [*words, "--force"], program="export.py", target="torch") == 0
     assert file.read_bytes() == b"333"
 
 
@@ -41,7 +41,7 @@ def test_what_fails_leaves_nothing(run: Path) -> None:
         raise OSError(28, "No space left on device", str(file))
 
     with pytest.raises(UserError, match="writing the model failed: No space left on device"):
-        export(fail, run, run.parent / "new" / "model.pt", suffix=".pt")
+        export(fail, run, run.parent / "new" / "model.pt", target="torch")
     assert list((run.parent / "new").iterdir()) == []
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_cannot_be_written_is_found_before_the_work(run: Path, name:
     (run / "folder.pt").mkdir()
     (run.parent / "file").touch()
     with pytest.raises(UserError, match=words):
-        export(write, Path("there is no run"), run.parent / name, suffix=".pt")
+        export(write, Path("there is no run"), run.parent / name, target="torch")
 
 
 def test_the_description_says_how_pixels_become_inputs(run: Path) -> None:
