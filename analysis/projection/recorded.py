@@ -16,7 +16,8 @@ def study_of_runs(selection: Selection, *, measure: bool = False) -> tuple[Study
         measure: the peaks of this machine, even if the project's study has them.
 
     Raises:
-        UserError: no run can be used, they are of several machines, or the peaks of their machine are not known.
+        UserError: no run can be used, they are of several machines or of one model, or their peaks are not
+            known.
     """
     by_machine, left_out = measured_steps(selection)
     if len(by_machine) != 1:

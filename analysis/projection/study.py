@@ -87,10 +87,20 @@ class Study:
 def study_of(
     steps: Sequence[MeasuredStep], *, machine: str, date: str, packages: dict[str, str], peaks: Sequence[Peaks]
 ) -> Study:
-    """Fit each framework and return the study; arguments: see `Study`."""
+    """Fit each framework and return the study; arguments: see `Study`.
+
+    Raises:
+        UserError: a framework was measured on a single model, so that none can be left out.
+    """
     of_framework: dict[str, list[MeasuredStep]] = {}
     for step in steps:
         of_framework.setdefault(step.framework, []).append(step)
+    for framework, of_one in of_framework.items():
+        if len({step.model for step in of_one}) == 1:
+            raise UserError(
+                f"a fit is tested on models that are left out of it. Received: {framework} with {of_one[0].model} "
+                "alone. Name runs of two models or more"
+            )
     by_threads = {one.threads: one for one in peaks}
     return Study(
         machine=machine,
@@ -104,12 +114,13 @@ def study_of(
 
 def _fit(steps: Sequence[MeasuredStep], peaks: dict[int, Peaks]) -> Fit:
     found, arrays = fitted(steps, peaks), Steps(steps, peaks)
-    others = arrays.others(found)
-    computing = arrays.measured - others
+    computing = arrays.measured - arrays.others(found)
     telling = computing > _COMPUTING * arrays.measured
+    if not telling.any():  # overhead alone: then the least that can be said
+        computing, telling = arrays.measured, ~telling
     reached = arrays.rooflines(AT_PEAK)[telling] / computing[telling]
     ratios = [measured / projected for measured, projected in held_out(steps, peaks, by="model").values()]
-    low, high = np.quantile(ratios, _COVERED) if ratios else (np.nan, np.nan)
+    low, high = np.quantile(ratios, _COVERED)
     return Fit(
         efficiencies=found,
         lowest=float(reached.min()),

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from analysis_builders import made_record, select
 from builders import make_environment
-from made_steps import MACHINE, made_study
+from made_steps import MACHINE, PEAKS, PLANTED, made_steps, made_study
 
 from analysis.projection import peaks, recorded
 from analysis.projection.measured import measured_steps
 from analysis.projection.study import STUDY_FILE, read_study, study_of, write_study
 from analysis.runs.table import FIGURES, LoadedRun
 from common.errors import UserError
+from common.run_folder.records import ModelRecord
 
 MOST_BYTES = 40_000
 
@@ -63,9 +64,20 @@ def test_the_peaks_are_measured_on_the_machine_of_the_runs(monkeypatch: pytest.M
 
     monkeypatch.setattr(recorded, "measured_peaks", measure)
     monkeypatch.setattr(recorded, "this_machine", lambda: "example, 2 cores")
-    found, _ = recorded.study_of_runs(select([run_of([1.0]), run_of([1.0], seed=2, ranks=2, global_batch=128)]))
+    other = {"model": ModelRecord(name="dense500", outputs=10, parameters=1, multiply_adds_per_image=1)}
+    runs = [run_of([1.0]), run_of([1.0], seed=2, ranks=2, global_batch=128, **other)]
+    found, _ = recorded.study_of_runs(select(runs))
     assert measured == [("example, 2 cores", 1), ("example, 2 cores", 2)]
     assert (found.machine, found.runs, [one.threads for one in found.peaks]) == ("example, 2 cores", 2, [1, 2])
+    with pytest.raises(UserError, match=r"left out of it. Received: torch with mlp alone. Name runs of two models"):
+        recorded.study_of_runs(select(runs[:1]))
+
+
+def test_steps_of_nothing_but_overhead_still_say_the_least() -> None:
+    idle = replace(PLANTED, step_seconds=10.0)
+    steps = made_steps(planted=idle)
+    fit = study_of(steps, machine=MACHINE, date="2026-01-01", packages={}, peaks=list(PEAKS.values())).fits["torch"]
+    assert 0 < fit.lowest < fit.highest < 1
 
 
 def test_peaks_are_positive_and_more_threads_are_no_slower(monkeypatch: pytest.MonkeyPatch) -> None:
