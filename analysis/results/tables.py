@@ -72,12 +72,19 @@ def projection_table(data: Path) -> str:
     return f"{found.answer} {found.notes[0]}\n\n{_shown(frame, table.formats)}"
 
 
+def published_times_table(data: Path) -> str:
+    """Return published times beside projected ones."""
+    table = next(table for table in _projection(data).tables if table.title.startswith("Published times"))
+    return _shown(_frame(table).drop(columns="published"), table.formats)
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "frameworks": frameworks_table,
     "times": times_table,
     "scaling": scaling_table,
     "parity": parity_table,
     "projection": projection_table,
+    "published-times": published_times_table,
 }
 FIGURES = ("frameworks-time", "losses", "projection")
 

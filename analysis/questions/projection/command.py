@@ -129,8 +129,8 @@ def _notes(study: Study) -> list[str]:
         "efficiencies and peaks only the products follow from times",
         "of machines that were never measured, all GPUs among them, the interval spans the lowest and the highest "
         "share of the peaks that any cell reached; that they reach these is an assumption",
-        "published times contain the loading of images, which this project reads from memory: steps of a few "
-        "milliseconds are not comparable",
+        "published times contain the loading of images as their sources did it, which is not projected and may "
+        "dominate steps of a few milliseconds",
     ]
 
 

@@ -110,9 +110,9 @@ def published_table(found: list[Compared]) -> Table:
     rows: list[list[Cell]] = [
         [one.name, one.result.where, framework_label(one.result.framework), one.result.model, one.device.name,
          len(one.result.devices), one.result.global_batch // len(one.result.devices), one.what, one.published,
-         one.projected, f"{one.low:,.3g} to {one.high:,.3g}", one.projected / one.published]
+         one.projected, f"{one.low:,.1f} to {one.high:,.1f}", one.projected / one.published]
         for one in found
     ]  # fmt: skip
-    formats = dict.fromkeys(("ranks", "batch per rank"), "d") | dict.fromkeys(headings[8:10], ",.4g")
+    formats = dict.fromkeys(("ranks", "batch per rank"), "d") | dict.fromkeys(headings[8:10], ",.1f")
     return Table("Published times, projected (interval: assumption, machines never measured)", headings, rows,
                  formats | {headings[-1]: ".2f"})  # fmt: skip
