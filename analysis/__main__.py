@@ -25,6 +25,7 @@ python -m analysis table RUNS... --output runs.csv    one tidy table of runs, ep
 python -m analysis results                            the tables of results in this repository's pages
 """
 
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -77,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:
         module.add_command(commands)
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(arguments)
+    options.command_line = shlex.join(["python", "-m", "analysis", *arguments])
 
     def run() -> int | None:
         check_show_options(options)

@@ -153,7 +153,7 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
     notes = [EXAMPLES] if getattr(options, "examples", False) else []
     notes += [*finding.notes, *published_notes(checked_sources(getattr(options, "published", None)))]
     finding = replace(finding, notes=notes)
-    files = [f"plot: {file}" for plot in finding.plots for file in _plot_files(plot, options.plots)]
+    files = [f"plot: {file}" for plot in finding.plots for file in _plot_files(plot, options)]
     if options.format == "json":
         print(_as_json(finding))
     elif options.format == "csv":
@@ -173,11 +173,13 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
     refuse_flags(finding.flags, options)
 
 
-def _plot_files(plot: Plot, folder: str | None) -> list[Path]:
-    """Write a plot and its data; return the files."""
-    if not folder:
+def _plot_files(plot: Plot, options: argparse.Namespace) -> list[Path]:
+    """Write a plot and its data, if --plots is given; return the files."""
+    if not options.plots:
         return []
-    return [*save_figure(plot.figure, Path(folder), plot.name), write_csv(plot.data, Path(folder), plot.name)]
+    folder = Path(options.plots)
+    pictures = save_figure(plot.figure, folder, plot.name, made_by=options.command_line)
+    return [*pictures, write_csv(plot.data, folder, plot.name)]
 
 
 def _table_files(finding: Finding, folder: Path) -> list[Path]:

@@ -51,8 +51,11 @@ matplotlib.rcParams.update(
 )
 
 
-def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+def save_figure(figure: Figure, folder: Path, name: str, *, made_by: str = "") -> list[Path]:
     """Write `<name>.png` and `<name>.svg`; return their paths.
+
+    Args:
+        made_by: the command that draws them, kept in both files as their description.
 
     Raises:
         UserError: the folder cannot be created or written.
@@ -63,7 +66,8 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
         for text in figure.findobj(Text):
             text.set_text(printable(text.get_text(), keep="\n"))  # a control character is not valid in SVG
         for file in files:
-            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+            description = {"Description": printable(made_by)} if made_by else {}
+            figure.savefig(file, metadata=description | ({"Date": None} if file.suffix == ".svg" else {}))
     except OSError as error:
         raise from_os_error(error, doing="writing a plot") from None
     return files

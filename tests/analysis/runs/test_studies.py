@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import finished_record, make_environment, make_status, write_finished_run, write_study
+from PIL import Image
 
 from analysis.__main__ import main
 from analysis.output.tables import FORMATS
@@ -286,6 +287,10 @@ def test_every_format_and_plot_has_all_points(tmp_path: Path, capsys: pytest.Cap
     names = [f"frameworks-{name}.{kind}" for name in ("accuracy", "rate", "time") for kind in ("csv", "png", "svg")]
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == names
     assert all(f"plot: {tmp_path / 'plots' / name}" in text for name in names)
+    command = f"python -m analysis frameworks {tmp_path}/runs --plots {tmp_path}/plots"
+    with Image.open(tmp_path / "plots" / "frameworks-time.png") as picture:
+        assert picture.text["Description"] == command
+    assert command in (tmp_path / "plots" / "frameworks-time.svg").read_text()
     time, _, accuracy = find(load_runs([tmp_path / "runs"])).plots
     (ax,) = time.figure.axes
     points = [line.get_xdata().tolist() for line in ax.lines if len(line.get_xdata()) == 6]
