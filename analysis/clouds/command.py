@@ -7,7 +7,6 @@ python -m analysis clouds RUNS... --base cte-power          runs side by side
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +97,7 @@ def _page(findings: Sequence[Finding], options: argparse.Namespace) -> Page:
     facts = {
         "Created": now()[:16].replace("T", " ") + " UTC",
         "Figures": "published: by a source; computed: from makers' figures and prices; projected: by a model",
-        "Command": shlex.join(["python", "-m", "analysis", *sys.argv[1:]]),
+        "Command": options.command_line,
         "Revision": describe_environment().source_revision,
     }
     return Page(
