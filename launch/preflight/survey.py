@@ -32,10 +32,11 @@ def ask_hosts(target: Target) -> dict[str, dict[str, Answer]]:
     """Return host -> check -> answer; the check `hosts` is whether a host answers at all."""
     with ExitStack() as stack:
         wanted = target.wanted
-        with suppress(OSError):  # the disk check reports it
-            folder = first_existing(wanted.folders["runs"])
-            mark = stack.enter_context(tempfile.NamedTemporaryFile(prefix=".preflight-", dir=folder))
-            wanted = replace(wanted, mark=mark.name)
+        if "shared runs" in wanted.checks:
+            with suppress(OSError):  # the disk check reports it
+                folder = first_existing(wanted.folders["runs"])
+                mark = stack.enter_context(tempfile.NamedTemporaryFile(prefix=".preflight-", dir=folder))
+                wanted = replace(wanted, mark=mark.name)
         commands = {host: host_command(target, host, wanted) for host in target.hosts}
         outcomes = run_for_hosts(commands, limit_seconds=LIMIT_SECONDS)
     seconds = max((outcome.seconds for outcome in outcomes.values()), default=0.0)
