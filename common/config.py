@@ -245,6 +245,10 @@ class DeviceConfig(_Settings):
     """let GPUs since Ampere round the factors of float32 products to 10 bits, as TensorFlow does by default"""
     cudnn_benchmark: bool = False
     """let cuDNN try its algorithms and take the fastest; sums may then differ in their last bits between runs"""
+    channels_last: bool = True
+    """layout of images in memory: height, width, channels; --no-channels-last: channels first (Keras: on GPUs only)"""
+    pinned_memory: bool = False
+    """copy batches to the GPU from page-locked memory; PyTorch only, as TensorFlow copies them in its own way"""
     threads: Annotated[int, Range(least=1, most=1024)] | None = None
     """compute threads per rank (None: cores of the host / ranks on the host)"""
     compression: Literal["none", "fp16"] = "none"
@@ -258,6 +262,11 @@ class DeviceConfig(_Settings):
             self.mixed_precision == "float16" and self.device == "cpu",
             problem="mixed precision in float16 needs a GPU (bfloat16 does not)",
             received="--mixed-precision float16 --device cpu",
+        )
+        _exclude(
+            self.pinned_memory and self.device == "cpu",
+            problem="pinned memory is for copies to a GPU",
+            received="--pinned-memory --device cpu",
         )
 
 

@@ -9,8 +9,10 @@ import tensorflow as tf
 from common.data.batches import evaluation_batches, training_batches
 from common.data.sharding import evaluation_range
 from common.distributed.communicator import Communicator
+from common.run_folder.records import NotRecorded
 from common.training.run_setup import RunSetup
 
+NOT_PINNED = NotRecorded("not applicable: TensorFlow copies batches to the GPU in its own way")
 PREFETCH_BATCHES = 4  # made ahead by a thread of TensorFlow
 
 Arrays = Iterator[tuple[np.ndarray, np.ndarray]]

@@ -13,6 +13,7 @@ from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator, join
 from common.distributed.core_sharing import threads_per_rank
 from common.distributed.pinning import check_own_gpu, choose_gpu
+from common.errors import UserError
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.gradient_exchange import GradientExchange
 from keras_impl.state import TrainingState
@@ -32,7 +33,8 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
     """Give this rank its own GPU, or its share of the cores; return the device and the number of threads.
 
     Raises:
-        UserError: a GPU is asked for and there is none for every rank of a host; on all ranks.
+        UserError: a GPU is asked for and there is none for every rank of a host, or channels first on a CPU; on all
+            ranks.
     """
     threads = threads_per_rank(config.threads, share=comm.cores)
     # TensorFlow reads all of this only once, before its first operation: also before the first sum over ranks.
@@ -43,8 +45,15 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
         os.environ["TF_CUDNN_USE_AUTOTUNE"] = "1" if config.cudnn_benchmark else "0"
         gpus = tf.config.list_physical_devices("GPU")
         gpu = choose_gpu(gpus, config=config, local_rank=comm.local_rank, local_size=comm.local_size)
+        if gpu is None and not config.channels_last:
+            raise UserError(
+                "TensorFlow's kernels for CPUs need channels last. Received: --no-channels-last and no GPU. "
+                "Leave it out, or use torch"
+            )
         if gpu is not None:
             tf.config.experimental.set_memory_growth(gpu, True)
+            # Else TensorFlow chooses on GPUs: in float32 it turns channels last into channels first.
+            tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
         tf.config.set_visible_devices([gpu] if gpu is not None else [], "GPU")
     check_own_gpu(None if gpu is None else gpus.index(gpu), comm=comm)
     return "cpu" if gpu is None else gpu.name.removeprefix("/physical_device:"), threads

@@ -43,9 +43,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
     - The result is an instance of a subclass of the optimizer's own class, rebuilt from its config; state that it
       already has (slots, iterations) is copied. The optimizer passed in stays as it is.
     - An update costs one grouped allreduce for each dtype of gradients (see `groups`), and one call more for gradients
-      that are to stay sparse. With one rank, or outside the process set, it costs nothing.
+      that are to stay sparse. With one rank, or outside the process set, nothing is sent.
     - Whatever the optimizer does to gradients (unscaling, clipping, weight decay, EMA, constraints) it does to averaged
       ones: n ranks of batch B update as one process of batch n x B does, where the loss is a mean over the batch.
+      The exception are embeddings: one process has to be wrapped too. A row that a batch meets twice counts once, with
+      the sum of its gradients; Keras alone takes each by itself (https://github.com/keras-team/keras/pull/18692).
     - Variables without a gradient are left out. Which these are must be the same on all ranks; so must the variables,
       their order, and the order in which optimizers are wrapped. Operations are named by that order, whatever is
       retraced.
@@ -66,7 +68,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
             `gradient_accumulation_steps`, and works the same if that is set already. For the sum of the passes multiply
             the loss by their number.
         sparse_as_dense: whether the gradients of embeddings become ordinary tensors first. False: their rows are
-            gathered from all ranks and rows met twice summed, which is less to send where few rows are touched.
+            gathered from all ranks, which is less to send where few rows are touched. The updates are the same.
         local_variables: trainable variables that each rank keeps to itself. Their gradients are not exchanged but (for
             `hvd.Average`) divided by the number of ranks, being a part of the gradient of the average loss.
         process_set: the ranks that take part; all others train alone.

@@ -57,7 +57,7 @@ class GradientExchange:
         return bool(self.process_set.included()) and self.process_set.size() > 1
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Averages (or sums) gradients over the ranks.
+        """Averages (or sums) gradients over the ranks; sparse ones name each row once, also where there is one rank.
 
         Args:
             gradients: tensors, `IndexedSlices` or None, in the same order on all ranks.
@@ -69,7 +69,7 @@ class GradientExchange:
         Raises:
             ValueError: inside a function compiled for XLA.
         """
-        gradients = list(gradients)
+        gradients = [self._without_repeated_rows(gradient) for gradient in gradients]
         if not self.active():
             return gradients
         if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
@@ -83,12 +83,8 @@ class GradientExchange:
                 if self.op == hvd.Average:
                     gradients[index] = tf.convert_to_tensor(gradient) / self.process_set.size()
                 continue
-            kind = gradient.dtype.name
-            if isinstance(gradient, tf.IndexedSlices):
-                if self.sparse_as_dense:
-                    gradients[index] = tf.convert_to_tensor(gradient)
-                else:  # apart: Horovod confuses shapes in a group of both sorts
-                    kind += "_sparse"
+            # Apart: Horovod confuses shapes in a group of both sorts.
+            kind = gradient.dtype.name + ("_sparse" if isinstance(gradient, tf.IndexedSlices) else "")
             indices_of_kind.setdefault(kind, []).append(index)
         for kind, indices in indices_of_kind.items():
             for number, part in enumerate(self._parts(indices)):
@@ -118,11 +114,17 @@ class GradientExchange:
             if self.groups is None
             else hvd.grouped_allreduce(gradients, **options)
         )
-        return [_sum_repeated_rows(g) if isinstance(g, tf.IndexedSlices) else g for g in reduced]
+        return [self._without_repeated_rows(gradient) for gradient in reduced]
 
+    def _without_repeated_rows(self, gradient: Any) -> Any:
+        """Adds up the rows that several ranks, or one batch, have for the same index.
 
-def _sum_repeated_rows(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Adds up the rows that several ranks, or one batch, sent for the same index; Keras' optimizers do not."""
-    indices, positions = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(indices))
-    return tf.IndexedSlices(values, indices, gradient.dense_shape)
+        Keras' optimizers square, scale and clip each of them by itself, which no split of the batch could reproduce.
+        """
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        if self.sparse_as_dense:
+            return tf.convert_to_tensor(gradient)
+        indices, positions = tf.unique(gradient.indices)
+        values = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(indices))
+        return tf.IndexedSlices(values, indices, gradient.dense_shape)

@@ -13,19 +13,27 @@ from keras_impl.batch_norm import BatchNormalization
 LayerType = TypeVar("LayerType", bound=model_specs.Layer)
 
 
-def set_precision(config: Config) -> None:
-    """Set the dtype of the models and optimizers built from now on."""
+def set_precision_and_layout(config: Config) -> None:
+    """Set the dtype of the models and optimizers built from now on, and where layers have their channels."""
+    keras.config.set_image_data_format("channels_last" if config.device.channels_last else "channels_first")
     keras.config.set_floatx(config.model.dtype)
     if config.device.mixed_precision != "none":
         keras.mixed_precision.set_global_policy(f"mixed_{config.device.mixed_precision}")
 
 
 def build_model(spec: ModelSpec, config: ModelConfig) -> keras.Model:
-    """Return the model with Keras' own first weights (`keras_impl.weights.load_weights` puts ours in their place)."""
+    """Return the model with Keras' own first weights (`keras_impl.weights.load_weights` puts ours in their place).
+
+    Images and weights have one layout, also where layers compute with channels first: the first layer moves the
+    channels, `Flatten` moves them back.
+    """
     channels, height, width = spec.input_shape
     images = keras.Input((height, width, channels), name="images")
+    inputs = images
+    if keras.config.image_data_format() == "channels_first":
+        inputs = layers.Permute((3, 1, 2), name="channels_first")(images)
     build = {"mlp": mlp, "cnn": cnn, "simplecnn": simplecnn, "resnet34": resnet34, "dense500": dense500}[spec.name]
-    outputs = build(spec, images)
+    outputs = build(spec, inputs)
     # The losses work on the type of the weights, whatever type the layers compute in (mixed precision).
     outputs = layers.Activation("linear", dtype=config.dtype, name="outputs")(outputs)
     model = keras.Model(images, outputs, name=spec.name)
@@ -125,7 +133,8 @@ def _padded(spec: ModelSpec, name: str, inputs: Any) -> Any:
 
 def _batch_norm(spec: ModelSpec, name: str) -> BatchNormalization:
     layer = _layer(spec, name, model_specs.BatchNorm)
-    return BatchNormalization(momentum=layer.decay, epsilon=layer.epsilon, name=name)
+    axis = 1 if keras.config.image_data_format() == "channels_first" else -1
+    return BatchNormalization(axis=axis, momentum=layer.decay, epsilon=layer.epsilon, name=name)
 
 
 def _dense(spec: ModelSpec, name: str) -> layers.Dense:

@@ -20,9 +20,9 @@ from common.training.measured import NOT_MEASURED
 from common.training.run_setup import prepare_on_all_ranks
 from common.training.session import Session
 from keras_impl import distributed
-from keras_impl.data import ShardedData
+from keras_impl.data import NOT_PINNED, ShardedData
 from keras_impl.loop import Trainer
-from keras_impl.models import build_model, set_precision
+from keras_impl.models import build_model, set_precision_and_layout
 from keras_impl.optimizers import build_optimizer
 from keras_impl.profiled import ProfiledTrainer
 from keras_impl.state import TrainingState
@@ -44,11 +44,11 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     device, threads = distributed.pin_device(config.device, comm)
 
     setup = prepare_on_all_ranks(config, comm=comm)
-    checkpoint = session.start(setup, device=device, threads=threads)
+    checkpoint = session.start(setup, device=device, threads=threads, pinned_memory=NOT_PINNED)
     # Horovod 3/7 - shard: each rank reads its own part of every global batch.
     data = ShardedData(setup, comm=comm, device=device)
 
-    set_precision(config)
+    set_precision_and_layout(config)
     model = build_model(setup.spec, config.model)
     # Horovod 4/7 - scale: more ranks make larger batches, which allow larger steps; a warm-up leads there.
     learning_rates = setup.scaled_learning_rates()

@@ -21,6 +21,9 @@ class ShardedData:
         self.setup = setup
         self.comm = comm
         self.device = device
+        config = setup.config.device
+        self._layout = torch.channels_last if config.channels_last else torch.contiguous_format
+        self._pins = config.pinned_memory and device.type == "cuda"
 
     def training(self, epoch: int, *, first_step: int = 0) -> Batches:
         """Yield this rank's batches of an epoch: images (batch, channels, height, width), labels (batch,) int64.
@@ -42,8 +45,9 @@ class ShardedData:
             steps=self.setup.steps_of_epoch(epoch),
             first_step=first_step,
         )
+        tensors = map(self._tensors, batches)
         # On a CPU all cores compute already: a thread that makes batches ahead would only compete for them.
-        return self._on_device(prefetch(batches) if self.device.type == "cuda" else batches)
+        return self._on_device(prefetch(tensors) if self.device.type == "cuda" else tensors)
 
     def evaluation(self, part: Literal["validation", "test"]) -> Batches:
         """Yield this rank's batches of an evaluation, each sample once over all ranks, or on each if replicated."""
@@ -58,10 +62,16 @@ class ShardedData:
             size=1 if is_replicated else self.comm.size,
             table=self.setup.table,
         )
-        return self._on_device(batches)
+        return self._on_device(map(self._tensors, batches))
 
-    def _on_device(self, batches: Iterable[tuple[np.ndarray, np.ndarray]]) -> Batches:
-        for images, labels in batches:
-            # The channels are last in memory, which PyTorch calls channels_last: no copy is made.
-            tensor = torch.from_numpy(images).permute(0, 3, 1, 2)
-            yield tensor.to(self.device, non_blocking=True), torch.from_numpy(labels).to(self.device, non_blocking=True)
+    def _tensors(self, batch: tuple[np.ndarray, np.ndarray]) -> tuple[Tensor, Tensor]:
+        images, labels = batch
+        # The channels are last in memory, which PyTorch calls channels_last: no copy is made.
+        tensors = torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
+        return (tensors[0].pin_memory(), tensors[1].pin_memory()) if self._pins else tensors
+
+    def _on_device(self, tensors: Iterable[tuple[Tensor, Tensor]]) -> Batches:
+        for images, labels in tensors:
+            # `contiguous()` would not do: it leaves images of one channel as they are, and with them all that follows.
+            moved = images.to(self.device, memory_format=self._layout, non_blocking=True)
+            yield moved, labels.to(self.device, non_blocking=True)

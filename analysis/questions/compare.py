@@ -3,7 +3,6 @@
 import argparse
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
 
@@ -125,7 +124,7 @@ def differing_leaves(first: Any, second: Any, path: str = "") -> Iterator[tuple[
     What one of them lacks or did not record is one difference, however much the other has there.
     """
     one, other = (
-        asdict(value) if hasattr(value, "__dataclass_fields__") and not isinstance(value, NotRecorded) else value
+        vars(value) if hasattr(value, "__dataclass_fields__") and not isinstance(value, NotRecorded) else value
         for value in (first, second)
     )
     if isinstance(one, dict) and isinstance(other, dict):

@@ -40,7 +40,7 @@ def choose_gpu(gpus: Sequence[Device], *, config: DeviceConfig, local_rank: int,
 
     Args:
         gpus: those visible to this process.
-        config: the device to use; mixed precision in float16 needs a GPU.
+        config: the device to use; mixed precision in float16 and pinned memory need a GPU.
 
     Raises:
         UserError: fewer GPUs than ranks on the host, unless there is none and the CPU may be used.
@@ -49,6 +49,8 @@ def choose_gpu(gpus: Sequence[Device], *, config: DeviceConfig, local_rank: int,
         return None
     if not gpus and config.mixed_precision == "float16":
         raise UserError("mixed precision in float16 needs a GPU. Received: --mixed-precision float16. Use bfloat16")
+    if not gpus and config.pinned_memory:
+        raise UserError("pinned memory is for copies to a GPU. Received: --pinned-memory and no GPU. Leave it out")
     if not gpus and config.device == "auto":
         return None
     if not gpus:

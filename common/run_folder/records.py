@@ -89,6 +89,7 @@ class World:
     oversubscribed: bool  # more threads than cores: the times of the run are not compared
     devices: list[str]  # of each rank
     launcher: str | None = None  # horovodrun, mpirun, srun or none; None: unknown
+    pinned_memory: bool | NotRecorded | None = None  # of batches on their way to the GPU; None: unknown
 
     @property
     def on_cpu(self) -> bool:

@@ -15,7 +15,7 @@ from common.measurement.metering import Meter
 from common.measurement.step_profile import average_over_ranks
 from common.measurement.timing import Phases
 from common.run_folder.checkpoints import Checkpoint
-from common.run_folder.records import TIMELINE_FILE, World
+from common.run_folder.records import TIMELINE_FILE, NotRecorded, World
 from common.training.checkpointer import Checkpointer
 from common.training.console_report import start_lines
 from common.training.measured import Measured
@@ -43,8 +43,15 @@ class Session:
         self._interference = InterferenceMeter(first_on_host=comm.local_rank == 0)
         self._meter: Meter | None = None
 
-    def start(self, setup: RunSetup, *, device: str, threads: int) -> Checkpoint | None:
+    def start(
+        self, setup: RunSetup, *, device: str, threads: int, pinned_memory: NotRecorded | None = None
+    ) -> Checkpoint | None:
         """Print layers and settings, open the run folder; return the checkpoint to resume from, if there is one.
+
+        Args:
+            device: of this rank.
+            threads: of this rank.
+            pinned_memory: why the setting is not applicable to the framework; None: it is.
 
         Raises:
             UserError: the run folder exists, cannot be written or cannot be resumed; on all ranks.
@@ -53,7 +60,8 @@ class Session:
         self.setup = setup
         config = setup.config
         standing = self._look_at_run(config) if config.record.resume_or_start else None
-        world = self._world(device=device, threads=threads)
+        pinned = pinned_memory or config.device.pinned_memory
+        world = self._world(device=device, threads=threads, pinned_memory=pinned)
         for line in start_lines(setup, world):
             self.console.line(line)
         checkpoint = None
@@ -79,7 +87,7 @@ class Session:
             raise AlreadyFinished(config)
         return standing
 
-    def _world(self, *, device: str, threads: int) -> World:
+    def _world(self, *, device: str, threads: int, pinned_memory: bool | NotRecorded) -> World:
         too_many = self.comm.cores.is_exceeded_by(threads)
         hosts, devices, oversubscribed = zip(*self.comm.allgather((platform.node(), device, too_many)), strict=True)
         return World(
@@ -92,6 +100,7 @@ class Session:
             oversubscribed=any(oversubscribed),
             devices=list(devices),
             launcher=launcher_of(os.environ),
+            pinned_memory=pinned_memory,
         )
 
     def record_initial_test(self, test: Measured) -> None:

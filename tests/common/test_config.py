@@ -223,6 +223,7 @@ IMPOSSIBLE = [
     ("--target-accuracy nan", ["--target-accuracy nan"]),
     ("--device tpu", ["tpu", "gpu"]),
     ("--mixed-precision float16 --device cpu", ["--mixed-precision float16 --device cpu", "bfloat16 does not"]),
+    ("--pinned-memory --device cpu", ["pinned memory is for copies to a GPU", "--pinned-memory --device cpu"]),
     ("--mixed-precision half", ["half", "bfloat16"]),
     ("--mixed-precision bfloat16 --dtype float64", ["--mixed-precision bfloat16 --dtype float64"]),
     ("--threads 0", ["--threads 0"]),
@@ -303,6 +304,7 @@ def test_every_setting_with_a_limit_is_in_the_table_above() -> None:
         "energy",
         "tf32",
         "cudnn_benchmark",
+        "channels_last",
         "powercap_folder",
         "horovod_timeline",
     }

@@ -97,6 +97,8 @@ def two_rank_jobs(framework: str) -> list[Job]:
         train("bfloat16", *MLP, *steps, "--mixed-precision", "bfloat16"),
         train("each", *MLP, *steps, "--gradient-groups", "each"),
         train("one", *MLP, *steps),
+        train("channels_last", *DATA, "--model", "cnn", "--no-dropout", *steps),
+        train("channels_first", *DATA, "--model", "cnn", "--no-dropout", *steps, "--no-channels-last"),
         train("early", *MLP, "--learning-rate", "0", "--steps-per-epoch", "2", "--epochs", "9",
               "--validation-share", "0.1", "--early-stop", "2"),
         train("unaveraged", *MLP, *steps, patch="unaveraged"),
@@ -674,6 +676,23 @@ def test_compressed_grouped_and_less_precise_gradients_keep_ranks_equal(starts: 
         assert 0 < relative_difference(half[name], array) < 1e-2, name
         assert 0 < relative_difference(mixed[name], array) < 5e-2, name
         assert mixed[name].dtype == np.float32, name
+
+
+def test_channels_first_train_alike_under_pytorch_and_need_a_gpu_under_keras(starts: Starts, framework: str) -> None:
+    outcomes = starts.ranks(framework, 2)
+    first(outcomes, "channels_last")
+    last = starts.run(f"{framework}2-channels_last")
+    assert isinstance(last.record.world, World)
+    if framework == "keras":
+        assert isinstance(last.record.world.pinned_memory, NotRecorded)
+        words = r"TensorFlow's kernels for CPUs need channels last\. Received: --no-channels-last and no GPU\."
+        check_one_line(outcomes["channels_first"], program="keras_impl/train.py", message=words)
+        return
+    assert last.record.world.pinned_memory is False
+    first(outcomes, "channels_first")
+    moved = weights_of(starts.run("torch2-channels_first"))
+    for name, array in weights_of(last).items():
+        assert relative_difference(moved[name], array) < 1e-5, name
 
 
 @pytest.mark.parametrize("job", BAD_INPUT)

@@ -40,13 +40,15 @@ KERAS_OPTIMIZERS = [
     "ScheduleFreeAdamW",
     "SGD",
 ]
-PROOFS = [
+OPTIMIZERS = [
     *(f"keras_{name}" for name in KERAS_OPTIMIZERS),
     *(f"ours_{name}" for name in ("SGD", "Adam", "AdamW", "RMSprop")),
+    *["loss_scale", "multi"],
+]
+PROOFS = [
+    *OPTIMIZERS,
     *[
-        "loss_scale",
         "loss_scale_accumulation",
-        "multi",
         "graph",
         "none",
         "two_groups",
@@ -68,10 +70,10 @@ PROOFS = [
     ],
     *[
         "wrapped_late",
-        "sparse_sgd_dense",
-        "sparse_sgd_rows",
-        "sparse_adam_dense",
-        "sparse_adam_rows",
+        "sparse_keras_SGD_dense",
+        "sparse_keras_SGD_rows",
+        "sparse_keras_Adam_dense",
+        "sparse_keras_Adam_rows",
         "fit",
         "late_layer",
     ],
@@ -81,10 +83,11 @@ PROOFS_OVER_GLOO = [
     "fit_passes",
     "overflow_in_a_pass",
     "from_config",
-    "embedding_dense",
-    "embedding_rows",
-    "embedding_passes",
     "resumed",
+]
+SPARSE_PROOFS = [
+    *(f"sparse_{name}_{kind}" for name in OPTIMIZERS for kind in ("dense", "rows")),
+    *["embedding_dense", "embedding_rows", "embedding_passes"],
 ]
 # Where no controller can make a difference.
 over_gloo = pytest.mark.parametrize("run", [pytest.param("gloo", marks=pytest.mark.ci)], indirect=True)
@@ -166,11 +169,34 @@ def test_two_ranks_equal_one_process_over_gloo(run: Run, name: str) -> None:
     check_proof(run, name)
 
 
-def check_proof(run: Run, name: str) -> None:
-    """Both ranks hold the weights of the one process, which are not those of a rank alone."""
-    first, second = (rank[f"{name}/received"] for rank in run.ranks)
-    assert np.array_equal(first, second), "the ranks hold different weights"
+@over_gloo
+@pytest.mark.parametrize("name", SPARSE_PROOFS)
+def test_sparse_gradients_on_two_ranks_equal_one(run: Run, name: str) -> None:
+    check_sparse_proof(run, name)
+
+
+@pytest.mark.parametrize("name", SPARSE_PROOFS)
+def test_sparse_gradients_on_four_ranks_equal_one(four: Run, name: str) -> None:
+    check_sparse_proof(four, name)
+
+
+def test_keras_alone_takes_repeated_rows_one_by_one(four: Run) -> None:
+    """Why an embedding trains otherwise under a wrapped AdamW, on one rank too: see keras_impl/README.md."""
+    (rank, *_) = four.ranks
+    assert relative_difference(rank["embedding_plain"], rank["embedding_rows/wrapped"]) > 1e-3
+
+
+def check_sparse_proof(run: Run, name: str) -> None:
+    """As any proof, and one rank that is wrapped holds the same weights."""
+    check_proof(run, name)
     for rank in run.ranks:
+        assert relative_difference(rank[f"{name}/wrapped"], rank[f"{name}/expected"]) < TOLERANCE
+
+
+def check_proof(run: Run, name: str) -> None:
+    """All ranks hold the weights of the one process, which are not those of a rank alone."""
+    for rank in run.ranks:
+        assert np.array_equal(rank[f"{name}/received"], run.ranks[0][f"{name}/received"])
         assert relative_difference(rank[f"{name}/received"], rank[f"{name}/expected"]) < TOLERANCE
         assert relative_difference(rank[f"{name}/alone"], rank[f"{name}/expected"]) > 1e-5
 
@@ -195,8 +221,8 @@ def test_no_optimizer_of_keras_was_forgotten(run: Run) -> None:
         ("accumulation", 2, 0),  # two updates of two gradients each
         ("passes", 2, 0),
         ("four_passes_mean", 1, 0),
-        ("sparse_sgd_dense", 1, 0),
-        ("sparse_sgd_rows", 2, 0),
+        ("sparse_keras_SGD_dense", 1, 0),
+        ("sparse_keras_SGD_rows", 2, 0),
         ("own_process_set", 0, 0),
     ],
 )
@@ -376,7 +402,7 @@ def test_one_process_calls_nothing(base_folder: Path) -> None:
         assert relative_difference(rank[f"{name}/received"], rank[f"{name}/expected"]) < TOLERANCE
 
 
-SETS = ["sets_eager", "sets_graph", "sets_per_tensor", "sets_passes", "sets_sparse_adam_dense", "sets_sparse_adam_rows"]
+SETS = ["sets_eager", "sets_graph", "sets_per_tensor", "sets_passes", "sparse_sets_dense", "sparse_sets_rows"]
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -403,7 +429,7 @@ def test_ranks_outside_the_process_set_train_alone(four: Run, name: str, calls: 
 
 
 @pytest.mark.parametrize(
-    ("name", "grouped", "single"), [("sets_eager", 4, 0), ("sets_per_tensor", 0, 12), ("sets_sparse_adam_rows", 2, 0)]
+    ("name", "grouped", "single"), [("sets_eager", 4, 0), ("sets_per_tensor", 0, 12), ("sparse_sets_rows", 4, 0)]
 )
 def test_number_of_allreduces_in_process_sets(four: Run, name: str, grouped: int, single: int) -> None:
     for rank in four.ranks:

@@ -8,10 +8,13 @@ without a launcher. Names of the arrays:
                         (of a process set: of its ranks)
     <proof>/alone       weights after training with the plain optimizer on this rank's gradients: what a distributed
                         optimizer that averages nothing would give
+    <proof>/wrapped     of sparse gradients: weights after training with the distributed optimizer in a process set of
+                        one, on the gradients of all ranks
     calls/<proof>       Horovod calls while the distributed optimizer trained: grouped, single
     message/<name>      text of an error that must come
 """
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
@@ -32,6 +35,7 @@ FOLDER, PART = Path(sys.argv[1]), sys.argv[2]
 FIRST = hvd.ProcessSet([0])
 EVEN, ODD = hvd.ProcessSet([0, 2]), hvd.ProcessSet([1, 3])
 STEPS = 4
+IN_A_GRAPH = ("keras_SGD", "keras_Adam")  # of the proofs of sparse gradients
 RESULTS: dict[str, np.ndarray] = {}
 CALLS = {"grouped": 0, "single": 0}
 
@@ -132,21 +136,33 @@ def message(name: str, function: Callable[[], Any]) -> None:
         RESULTS[f"message/{name}"] = np.array(f"{type(error).__name__}: {error}")
 
 
-def every_optimizer() -> None:
-    """All of keras.optimizers and ours, with their default settings."""
-    for name, cls in vars(keras.optimizers).items():
-        wrappers = ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
-        if inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer) and name not in wrappers:
-            proof(f"keras_{name}", lambda cls=cls: cls(learning_rate=0.1))
+def _every_optimizer() -> dict[str, Callable[[], Any]]:
+    """All of keras.optimizers and ours, with their default settings, by the names of their proofs."""
+    sgd, adam, scaled = keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.LossScaleOptimizer
+    wrappers = ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
+    makes: dict[str, Callable[[], Any]] = {
+        f"keras_{name}": functools.partial(cls, learning_rate=0.1)
+        for name, cls in vars(keras.optimizers).items()
+        if inspect.isclass(cls) and issubclass(cls, keras.optimizers.Optimizer) and name not in wrappers
+    }
     for name in ("SGD", "Adam", "AdamW", "RMSprop"):
-        proof(f"ours_{name}", lambda name=name: getattr(ours, name)(learning_rate=0.1))
-    sgd = keras.optimizers.SGD
-    scaled = keras.optimizers.LossScaleOptimizer
-    proof("loss_scale", lambda: scaled(sgd(0.1), initial_scale=2.0))
+        makes[f"ours_{name}"] = functools.partial(getattr(ours, name), learning_rate=0.1)
+    makes["loss_scale"] = lambda: scaled(adam(0.1), initial_scale=2.0)
+    choice = keras.optimizers.OptimizerMap
+    makes["multi"] = lambda: keras.optimizers.MultiOptimizer(choice(adam(0.1), {"w1": sgd(0.1)}))
+    return makes
+
+
+EVERY_OPTIMIZER = _every_optimizer()
+
+
+def every_optimizer() -> None:
+    """Dense gradients under all optimizers."""
+    for name, make in EVERY_OPTIMIZER.items():
+        proof(name, make)
+    sgd, scaled = keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer
     inner = {"momentum": 0.9, "gradient_accumulation_steps": 2, "clipnorm": 0.5}
     proof("loss_scale_accumulation", lambda: scaled(sgd(0.1, **inner), initial_scale=2.0), graph=True)
-    choice = keras.optimizers.OptimizerMap
-    proof("multi", lambda: keras.optimizers.MultiOptimizer(choice(sgd(0.1), {"w1": keras.optimizers.Adam(0.1)})))
 
 
 def features() -> None:
@@ -267,36 +283,33 @@ def rebuilt_from_config() -> None:
         RESULTS[f"from_config/{kind}"] = train(optimizer, pick, new_variables())
 
 
-def sparse_gradients(
-    names: Sequence[str] = ("sgd", "adam"), *, prefix: str = "", process_set: Any = hvd.global_process_set
-) -> None:
-    """An embedding of 6 rows; rows repeat within a rank and between ranks."""
+def sparse_gradients(makes: dict[str, Callable[[], Any]], *, process_set: Any = hvd.global_process_set) -> None:
+    """An embedding of 6 rows beside two dense variables; rows repeat within a rank and between ranks."""
     rows, ranks = [[0, 2, 2], [2, 5, 0], [0, 1, 2], [5, 5, 3]], partners(process_set)
 
-    def slices(rank: int) -> tf.IndexedSlices:
-        values = tf.constant(np.random.default_rng(rank).normal(size=(3, 2)))
-        return tf.IndexedSlices(values, tf.constant(rows[rank]), tf.constant([6, 2]))
+    def slices(ranks: Sequence[int]) -> tf.IndexedSlices:
+        """The gradient of the mean loss of some ranks, with a row for each of their samples."""
+        values = [np.random.default_rng(rank).normal(size=(3, 2)) / len(ranks) for rank in ranks]
+        indices = [row for rank in ranks for row in rows[rank]]
+        return tf.IndexedSlices(tf.constant(np.concatenate(values)), tf.constant(indices), tf.constant([6, 2]))
 
-    make_of = {"sgd": lambda: keras.optimizers.SGD(0.1), "adam": lambda: ours.Adam(0.1)}
-    for name, make in ((name, make_of[name]) for name in names):
+    def trained(optimizer: Any, gradient: Any, who: Sequence[int], *, graph: bool) -> np.ndarray:
+        variables = [keras.Variable(np.ones((6, 2)), dtype="float64", name="embeddings"), *new_variables()[:2]]
+        return train(optimizer, lambda s, v: [gradient, *averaged(s, v[1:], who)], variables, graph=graph, steps=2)
+
+    own = [hvd.rank()]
+    for name, make in makes.items():
+        graph = name in IN_A_GRAPH
+        expected = trained(make(), tf.convert_to_tensor(slices(ranks)), ranks, graph=graph)
+        alone = trained(make(), tf.convert_to_tensor(slices(own)), own, graph=graph)
         for sparse_as_dense in (True, False):
-            key = f"{prefix}sparse_{name}_{'dense' if sparse_as_dense else 'rows'}"
-            for kind, gradient in (
-                ("expected", sum(tf.convert_to_tensor(slices(rank)) for rank in ranks) / len(ranks)),
-                ("alone", tf.convert_to_tensor(slices(hvd.rank()))),
-                ("received", slices(hvd.rank())),
-            ):
-                variables = [keras.Variable(np.ones((6, 2)), dtype="float64"), *new_variables()[:2]]
-                optimizer, before = make(), dict(CALLS)
-                if kind == "received":
-                    optimizer = DistributedOptimizer(
-                        optimizer, sparse_as_dense=sparse_as_dense, process_set=process_set
-                    )
-                who = ranks if kind == "expected" else [hvd.rank()]
-                train(optimizer, lambda s, v, g=gradient, who=who: [g, *averaged(s, v[1:], who)], variables, graph=True)
-                RESULTS[f"{key}/{kind}"] = flat(variables)
-                if kind == "received":
-                    RESULTS[f"calls/{key}"] = np.array([CALLS[call] - before[call] for call in CALLS])
+            key, before = f"sparse_{name}_{'dense' if sparse_as_dense else 'rows'}", dict(CALLS)
+            optimizer = DistributedOptimizer(make(), sparse_as_dense=sparse_as_dense, process_set=process_set)
+            RESULTS[f"{key}/received"] = trained(optimizer, slices(own), own, graph=graph)
+            RESULTS[f"calls/{key}"] = np.array([CALLS[call] - before[call] for call in CALLS])
+            one = DistributedOptimizer(make(), sparse_as_dense=sparse_as_dense, process_set=FIRST)
+            RESULTS[f"{key}/wrapped"] = trained(one, slices(ranks), ranks, graph=graph)
+            RESULTS[f"{key}/expected"], RESULTS[f"{key}/alone"] = expected, alone
 
 
 def overflow(process_set: Any = hvd.global_process_set) -> None:
@@ -437,22 +450,28 @@ def models() -> None:
 
 
 def embeddings() -> None:
-    """An `Embedding` layer trained by `train_on_batch`; no row twice in a step, for Keras would not add them up."""
+    """An `Embedding` under AdamW, trained by `train_on_batch`: 32 samples a step, which meet rows many times."""
     draw = np.random.default_rng(6)
-    order = np.array([draw.permutation(48) for _ in range(3)]).reshape(3, 2, 4, 6)  # step, rank, sample, position
-    y = draw.normal(size=(3, 2, 4, 6, 2))
+    x = draw.integers(48, size=(3, 32, 6))  # step, sample, position
+    y = draw.normal(size=(3, 32, 6, 2))
+    mine = slice(hvd.rank(), None, hvd.size())
 
-    def train_embedding(ranks: list[int], optimizer: Any, *, eager: bool = True) -> np.ndarray:
+    def train_embedding(samples: slice, optimizer: Any, *, eager: bool = True) -> np.ndarray:
         keras.utils.set_random_seed(7)
         table = keras.layers.Embedding(48, 3, dtype="float64")
         model = keras.Sequential([keras.Input((6,), dtype="int32"), table, keras.layers.Dense(2, dtype="float64")])
         model.compile(optimizer=optimizer, loss="mse", jit_compile=False, run_eagerly=eager)
         for step in range(3):
-            model.train_on_batch(np.concatenate(order[step, ranks]), np.concatenate(y[step, ranks]))
+            model.train_on_batch(x[step, samples], y[step, samples])
         return flat(model.variables)
 
     def rule(**settings: Any) -> Any:
-        return keras.optimizers.RMSprop(0.1, **settings)
+        return keras.optimizers.AdamW(0.1, **settings)
+
+    def dense(optimizer: Any) -> Any:
+        apply = optimizer.apply
+        optimizer.apply = lambda grads, variables: apply([tf.convert_to_tensor(g) for g in grads], variables)
+        return optimizer
 
     cases = {
         "dense": ({"sparse_as_dense": True}, {}),
@@ -460,10 +479,15 @@ def embeddings() -> None:
         "passes": ({"sparse_as_dense": True, "backward_passes_per_step": 2}, {"gradient_accumulation_steps": 2}),
     }
     for name, (options, settings) in cases.items():
+        key, everyone = f"embedding_{name}", slice(None)
         optimizer = DistributedOptimizer(rule(), **options)
-        RESULTS[f"embedding_{name}/received"] = train_embedding([hvd.rank()], optimizer, eager=name != "rows")
-        RESULTS[f"embedding_{name}/expected"] = train_embedding([0, 1], rule(**settings))
-        RESULTS[f"embedding_{name}/alone"] = train_embedding([hvd.rank()], rule(**settings))
+        RESULTS[f"{key}/received"] = train_embedding(mine, optimizer, eager=name != "rows")
+        RESULTS[f"{key}/wrapped"] = train_embedding(
+            everyone, DistributedOptimizer(rule(), **options, process_set=FIRST)
+        )
+        RESULTS[f"{key}/expected"] = train_embedding(everyone, dense(rule(**settings)))
+        RESULTS[f"{key}/alone"] = train_embedding(mine, dense(rule(**settings)))
+    RESULTS["embedding_plain"] = train_embedding(everyone, rule())
     RESULTS["embedding_pending"] = np.array(int(optimizer._iterations) % 2)
 
 
@@ -604,7 +628,9 @@ def process_sets() -> None:
     proof("even_graph", make(), graph=True, process_set=EVEN)
     everyone = train(make()(), averaged, new_variables())
     RESULTS["everyone"] = everyone
-    sparse_gradients(["adam"], prefix="sets_", process_set=own)
+    sparse_gradients(EVERY_OPTIMIZER, process_set=hvd.global_process_set)
+    sparse_gradients({"sets": functools.partial(ours.Adam, 0.1)}, process_set=own)
+    embeddings()
 
     variables = new_variables()
     optimizer = DistributedOptimizer(make()(), local_variables=[variables[2]], process_set=own)
@@ -670,7 +696,7 @@ def main() -> None:
         count_calls()
         one_process()
     elif PART == "sets":
-        hvd.init(process_sets=[EVEN, ODD])
+        hvd.init(process_sets=[EVEN, ODD, FIRST])
         assert hvd.size() == 4, hvd.size()
         count_calls()
         process_sets()
@@ -682,7 +708,7 @@ def main() -> None:
         features()
         four_passes("four_passes_mean", 1.0)
         four_passes("four_passes_sum", 4.0)
-        sparse_gradients()
+        sparse_gradients(EVERY_OPTIMIZER if PART == "two" else {name: EVERY_OPTIMIZER[name] for name in IN_A_GRAPH})
         overflow()
         loss_scale_outside()
         retracing()

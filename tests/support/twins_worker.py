@@ -6,6 +6,7 @@ Writes FOLDER/facts.json: names, shapes, hashes, help.
 import contextlib
 import importlib
 import io
+import itertools
 import json
 import math
 import os
@@ -14,10 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common.checks.parity_cases import IMAGES, make_spec
-from common.config import ModelConfig
+from fake_ranks import alone
+
+from common.checks.parity_cases import IMAGES, make_spec, random_batch
+from common.config import ModelConfig, config_from_dict
 from common.model.specs import ModelSpec
 from common.model.weights import Weights, draw_initial_weights, weights_hash
+from common.training.run_setup import prepare_run
 
 
 def _shapes_torch(spec: ModelSpec, weights: Weights) -> dict[str, Any]:
@@ -58,6 +62,53 @@ def _shapes_keras(spec: ModelSpec, weights: Weights) -> dict[str, Any]:
     }
 
 
+def _layout_torch() -> dict[str, Any]:
+    """Return `--channels-last` -> whether what a convolution makes of a batch has its channels last in memory."""
+    import torch
+
+    from torch_impl.data import ShardedData
+    from torch_impl.models import build_model
+
+    layouts = {}
+    for channels_last in (True, False):
+        settings = {"data": {"dataset": "synthetic:200x28x28x1x3"}, "device": {"channels_last": channels_last}}
+        setup = prepare_run(config_from_dict(settings), size=1, progress=False)
+        images, _ = next(ShardedData(setup, comm=alone(), device=torch.device("cpu")).training(1))
+        outputs = build_model(setup.spec, setup.config.model).get_submodule("conv1")(images)
+        layouts[str(channels_last)] = outputs.is_contiguous(memory_format=torch.channels_last)
+    return layouts
+
+
+def _layout_keras() -> dict[str, Any]:
+    """Return the shapes of all images inside the models, by model and `--channels-last`, and how `cnn` changes."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from keras_impl.models import build_model, set_precision_and_layout
+    from keras_impl.weights import load_weights
+
+    shapes: dict[str, Any] = {}
+    outputs: list[Any] = []
+    for name, channels_last in itertools.product(IMAGES, (True, False)):
+        keras.utils.clear_session()
+        config = config_from_dict({"model": {"dtype": "float64"}, "device": {"channels_last": channels_last}})
+        set_precision_and_layout(config)
+        spec = make_spec(name)
+        model = build_model(spec, config.model)
+        inner = [layer for layer in model.layers if layer.name not in ("images", "channels_first")]
+        shapes.setdefault(name, {})[str(channels_last)] = {
+            layer.name: layer.output.shape for layer in inner if len(layer.output.shape) == 4
+        }
+        if name == "cnn":
+            load_weights(model, draw_initial_weights(spec, seed=1), spec=spec)
+            images = random_batch(spec)[0].astype("float64")
+            # TensorFlow's own kernels for CPUs do not take channels first, XLA's do.
+            outputs.append(tf.function(model, jit_compile=not channels_last)(images).numpy())
+    difference = np.max(np.abs(outputs[0] - outputs[1])) / np.max(np.abs(outputs[0]))
+    return {"shapes": shapes, "difference": float(difference)}
+
+
 def _torchvision_layers() -> dict[str, Any]:
     """Return name -> attributes of the layers of torchvision's own ResNet-34 for 3 channels and 1000 classes."""
     import torch
@@ -91,6 +142,7 @@ def _help(module: str) -> str:
 
 
 SIDES: dict[str, Callable[..., dict[str, Any]]] = {"torch": _shapes_torch, "keras": _shapes_keras}
+LAYOUTS: dict[str, Callable[[], dict[str, Any]]] = {"torch": _layout_torch, "keras": _layout_keras}
 
 
 def main() -> None:
@@ -103,6 +155,7 @@ def main() -> None:
     for name in IMAGES:
         spec = make_spec(name)
         facts["models"][name] = SIDES[framework](spec, draw_initial_weights(spec, seed=1))
+    facts["layout"] = LAYOUTS[framework]()
     if framework == "torch":
         facts["torchvision"] = _torchvision_layers()
     (folder / "facts.json").write_text(json.dumps(facts))

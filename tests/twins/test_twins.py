@@ -59,7 +59,9 @@ EXTRA_NAMES = {
             "Trainer.warm_up": "Keras builds a graph at the first step, PyTorch builds nothing",
             "Trainer.warm_up_evaluation": "the same",
         },
-        "models.py": {"set_precision": "Keras' precision is global, PyTorch's is that of model and autocast"},
+        "models.py": {
+            "set_precision_and_layout": "both are global in Keras; PyTorch's are those of tensors and autocast"
+        },
         "weights.py": {
             "WeightMap": "Keras' layouts differ from the file's, PyTorch's are the file's",
             "weight_maps": "the same",
@@ -92,8 +94,8 @@ EXTRA_STATEMENTS = {
     "keras": {
         "trainer = trainer_class(state, data, phases=session.phases)": "see above",
         "model = build_model(setup.spec, config.model)": "see above",
-        "checkpoint = session.start(setup, device=device, threads=threads)": "the device is a name",
-        "set_precision(config)": "Keras' precision is global",
+        "checkpoint = session.start(setup, device=device, threads=threads, pinned_memory=NOT_PINNED)": "it pins itself",
+        "set_precision_and_layout(config)": "both are global in Keras",
         "if not is_complete:": "the graph is built before the clock starts",
         "trainer.warm_up(epoch + 1)": "the same",
         "trainer.warm_up_evaluation()": "the same",
@@ -201,6 +203,7 @@ def is_about_the_framework(line: str) -> bool:
         'framework="',
         "import X_impl.quiet_tensorflow",
         "from X_impl.models import",
+        "from X_impl.data import",
     )
     return any(word in line for word in named)
 
@@ -290,6 +293,21 @@ def test_published_sizes_of_resnet34() -> None:
 @pytest.mark.parametrize("model", IMAGES)
 def test_first_weights_arrive_bit_for_bit(side: Side, model: str) -> None:
     assert side["models"][model]["first_weights"] == weights_hash(draw_initial_weights(make_spec(model), seed=1))
+
+
+def test_channels_are_last_or_first_in_memory_under_pytorch(torch_side: Side) -> None:
+    assert torch_side["layout"] == {"True": True, "False": False}
+
+
+@pytest.mark.parametrize("model", IMAGES)
+def test_channels_are_last_or_first_under_keras(keras_side: Side, model: str) -> None:
+    shapes = keras_side["layout"]["shapes"][model]
+    moved = {name: [shape[0], shape[3], *shape[1:3]] for name, shape in shapes["True"].items()}
+    assert moved == shapes["False"]
+
+
+def test_channels_first_compute_the_same_under_keras(keras_side: Side) -> None:
+    assert 0 < keras_side["layout"]["difference"] < 1e-13  # not 0: it was another computation
 
 
 def test_torchvision_has_our_resnet34(torch_side: Side) -> None:

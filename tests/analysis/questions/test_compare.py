@@ -79,6 +79,17 @@ def test_all_that_differs_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "first weights differ" in capsys.readouterr().err
 
 
+def test_layout_and_pinned_memory_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = {"pinned_memory": NotRecorded("not applicable: an example")}
+    first = write_finished_run(tmp_path / "first", framework="keras", world=world)
+    device = {"channels_last": False, "pinned_memory": True}
+    second = write_finished_run(tmp_path / "second", settings={"device": device}, world={"pinned_memory": True})
+    found = shown_by(capsys, first, second)
+    rows = {(row["subject"], row["what"]): (row["first"], row["second"]) for row in found["tables"][0]["rows"]}
+    assert rows["settings", "device.channels_last"] == ("True", "False")
+    assert rows["ranks", "pinned_memory"] == ("not recorded: not applicable: an example", "True")
+
+
 def test_what_one_did_not_record_is_one_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write_finished_run(tmp_path / "first")
     lost = NotRecorded("lost")

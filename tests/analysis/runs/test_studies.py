@@ -175,6 +175,19 @@ def test_settings_that_are_on_or_off_or_missing_are_shown_in_words(tmp_path: Pat
     ]
 
 
+def test_how_a_device_computes_tells_cells_apart(tmp_path: Path) -> None:
+    write_study(tmp_path, seconds=[5.0], name="plain")
+    for name, value in {"channels_last": False, "pinned_memory": True, "cudnn_benchmark": True}.items():
+        write_study(tmp_path, seconds=[5.0], name=f"with_{name}", settings={"device": {name: value}})
+    labels = [cell.label.removeprefix("cnn, mnist, np 1, ") for cell in cells_of(load_runs([tmp_path]).runs)]
+    assert labels == [
+        "no cudnn benchmark, channels last, no pinned memory",
+        "no cudnn benchmark, no channels last, no pinned memory",
+        "cudnn benchmark, channels last, no pinned memory",
+        "no cudnn benchmark, channels last, pinned memory",
+    ]
+
+
 def test_cells_described_less_by_one_source_have_their_own_names(tmp_path: Path) -> None:
     write_study(tmp_path, seconds=[5.0])
     write_finished_run(tmp_path / "undescribed", seed=2, environment=NotRecorded("an example"))

@@ -131,6 +131,13 @@ def test_mixed_precision_needs_a_gpu(device: Literal["auto", "gpu"]) -> None:
     assert choose_gpu([], config=everywhere, local_rank=0, local_size=1) is None
 
 
+def test_pinned_memory_needs_a_gpu() -> None:
+    config = DeviceConfig(pinned_memory=True)
+    with pytest.raises(UserError, match=r"Received: --pinned-memory and no GPU. Leave it out"):
+        choose_gpu([], config=config, local_rank=0, local_size=1)
+    assert choose_gpu(GPUS, config=config, local_rank=1, local_size=2) == "GPU:1"
+
+
 @pytest.mark.parametrize(
     ("variable", "expected"),
     [

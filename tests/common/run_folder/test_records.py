@@ -21,7 +21,7 @@ from waiting import wait_until
 
 from common.__main__ import main
 from common.checks.parity_record import ParityRecord
-from common.config import config_from_dict
+from common.config import Config, config_from_dict
 from common.errors import UserError
 from common.run_folder import records
 from common.run_folder.records import (
@@ -135,6 +135,19 @@ def change(path: str, value: Any) -> Any:
             record[last] = value
 
     return apply
+
+
+def test_a_record_from_before_a_setting_has_its_default(tmp_path: Path) -> None:
+    record = json.loads(json.dumps(asdict(make_record(**FULL))))
+    folder = write_run(tmp_path, make_record())
+    for name in ("channels_last", "pinned_memory"):
+        change(f"config.device.{name}", ...)(record)
+    change("world.pinned_memory", ...)(record)
+    (folder / "run.json").write_text(json.dumps(record))
+    read = read_run(folder).record
+    assert isinstance(read.config, Config) and isinstance(read.world, World)
+    assert (read.config.device.channels_last, read.config.device.pinned_memory) == (True, False)
+    assert read.world.pinned_memory is None
 
 
 @pytest.mark.parametrize(
