@@ -47,6 +47,24 @@ def numbered(plots: Sequence[Plot]) -> list[Plot]:
     return renamed
 
 
+ANSWER_WORDS = 50  # which take about ten seconds to read
+
+
+def brief(statements: Sequence[str]) -> str:
+    """Return an answer of the first statements, as many as a reader takes in at once; the tables have the rest.
+
+    Args:
+        statements: a sentence or two each, the most important first.
+    """
+    shown = list(statements[:1])
+    for statement in statements[1:]:
+        if len(" ".join([*shown, statement]).split()) > ANSWER_WORDS:
+            break
+        shown.append(statement)
+    more = len(statements) - len(shown)
+    return " ".join([*shown, *([f"For {more} more, see the tables."] if more else [])])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """The answer of a command.
@@ -54,7 +72,7 @@ class Finding:
     Attributes:
         name: of the command.
         question: that it answers.
-        answer: one sentence or a few.
+        answer: one sentence or a few, each of at most three figures; the tables have the rest.
         tables, plots: the evidence.
         flags: why something is not comparable, or a run is invalid; an error with --strict.
         notes: methods, what was not measured, and what could not be drawn and why.

@@ -14,10 +14,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from analysis.output.finding import Finding, Plot, add_question
+from analysis.output.finding import Finding, Plot, add_question, brief
 from analysis.output.plots import IDEAL, framework_style
 from analysis.output.tables import Table
 from analysis.runs.cells import Cell, cells_of
+from analysis.runs.labels import framework_label
 from analysis.runs.table import Selection, runs_in
 from analysis.runs.validity import cell_runs, flags_of
 from analysis.stats.inference import CONFIDENCE, FEWEST_PAIRS, rank_sum_null, signed_rank_null, walsh_averages
@@ -88,7 +89,7 @@ def find(selection: Selection) -> Finding:
     return Finding(
         name="aa-test",
         question=question,
-        answer=" ".join(_sentence(cell, paired) for cell, paired, _ in splits),
+        answer=brief([_statement(cell, paired) for cell, paired, _ in splits]),
         tables=[_table(splits), _by_pairs(enough)],
         plots=[_plot(splits)],
         flags=[*selection.left_out, *flags_of(cell_runs(enough), enough)],
@@ -146,11 +147,11 @@ def _splits(pairs: int, differences: Iterable[NDArray[np.float64]], *, depth: in
     return Splits(pairs, np.concatenate(low), np.concatenate(high))
 
 
-def _sentence(cell: Cell, paired: Splits) -> str:
+def _statement(cell: Cell, paired: Splits) -> str:
+    framework, model = framework_label(cell.framework), cell.first.model
     return (
-        f"{cell.name}: called faster than itself in {100 * paired.false_alarms:.1f} % of random splits of "
-        f"{2 * paired.pairs} runs into pairs; an injected delay of {100 * DELAY:g} % is detected in "
-        f"{100 * paired.power(DELAY):.0f} %, one of {100 * paired.smallest_delay:.1f} % in {100 * POWER:.0f} %."
+        f"{framework}, {model} is called faster than itself in {100 * paired.false_alarms:.1f} % of random splits. "
+        f"A delay of {100 * DELAY:g} % is detected in {100 * paired.power(DELAY):.0f} % of them."
     )
 
 

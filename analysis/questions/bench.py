@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.output.finding import Finding, Plot, add_show_options, show
+from analysis.output.finding import Finding, Plot, add_show_options, brief, show
 from analysis.output.options import add_parser
 from analysis.output.plots import IDEAL, Row, figure_of_rows, framework_style, n_words
 from analysis.output.tables import Table, shown_interval
@@ -55,7 +55,7 @@ def find(record: BenchRecord) -> Finding:
     return Finding(
         name="bench",
         question="How fast are the trainers?",
-        answer="\n".join(answers) or f"{len(ratios)} ratios were measured.",
+        answer=brief(answers) if answers else f"{len(ratios)} ratios were measured.",
         tables=[_table(ratios)],
         plots=[_plot(ratios)] if ratios else [],
         flags=[f"other programs kept the machine busy: load average {record.load_average_before[0]:.2f} on "

@@ -1,7 +1,7 @@
 """`python -m analysis frameworks`: tf.keras against PyTorch, model by model."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,7 @@ from analysis.stats.inference import (
 MOST_DRAWN = 25  # rows of a plot that can still be read
 MOST_ROWS = 150  # of a plot
 BASE, OTHER = "torch", "keras"
+_TOO_FEW = "too few runs"
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,23 @@ class Match:
     flags: list[str]
 
     @property
+    def faster(self) -> str | None:
+        """The framework that is faster; None: neither is shown to be, as the 95 % interval contains 1 or is unknown."""
+        if self.time is None or self.time.interval is None or self.time.interval.contains(1.0):
+            return None
+        return OTHER if self.time.estimate < 1 else BASE
+
+    @property
+    def factor(self) -> float:
+        """How many times as fast it is."""
+        return max(self.time.estimate, 1 / self.time.estimate) if self.time else math.nan
+
+    @property
     def verdict(self) -> str:
-        """Who is faster; a difference counts if its 95 % interval leaves out 1."""
+        """Who is faster, in words."""
         if self.time is None or self.time.interval is None:
-            return "too few runs"
-        if self.time.interval.contains(1.0):
-            return "not shown"
-        return f"{framework_label(OTHER if self.time.estimate < 1 else BASE)} faster"
+            return _TOO_FEW
+        return f"{framework_label(self.faster)} faster" if self.faster else "not shown"
 
 
 def add_command(commands: Any) -> None:
@@ -156,30 +167,38 @@ def _match(base: Cell, other: Cell, *, margin: float) -> Match:
 def _answer(matches: Sequence[Match], *, margin: float) -> str:
     if not matches:
         return "No model was trained in both frameworks: there is nothing to compare."
-    count = len(matches)
-    words = []
-    for framework in (OTHER, BASE):
-        label = framework_label(framework)
-        of_it = [one for one in matches if one.verdict == f"{label} faster"]
-        ratios = sorted(max(one.time.estimate, 1 / one.time.estimate) for one in of_it if one.time)
-        if ratios:
-            by = f"{ratios[0]:.2f}" if len(ratios) == 1 else f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-            words.append(f"{label} trains faster in {len(ratios)} of {count} comparisons ({by} times)")
-    undecided = sum("faster" not in one.verdict for one in matches)
-    if undecided:
-        words.append(f"no difference in time is shown in {undecided} of {count}")
-    by_equivalence = {
-        kind: sum(one.equivalence == kind for one in matches) for kind in ("same", "different", "not shown")
-    }
-    accuracy = f"The accuracy is the same to within {100 * margin:g} points in {by_equivalence['same']} of {count}"
-    accuracy += f", different in {by_equivalence['different']}" if by_equivalence["different"] else ""
-    accuracy += f", and not shown to be either in {by_equivalence['not shown']}" if by_equivalence["not shown"] else ""
-    times = "; ".join(words)
-    counts = [len(cell.timed) for one in matches for cell in (one.base, one.other)]
-    n = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    unlike = sum(bool(one.flags) for one in matches)
-    doubt = f" In {unlike} of them the two are not shown to be the same experiment: see the flags." if unlike else ""
-    return f"{times[0].upper()}{times[1:]}. {accuracy} (timed runs on each side: n = {n}).{doubt}"
+    words = [_times(matches), _accuracies(matches, margin=margin)]
+    if unlike := sum(bool(one.flags) for one in matches):
+        those = f"In {unlike} of them the two" if len(matches) > 1 else "The two"
+        words.append(f"{those} are not shown to be the same experiment: see the flags.")
+    return " ".join(words)
+
+
+def _times(matches: Sequence[Match]) -> str:
+    won = [one for one in matches if one.faster]
+    if not won:
+        few = all(one.verdict == _TOO_FEW for one in matches)
+        return "Too few runs to show a difference in time." if few else "No difference in training time is shown."
+    largest = max(won, key=lambda one: one.factor)
+    if len(matches) == 1:
+        slower = BASE if largest.faster == OTHER else OTHER
+        return (
+            f"{framework_label(str(largest.faster))} trains {largest.factor:.2f} times as fast as "
+            f"{framework_label(slower)} (n = {min(len(cell.timed) for cell in (largest.base, largest.other))})."
+        )
+    wins = Counter(framework_label(str(one.faster)) for one in won)
+    each = " and ".join(f"{label} trains faster in {count}" for label, count in wins.items())
+    return f"Of {len(matches)} comparisons, {each}. The largest factor is {largest.factor:.2f}."
+
+
+def _accuracies(matches: Sequence[Match], *, margin: float) -> str:
+    points = f"to within {100 * margin:g} points"
+    if len(matches) == 1:
+        words = {"same": "the same", "not shown": "not shown to be the same"}
+        return f"The accuracy is {words.get(matches[0].equivalence, 'not the same')} {points}."
+    counts = Counter(one.equivalence for one in matches)
+    different = f", and different in {counts['different']}" if counts["different"] else ""
+    return f"The accuracy is the same {points} in {counts['same']} of them{different}."
 
 
 def _verdicts(matches: Sequence[Match], *, margin: float) -> Table:

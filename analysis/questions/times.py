@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from analysis.output import tables
-from analysis.output.finding import Finding, Plot, add_question
+from analysis.output.finding import Finding, Plot, add_question, brief
 from analysis.output.plots import (
     ROW_INCHES,
     Row,
@@ -106,18 +106,22 @@ def _experiment(cell: Cell) -> tuple[str, ...]:
 
 
 def _answer(cells: Sequence[Cell]) -> str:
-    words = [pair for group in _by_device(cells) if (pair := _against(group))]
+    words = [against for pair in _by_device(cells) if (against := _against(pair))]
     if words:
-        return " ".join(words)
-    medians = {cell.name: _median(cell, "total") for cell in cells}
-    known = {name: value for name, value in medians.items() if value is not None}
-    first, last = min(known, key=lambda name: known[name]), max(known, key=lambda name: known[name])
-    if len(known) == 1:
-        return f"{first} takes {known[first]:,.2f} s in all (n = {len(cells[0].timed)})."
+        return brief(words)
+    totals = [(value, cell) for cell in cells if (value := _median(cell, "total")) is not None]
+    least, most = (edge(totals, key=lambda one: one[0]) for edge in (min, max))
+    if len(totals) == 1:
+        return f"{_named(least[1])}: {least[0]:,.2f} s in all (n = {len(least[1].timed)})."
     return (
-        f"The shortest median total is {known[first]:,.2f} s ({first}), the longest {known[last]:,.2f} s ({last}); all "
-        "runs are on devices of one kind, or no experiment is on both."
+        f"The shortest median total is {least[0]:,.2f} s ({_named(least[1])}), the longest {most[0]:,.2f} s "
+        f"({_named(most[1])}). No experiment was run on both kinds of device."
     )
+
+
+def _named(cell: Cell) -> str:
+    framework, model, data_set = _experiment(cell)
+    return f"{framework_label(framework)}, {model}, {data_set}"
 
 
 def _by_device(cells: Sequence[Cell]) -> list[list[Cell]]:
@@ -137,14 +141,11 @@ def _alike(cell: Cell) -> tuple[Any, ...]:
 
 
 def _against(pair: Sequence[Cell]) -> str | None:
-    cpu, gpu = pair
-    parts = []
-    for name in QUANTITIES:
-        on_cpu, on_gpu = _median(cpu, name), _median(gpu, name)
-        if on_cpu is not None and on_gpu:
-            parts.append(f"{name} {on_cpu / on_gpu:.2f}")
-    n = f"n = {len(cpu.timed)} and {len(gpu.timed)}"
-    return f"{cpu.name}: median time / that on GPU: {', '.join(parts)} ({n})." if parts else None
+    on_cpu, on_gpu = (_median(cell, "total") for cell in pair)
+    if on_cpu is None or not on_gpu:
+        return None
+    n = " and ".join(str(len(cell.timed)) for cell in pair)
+    return f"{_named(pair[0])} takes {on_cpu / on_gpu:.2f} times as long on the CPU as on the GPU (n = {n})."
 
 
 def _median(cell: Cell, quantity: str) -> float | None:

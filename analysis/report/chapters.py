@@ -69,11 +69,12 @@ def machines(selection: Selection) -> Finding:
 def _machines_answer(groups: dict[Any, list[RunRow]], *, unknown: int, total: int) -> str:
     if not groups:
         return "Not recorded in these runs."
-    kinds = list(dict.fromkeys((key[3], key[5], key[0]) for key in groups))
-    words = "; ".join(f"{processor}, {cores} cores, site {site}" for processor, cores, site in kinds[:3])
-    more = f" and {len(kinds) - 3} more kinds" if len(kinds) > 3 else ""
+    kinds = list(dict.fromkeys((key[3], key[0]) for key in groups))
+    words = "; ".join(f"{processor}, site {site}" for processor, site in kinds[:2])
+    count = "One kind" if len(kinds) == 1 else f"{len(kinds)} kinds"
+    among = ", among them" if len(kinds) > 2 else ""
     missing = f" The machine of {unknown} of {total} runs is not recorded." if unknown else ""
-    return f"{'One kind' if len(kinds) == 1 else f'{len(kinds)} kinds'} of machine: {words}{more}.{missing}"
+    return f"{count} of machine{among}: {words}.{missing}"
 
 
 def _day(run: RunRow) -> str:
@@ -99,7 +100,7 @@ def settings(selection: Selection) -> Finding:
     return Finding(
         name="settings",
         question="What was run, and with which settings?",
-        answer=f"{counted(len(selection.runs), 'run')} of {counted(len(cells), 'combination')} of settings; "
+        answer=f"{counted(len(selection.runs), 'run')} of {counted(len(cells), 'combination')} of settings. By origin: "
         f"{origins}.",
         tables=[
             Table("Where the runs differ", [*varying, "runs", "seeds"], rows, {}),
@@ -156,7 +157,7 @@ def parity(selection: Selection) -> Finding:
     return Finding(
         name="parity",
         question="Did both frameworks run the same experiment?",
-        answer=_parity_answer([row[-1] for row in rows], seeds=len(by_seed)),
+        answer=_parity_answer([row[-1] for row in rows]),
         tables=[
             Table("Same first weights, same sample order", headings, rows, {}),
             Table(
@@ -206,19 +207,16 @@ def _verdict(seeds: Sequence[Hashed], other: Sequence[str]) -> str:
     return "same" if answers and None not in answers else "not shown"
 
 
-def _parity_answer(verdicts: Sequence[Any], *, seeds: int) -> str:
+def _parity_answer(verdicts: Sequence[Any]) -> str:
     if not verdicts:
         return "No experiment was run in both frameworks."
     counts = Counter(verdicts)
     words = (
         f"In {counts['same']} of {counted(len(verdicts), 'comparison')} both frameworks started from the same weights "
-        f"and saw the same samples in the same order, under the same settings ({counted(seeds, 'seed')} compared)"
+        "and saw the same samples in the same order, under the same settings."
     )
-    if counts["not the same"]:
-        words += f"; in {counts['not the same']} they did not"
-    if counts["not shown"]:
-        words += f"; in {counts['not shown']} the records do not show it"
-    return words + "."
+    words += f" In {counts['not the same']} they did not." if counts["not the same"] else ""
+    return words + (f" In {counts['not shown']} the records do not show it." if counts["not shown"] else "")
 
 
 def commands(selection: Selection) -> Finding:

@@ -5,10 +5,9 @@ Where they differ, the reason is shown.
 """
 
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 
-from analysis.output.finding import Finding, Plot, add_question
+from analysis.output.finding import Finding, Plot, add_question, brief
 from analysis.output.tables import Table
 from analysis.runs.table import Selection
 from analysis.runs.validity import flags_of
@@ -79,21 +78,14 @@ def _answer(thesis: ThesisRuns, compared: Sequence[Compared]) -> str:
     explained = sum(one.agrees is False and one.why is not None for one in printed)
     words = [f"{agreeing} of {len(printed)} published values follow from the raw files to their last digit"]
     if differ := len(printed) - agreeing:
-        words.append(f"{differ} differ, {explained} of them for a known reason")
-    totals = {name: thesis.mean_total(name) for name in ENVIRONMENTS}
+        known = "all" if explained == differ else "none" if not explained else "some"
+        words.append(f"{differ} differ, {known} of them for a known reason")
     sentences = [f"{'; '.join(words)}."]
     for name, base in ((BASE, "cpu"), ("gpu2", BASE)):
-        of_base, total, runs = totals[base], totals[name], thesis.timed[name]
+        of_base, total = thesis.mean_total(base), thesis.mean_total(name)
         if of_base and total:
-            sentences.append(
-                f"{ENVIRONMENTS[name]} (n = {len(runs)}) is {of_base / total:.3f} times as fast as "
-                f"{ENVIRONMENTS[base]} (n = {len(thesis.timed[base])}, {of_base:,.2f} s)."
-            )
-    right = {name: thesis.accuracies(name) for name in (BASE, "gpu2")}
-    if all(right.values()):
-        one, two = (fmean(values) for values in right.values())
-        sentences.append(f"Mean test accuracies: {one:.1f} % on 1 GPU, {two:.1f} % on 2 GPUs.")
-    return " ".join(sentences)
+            sentences.append(f"{ENVIRONMENTS[name]} is {of_base / total:.3f} times as fast as {ENVIRONMENTS[base]}.")
+    return brief(sentences)
 
 
 def _missing_power(thesis: ThesisRuns) -> list[str]:

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.output import tables
-from analysis.output.finding import Finding, Plot, add_question
+from analysis.output.finding import Finding, Plot, add_question, brief
 from analysis.output.tables import Table
 from analysis.questions.energy.plots import PHASES, energy_plot, power_plot
 from analysis.runs.cells import Cell, cells_of, with_words
@@ -226,25 +226,22 @@ def _unlike(measured: Mapping[str, list[RunRow]], *, base: str) -> list[str]:
 def _answer(measured: Mapping[str, list[RunRow]], *, base: str) -> str:
     # Published results are in the tables next to measured ones but are not ranked with them.
     ranked = {name: runs for name, runs in measured.items() if name == base or runs[0].origin != "published"}
-    means = {name: mean_of(runs, "joules") for name, runs in ranked.items()}
     products = {name: mean_of(runs, "edp_joule_seconds") for name, runs in ranked.items()}
-    joules = values_of(measured[base], "joules")
-    spread = f", {min(joules):,.5g} to {max(joules):,.5g}" if len(joules) > 1 else ""
-    words = (
-        f"{base} takes {means[base]:,.5g} J per run (n = {len(joules)}{spread}), EDP {products[base]:,.5g} J s; "
-        f"counted: {covered(measured[base])}."
-    )
+    joules = mean_of(ranked[base], "joules")
+    words = [f"{base} takes {joules:,.5g} J per run on average, counted over {covered(measured[base])}."]
     if len(ranked) == 1 or not products[base]:
-        return words
-    for title, values in (("energy", means), ("EDP", products)):
-        ordered = sorted(values, key=lambda name: values[name])
-        least, most = ordered[0], ordered[-1]
-        words += (
-            f" The lowest {title} is that of {least} ({values[least] / values[base]:.4g} times the base, n = "
-            f"{len(measured[least])}), the highest that of {most} ({values[most] / values[base]:.4g} times, n = "
-            f"{len(measured[most])})."
-        )
-    return words
+        return words[0]
+    means = {name: mean_of(runs, "joules") for name, runs in ranked.items()}
+    least = [min(values, key=values.__getitem__) for values in (means, products)]
+    shares = [f"{values[name] / values[base]:.4g}" for name, values in zip(least, (means, products), strict=True)]
+    if least[0] == least[1]:
+        words.append(f"The lowest energy and EDP are those of {least[0]}, {shares[0]} and {shares[1]} times the base.")
+    else:
+        words += [
+            f"The lowest {title} is that of {name}, {share} times the base."
+            for title, name, share in zip(("energy", "EDP"), least, shares, strict=True)
+        ]
+    return brief(words)
 
 
 def _power(

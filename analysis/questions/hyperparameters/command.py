@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.output.finding import Finding, Plot, add_question, numbered
+from analysis.output.finding import Finding, Plot, add_question, brief, numbered
 from analysis.output.tables import Table, in_percent
 from analysis.questions.hyperparameters.plots import plot_accuracies, plot_shares, plot_times
 from analysis.questions.hyperparameters.sweep import (
@@ -58,13 +58,15 @@ def find(selection: Selection) -> Finding:
         notes.append("time: train + validation + test; accuracies: on the validation samples; all medians over runs")
     if any(point.share is None for sweep in shares for point in sweep):
         notes.append("the share of validation samples of some runs is not recorded: they are listed by name")
+    statements = [words for sweep in sweeps for words in _statements(sweep)]
+    statements += [words for sweep in shares for words in _share_statements(sweep)]
     cells = list(used.values())
     flags = [*selection.left_out, *flags_of(cell_runs(cells), cells)]
     flags += [flag for sweep in sweeps for flag in _share_flags(sweep)]
     return Finding(
         name="hyperparameters",
         question="How do batch, resolution and the share of validation samples affect time and accuracy?",
-        answer=" ".join([*map(_answer, sweeps), *map(_share_answer, shares)]) or _NOTHING,
+        answer=brief(statements) if statements else _NOTHING,
         tables=[table for table in tables if table.rows],
         plots=numbered(plots),
         flags=flags,
@@ -101,48 +103,54 @@ def _by_figure(sweeps: Sequence[list[SweepPoint]]) -> list[list[list[SweepPoint]
 
 def _title(point: SweepPoint) -> str:
     first = point.cell.first
-    return f"{framework_label(first.framework)}, {first.model}" + (f", np {first.np}" if first.np else "")
+    return _of_what(point) + (f", np {first.np}" if first.np else "")
 
 
-def _answer(sweep: Sequence[SweepPoint]) -> str:
+def _of_what(point: SweepPoint) -> str:
+    first = point.cell.first
+    return f"{framework_label(first.framework)}, {first.model}"
+
+
+def _statements(sweep: Sequence[SweepPoint]) -> list[str]:
     timed = [point for point in sweep if point.seconds]
     judged = [point for point in timed if point.last is not None]
-    parts = []
+    words = []
     if timed:
-        fastest = min(timed, key=lambda point: np.median(list(point.seconds.values())))
-        parts.append(f"fastest is {fastest.label}: {_time_and_accuracy(fastest)}")
+        fastest = min(timed, key=_seconds)
+        words.append(f"the fastest is {fastest.label} ({_percent(fastest.last)})")
     if judged:
-        best = max(judged, key=lambda point: point.last or 0.0)
-        parts.append(f"most accurate at the end {best.label}: {_time_and_accuracy(best)}")
-        near = [point for point in judged if (point.last or 0.0) >= (best.last or 0.0) - NEAR]
-        quick = min(near, key=lambda point: np.median(list(point.seconds.values())))
-        if quick is not best:
-            parts.append(f"fastest within {100 * NEAR:g} points of that {quick.label}: {_time_and_accuracy(quick)}")
-    parts += [f"{point.label} {point.remark}, best {_percent(point.best)}" for point in sweep if point.remark]
-    return f"{_title(sweep[0])}: {'; '.join(parts) or 'no times and no accuracies'}."
+        best = max(judged, key=_accuracy)
+        near = min((point for point in judged if _accuracy(point) >= _accuracy(best) - NEAR), key=_seconds)
+        words.append(f"the most accurate at the end is {best.label} ({_percent(best.last)})")
+        words += [f"within {100 * NEAR:g} points of it, {near.label} is the fastest"] if near is not best else []
+    if remarks := [f"{point.label} {point.remark}" for point in sweep if point.remark]:
+        several = f"{len(remarks)} of {len(sweep)} collapsed, fell or never learned: see the remarks"
+        words.append(remarks[0] if len(remarks) == 1 else several)
+    first, *others = words or ["no times and no accuracies"]
+    return [f"{_of_what(sweep[0])}: {first}.", *(f"{other[0].upper()}{other[1:]}." for other in others)]
 
 
-def _time_and_accuracy(point: SweepPoint) -> str:
-    seconds = list(point.seconds.values())
-    accuracy = f" at {_percent(point.last)}" if point.last is not None else ", accuracy not known"
-    return f"{np.median(seconds):,.2f} s{accuracy} (n = {len(seconds)})"
+def _seconds(point: SweepPoint) -> float:
+    return float(np.median(list(point.seconds.values())))
+
+
+def _accuracy(point: SweepPoint) -> float:
+    return point.last or 0.0
 
 
 def _percent(fraction: float | None) -> str:
-    return "not known" if fraction is None else f"{100 * fraction:.1f} %"
+    return "accuracy not known" if fraction is None else f"{100 * fraction:.1f} %"
 
 
-def _share_answer(sweep: Sequence[SweepPoint]) -> str:
-    parts = []
-    for point in sweep:
-        training, validation = (point.median(of) for of in ("epoch_seconds", "validation_epoch_seconds"))
-        total = median_of(point.seconds.values())
-        if training is not None and validation is not None and total is not None:
-            parts.append(
-                f"{share_label(point)}: {training:.2f} s of training and {validation:.2f} s of validation per epoch, "
-                f"{total:,.1f} s in all (n = {len(point.seconds)})"
-            )
-    return f"{_title(sweep[0])}, by share of validation samples: {'; '.join(parts)}." if parts else ""
+def _share_statements(sweep: Sequence[SweepPoint]) -> list[str]:
+    totals = sorted(
+        ((total, share_label(point)) for point in sweep if (total := median_of(point.seconds.values()))),
+    )
+    if len(totals) < 2:
+        return []
+    (least, short), (most, long) = totals[0], totals[-1]
+    title = f"{_of_what(sweep[0])}, by share of validation samples"
+    return [f"{title}: {short} takes {least / most:.2f} times as long as {long}."]
 
 
 # Tables

@@ -128,18 +128,18 @@ def bytes_sent(passes: Sequence[Pass]) -> list[int]:
 
 
 def describe_traffic(passes: Sequence[Pass]) -> str:
-    """Return what the busiest rank sends, compared with 2 (N - 1) / N of its vector and with all ranks sending to one.
+    """Return in words what the busiest rank sends, of its vector and compared with all ranks sending to one.
 
-    With one server among the ranks, all others send it their vectors, and it sends the sum back to each: it receives
-    and sends N - 1 vectors. All ranks together send 2 (N - 1) vectors either way.
+    In the ring it sends 2 (N - 1) / N of its vector. With one server among the ranks, all others send it their vectors,
+    and it sends the sum back to each: it receives and sends N - 1 vectors. All ranks together send 2 (N - 1) vectors
+    either way.
     Source: Patarasuk and Yuan 2009, doi 10.1016/j.jpdc.2008.09.002.
     """
     ranks, elements = passes[0].vectors.shape
-    vector = elements * BYTES_OF_A_NUMBER
-    most, share, server = max(bytes_sent(passes)), 2 * (ranks - 1) / ranks, (ranks - 1) * vector
+    most, vector = max(bytes_sent(passes)), elements * BYTES_OF_A_NUMBER
+    server = (ranks - 1) * vector
     return (
-        f"Each rank sends {most:,} bytes at most, in {len(passes) - 1} passes (2 x {ranks - 1} / {ranks} = {share:.4g} "
-        f"of its vector of {vector:,} bytes, float32, is {share * vector:,.6g}). "
-        f"If all ranks sent to one rank instead, and it sent the sum back to all, it would send {server:,} bytes and "
-        f"receive as many: {server / most:.3g} times what a rank does in the ring."
+        f"Each rank sends {most:,} bytes at most, {most / vector:.4g} times its vector, in {len(passes) - 1} passes. "
+        "If all ranks sent to one rank instead, and it sent the sum back to all, it would send "
+        f"{server:,} bytes and receive as many: {server / most:.3g} times what it does in the ring."
     )

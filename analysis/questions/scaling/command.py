@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.output.finding import Finding, add_question
+from analysis.output.finding import Finding, add_question, brief
 from analysis.output.options import MARGIN, add_margin_option
 from analysis.output.tables import Table, effect_cells, in_percent, shown_interval
 from analysis.projection.measured import step_settings
@@ -90,10 +90,11 @@ def find(
         _models(fits),
         _projections(fits),
     ]
+    statements = [*_answers(studies, margin=margin), *_projected(fits)]
     return Finding(
         name="scaling",
         question="How much faster are more ranks?",
-        answer=" ".join([*_answers(studies, margin=margin), *_projected(fits)]) or _NOTHING,
+        answer=brief(statements) if statements else _NOTHING,
         tables=[table for table in tables if table.rows],
         plots=plots_of(studies, fits),
         flags=list(dict.fromkeys(flags)),
@@ -108,38 +109,26 @@ _NOTHING = "There are no runs that differ in the number of ranks and in nothing 
 
 
 def _answers(studies: Sequence[Study], *, margin: float) -> list[str]:
-    answers = []
-    for study in studies:
-        seconds = list(study.base.seconds("total_seconds").values())
-        own = study.base.first.np
-        words = f", {study.base.words}" if study.base.words else ""
-        base = f"base: {counted(own, 'rank')}{words}, {np.median(seconds):,.2f} s, n = {len(seconds)}"
-        if study.other_machine or study.given:
-            base += f", {study.base.first.site}, {study.base.first.device}"
-        parts = [part for p in study.ranks if (part := _at_ranks(study, p, margin=margin))]
-        answers += [f"{study.label} ({base}): {'; '.join(parts)}."] if parts else []
-    return answers
+    """Return a statement for each study: what its most ranks bring."""
+    most = [(study, ranks[-1]) for study in studies if (ranks := [p for p in study.ranks if study.at(p)])]
+    return [f"{study.label}: {_at_ranks(study, ranks, margin=margin)}" for study, ranks in most]
 
 
 def _at_ranks(study: Study, ranks: int, *, margin: float) -> str:
     points = study.at(ranks)
-    if not points:
-        return ""
     raw, equal = points[0], equal_accuracy(points)
-    what = "over that machine " if study.other_machine else ""
-    if equal is not None:
-        words = f"{counted(ranks, 'rank')} {what}at equal accuracy (within {100 * margin:g} points) {_times(equal)}"
-        return words if equal is raw else f"{words} with {_batch(equal)}; raw {_times(raw)}, {_accuracy(raw)}"
-    words = f"{counted(ranks, 'rank')} {what}raw {_times(raw)}, {_accuracy(raw)}"
-    nearest = min((point for point in points if point.margin is not None), key=lambda p: p.margin or 0.0, default=None)
-    if nearest is None:
-        return f"{words}; too few runs to show equal accuracy"
-    margin_shown = np.ceil(1000 * (nearest.margin or 0.0)) / 10  # rounded up
-    its = "its accuracy is" if nearest is raw else f"{_batch(nearest)}, {_times(nearest)}, is"
-    return (
-        f"{words}; equal accuracy is not shown within {100 * margin:g} points, nearest: {its} shown to be the same "
-        f"within {margin_shown:g} points"
-    )
+    base = counted(study.base.first.np, "rank")
+    if study.other_machine or study.given:
+        base += f" of {study.base.first.site}, {study.base.first.device}"
+    many = f"{counted(ranks, 'rank')} {'are' if ranks > 1 else 'is'}"
+    if equal is None:
+        if any(point.margin is not None for point in points):
+            doubt = f"Equal accuracy is not shown within {100 * margin:g} points."
+        else:
+            doubt = "Equal accuracy is not shown: too few runs, or without an accuracy."
+        return f"{many} {_times(raw)} as {base}. {doubt}"
+    words = f"at equal accuracy {many} {_times(equal)} as {base}."
+    return words if equal is raw else f"{words} Raw it is {raw.speedup:.3f} times, {_accuracy(raw)}."
 
 
 def _projected(fits: Sequence[CurveFit]) -> list[str]:
@@ -150,9 +139,8 @@ def _projected(fits: Sequence[CurveFit]) -> list[str]:
         if one.projections and (key not in best or _error(one) < _error(best[key])):
             best[key] = one
     return [
-        f"Projection, not measured: {one.study.label}, {one.kind}: {counted(found.ranks, 'rank')} at {one.site} would "
-        f"train in {found.seconds:,.1f} s (95 %: {shown_interval(found.seconds_interval, ',.1f')}; "
-        f"{one.fit.model.name}, {100 * _error(one):.1f} % off where it was tested)."
+        f"Projected, not measured: {one.study.label}, {one.kind}: {counted(found.ranks, 'rank')} at {one.site} would "
+        f"train in {found.seconds:,.1f} s."
         for one in best.values()
         for found in one.projections[-1:]
     ]
@@ -169,12 +157,11 @@ def equal_accuracy(points: Sequence[Point]) -> Point | None:
 
 def _times(point: Point) -> str:
     assert point.total, "points without a time are dropped"
-    interval = shown_interval(point.total.interval, ".3f")
-    efficiency = point.per_device(point.total)
-    parts = [f"95 %: {interval}" if interval else "too few runs for an interval"]
-    parts += ["not shown to be faster"] if point.total.interval and point.total.interval.contains(1.0) else []
-    parts += [f"efficiency {efficiency:.2f}"] if efficiency is not None else []
-    return f"{point.total.estimate:.3f} times as fast ({', '.join([*parts, f'n = {point.total.n[1]}'])})"
+    if point.total.interval is None:
+        doubt = " (too few runs for an interval)"
+    else:
+        doubt = " (not shown to be faster)" if point.total.interval.contains(1.0) else ""
+    return f"{point.total.estimate:.3f} times as fast{doubt}"
 
 
 def _accuracy(point: Point) -> str:

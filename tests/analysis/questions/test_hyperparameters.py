@@ -33,11 +33,15 @@ def study() -> Any:
 
 def test_fastest_most_accurate_and_collapsed_are_named() -> None:
     found = find(study())
-    assert "fastest is 148x112 with batch 256: 3,460.00 s at 38.0 % (n = 1)" in found.answer
-    assert "most accurate at the end 295x222 with batch 96: 13,000.00 s at 81.0 %" in found.answer
-    assert "fastest within 5 points of that 148x112 with batch 128: 3,574.00 s at 78.0 %" in found.answer
-    assert "295x222 with batch 72 collapsed: ended at guessing (11.1 %), best 77.0 %" in found.answer
-    assert "148x112 with batch 256 ended 12.0 points below its best" in found.answer
+    assert found.answer == (
+        "PyTorch, mlp: the fastest is 148x112 with batch 256 (38.0 %). The most accurate at the end is 295x222 "
+        "with batch 96 (81.0 %). Within 5 points of it, 148x112 with batch 128 is the fastest. 2 of 4 collapsed, "
+        "fell or never learned: see the remarks."
+    )
+    rows = {(row["resolution"], row["batch"]): row for row in rows_of(found, "Time and validation accuracy")}
+    assert rows["148x112", 256]["total, s"] == 3460.0
+    assert rows["295x222", 72]["remark"] == "collapsed: ended at guessing (11.1 %)"
+    assert rows["148x112", 256]["remark"] == "ended 12.0 points below its best"
 
 
 def test_the_table_has_resolutions_and_batches_in_order_with_last_and_best() -> None:
@@ -77,7 +81,9 @@ def test_several_runs_are_one_trial_with_their_median() -> None:
 
 def test_what_never_learned_did_not_collapse() -> None:
     found = find(select(trial(8, SMALL, 2.0, [0.11, 0.12]), trial(16, SMALL, 1.0, [0.11, 0.111])))
-    assert "148x112 with batch 8 never better than guessing" in found.answer and "collapsed" not in found.answer
+    assert "2 of 2 collapsed, fell or never learned" in found.answer
+    remarks = [row["remark"] for row in rows_of(found, "Time and validation accuracy")]
+    assert remarks == ["never better than guessing (11.1 %)"] * 2
 
 
 def test_runs_that_differ_in_more_are_no_study() -> None:
@@ -103,7 +109,7 @@ def test_both_frameworks_share_a_picture() -> None:
     (time,) = found.plots  # without validation there are no curves, and a note reports it
     assert [text.get_text() for text in time.figure.legends[0].get_texts()] == ["PyTorch", "Keras"]
     assert any("no accuracy curve" in note for note in found.notes)
-    assert "at 90.0 %" in found.answer
+    assert "(90.0 %)" in found.answer
 
 
 def test_no_number_and_no_time_are_plain_words() -> None:
@@ -113,7 +119,7 @@ def test_no_number_and_no_time_are_plain_words() -> None:
             [made_run("b", seconds=1.0, global_batch=64, accuracy=math.nan, curve=[math.nan, math.nan])],
         )
     )
-    assert "fastest is 28x28 with batch 64: 1.00 s, accuracy not known (n = 1)" in found.answer
+    assert "the fastest is 28x28 with batch 64 (accuracy not known)." in found.answer
     assert [row["total, s"] for row in rows_of(found, "Time and validation accuracy")] == [None, 1.0]
 
 
@@ -132,7 +138,7 @@ def test_the_share_of_validation_samples_by_hand() -> None:
     assert [(row["training, s/epoch"], row["validation, s/epoch"], row["total, s"]) for row in rows] == [
         (12.0, 23.5, 71.0), (15.0, 2.75, 35.5),
     ]  # fmt: skip
-    assert "10.0 %: 12.00 s of training and 23.50 s of validation per epoch, 71.0 s in all (n = 1)" in found.answer
+    assert "by share of validation samples: 1.0 % takes 0.50 times as long as 10.0 %." in found.answer
     assert [plot.name for plot in found.plots] == ["hyperparameters-validation"]
 
 

@@ -49,8 +49,10 @@ def test_cpu_against_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     """Five times in epochs; (30 + 1) / (6 + 1) = 4.43 in all; the tests take the same."""
     write_study(tmp_path, name="gpu", seconds=[6.0] * 2, world=devices("cuda:0"))
     write_study(tmp_path, name="cpu", seconds=[30.0] * 2, world=devices("cpu"))
-    answer = found(tmp_path, capsys)["answer"]
-    assert "median time / that on GPU: mean epoch 5.00, test 1.00, total 4.43 (n = 2 and 2)" in answer
+    shown = found(tmp_path, capsys)
+    assert shown["answer"] == "PyTorch, cnn, mnist takes 4.43 times as long on the CPU as on the GPU (n = 2 and 2)."
+    (table,) = shown["tables"]
+    assert [(row["mean epoch, s"], row["test, s"]) for row in table["rows"]] == [(10.0, 1.0), (2.0, 1.0)]
     cells = side_by_side(cells_of(load_runs([tmp_path]).runs))
     assert [cell.first.device for cell in cells] == ["cpu", "gpu"]
 
@@ -58,7 +60,7 @@ def test_cpu_against_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_no_ratio_of_different_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_study(tmp_path, name="gpu", seconds=[6.0], world=devices("cuda:0", 2), np=2)
     write_study(tmp_path, name="cpu", seconds=[30.0], world=devices("cpu"))
-    assert "that on GPU" not in found(tmp_path, capsys)["answer"]
+    assert "as on the GPU" not in found(tmp_path, capsys)["answer"]
 
 
 def test_a_line_for_each_run_and_their_median(tmp_path: Path) -> None:

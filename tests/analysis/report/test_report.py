@@ -124,7 +124,7 @@ def test_the_page_answers_and_shows_what_the_runs_were(tmp_path: Path, capsys: p
         "Keras and PyTorch on Horovod: cnn",
         "Which framework is faster, and are the accuracies the same?",
         "In 1 of 1 comparison both frameworks started from the same weights",
-        "One kind of machine: example, 2 cores, site local.",
+        "One kind of machine: example, site local.",
         "6 runs of 2 combinations of settings; 6 measured.",
         "What was not measured?",
         "not requested (--energy)",
@@ -237,7 +237,7 @@ def test_parity_is_shown_for_each_seed() -> None:
     finding = report_chapters.parity(select([loaded(one) for one in (*torch, keras[0], other)]))
     assert [row[-1] for row in finding.tables[1].rows] == ["same", "not the same"]
     assert finding.tables[1].rows[1][2:4] == ["first2", "ffffffffff"]
-    assert "in 1 they did not" in finding.answer
+    assert "In 1 they did not." in finding.answer
 
 
 def test_a_repeat_of_a_seed_with_other_weights_is_not_the_same() -> None:
