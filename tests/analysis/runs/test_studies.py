@@ -323,7 +323,7 @@ def test_what_is_not_the_same_experiment_is_flagged_and_refused(
     assert "momentum: 0.9 and 0.5" in text and "Keras faster" in text
     assert "the first weights differ for seed 1, 2, 3 and 3 more: not the same experiment" in text
     assert "the order of the samples differ for seed 2, 3, 4 and 2 more" in text
-    assert "In 1 of them the two are not shown to be the same experiment" in text
+    assert "The two are not shown to be the same experiment" in text
     error = shown(capsys, "frameworks", tmp_path, "--strict", code=2)
     assert "momentum: 0.9 and 0.5 (" in error and "flags in all" in error
 
