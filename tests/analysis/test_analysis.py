@@ -228,7 +228,7 @@ def test_flags_are_shown_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "elsewhere" / "losses.png").exists() and not (tmp_path / "plots").exists()
 
 
-def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
     write_result(tmp_path / PARITY_FILE, proofs(comparisons=[compared()] * 5000))
     command = f"{sys.executable} -m analysis parity {tmp_path} --all --format md | head -1"
     done = subprocess.run(

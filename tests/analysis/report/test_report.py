@@ -125,7 +125,7 @@ def test_the_page_answers_and_shows_what_the_runs_were(tmp_path: Path, capsys: p
         "Which framework is faster, and are the accuracies the same?",
         "In 1 of 1 comparison both frameworks started from the same weights",
         "One kind of machine: example, site local.",
-        "6 runs of 2 combinations of settings; 6 measured.",
+        "6 runs of 2 combinations of settings. By origin: 6 measured.",
         "What was not measured?",
         "not requested (--energy)",
         "the masks of dropout differ",
