@@ -104,7 +104,7 @@ def answer(projected: Sequence[Projected], study: Study) -> str:
     reached = median <= AIM_MEDIAN and share >= AIM_WITHIN
     return (
         f"The time of a step of a model that was left out of the fit is projected with a median error of "
-        f"{100 * median:.0f} %, and {100 * share:.0f} % of {len(by_model)} cells are within {100 * BAND:.0f} %. The "
+        f"{100 * median:.0f} %. Of {len(by_model)} cells {100 * share:.0f} % are within {100 * BAND:.0f} %. The "
         f"aim, {100 * AIM_MEDIAN:.0f} % and {100 * AIM_WITHIN:.0f} %, is {'reached' if reached else 'missed'}."
     )
 

@@ -32,7 +32,7 @@ def test_errors_are_those_of_fits_that_did_not_see_the_step(made: Finding) -> No
         assert rows[words, "all"]["cells"] == 72 and rows[words, "Keras"]["cells"] == 36
         assert 3 < rows[words, "all"]["median error, %"] < 15  # noise of 10 % was planted
     assert rows["nothing", "all"]["median error, %"] <= rows["one model", "all"]["median error, %"]
-    assert "is reached" in made.answer and "of 72 cells are within 30 %" in made.answer
+    assert "is reached" in made.answer and "Of 72 cells " in made.answer and " are within 30 %" in made.answer
 
 
 def test_a_model_that_the_formula_does_not_fit_is_reported_as_missed() -> None:
