@@ -120,14 +120,14 @@ def _answer(front: Sequence[Offer], even: Sequence[BreakEven], pricing: Pricing)
     fastest, cheapest = front[0], front[-1]
     lowest = min(even, key=lambda one: one.usd_per_hour, default=None)
     words = [
-        f"Projected for {TO_TARGET.model} of the thesis: of the machines for rent {cheapest.name} is the cheapest "
+        f"Projected for {TO_TARGET.model} of the thesis: the cheapest to rent is {cheapest.name} "
         f"({_shown(cheapest, pricing)}).",
         f"The fastest is {fastest.name} ({_shown(fastest, pricing)}).",
     ]
     if lowest:
         words.append(
-            f"No price of {lowest.owned} is known: it is cheaper than {lowest.rented} as long as an hour of its node "
-            f"in use costs less than ${lowest.usd_per_hour:.2f}."
+            f"No price of {lowest.owned} is known: below ${lowest.usd_per_hour:.2f} per hour of its node in use it is "
+            f"cheaper than {lowest.rented}."
         )
     return " ".join(words)
 
