@@ -73,12 +73,14 @@ def test_the_page_is_no_wider_than_the_screen(browser: Browser, report: Path, wi
 
 def test_the_figures_are_not_too_small_to_read_on_a_phone(browser: Browser, report: Path) -> None:
     browser.open(report.as_uri(), width=400)
-    padding = 20
-    scale = f"(image.getBoundingClientRect().width - {padding}) / image.naturalWidth"
-    scales = browser.value(f"Array.from(document.images, image => {scale})")
-    assert all(scale >= 0.75 for scale in scales)  # of letters of 9 points
-    first = browser.value("Array.from(document.querySelectorAll('#in-short img'), image => image.clientWidth)")
-    assert len(first) == 2 and all(width < 400 for width in first), "what opens the page is seen whole"
+    shown = browser.value("Array.from(document.querySelectorAll('section:not(#in-short) img'), one => one.clientWidth)")
+    assert shown and all(width >= 600 for width in shown)  # of 8 inches: letters of 7 points and more
+    shown, inches = (
+        browser.value(f"Array.from(document.querySelectorAll('#in-short img'), image => image.{width})")
+        for width in ("clientWidth", "naturalWidth / 96")
+    )
+    assert len(shown) == 2 and all(width < 400 for width in shown), "what opens the page is seen whole"
+    assert max(inches) < 4.5  # and so its letters are as large
 
 
 COLUMN = """(heading => {{
