@@ -264,3 +264,4 @@ def test_every_declared_package_is_pinned() -> None:
         pinned = {line.split("==")[0] for line in lines if "==" in line}
         needs = project["optional-dependencies"][extra] if extra else project["dependencies"]
         assert {re.split(r"[\s<>=\[!~;]", need, maxsplit=1)[0].lower() for need in needs} <= pinned, name
+        assert not {line.split("==")[0] for line in beside} & pinned, "an extra would move a version"
