@@ -55,7 +55,7 @@ class Result:
         validation_accuracies: of each epoch, as fractions.
         speedups: name of another result of the source -> its time / this one's.
         training_speedup: the same of training alone, to 1 GPU.
-        efficiency, training_efficiency: speedup to 1 GPU / devices.
+        efficiency, training_efficiency: speedup over 1 GPU / devices.
         joules: device -> energy; `used` names those that did the work.
         energy_seconds: on which the energy-delay products rest.
         edp, edp_with_idle: energy-delay product of used devices, of all devices, divided by that of 1 GPU.

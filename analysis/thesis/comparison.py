@@ -221,7 +221,7 @@ def parameter_table(thesis: ThesisRuns) -> Table | None:
         [name, value, of_text.get(name), "agrees" if value == of_text.get(name) else "differs"]
         for name, value in known.items()
     ]
-    rows += [[name, value, of_text.get(name), "published alone"] for name, value in unknown.items()]
+    rows += [[name, value, of_text.get(name), "only published"] for name, value in unknown.items()]
     return Table("Table 4.1: parameters", ["parameter", "from the runs", "published", ""], rows, {})
 
 
@@ -249,12 +249,12 @@ def speedups(thesis: ThesisRuns) -> list[Compared]:
         for reference in ("cpu", BASE):
             base, ratio = thesis.mean_total(reference), ratios.get(reference)
             if total and base:
-                what = f"speedup to {ENVIRONMENTS[reference]}"
+                what = f"speedup over {ENVIRONMENTS[reference]}"
                 compared += _compared(label, what, [base / total], ratio, places=_places(ratio))
     both, total = [mean for name in CPUS if (mean := thesis.mean_total(name))], thesis.mean_total(BASE)
     if len(both) == len(CPUS) and total:
         compared += _compared(
-            ENVIRONMENTS[BASE], "speedup to the mean of both CPU runs, as in its text", [fmean(both) / total],
+            ENVIRONMENTS[BASE], "speedup over the mean of both CPU runs, as in its text", [fmean(both) / total],
             (printed(BASE, "speedups") or {}).get("cpus"), places=1, remark=printed(BASE, "remark"),
         )  # fmt: skip
     return [*compared, *_efficiencies(thesis)]
@@ -276,7 +276,7 @@ def _efficiencies(thesis: ThesisRuns) -> list[Compared]:
         alone = training[0] / training[1] if training[1] else math.nan
         for quantity, value, of_text in (
             ("efficiency", base / total / ranks, printed(name, "efficiency")),
-            ("speedup of training alone to 1 GPU", alone, printed(name, "training_speedup")),
+            ("speedup of training alone over 1 GPU", alone, printed(name, "training_speedup")),
             ("efficiency of training alone", alone / ranks, printed(name, "training_efficiency")),
         ):
             rounded = of_text == round(base / total, 2) / ranks
@@ -370,8 +370,8 @@ def hybrids(thesis: ThesisRuns) -> list[Compared]:
     for name, label in HYBRIDS.items():
         for quantity, column, of_text, places in (
             ("training + validation, s", "fit_seconds", printed(name, "training_seconds"), 0),
-            ("training an epoch, s", "epoch_seconds", None, 0),
-            ("validation an epoch, s", "validation_epoch_seconds", None, 0),
+            ("training per epoch, s", "epoch_seconds", None, 0),
+            ("validation per epoch, s", "validation_epoch_seconds", None, 0),
             ("test accuracy, %", "percent", printed_percent(name), 1),
         ):
             compared += _compared(label, quantity, thesis.values(name, column), of_text, places=places)
@@ -394,9 +394,9 @@ def shares(thesis: ThesisRuns) -> list[Compared]:
     for share, run in thesis.shares().items():
         of, name = f"{share} % for validation", run.name
         for quantity, value, of_text in (
-            ("training an epoch, s", run.epoch_seconds, printed(name, "training_seconds")),
-            ("validation an epoch, s", run.validation_epoch_seconds, printed(name, "validation_seconds")),
+            ("training per epoch, s", run.epoch_seconds, printed(name, "training_seconds")),
+            ("validation per epoch, s", run.validation_epoch_seconds, printed(name, "validation_seconds")),
         ):
             compared += _compared(of, quantity, [value], None if of_text is None else of_text / EPOCHS)
-        compared += _compared(of, "in all, s", [run.total_seconds], printed(name, "total_seconds"), places=0)
+        compared += _compared(of, "total, s", [run.total_seconds], printed(name, "total_seconds"), places=0)
     return compared

@@ -183,7 +183,7 @@ def plot_shares(thesis: ThesisRuns) -> Plot | None:
     for place, (label, run) in enumerate(totals.items()):
         right.plot(place, run.total_seconds, "o", color="black", markersize=5)
         _annotate(right, f"{run.total_seconds:,.0f}", (place, run.total_seconds), offset=(9, -3))
-        rows.append([label.replace("\n", " "), "in all, s", run.total_seconds])
+        rows.append([label.replace("\n", " "), "total, s", run.total_seconds])
     _published(right, range(len(totals)), of_text, **_RING | {"zorder": 5})
     left.set_xticks(range(len(runs)), list(runs))
     right.set_xticks(range(len(totals)), list(totals))
@@ -238,7 +238,7 @@ def plot_speedups(thesis: ThesisRuns) -> Plot | None:
         of_text = {name: (printed(name, "speedups") or {}).get(reference) for name in runs}
         _draw_runs(ax, values, means=means, of_text=of_text, form=".3f")
         ax.axvline(1.0, **IDEAL)
-        ax.set_xlabel(f"speedup to {ENVIRONMENTS[reference]} = {total:,.2f} s / total time")
+        ax.set_xlabel(f"speedup over {ENVIRONMENTS[reference]} = {total:,.2f} s / total time")
         if reference == "cpu":
             scale_axis(ax, [value for of_name in values.values() for value in of_name])
         else:

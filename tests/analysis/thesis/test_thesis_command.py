@@ -69,7 +69,7 @@ def test_times_and_speedups_by_hand(tables: dict[str, list[Row]]) -> None:
     assert (training["min"], training["max"]) == (pytest.approx(6002.0), pytest.approx(6052.0))
     total = {"cpu": 60_002 + 525 + 34.5, "gpu1": 6027 + 525 + 34.5, "gpu2": 4027 + 525 + 34.5}
     speedups = tables["Figure 4.4"]
-    to_cpu, to_one = figure(speedups, "1 GPU", "speedup to CPU"), figure(speedups, "2 GPUs", "speedup to 1 GPU")
+    to_cpu, to_one = figure(speedups, "1 GPU", "speedup over CPU"), figure(speedups, "2 GPUs", "speedup over 1 GPU")
     assert to_cpu["from the runs"] == pytest.approx(total["cpu"] / total["gpu1"])
     assert to_one["from the runs"] == pytest.approx(total["gpu1"] / total["gpu2"])
     assert (to_one["published"], to_one[""]) == (1.79, "differs")
@@ -114,8 +114,8 @@ def changed(runs: Path, folder: Path, name: str, **totals: float) -> Path:
     ("name", "totals", "table", "of", "what"),
     [
         ("gpu1-r1", {"training_seconds": 7002.0}, "Figure 4.3", "1 GPU", "training, s"),
-        ("gpu2-r2", {"training_seconds": 9000.0}, "Figure 4.4", "2 GPUs", "speedup to 1 GPU"),
-        ("cpu-r1", {"training_seconds": 1.0}, "Figure 4.4", "1 GPU", "speedup to CPU"),
+        ("gpu2-r2", {"training_seconds": 9000.0}, "Figure 4.4", "2 GPUs", "speedup over 1 GPU"),
+        ("cpu-r1", {"training_seconds": 1.0}, "Figure 4.4", "1 GPU", "speedup over CPU"),
         ("gpu2-r1", {"test_accuracy": 0.1}, "Figure 4.6", "2 GPUs (2 runs)", "min, %"),
         ("hybrid-r1", {"validation_seconds": 9.0}, "Figure 3.3", "2 GPUs and CPU", "training + validation, s"),
         (
@@ -125,7 +125,7 @@ def changed(runs: Path, folder: Path, name: str, **totals: float) -> Path:
             "148x112, batch 96",
             "training + val",
         ),
-        ("validation1percent", {"validation_seconds": 9.0}, "Figure 3.7", "1 % for validation", "validation an epoch"),
+        ("validation1percent", {"validation_seconds": 9.0}, "Figure 3.7", "1 % for validation", "validation per epoch"),
         ("table31-keras-cpu", {"training_seconds": 9.0}, "Table 3.1", "Keras, cpu", "seconds"),
     ],
 )
@@ -261,12 +261,12 @@ class TestOriginals:
     @pytest.mark.parametrize(
         ("of", "what", "value"),
         [
-            ("1 GPU", "speedup to CPU", "11.883"),
-            ("2 GPUs", "speedup to 1 GPU", "1.792"),
-            ("2 GPUs", "speedup to CPU", "21.295"),
-            ("2 GPUs", "speedup of training alone to 1 GPU", "1.9705"),
+            ("1 GPU", "speedup over CPU", "11.883"),
+            ("2 GPUs", "speedup over 1 GPU", "1.792"),
+            ("2 GPUs", "speedup over CPU", "21.295"),
+            ("2 GPUs", "speedup of training alone over 1 GPU", "1.9705"),
             ("2 GPUs", "efficiency", "0.8960"),
-            ("1 GPU", "speedup to the mean of both CPU runs, as in its text", "11.80"),
+            ("1 GPU", "speedup over the mean of both CPU runs, as in its text", "11.80"),
             ("CPU", "total, s", "78522.95"),
             ("2 GPUs and CPU", "training + validation, s", "17324"),
             ("CPU", "EDP / that of 1 GPU", "86.71"),
