@@ -85,12 +85,12 @@ def run(options: argparse.Namespace) -> None:
         _refuse_options_of_runs(options)
         findings = known_findings(pricing)
     whole = findings[0] if len(findings) == 1 else as_one(findings)
-    if options.output:
-        page = write_page(_page(findings, options), options.output)
-        whole = replace(whole, tables=() if options.format == "text" else whole.tables)  # the page has them
-    show(whole, options)
-    if options.output:
-        print(f"page: {page}")
+    if not options.output:
+        show(whole, options)
+        return
+    # The page has the tables, and it draws the plots once more, for a phone: theirs come first.
+    show(replace(whole, tables=() if options.format == "text" else whole.tables), options)
+    print(f"page: {write_page(_page(findings, options), options.output)}")
 
 
 def _page(findings: Sequence[Finding], options: argparse.Namespace) -> Page:
@@ -104,6 +104,7 @@ def _page(findings: Sequence[Finding], options: argparse.Namespace) -> Page:
         title=QUESTION,
         facts=facts,
         command="clouds",
+        first_plots=("clouds-cost-against-time", "clouds-break-even", "clouds-projected"),
         arguments=shlex.join([*options.runs, *(["--examples"] if options.examples else [])]),
         chapters=[finding for finding in findings if not says_nothing(finding)],
         open_questions=[finding for finding in findings if says_nothing(finding)],

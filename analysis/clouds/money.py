@@ -121,9 +121,11 @@ def _answer(front: Sequence[Offer], even: Sequence[BreakEven], pricing: Pricing)
     lowest = min(even, key=lambda one: one.usd_per_hour, default=None)
     words = [
         f"Projected for {TO_TARGET.model} of the thesis: the cheapest to rent is {cheapest.name} "
-        f"({_shown(cheapest, pricing)}).",
-        f"The fastest is {fastest.name} ({_shown(fastest, pricing)}).",
+        f"({_shown(cheapest)}).",
+        f"The fastest is {fastest.name} ({_shown(fastest)}).",
     ]
+    if any(one.price and one.price.is_old(on=pricing.day) for one in (fastest, cheapest)):
+        words.append("Their prices are over a year old.")
     if lowest:
         words.append(
             f"No price of {lowest.owned} is known: below ${lowest.usd_per_hour:.2f} per hour of its node in use it is "
@@ -132,10 +134,8 @@ def _answer(front: Sequence[Offer], even: Sequence[BreakEven], pricing: Pricing)
     return " ".join(words)
 
 
-def _shown(one: Offer, pricing: Pricing) -> str:
-    assert one.price is not None, "it is on the front"
-    old = f", price of {one.price.dated(on=pricing.day)}" if one.price.is_old(on=pricing.day) else ""
-    return f"${one.usd:.2f} and {60 * one.time.hours:.0f} minutes{old}"
+def _shown(one: Offer) -> str:
+    return f"${one.usd:.2f} and {60 * one.time.hours:.0f} minutes"
 
 
 def _table(found: Sequence[Offer], front: Sequence[Offer], pricing: Pricing) -> Table:
@@ -161,16 +161,20 @@ def _points(found: Sequence[Offer], price: str) -> tuple[list[float], list[float
 def _label(ax: Axes, found: Sequence[Offer], front: Sequence[Offer]) -> None:
     """Name the machines of the front and the retired ones, and draw a line where there is no price."""
     retired = [one for one in found if one.time.site.retired and one.usd is not None]
+    text: dict[str, Any] = {"fontsize": 7, "textcoords": "offset points"}
     for one in found:
         minutes = 60 * one.time.hours
         if one.usd is None:
             ax.axvline(minutes, **IDEAL)
             ax.annotate(f"{one.name}: no price", (minutes, 0.01), xycoords=("data", "axes fraction"), rotation=90,
                         va="bottom", ha="right", fontsize=7, color=IDEAL["color"])  # fmt: skip
-        elif one in front or one in retired:
-            above = one not in retired or retired.index(one) % 2
-            ax.annotate(one.name, (minutes, one.usd), fontsize=7, xytext=(0, 7 if above else -13),
-                        textcoords="offset points", ha="left" if one in front else "center")  # fmt: skip
+        elif one in front[1:]:
+            ax.annotate(one.name, (minutes, one.usd), xytext=(-6, -11), ha="right", **text)
+        elif one in front:
+            ax.annotate(one.name, (minutes, one.usd), xytext=(0, 7), ha="left", **text)
+        elif one in retired:
+            above = retired.index(one) % 2 == 1
+            ax.annotate(one.name, (minutes, one.usd), xytext=(0, 7 if above else -13), ha="center", **text)
 
 
 _KINDS = (  # label, color, marker, of which offers
@@ -201,7 +205,7 @@ def _plot(found: Sequence[Offer], front: Sequence[Offer]) -> Plot:
         axis.set_minor_formatter(NullFormatter())
     ax.xaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_major_formatter("${x:g}")
-    ax.set_xlabel("minutes to the target (projected; the intervals are in the table)")
+    ax.set_xlabel("minutes to the target (projected; intervals: table)")
     ax.set_ylabel("dollars to the target")
     legend_below(figure, ncols=3)
     figure.suptitle(f"Cost against time to a target: {TO_TARGET.label}, one node of each site")
