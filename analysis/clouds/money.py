@@ -120,8 +120,7 @@ def _answer(front: Sequence[Offer], even: Sequence[BreakEven], pricing: Pricing)
     fastest, cheapest = front[0], front[-1]
     lowest = min(even, key=lambda one: one.usd_per_hour, default=None)
     words = [
-        f"Projected for {TO_TARGET.model} of the thesis: the cheapest to rent is {cheapest.name} "
-        f"({_shown(cheapest)}).",
+        f"Projected for {TO_TARGET.model} of the thesis: the cheapest to rent is {cheapest.name} ({_shown(cheapest)}).",
         f"The fastest is {fastest.name} ({_shown(fastest)}).",
     ]
     if any(one.price and one.price.is_old(on=pricing.day) for one in (fastest, cheapest)):
