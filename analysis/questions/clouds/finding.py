@@ -135,7 +135,7 @@ def _machine_tables(pricing: Pricing, names: Sequence[str], *, base: str | None,
     if machines:
         tables.append(break_even_table(pricing, names=names))
         tables += machine_tables(pricing.sites, names=[base, *names] if base else names)
-    return tables
+    return [table for table in tables if table.rows]
 
 
 def _notes(every: Sequence[SiteComparison], compared: Sequence[SiteComparison]) -> list[str]:
