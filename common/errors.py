@@ -82,7 +82,7 @@ def first_problem(error: Any) -> str:
     first = error.errors(include_url=False)[0]
     if isinstance(first.get("ctx", {}).get("error"), UserError):
         return str(first["ctx"]["error"])
-    where = ".".join(str(part) for part in first["loc"])
+    where = ".".join(part for part in map(str, first["loc"]) if not part.startswith("function-"))  # validators
     received = repr(first["input"])
     shown = received if len(received) <= LONGEST_VALUE else f"{received[:LONGEST_VALUE]}..."
     return f"{where}: {first['msg'].removeprefix('Value error, ')}. Received: {shown}"

@@ -215,7 +215,7 @@ def _answer(first: RunRow, second: RunRow, reasons: list[str]) -> str:
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
         words = f"The two runs are not the same experiment, or not shown to be: {reasons[0]}{more}."
     else:
-        words = "The two runs are the same experiment: first weights, order of the samples and settings are the same."
+        words = "The two runs are the same experiment: first weights, sample order and the settings that define it."
     times, accuracies = [run.training_seconds for run in (first, second)], [run.accuracy for run in (first, second)]
     if all(seconds > 0 for seconds in times):
         times_as_long = times[1] / times[0]

@@ -25,8 +25,8 @@ def test_the_same_experiment_twice(tmp_path: Path, capsys: pytest.CaptureFixture
     second = write_finished_run(tmp_path / "second", seconds=80.0, framework="keras", totals={"test_accuracy": 0.925})
     found = shown_by(capsys, first, second)
     assert found["answer"] == (
-        "The two runs are the same experiment: first weights, order of the samples and settings are the same. The "
-        "second trained for 80.00 s, 0.800 times the 100.00 s of the first. Accuracy: 90.00 % and 92.50 % (+2.50 "
+        "The two runs are the same experiment: first weights, sample order and the settings that define it. "
+        "The second trained for 80.00 s, 0.800 times the 100.00 s of the first. Accuracy: 90.00 % and 92.50 % (+2.50 "
         "points)."
     )
     assert found["flags"] == [] and found["notes"][0].startswith("one run each shows nothing")
