@@ -64,7 +64,7 @@ def show_program(words: Sequence[str], *, remedy: str) -> None:
 
 
 _SOURCES = {
-    "sky": "Install it into an environment of its own: pip install 'skypilot[aws]==0.14.1'",
+    "sky": "Install it into an environment of its own: pip install 'skypilot[aws,gcp]==0.14.1'",
     "kubectl": "Install it as your cluster's documentation says",
 }
 

@@ -246,6 +246,8 @@ def test_an_estimate_by_hand() -> None:
     assert on_gpus.joules == pytest.approx(seconds * 5 * 200)
     assert on_gpus.usd == pytest.approx(2 * seconds / 1000)  # 5 ranks take 2 nodes of 4 GPUs
     assert on_gpus.basis == "rough"
+    long_ago = replace(RENTED, prices=[replace(RENTED.prices[0], date=date(2020, 1, 1))])
+    assert estimate_run(config, np=5, site=long_ago, gpu=GPU, earlier=[]).old_price
     alone = estimate_run(config, np=1, site=read_sites()["local"], gpu=None, earlier=[])
     assert alone.seconds == pytest.approx(START_SECONDS + flops / CORE_FLOPS)
     assert (alone.joules, alone.usd) == (None, 0.0)

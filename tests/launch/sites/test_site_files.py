@@ -128,6 +128,10 @@ def test_a_custom_site_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture
     assert launch.main(["sites", str(file)]) == 0
     shown = capsys.readouterr().out
     assert "a fat node" in shown and "Tesla V100" in shown
+    ownership = '[sites.fat.ownership]\ndate = 2026-11-21\nsource = "its bill"\npurchase_usd = 87660\n'
+    file.write_text(OWN.format(gpu="v100") + ownership)
+    assert launch.main(["sites", str(file)]) == 0
+    assert "$2 an hour (computed: $87,660 over 5 years, used 100 % of the time; " in capsys.readouterr().out
     # The same file is a table of machines for the estimates and prices of other commands.
     assert read_sites(file)["fat"].gpus == 2
     assert "aws-p3-8xlarge" in read_sites(file).sites
