@@ -18,6 +18,7 @@ from analysis.questions.clouds.pricing import Pricing
 from common.sites.prices import Price
 
 BASE = "cte-power"
+SPAN = "#d5dde6"  # of an interval, behind the points
 _SECONDS = 3600.0
 
 
@@ -97,7 +98,6 @@ def find_money(pricing: Pricing) -> Finding:
     """Return what the time to a target costs on every machine."""
     found = offers(pricing)
     front, even = pareto(found), break_evens(found)
-    old = [one.name for one in found if one.price and one.price.is_old(on=pricing.day)]
     return Finding(
         name="money-and-time",
         question="Which machine reaches the target fastest, which cheapest?",
@@ -110,10 +110,21 @@ def find_money(pricing: Pricing) -> Finding:
             "cost to the target = hours of training x price of a node; of a job also "
             f"{pricing.job_minutes:g} minutes of set-up and until rented machines stop (--job-minutes)",
             "between GPUs of a node: the host link of the table, else that of PCIe 3.0 x16",
-            *([f"prices over a year old: {', '.join(old)}"] if old else []),
+            *_old_prices(found, pricing),
             *not_projected(pricing.sites),
         ],
     )
+
+
+def _old_prices(found: Sequence[Offer], pricing: Pricing) -> list[str]:
+    """Return a note on the machines whose prices are too old, and one on those whose spot prices are."""
+    notes = []
+    for spot, words in ((False, "prices"), (True, "spot prices")):
+        prices = {one.name: one.time.site.price(on=pricing.on, spot=spot) for one in found}
+        old = [name for name, price in prices.items() if price and price.is_old(on=pricing.day)]
+        if old:
+            notes.append(f"{words} over a year old: {', '.join(old)}")
+    return notes
 
 
 def _answer(front: Sequence[Offer], even: Sequence[BreakEven], pricing: Pricing) -> str:
@@ -196,6 +207,10 @@ def _plot(found: Sequence[Offer], front: Sequence[Offer]) -> Plot:
             ax.plot(*_points(priced, "spot_usd"), label=f"{label}, spot", **look, markerfacecolor="none")
     ax.set_xscale("log")
     ax.set_yscale("log")
+    for one in front:
+        if one.usd is not None:
+            ax.plot([60 * one.time.low, 60 * one.time.high], [one.usd] * 2, color=SPAN, linewidth=2.5, zorder=0,
+                    label="interval of the time: an assumption")  # fmt: skip
     label = "Pareto front of prices on demand"
     ax.plot(*_points(front, "usd"), color="black", linewidth=0.9, label=label, zorder=1)
     _label(ax, found, front)
@@ -204,7 +219,7 @@ def _plot(found: Sequence[Offer], front: Sequence[Offer]) -> Plot:
         axis.set_minor_formatter(NullFormatter())
     ax.xaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_major_formatter("${x:g}")
-    ax.set_xlabel("minutes to the target (projected; intervals: table)")
+    ax.set_xlabel("minutes to the target (projected)")
     ax.set_ylabel("dollars to the target")
     legend_below(figure, ncols=3)
     figure.suptitle(f"Cost against time to a target: {TO_TARGET.label}, one node of each site")

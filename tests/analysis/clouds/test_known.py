@@ -109,6 +109,9 @@ def test_the_answer_names_at_most_three_figures_in_a_sentence(capsys: pytest.Cap
     assert len([row for row in machines if row["Pareto front"] == "yes"]) >= 2
     assert main(["clouds", "--on", "2027-09-01"]) == 0  # all prices are old: the answer says so
     assert "Their prices are over a year old." in capsys.readouterr().out
+    notes = find_money(PRICING).notes  # of 2026-09-01
+    assert any(note.startswith("spot prices over a year old: aws-p5-48xlarge, ") for note in notes)
+    assert not any(note.startswith("prices over a year old") for note in notes)
 
 
 @pytest.mark.parametrize(
