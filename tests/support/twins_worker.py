@@ -72,7 +72,7 @@ def _layout_torch() -> dict[str, Any]:
     layouts = {}
     for channels_last in (True, False):
         settings = {"data": {"dataset": "synthetic:200x28x28x1x3"}, "device": {"channels_last": channels_last}}
-        setup = prepare_run(config_from_dict(settings), size=1, progress=False)
+        setup = prepare_run(config_from_dict(settings), size=1)
         images, _ = next(ShardedData(setup, comm=alone(), device=torch.device("cpu")).training(1))
         outputs = build_model(setup.spec, setup.config.model).get_submodule("conv1")(images)
         layouts[str(channels_last)] = outputs.is_contiguous(memory_format=torch.channels_last)
