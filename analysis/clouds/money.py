@@ -18,6 +18,7 @@ from analysis.questions.clouds.pricing import Pricing
 from common.sites.prices import Price
 
 BASE = "cte-power"
+MOST_GPUS_NAMED = 4  # of retired nodes: as many as those of CTE-POWER have
 SPAN = "#d5dde6"  # of an interval, behind the points
 _SECONDS = 3600.0
 
@@ -169,8 +170,9 @@ def _points(found: Sequence[Offer], price: str) -> tuple[list[float], list[float
 
 
 def _label(ax: Axes, found: Sequence[Offer], front: Sequence[Offer]) -> None:
-    """Name the machines of the front and the retired ones, and draw a line where there is no price."""
-    retired = [one for one in found if one.time.site.retired and one.usd is not None]
+    """Name the machines of the front and small retired ones, and draw a line where there is no price."""
+    small = [one for one in found if one.time.site.gpus <= MOST_GPUS_NAMED]
+    retired = [one for one in small if one.time.site.retired and one.usd is not None]
     text: dict[str, Any] = {"fontsize": 7, "textcoords": "offset points"}
     for one in found:
         minutes = 60 * one.time.hours
