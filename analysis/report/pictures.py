@@ -55,8 +55,11 @@ def picture_of(figure: Figure) -> tuple[Picture | None, str]:
     return picture, "All points are drawn, as pixels because there are many." if many else ""
 
 
-def narrow_picture_of(figure: Figure) -> Picture:
-    """Return the picture for a phone: less wide, labels and title broken into more lines. The figure is changed."""
+def narrow_picture_of(figure: Figure) -> Picture | None:
+    """Return the picture for a phone: less wide, labels and title broken into more lines. The figure is changed.
+
+    None if it is too long to be read.
+    """
     _, height = figure.get_size_inches()
     figure.set_size_inches(NARROW_INCHES, height + NARROW_INCHES / 5)
     figure.suptitle(wrapped(figure.get_suptitle(), width=NARROW_TITLE))
@@ -69,9 +72,7 @@ def narrow_picture_of(figure: Figure) -> Picture:
         names = [text.get_text() for text in legend.get_texts()]
         legend.remove()
         figure.legend(handles, names, loc="outside lower center", ncols=2)
-    picture, _ = picture_of(figure)
-    assert picture is not None, "plots that open the page are short"
-    return picture
+    return picture_of(figure)[0]
 
 
 def _svg(figure: Figure) -> str | None:

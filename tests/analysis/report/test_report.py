@@ -24,7 +24,7 @@ from analysis.questions import frameworks
 from analysis.report import chapters as report_chapters
 from analysis.report import command as report
 from analysis.report.page import Page, html_of
-from analysis.report.pictures import MOST_POINTS
+from analysis.report.pictures import MOST_INCHES, MOST_POINTS
 from analysis.report.tables import MOST_FILE_ROWS, MOST_ROWS
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
@@ -169,6 +169,12 @@ def test_the_page_begins_with_the_plots_that_answer_and_each_names_its_command(t
     assert 'Plot at the top: <a href="#clouds-cost-time">Cost against time</a>' in text
     assert f"Drawn by <code>python -m analysis clouds {runs} --plots plots</code>" in text
     assert {row[1] for row in page.files()["clouds-cost-time.csv"][1:]} == {"aws-g4dn-xlarge"}, "CTE-POWER has no price"
+
+
+def test_a_first_plot_that_is_too_long_is_left_out_with_its_reason() -> None:
+    plot = Plot("long", Figure(figsize=(8, MOST_INCHES + 1)), Table("Long", ["a"], [[1]], {}))
+    page = page_with(found(plots=[plot]), first_plots=["long"])
+    assert "is not drawn; its data is complete" in page.text and not page.all("source") + page.all("img")
 
 
 def test_nothing_is_loaded_and_only_the_own_script_may_run(tmp_path: Path) -> None:
