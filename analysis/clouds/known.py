@@ -17,11 +17,11 @@ def known_findings(pricing: Pricing) -> list[Finding]:
 
 
 def as_one(findings: Sequence[Finding]) -> Finding:
-    """Return them as one finding, for the terminal."""
+    """Return them as one finding, for the terminal: an answer a line."""
     return Finding(
         name="clouds",
         question=QUESTION,
-        answer=" ".join(one.answer for one in findings),
+        answer="\n".join(one.answer for one in findings),
         tables=[table for one in findings for table in one.tables],
         plots=[plot for one in findings for plot in one.plots],
         notes=[note for one in findings for note in one.notes],

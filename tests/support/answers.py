@@ -1,9 +1,9 @@
-"""How much an answer may hold: few figures in a sentence, few words in all; the rest is in the tables."""
+"""How much an answer may hold: few figures in a sentence, few words in a line; the rest is in the tables."""
 
 import re
 
 MOST_FIGURES = 3  # of a sentence
-MOST_WORDS = 60  # of an answer, of which a reader takes in about 50 in ten seconds
+MOST_WORDS = 60  # of a line, of which a reader takes in about 50 in ten seconds
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
 # A number that stands alone, and not in a name such as resnet34, 28x28, E5-2620 or --nodes=2.
 _FIGURE = re.compile(r"(?<![\w.:/=-])[-+]?\d[\d,]*(?:\.\d+)?(?![\w:/-]|\.\d)")
@@ -15,8 +15,9 @@ def figures_of(sentence: str) -> list[str]:
 
 
 def check_answer(answer: str) -> None:
-    """Check that each sentence names few figures, and that the answer is short."""
+    """Check that each sentence names few figures, and that each line, the answer to one question, is short."""
     for sentence in _SENTENCES.split(answer):
         assert len(figures_of(sentence)) <= MOST_FIGURES, f"more than {MOST_FIGURES} figures: {sentence}"
-    words = len(answer.split())
-    assert words <= MOST_WORDS, f"{words} words, more than can be taken in at once: {answer}"
+    for line in answer.splitlines():
+        words = len(line.split())
+        assert words <= MOST_WORDS, f"{words} words, more than can be taken in at once: {line}"

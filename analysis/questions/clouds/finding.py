@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.output.finding import Finding, Plot
+from analysis.output.finding import Finding, Plot, brief
 from analysis.output.options import MARGIN
 from analysis.output.plots import COLORS, MARKERS, Row, figure_of_rows, spread_words
-from analysis.output.tables import Table, shown_interval
+from analysis.output.tables import Table
 from analysis.questions.clouds.break_even import measured_break_evens, owned_plots, owned_table
 from analysis.questions.clouds.cost_time import cost_against_time
 from analysis.questions.clouds.machines import break_even_table, machine_tables, price_notes, price_table
@@ -20,10 +20,10 @@ from analysis.questions.clouds.sites import SiteComparison, site_comparisons, ti
 from analysis.questions.clouds.startup import (
     NOTE,
     startup_plots,
+    startup_statements,
     startup_table,
-    startup_words,
     startups_of,
-    training_words,
+    training_statements,
 )
 from analysis.questions.clouds.tables import (
     claims_table,
@@ -97,7 +97,9 @@ def find(
     shown = compared or every
     cells = [cell for one in shown for cell in one.cells.values()]
     startups = startups_of(cells)
-    answers = [_answer(compared, names=names, pricing=pricing), training_words(compared), startup_words(startups)]
+    answers = [
+        _answers(compared, names=names, pricing=pricing), training_statements(compared), startup_statements(startups)
+    ]  # fmt: skip
     tables = [
         claims_table(published_claims(selection.published), compared),
         times_table(compared, base=base, margin=margin),
@@ -111,7 +113,7 @@ def find(
     return Finding(
         name="clouds",
         question="Which site is the fastest, which the cheapest, and does it reach the same accuracy?",
-        answer=" ".join(words for words in answers if words),
+        answer="\n".join(brief(statements) for statements in answers if statements),
         tables=[
             *(table for table in tables if table.rows),
             cost_table(shown, pricing=pricing, target=target),
@@ -172,70 +174,65 @@ def _pair_flags(compared: Sequence[SiteComparison]) -> list[str]:
     return flags
 
 
-def _answer(compared: Sequence[SiteComparison], *, names: Sequence[str], pricing: Pricing) -> str:
+def _answers(compared: Sequence[SiteComparison], *, names: Sequence[str], pricing: Pricing) -> list[str]:
     if not compared:
         where = f"All runs are of one site ({names[0]})" if len(names) == 1 else "No experiment ran on two sites"
-        return f"{where}: sites cannot be compared. Assign runs to sites with --site-of RUNS=SITE."
+        return [f"{where}: sites cannot be compared. Assign runs to sites with --site-of RUNS=SITE."]
     winners = [(_fastest(one), _cheapest(one, pricing), _most_efficient(one)) for one in compared]
     if len(compared) <= MOST_SENTENCES:
-        return " ".join(
-            f"{one.label}: {'; '.join(words for _, words in won)}." for one, won in zip(compared, winners, strict=True)
-        )
-    tallies = []
-    for number, what in enumerate(("the fastest", "the cheapest", "the best in energy")):
+        return [
+            f"{one.label}: {' '.join(words for _, words in won if words)}"
+            for one, won in zip(compared, winners, strict=True)
+        ]
+    statements = [f"{len(compared)} experiments ran on two sites or more."]
+    for number, what in enumerate(("fastest", "cheapest", "best in energy")):
         count = Counter(name for won in winners if (name := won[number][0]))
-        by_name = ", ".join(f"{name} in {times}" for name, times in count.most_common()) or "not known of any"
-        tallies.append(f"{what}: {by_name}")
-    return f"Of {len(compared)} experiments on two sites or more, {'; '.join(tallies)}."
+        if count:
+            by_name = " and ".join(f"{name} in {times}" for name, times in count.most_common(2))
+            statements.append(f"Shown to be the {what}: {by_name}.")
+    return statements
 
 
-Winner = tuple[str | None, str]  # name of a cell, None where none has won; and words
+Winner = tuple[str | None, str]  # name of a cell, None where none has won; and a sentence, "" where nothing is known
 
 
 def _fastest(one: SiteComparison) -> Winner:
     medians = {name: median for name, cell in one.cells.items() if (median := median_of(list(times_of(cell).values())))}
     ordered = sorted(medians, key=lambda name: medians[name])
     if len(ordered) < 2:
-        return None, "fewer than two sites have timed runs"
+        return None, "fewer than two sites have timed runs."
     first, second = ordered[:2]
-    times = [times_of(one.cells[name]) for name in (second, first)]
-    slower = ratio(*times)
-    interval = shown_interval(slower.interval if slower else None, ".2f")
-    words = f"{second} takes {medians[second] / medians[first]:.2f} times as long"
-    if slower and interval:
-        words = f"{second} takes {slower.estimate:.2f} times as long, 95 % interval {interval}"
-    n = " and ".join(str(len(side)) for side in reversed(times))
-    shown = f"{first}, {medians[first]:.2f} s ({words}; n = {n})"
-    if slower and slower.interval and not slower.interval.contains(1.0):
-        return first, f"the fastest is {shown}"
-    return None, f"the shortest median time is that of {shown}; a difference is not shown"
+    slower = ratio(*[times_of(one.cells[name]) for name in (second, first)])
+    if slower is None or slower.interval is None or slower.interval.contains(1.0):
+        return None, f"the shortest median time is that of {first}; a difference is not shown."
+    return first, f"the fastest is {first}; {second} takes {slower.estimate:.2f} times as long."
 
 
 def _cheapest(one: SiteComparison, pricing: Pricing) -> Winner:
     by_site = {name: values for name, cell in one.cells.items() if (values := costs(cell, pricing))}
     if not by_site:
-        return None, "no site has both a price and timed runs"
+        return None, "No site has both a price and timed runs."
     ordered = sorted(by_site, key=lambda name: float(np.median(by_site[name])))
     first = ordered[0]
     aged = pricing.old_price(one.cells[first].first)
     cost = f"${np.median(by_site[first]):.4f} (n = {len(by_site[first])}{aged})"
     if len(by_site) == 1:
-        return None, f"only {first} has a price: a run costs {cost}"
+        return None, f"Only {first} has a price: a run costs {cost}."
     if _is_less(by_site[first], by_site[ordered[1]]):
-        return first, f"the cheapest is {first}, {cost} per run"
-    return None, f"the lowest median cost per run is that of {first}, {cost}; a difference is not shown"
+        return first, f"The cheapest is {first}, {cost} per run."
+    return None, f"The lowest median cost per run is that of {first}, {cost}; a difference is not shown."
 
 
 def _most_efficient(one: SiteComparison) -> Winner:
     joules = {name: mean_of(runs, "joules") for name, cell in one.cells.items() if (runs := metered(cell))}
     if len(joules) < 2:
-        return None, "energy was not measured on two sites"
+        return None, ""
     first, second = sorted(joules, key=lambda name: joules[name])[:2]
     of_runs = [values_of(metered(one.cells[name]), "joules") for name in (first, second)]
     taken = f"{joules[first]:,.4g} J (n = {len(of_runs[0])})"
     if _is_less(*of_runs):
-        return first, f"the best in energy is {first}, {taken}"
-    return None, f"the lowest mean energy is that of {first}, {taken}; a difference is not shown"
+        return first, f"The best in energy is {first}, {taken}."
+    return None, f"The lowest mean energy is that of {first}, {taken}; a difference is not shown."
 
 
 def _is_less(less: Sequence[float], more: Sequence[float]) -> bool:

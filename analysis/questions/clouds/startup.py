@@ -118,23 +118,23 @@ def _range(values: pd.Series) -> str | None:
     return None if values.isna().all() else f"{values.min():.2f} to {values.max():.2f}"
 
 
-def startup_words(startups: Startups) -> str:
-    """Return in a sentence how long starting takes, the slowest method first; nothing without two methods."""
+def startup_statements(startups: Startups) -> list[str]:
+    """Return in which way starting takes shortest and longest; nothing without two ways."""
     if len(startups) < 2:
-        return ""
-    found = []
-    for method, runs in startups.items():
-        launch, startup, wait = (_median(runs[PARTS[part]]) for part in ("launch", "start-up", "queue"))
-        queue = f" after {wait:.1f} s in the queue" if wait is not None else ""
-        launch, startup = launch or 0.0, startup or 0.0
-        words = f"{launch + startup:.1f} s on {method.words} ({launch:.1f} + {startup:.1f}{queue}, n = {len(runs)})"
-        found.append((launch + startup, words))
-    words = "; ".join(text for _, text in sorted(found, key=lambda one: -one[0]))
-    return f"Starting (launch + start-up, medians) takes {words}."
+        return []
+    seconds = {
+        method.words: sum(_median(runs[PARTS[part]]) or 0.0 for part in ("launch", "start-up"))
+        for method, runs in startups.items()
+    }
+    shortest, *_, longest = sorted(seconds, key=lambda words: seconds[words])
+    return [
+        f"Starting takes shortest, {seconds[shortest]:.1f} s, on {shortest}. "
+        f"It takes longest, {seconds[longest]:.1f} s, on {longest}."
+    ]
 
 
-def training_words(compared: Sequence[SiteComparison]) -> str:
-    """Return in a sentence whether training takes longer on the same machine when started in another way, if it does.
+def training_statements(compared: Sequence[SiteComparison]) -> list[str]:
+    """Return in sentences whether training takes longer on the same machine when started in another way, if it does.
 
     Experiments are pooled: the key that pairs runs is experiment and seed.
     """
@@ -148,7 +148,7 @@ def training_words(compared: Sequence[SiteComparison]) -> str:
                 values, others = sides.setdefault(key, ({}, {}))
                 values.update({(one.label, pair): seconds for pair, seconds in times_of(cell).items()})
                 others.update({(one.label, pair): seconds for pair, seconds in times_of(base).items()})
-    return " ".join(words for key, (values, others) in sides.items() if (words := _slower(*key, values, others)))
+    return [words for key, (values, others) in sides.items() if (words := _slower(*key, values, others))]
 
 
 def _slower(
@@ -162,11 +162,8 @@ def _slower(
     paired = found.method == "paired by seed"
     times = found.estimate if paired else math.exp(fmean(math.log(values[one] / others[one]) for one in pairs))
     interval = shown_interval(found.interval, ".2f") if paired else None
-    shown = f"95 % interval {interval}" if interval else "too few pairs for an interval"
-    return (
-        f"On {machine} training takes {times:.2f} times as long on {site} as on {base_site} ({shown}, "
-        f"{counted(len(pairs), 'pair')})."
-    )
+    shown = f"interval {interval}" if interval else f"{counted(len(pairs), 'pair')}, too few for an interval"
+    return f"On {machine} training takes {times:.2f} times as long on {site} as on {base_site} ({shown})."
 
 
 def _shared_machine(cell: Cell, base: Cell) -> str | None:

@@ -62,7 +62,7 @@ def test_times_and_accuracies_against_the_base(tmp_path: Path) -> None:
     assert other["time / cte-power"] == pytest.approx(2) and other["accuracy, %"] == pytest.approx(96)
     assert other["points to cte-power"] == pytest.approx(6)
     assert (slow["within 0.5 points"], other["within 0.5 points"]) == ("same", "different")
-    assert "the fastest is cte-power, 100.25 s (aws-p3-8xlarge takes 2.00 times as long" in found.answer
+    assert "the fastest is cte-power; aws-p3-8xlarge takes 2.00 times as long." in found.answer
     assert found.flags == []
 
 
@@ -123,7 +123,7 @@ def test_costs_to_the_cent(tmp_path: Path) -> None:
     assert (row["75 % used"], row["25 % used"]) == (pytest.approx(9.18), pytest.approx(3.06))
     assert row["purchase, $: 5 years, 75 % used"] == pytest.approx(9.18 * 5 * 8766)
     assert (owned["$ per hour"], owned["$ per run"], owned["$ per epoch"]) == (None, "owned: no price per hour", None)
-    assert "only aws-p3-8xlarge has a price: a run costs $12.2400 (n = 1)" in found.answer
+    assert "Only aws-p3-8xlarge has a price: a run costs $12.2400 (n = 1)" in found.answer
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_dearer_site_is_worth_its_price_or_not(tmp_path: Path) -> None:
     assert row["verdict"] == "worth its price"
     pricing = Pricing(sites=SITES, on=date(2025, 1, 1))
     answer = find(load_runs([tmp_path]), pricing=pricing).answer
-    assert "the cheapest is aws-p3-8xlarge, $0.7327 (n = 6) per run" in answer  # (2 x 100.25 + 15) s at $12.24 per hour
+    assert "The cheapest is aws-p3-8xlarge, $0.7327 (n = 6) per run" in answer  # (2 x 100.25 + 15) s at $12.24 per hour
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_energy_of_metered_runs(tmp_path: Path) -> None:
     other, base = table_of(found, "Energy by site")
     assert (base["J"], base["EDP, J s"], base["J / cte-power"]) == (1600, 16 * 1600, 1)
     assert (other["J"], other["J / cte-power"], other["EDP / cte-power"]) == (800, 0.5, 0.5)
-    words = "the lowest mean energy is that of aws-p3-8xlarge, 800 J (n = 1); a difference is not shown"
+    words = "The lowest mean energy is that of aws-p3-8xlarge, 800 J (n = 1); a difference is not shown"
     assert words in found.answer
     assert "the shortest median time is that of" in found.answer and "a difference is not shown" in found.answer
 
