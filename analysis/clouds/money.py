@@ -13,7 +13,7 @@ from analysis.output.finding import Finding, Plot
 from analysis.output.plots import COLORS, IDEAL, legend_below
 from analysis.output.tables import Cell, Table
 from analysis.questions.clouds.break_even import BreakEven, break_even_usd, owned_plots, owned_table
-from analysis.questions.clouds.machines import standing
+from analysis.questions.clouds.machines import availability
 from analysis.questions.clouds.pricing import Pricing
 from common.sites.prices import Price
 
@@ -151,12 +151,12 @@ def _shown(one: Offer) -> str:
 
 def _table(found: Sequence[Offer], front: Sequence[Offer], pricing: Pricing) -> Table:
     headings = ["machine", "GPUs", "minutes to target", "from", "to", "$ per hour", "seen on", "$ to target",
-                "$ to target, spot", "$ per job", "Pareto front", "standing", "kind"]  # fmt: skip
+                "$ to target, spot", "$ per job", "Pareto front", "availability", "kind"]  # fmt: skip
     rows: list[list[Cell]] = [
         [one.name, f"{one.time.site.gpus} x {one.time.gpu.name}",
          *(60 * hours for hours in (one.time.hours, one.time.low, one.time.high)),
          one.price.usd_per_hour if one.price else None, one.price.dated(on=pricing.day) if one.price else None,
-         one.usd, one.spot_usd, one.job_usd, "yes" if one in front else None, standing(one.time.site), "projected"]
+         one.usd, one.spot_usd, one.job_usd, "yes" if one in front else None, availability(one.time.site), "projected"]
         for one in found
     ]  # fmt: skip
     formats = dict.fromkeys(headings[2:5], ",.1f") | dict.fromkeys(("$ per hour", *headings[7:10]), ".2f")

@@ -20,7 +20,7 @@ class Efficiencies:
     """What a framework makes of a device; fitted.
 
     Attributes:
-        compute, memory: shares of the peaks. Only their products with the peaks can be told from times.
+        compute, memory: shares of the peaks. Times determine only their products with the peaks.
         half: filters, channels x kernel, or units at which a product reaches half of `compute`.
         step_seconds: of every step, whatever the model.
         operation_seconds: to start each operation.

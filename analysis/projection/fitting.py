@@ -72,7 +72,7 @@ class Steps:
 def fitted(steps: Sequence[MeasuredStep], peaks: Mapping[int, Peaks]) -> Efficiencies:
     """Return the efficiencies of one framework that make projected and measured seconds most alike.
 
-    Cells are weighed by their relative errors, large ones less (soft L1). What no cell tells, such as the exchange
+    Cells are weighed by their relative errors, large ones less (soft L1). What no cell determines, such as the exchange
     where none has two ranks, stays where the search starts.
     """
     arrays, start = Steps(steps, peaks), np.log(astuple(_START))

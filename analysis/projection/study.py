@@ -20,7 +20,7 @@ from common.utils.atomic import write_atomically
 
 STUDY_FILE = Path(__file__).resolve().parents[1] / "data" / "projection" / "projection.json"
 _STRICT = ConfigDict(extra="forbid")
-_COVERED = (0.05, 0.95)  # quantiles: 90 % of cells lie between
+_COVERED = (0.05, 0.95)  # quantiles: between which 90 % of cells are
 _COMPUTING = 0.5  # share of a step from which its operations say something about their efficiency
 
 
@@ -31,7 +31,7 @@ class Fit:
     Attributes:
         efficiencies: fitted to all cells.
         lowest, highest: shares of the peaks that the operations of a cell reached, over all cells.
-        errors: measured / projected time of cells whose model was left out of the fit: 90 % lie between.
+        errors: measured / projected time of cells whose model was left out of the fit; 90 % of them are in this range.
         cells: number.
     """
 
@@ -115,10 +115,10 @@ def study_of(
 def _fit(steps: Sequence[MeasuredStep], peaks: dict[int, Peaks]) -> Fit:
     found, arrays = fitted(steps, peaks), Steps(steps, peaks)
     computing = arrays.measured - arrays.others(found)
-    telling = computing > _COMPUTING * arrays.measured
-    if not telling.any():  # overhead alone: then the least that can be said
-        computing, telling = arrays.measured, ~telling
-    reached = arrays.rooflines(AT_PEAK)[telling] / computing[telling]
+    counted = computing > _COMPUTING * arrays.measured
+    if not counted.any():  # overhead alone: then the whole step counts
+        computing, counted = arrays.measured, ~counted
+    reached = arrays.rooflines(AT_PEAK)[counted] / computing[counted]
     ratios = [measured / projected for measured, projected in held_out(steps, peaks, by="model").values()]
     low, high = np.quantile(ratios, _COVERED)
     return Fit(

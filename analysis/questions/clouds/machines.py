@@ -84,7 +84,7 @@ def price_table(pricing: Pricing, *, names: Collection[str]) -> Table:
     """Return the price of each of the sites that is in the table and its successor's, with date, terms and source."""
     sites = pricing.sites
     headings = ["site", "what", "GPUs of a node", "$ per hour", "TFLOPS for $1 per hour", "seen on", "terms", "source",
-                "spot, $ per hour", "spot seen on", "standing"]  # fmt: skip
+                "spot, $ per hour", "spot seen on", "availability"]  # fmt: skip
     rows: list[list[Cell]] = []
     for name in with_successors(sites, names):
         site = sites[name]
@@ -95,7 +95,7 @@ def price_table(pricing: Pricing, *, names: Collection[str]) -> Table:
         lower = [spot.usd_per_hour, spot.dated(on=pricing.day)] if spot else [None] * 2
         rows.append(
             [name, site.title, f"{site.gpus} x {gpu.name}" if gpu else "none", dollars,
-             quotient(site.gpus * gpu.fp32_tflops if gpu else None, dollars), *seen, *lower, standing(site)]
+             quotient(site.gpus * gpu.fp32_tflops if gpu else None, dollars), *seen, *lower, availability(site)]
         )  # fmt: skip
     formats = {"$ per hour": ".3f", "TFLOPS for $1 per hour": ".2f", "spot, $ per hour": ".3f"}
     return Table("Prices of a whole node", headings, rows, formats)
@@ -107,7 +107,7 @@ def with_successors(sites: Sites, names: Collection[str]) -> list[str]:
     return list(dict.fromkeys((*known, *(after for name in known if (after := sites[name].successor)))))
 
 
-def standing(site: Site) -> str:
+def availability(site: Site) -> str:
     """Return whether one can have such a machine, and which to take instead."""
     if site.retired:
         return f"retired {site.retired}" + (f", now {site.successor}" if site.successor else "")

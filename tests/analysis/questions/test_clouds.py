@@ -265,8 +265,8 @@ def test_retired_machines_are_named_with_their_successor(tmp_path: Path) -> None
     (note,) = [note for note in found.notes if note.startswith("aws-g3-16xlarge")]
     assert "is retired since 2025-10-31, its last price $4.56 per hour (2025-10-31" in note
     assert "its successor is aws-g4dn-12xlarge at $3.912 per hour" in note
-    standings = {row["site"]: row["standing"] for row in table_of(found, "Prices")}
-    assert standings == {
+    availabilities = {row["site"]: row["availability"] for row in table_of(found, "Prices")}
+    assert availabilities == {
         "aws-g3-16xlarge": "retired 2025-10-31, now aws-g4dn-12xlarge",
         "aws-p3-8xlarge": "retired 2025-12-31, now aws-g5-12xlarge",
         "cte-power": "owned: no price per hour",
