@@ -80,7 +80,7 @@ def test_published_means_are_beside_measured_ones(found: Finding) -> None:
     row = row_of(found, 1, "2 GPUs", published=True)
     # 0.5565 with the published seconds of both; here the base's seconds are those of its traces.
     assert row["EDP / base, used"] == pytest.approx(0.5565 * 6599 / 6594.0, rel=1e-4)
-    assert "np 2, imported, 0.5542 times the base" in found.answer
+    assert "np 2, imported, 0.9845 and 0.5542 times the base" in found.answer
 
 
 def test_power_is_drawn_with_two_epochs_enlarged(found: Finding) -> None:
