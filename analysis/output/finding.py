@@ -182,12 +182,12 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
             title = _TITLES[options.format].format(table.title) if several else ""
             shown = title + render(table, options.format) + ("\n" if several or options.format == "text" else "")
             print(printable(shown, keep="\n"))
-    lines = [finding.answer, *(f"note: {note}" for note in finding.notes)]
-    lines += [f"flag: {flag}" for flag in finding.flags] + files
+    lines = [f"note: {note}" for note in finding.notes] + [f"flag: {flag}" for flag in finding.flags] + files
+    shown = "\n".join([printable(finding.answer, keep="\n"), *map(printable, lines)])
     if options.format == "text":
-        print("\n".join(map(printable, lines)))
+        print(shown)
     elif not (options.strict and finding.flags):  # a refusal is a single line
-        print("\n".join(map(printable, lines)), file=sys.stderr)
+        print(shown, file=sys.stderr)
     refuse_flags(finding.flags, options)
 
 

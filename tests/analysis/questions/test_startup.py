@@ -155,6 +155,7 @@ def test_launch_methods_on_one_site_are_distinguished(tmp_path: Path, capsys: py
     assert main(["clouds", str(tmp_path), "--plots", str(tmp_path / "plots")]) == 0
     shown = capsys.readouterr().out
     assert "All runs are of one site (local)" in shown and "14.0 s, on local without launcher" in shown
+    assert "\nStarting takes shortest" in shown, "each question is answered on a line of its own"
     (plot,) = [plot for plot in find(load_runs([tmp_path])).plots if plot.name == "clouds-startup"]
     labels = [label.get_text() for label in plot.figure.axes[0].get_yticklabels()]
     assert len(labels) == 6 and "local by mpirun with mpi\nKeras" in labels
