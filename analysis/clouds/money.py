@@ -45,8 +45,13 @@ class Offer:
 
     @property
     def to_rent(self) -> bool:
-        """Whether one can rent it now."""
-        return self.time.site.kind == "rented" and self.time.site.retired is None
+        """Whether one can rent it now, at a known price."""
+        return self.time.site.kind == "rented" and self.time.site.retired is None and self.usd is not None
+
+    @property
+    def owned(self) -> bool:
+        """Whether it is a machine of one's own whose price is known."""
+        return self.time.site.kind == "owned" and self.usd is not None
 
 
 def offers(pricing: Pricing) -> list[Offer]:
@@ -69,9 +74,9 @@ def offers(pricing: Pricing) -> list[Offer]:
 
 
 def pareto(found: Sequence[Offer]) -> list[Offer]:
-    """Return those to rent that no other beats in both time and cost, the fastest first."""
+    """Return those to rent or owned that no other beats in both time and cost, the fastest first."""
     front: list[Offer] = []
-    for one in sorted((one for one in found if one.to_rent and one.usd is not None), key=lambda one: one.time.hours):
+    for one in sorted((one for one in found if one.to_rent or one.owned), key=lambda one: one.time.hours):
         if not front or (one.usd or 0.0) < (front[-1].usd or 0.0):
             front.append(one)
     return front
@@ -102,8 +107,8 @@ def find_money(pricing: Pricing) -> Finding:
     return Finding(
         name="money-and-time",
         question="Which machine reaches the target fastest, which cheapest?",
-        answer=_answer(front, even, pricing),
-        tables=[_table(found, front, pricing), owned_table(even)],
+        answer=_answer(found, front, even, pricing),
+        tables=[_table(found, front, pricing), *([owned_table(even)] if even else [])],
         plots=[_plot(found, front), *owned_plots(even)],
         notes=[
             f"the training: {TO_TARGET.label}, {TO_TARGET.epochs} epochs, which reached {TO_TARGET.target} in the "
@@ -128,14 +133,20 @@ def _old_prices(found: Sequence[Offer], pricing: Pricing) -> list[str]:
     return notes
 
 
-def _answer(front: Sequence[Offer], even: Sequence[BreakEven], pricing: Pricing) -> str:
-    fastest, cheapest = front[0], front[-1]
+def _answer(found: Sequence[Offer], front: Sequence[Offer], even: Sequence[BreakEven], pricing: Pricing) -> str:
+    cheapest = min((one for one in found if one.to_rent), key=_usd)
     lowest = min(even, key=lambda one: one.usd_per_hour, default=None)
     words = [
         f"Projected for {TO_TARGET.model} of the thesis: the cheapest to rent is {cheapest.name} ({_shown(cheapest)}).",
-        f"The fastest is {fastest.name} ({_shown(fastest)}).",
+        f"The fastest is {front[0].name} ({_shown(front[0])}).",
+        *(
+            f"{one.name} is {'cheaper' if _usd(one) < _usd(cheapest) else 'no cheaper'}: ${_usd(one):.2f} against "
+            f"${_usd(cheapest):.2f} for {cheapest.name}."
+            for one in found
+            if one.owned
+        ),
     ]
-    if any(one.price and one.price.is_old(on=pricing.day) for one in (fastest, cheapest)):
+    if any(one.price and one.price.is_old(on=pricing.day) for one in (front[0], cheapest)):
         words.append("Their prices are over a year old.")
     if lowest:
         words.append(
@@ -143,6 +154,12 @@ def _answer(front: Sequence[Offer], even: Sequence[BreakEven], pricing: Pricing)
             f"cheaper than {lowest.rented}."
         )
     return " ".join(words)
+
+
+def _usd(one: Offer) -> float:
+    """Return its cost; only of those that have a price."""
+    assert one.usd is not None, "it has a price"
+    return one.usd
 
 
 def _shown(one: Offer) -> str:

@@ -166,7 +166,7 @@ def read_sites(path: Path = SITES_FILE) -> Sites:
     """Read and check a table of sites.
 
     Args:
-        path: a user's table extends and overrides the project's.
+        path: a user's table extends the project's; the values that it names of a site or GPU replace the project's.
 
     Raises:
         UserError: it cannot be read, does not follow the schema, or names an unknown GPU or successor.
@@ -176,7 +176,7 @@ def read_sites(path: Path = SITES_FILE) -> Sites:
     shipped = {} if path == SITES_FILE else _read_toml(SITES_FILE)
     for name, entries in shipped.items():
         if isinstance(own.setdefault(name, {}), dict):
-            own[name] = {**entries, **own[name]}
+            own[name] = {**entries, **{key: _extended(entries.get(key), mine) for key, mine in own[name].items()}}
     try:
         # Through JSON: only there does pydantic's strict mode accept tables for dataclasses and dates as text.
         table = _SITES.validate_json(json.dumps(own, default=str), strict=True)
@@ -184,6 +184,11 @@ def read_sites(path: Path = SITES_FILE) -> Sites:
         raise UserError(f"{path} is not a valid table of sites: {first_problem(error)}. Fix the file") from None
     _check(table, path=path)
     return table
+
+
+def _extended(shipped: Any, mine: Any) -> Any:
+    """Return an entry of the project's table with the user's values over its own; an entry of one alone as it is."""
+    return {**shipped, **mine} if isinstance(shipped, dict) and isinstance(mine, dict) else mine
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -79,6 +79,7 @@ def test_the_pareto_front_and_the_break_even_by_hand() -> None:
         an_offer("cheap", 4.0, 3.0),
     ]
     assert [one.name for one in pareto(found)] == ["fast", "cheap"]
+    assert [one.name for one in pareto([*found, an_offer("paid", 3.0, 2.0, kind="owned")])] == ["fast", "paid"]
     even = {one.rented: one.usd_per_hour for one in break_evens(found, base="ours")}
     assert even == {"fast": 5.0, "as-fast": 6.0, "beaten": 5.5, "cheap": 1.5}
     assert break_evens(found, base="fast") == []  # has a price
@@ -94,7 +95,20 @@ def test_costs_are_hours_times_prices() -> None:
     priced = Sites(gpus=SITES.gpus, sites=SITES.sites | {"cte-power": owned})
     cte = next(one for one in offers(replace(PRICING, sites=priced)) if one.name == "cte-power")
     assert cte.usd == pytest.approx(2 * cte.time.hours) and cte.job_usd == cte.usd  # nothing is set up or idles
-    assert "No price of" not in find_money(replace(PRICING, sites=priced)).answer
+
+
+def test_a_price_of_ones_own_machine_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "ours.toml"
+    ownership = '[sites.cte-power.ownership]\ndate = 2026-01-01\nsource = "us"\nrate_usd_per_hour = {}\n'
+    for rate, word in ((2.0, "cheaper"), (200.0, "no cheaper")):
+        table.write_text(ownership.format(rate))
+        assert main(["clouds", "--table", str(table), "--on", "2026-09-01", "--format", "json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        machines = {row["machine"]: row for one in shown["tables"] for row in one["rows"] if "Pareto front" in row}
+        ours, rented = machines["cte-power"]["$ to target"], machines["aws-g6e-xlarge"]["$ to target"]
+        assert machines["cte-power"]["Pareto front"] == ("yes" if word == "cheaper" else None)
+        assert f"cte-power is {word}: ${ours:.2f} against ${rented:.2f} for aws-g6e-xlarge." in shown["answer"]
+        assert "No price of" not in shown["answer"] and all(one["rows"] for one in shown["tables"])
 
 
 def test_the_answer_names_at_most_three_figures_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """The table of sites: published figures, prices by date, errors in users' own tables."""
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -176,6 +177,9 @@ def test_a_users_table(tmp_path: Path) -> None:
     own = read_sites(tmp_path / "mine.toml")
     gpu = own.gpu_of(own["mine"])
     assert gpu is not None and gpu.name == "x" and "cte-power" in own.sites
+    (tmp_path / "mine.toml").write_text(OWNERSHIP.replace("mine", "cte-power").format("rate_usd_per_hour = 2.0"))
+    extended, shipped = read_sites(tmp_path / "mine.toml")["cte-power"], read_sites()["cte-power"]
+    assert extended.price() and replace(extended, ownership=None) == shipped
 
 
 def test_an_unknown_site_suggests_a_close_name() -> None:
