@@ -9,7 +9,6 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from analysis.clouds.known import QUESTION, as_one, known_findings
@@ -24,6 +23,7 @@ from common.run_folder.environment import describe_environment
 from common.run_folder.records import now
 from common.sites.prices import read_day
 from common.sites.table import SITES_FILE, read_sites
+from common.utils.command_line import path
 from common.utils.new_file import check_new_file
 
 
@@ -38,12 +38,12 @@ def add_command(commands: Any) -> None:
     )
     add_runs_options(parser)
     add_show_options(parser)
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the tables and plots as one HTML page")
+    parser.add_argument("--output", type=path, metavar="FILE", help="write the tables and plots as one HTML page")
     parser.add_argument("--force", action="store_true", help="replace the page if it exists")
     parser.add_argument(
         "--base", metavar="SITE", help=f"site to divide by (default: {' or '.join(BASES)} if it has runs)"
     )
-    parser.add_argument("--table", type=Path, default=SITES_FILE, metavar="FILE", help="a table of sites of your own")
+    parser.add_argument("--table", type=path, default=SITES_FILE, metavar="FILE", help="a table of sites of your own")
     parser.add_argument("--on", metavar="DATE", help="prices of this day, as 2025-10-31 (default: the latest known)")
     parser.add_argument(
         "--job-minutes",

@@ -1,7 +1,6 @@
 """`python -m analysis export`: the runs for MLflow or TensorBoard: settings, figures of every epoch, totals, files."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from analysis.export.exported import exported_runs
@@ -12,6 +11,7 @@ from analysis.output.options import add_parser
 from common.distributed.console import counted
 from common.errors import UserError, user_errors
 from common.run_folder.tensorboard_events import require_tensorboard
+from common.utils.command_line import path
 
 
 def add_command(commands: Any) -> None:
@@ -19,7 +19,7 @@ def add_command(commands: Any) -> None:
     parser = add_parser(commands, "export", run, "the runs for MLflow or TensorBoard")
     add_runs_options(parser)
     parser.add_argument("--to", choices=["mlflow", "tensorboard"], required=True)
-    parser.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="a new one, or an empty one")
+    parser.add_argument("--folder", type=path, required=True, metavar="FOLDER", help="a new one, or an empty one")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ from analysis.output.tables import Cell, Table, render
 from analysis.runs.table import Selection
 from common.errors import UserError, user_errors
 from common.utils.atomic import atomic_file, write_atomically
+from common.utils.command_line import path
 from common.utils.new_file import check_new_file
 
 TABLES: dict[str, Callable[[Selection], pd.DataFrame]] = {
@@ -31,7 +32,7 @@ def add_command(commands: Any) -> None:
     parser = add_parser(commands, "table", run, "one tidy table for other programs: CSV, Parquet or JSON")
     add_runs_options(parser)
     parser.add_argument("--of", choices=TABLES, default="runs", help="a row per run, epoch or part of a training step")
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="ends in .csv, .parquet or .json")
+    parser.add_argument("--output", type=path, required=True, metavar="FILE", help="ends in .csv, .parquet or .json")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
 
 

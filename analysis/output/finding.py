@@ -25,6 +25,7 @@ from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
 from analysis.runs.validity import said_once
 from common.errors import UserError
+from common.utils.command_line import path, word
 from common.utils.printable import printable
 
 
@@ -94,9 +95,9 @@ def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the
     """Add the options for output; `plots` is the help text of --plots."""
     parser.add_argument("--format", default="text", choices=FORMATS, help="default: %(default)s; csv needs --folder")
     parser.add_argument(
-        "--folder", dest="csv_folder", type=Path, metavar="FOLDER", help="for --format csv: a file per table there"
+        "--folder", dest="csv_folder", type=path, metavar="FOLDER", help="for --format csv: a file per table there"
     )
-    parser.add_argument("--plots", metavar="FOLDER", help=plots)
+    parser.add_argument("--plots", type=word, metavar="FOLDER", help=plots)
     parser.add_argument("--strict", action="store_true", help="exit code 2 if anything is flagged")
 
 
@@ -112,7 +113,7 @@ def check_show_options(options: argparse.Namespace) -> None:
 
 def add_runs_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that select runs."""
-    parser.add_argument("runs", nargs="*", metavar="RUNS", help="run folders, or folders that contain some")
+    parser.add_argument("runs", type=word, nargs="*", metavar="RUNS", help="run folders, or folders that contain some")
     parser.add_argument("--examples", action="store_true", help=f"the runs that come with the project; {EXAMPLES}")
     parser.add_argument(
         "--published",

@@ -4,7 +4,6 @@ import argparse
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from analysis.output.finding import Finding, Plot, add_show_options, brief, show
@@ -14,6 +13,7 @@ from analysis.output.tables import Table, shown_interval
 from analysis.stats.inference import median_interval
 from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios
 from common.checks.result_file import read_result
+from common.utils.command_line import path
 
 CONTROLLERS = ("mpi", "gloo")  # between which `horovodrun` leaves the choice
 
@@ -37,7 +37,7 @@ class SpeedRatio:
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = add_parser(commands, "bench", run, "the speed that `launch bench` measured")
-    parser.add_argument("file", metavar="FILE", type=Path, help="runs/bench-<time>.json")
+    parser.add_argument("file", metavar="FILE", type=path, help="runs/bench-<time>.json")
     add_show_options(parser)
 
 

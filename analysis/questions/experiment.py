@@ -22,6 +22,7 @@ from common.errors import UserError
 from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
 from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus, status_from_json
+from common.utils.command_line import path, word
 
 # Heading of a column -> format of its medians.
 MEDIANS = {"training, s": ".1f", "images/s": ",.0f", "test accuracy": ".4f", "MB per rank": ",.0f",
@@ -34,8 +35,8 @@ _NOT_FINISHED = ("running", "failed", "to do", "left out")
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = add_parser(commands, "experiment", run, "medians of each cell of an experiment, and its failed runs")
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="of the experiment, such as runs/smoke")
-    parser.add_argument("--status", metavar="FILE", help="JSON of the planned runs; -: standard input")
+    parser.add_argument("folder", metavar="FOLDER", type=path, help="of the experiment, such as runs/smoke")
+    parser.add_argument("--status", type=word, metavar="FILE", help="JSON of the planned runs; -: standard input")
     parser.add_argument("--base", metavar="CELL", help="divide energy and EDP by this cell's (default: first metered)")
     add_show_options(parser)
 

@@ -7,7 +7,6 @@ bits; elsewhere the test accuracies must agree within their 95 % interval. Times
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -20,6 +19,7 @@ from common.checks.verify_record import VERIFY_FILE, VerifyRecord, WholeRun, who
 from common.measurement.interference import Interference
 from common.run_folder.environment import stack_of
 from common.run_folder.records import Run, read_run
+from common.utils.command_line import path
 
 EXIT_CODE_DOES_NOT_REPRODUCE = 1
 SHORTEST_SECONDS = 1.0  # of an epoch whose time is judged
@@ -55,7 +55,7 @@ def add_command(commands: Any) -> None:
         "whether a rerun of `launch verify` reproduces its run",
         more="Exit code 0: it does; 1: it does not.",
     )
-    parser.add_argument("folder", metavar="RERUN", type=Path, help="a run folder with verify.json, such as NAME-verify")
+    parser.add_argument("folder", metavar="RERUN", type=path, help="a run folder with verify.json, such as NAME-verify")
     add_show_options(parser)
 
 

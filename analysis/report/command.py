@@ -23,6 +23,7 @@ from analysis.runs.table import Selection
 from analysis.thesis import command as thesis
 from common.run_folder.environment import describe_environment
 from common.run_folder.records import now
+from common.utils.command_line import word
 from common.utils.new_file import check_new_file
 
 Chapter = Callable[[Selection], Finding]
@@ -53,7 +54,7 @@ def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = add_parser(commands, "report", run, "everything in one HTML file, for a browser, a phone and paper")
     add_runs_options(parser)
-    parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="default: %(default)s")
+    parser.add_argument("-o", "--output", type=word, default="report.html", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--title", help="heading of the page")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
     parser.add_argument("--strict", action="store_true", help="write nothing, with exit code 2, if anything is flagged")

@@ -18,6 +18,7 @@ from analysis.results.tables import TABLES, plots
 from analysis.runs.examples import DATA
 from common.errors import UserError, expanded
 from common.utils.atomic import write_atomically
+from common.utils.command_line import word
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "analysis" / "figures"
@@ -30,6 +31,7 @@ def add_command(commands: Any) -> None:
     parser = add_parser(commands, "results", run, "write the tables of results into this repository's pages")
     parser.add_argument(
         "--add",
+        type=word,
         nargs="+",
         default=[],
         metavar="RUNS",

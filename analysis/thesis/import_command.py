@@ -21,6 +21,7 @@ from common.distributed.console import counted
 from common.errors import UserError, expanded, user_errors
 from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import check_new_folder, write_epochs, write_record
+from common.utils.command_line import word
 
 TOLERATED_SECONDS = 0.1  # The thesis rounded the times of its epochs, to 1e-6 s and in means
 
@@ -28,8 +29,10 @@ TOLERATED_SECONDS = 0.1  # The thesis rounded the times of its epochs, to 1e-6 s
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = add_parser(commands, "import-thesis", run, "the raw files of the thesis as run folders")
-    parser.add_argument("thesis", metavar="THESIS", help="contains Resultados_experimentos and Datos_Capitulos")
-    parser.add_argument("--folder", required=True, metavar="RUNS", help="for the run folders")
+    parser.add_argument(
+        "thesis", type=word, metavar="THESIS", help="contains Resultados_experimentos and Datos_Capitulos"
+    )
+    parser.add_argument("--folder", type=word, required=True, metavar="RUNS", help="for the run folders")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,7 +1,6 @@
 """`python -m common datasets`: list, fetch and verify the cached data sets."""
 
 import argparse
-from pathlib import Path
 
 from tabulate import tabulate
 
@@ -13,7 +12,7 @@ from common.data.dataset import Dataset
 from common.data.formats import Arrays
 from common.data.loading import dataset_help, load_dataset
 from common.errors import UserError
-from common.utils.command_line import Parser
+from common.utils.command_line import Parser, path
 
 
 def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
@@ -27,7 +26,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     fetch = actions.add_parser("fetch", help="download data sets into the cache")
     fetch.add_argument("names", nargs="+", metavar="NAME", help=dataset_help())
     fetch.add_argument(
-        "--data-folder", type=Path, metavar="FOLDER", help="folder with the original files, searched first"
+        "--data-folder", type=path, metavar="FOLDER", help="folder with the original files, searched first"
     )
     fetch.add_argument("--image-size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), help="pixels, for images:PATH")
     fetch.add_argument("--gray", action="store_true", help="convert to one channel, for images:PATH")

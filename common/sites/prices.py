@@ -105,4 +105,4 @@ def read_day(text: str | None) -> dt.date | None:
     try:
         return None if text is None else dt.date.fromisoformat(text)
     except ValueError:
-        raise UserError(f"this is no day. Received: --on {text}. Write it as 2025-10-31") from None
+        raise UserError(f"this is no day. Received: --on {text or repr(text)}. Write it as 2025-10-31") from None

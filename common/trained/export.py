@@ -14,7 +14,7 @@ from common.distributed.console import counted
 from common.errors import UserError, user_errors
 from common.trained.trained_model import TrainedModel, read_trained_model
 from common.utils.atomic import temporary_folder_beside
-from common.utils.command_line import Parser, run_command
+from common.utils.command_line import Parser, path, run_command
 from common.utils.new_file import check_new_file
 
 Target = Literal["torch", "keras", "onnx"]
@@ -45,11 +45,11 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of every export."""
     parser.add_argument(
         "run_folder",
-        type=Path,
+        type=path,
         metavar="RUN",
         help="run folder; its final weights, or else its newest checkpoint, are used",
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="ends in .pt, .keras or .onnx")
+    parser.add_argument("--output", type=path, required=True, metavar="FILE", help="ends in .pt, .keras or .onnx")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
 
 

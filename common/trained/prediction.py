@@ -14,7 +14,7 @@ from common.data.images import folder as images
 from common.data.loading import load_dataset
 from common.errors import UserError
 from common.trained.trained_model import TrainedModel, read_trained_model
-from common.utils.command_line import Parser, run_command
+from common.utils.command_line import Parser, path, run_command
 
 # (batch, height, width, channels) floats -> (batch, outputs) linear outputs, in inference mode
 Classifier = Callable[[np.ndarray], np.ndarray]
@@ -45,12 +45,12 @@ def _parse(arguments: Sequence[str] | None, *, program: str) -> argparse.Namespa
         description="Evaluate a run, of either framework, on its test samples, or classify images with it.",
     )
     parser.add_version()
-    parser.add_argument("run", type=Path, help="run folder; its final weights, or else its newest checkpoint, are used")
+    parser.add_argument("run", type=path, help="run folder; its final weights, or else its newest checkpoint, are used")
     parser.add_argument(
-        "images", nargs="*", type=Path, help="image files (none: the test samples of the run's data set)"
+        "images", nargs="*", type=path, help="image files (none: the test samples of the run's data set)"
     )
     parser.add_argument("--invert", action="store_true", help="swap light and dark, for dark digits on white paper")
-    parser.add_argument("--data-folder", type=Path, help="folder that already holds the files of the data set")
+    parser.add_argument("--data-folder", type=path, help="folder that already holds the files of the data set")
     return parser.parse_intermixed_args(arguments)
 
 

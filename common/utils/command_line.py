@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from importlib import metadata
+from pathlib import Path
 from typing import NoReturn
 
 from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError, as_user_error
@@ -38,6 +39,26 @@ def whole_number(text: str, *, least: int = 1, most: int = MOST) -> int:
     if int(text) > most:
         raise argparse.ArgumentTypeError(f"must be a whole number, {most:,} or less. Received: {text}")
     return int(text)
+
+
+def word(text: str) -> str:
+    """Read an argument that must not be empty, as it is from a variable that is not set: a `type` of argparse's.
+
+    Raises:
+        argparse.ArgumentTypeError: it is.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"must not be empty. Received: {text!r}")
+    return text
+
+
+def path(text: str) -> Path:
+    """Read an argument that is a path; an empty one would mean the current folder.
+
+    Raises:
+        argparse.ArgumentTypeError: it is empty.
+    """
+    return Path(word(text))
 
 
 def project_version() -> str:

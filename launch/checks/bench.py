@@ -27,7 +27,7 @@ from common.checks.bench_turns import TASKS
 from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.environment import describe_environment
-from common.utils.command_line import whole_number
+from common.utils.command_line import whole_number, word
 from common.utils.cores import usable_cores
 from common.utils.paths import ROOT
 from launch.starting.analysis import run_analysis
@@ -99,7 +99,7 @@ def add_command(commands: Any) -> None:
         )  # fmt: skip
     parser.add_argument("--rounds", type=whole_number, default=5, help="pairs of turns (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn (default: %(default)s)")
-    parser.add_argument("--output", help="file for the raw turns (default: runs/bench-<time>.json)")
+    parser.add_argument("--output", type=word, help="file for the raw turns (default: runs/bench-<time>.json)")
     parser.set_defaults(run=run)
 
 

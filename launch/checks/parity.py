@@ -20,7 +20,7 @@ from common.checks.parity_cases import GLOBAL_BATCH, IMAGES, OPTIMIZERS, has_bat
 from common.checks.parity_record import ParitySettings
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.records import check_new_folder
-from common.utils.command_line import whole_number
+from common.utils.command_line import whole_number, word
 from launch.checks.parity_jobs import EXCHANGED_BY_RANKS, RUN_RANKS, run_settings
 from launch.checks.parity_proofs import FRAMEWORKS, ParityProofs
 from launch.starting.analysis import run_analysis
@@ -70,7 +70,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--dataset", default="mnist", help="of the two ordinary runs (default: %(default)s)")
     epochs = "of the two ordinary runs; 0: none (default: %(default)s)"
     parser.add_argument("--epochs", type=partial(whole_number, least=0), default=1, help=epochs)
-    parser.add_argument("--folder", help="folder for the results (default: runs/parity-<time>)")
+    parser.add_argument("--folder", type=word, help="folder for the results (default: runs/parity-<time>)")
     parser.set_defaults(run=run)
 
 

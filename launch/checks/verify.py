@@ -26,6 +26,7 @@ from common.model.weights import weights_hash
 from common.run_folder.environment import TUNING_VARIABLES, Environment
 from common.run_folder.records import Hashes, Run, World, read_run
 from common.training.run_setup import RunSetup
+from common.utils.command_line import word
 from launch.experiments.survey import this_host
 from launch.starting.analysis import run_analysis
 from launch.starting.launchers import train_command
@@ -44,7 +45,7 @@ def add_command(commands: Any) -> None:
         help="run a run again from its record, to see whether it reproduces",
         description="Run a finished run again, as recorded, and show whether it reproduces (exit code 0 or 1).",
     )
-    parser.add_argument("run_folder", metavar="RUN", help="a run folder")
+    parser.add_argument("run_folder", type=word, metavar="RUN", help="a run folder")
     parser.add_argument(
         "--time-ratio",
         type=float,

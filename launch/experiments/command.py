@@ -21,6 +21,7 @@ from common.distributed.console import counted
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded, user_errors
 from common.run_folder.experiment_status import status_as_json
 from common.sites.table import SITES_FILE, Sites, read_sites
+from common.utils.command_line import path, word
 from launch.experiments.experiment_file import shipped_experiments
 from launch.experiments.plan import only_matching, read_plan
 from launch.experiments.report import Estimator, outcome, print_commands
@@ -47,16 +48,18 @@ def add_command(commands: Any) -> None:
     status.add_argument("--base", metavar="CELL", help="divide energy and EDP by this cell's (default: first metered)")
     status.set_defaults(run=show_status)
     for action in (running, status):
-        action.add_argument("file", metavar="FILE", help="a TOML file, or a name that `list` shows")
+        action.add_argument("file", type=word, metavar="FILE", help="a TOML file, or a name that `list` shows")
         action.add_argument(
             "--only", nargs="+", metavar="PATTERN", help="cells whose names match, e.g. '*-cnn-np[12]*'"
         )
-        action.add_argument("--runs-folder", default="runs", help="where its folder is (default: %(default)s)")
+        action.add_argument(
+            "--runs-folder", type=word, default="runs", help="where its folder is (default: %(default)s)"
+        )
         action.add_argument(
             "--site", help="where this is: determines the launcher, the site in the records, and the estimates"
         )
         action.add_argument("--hosts", metavar="a:2,b:2", help="hosts and their slots, or a host file")
-        action.add_argument("--table", type=Path, default=SITES_FILE, metavar="FILE", help="your own table of sites")
+        action.add_argument("--table", type=path, default=SITES_FILE, metavar="FILE", help="your own table of sites")
 
 
 def list_experiments() -> None:

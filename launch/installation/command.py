@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError
-from common.utils.command_line import Parser, end_cleanly_on_sigterm
+from common.utils.command_line import Parser, end_cleanly_on_sigterm, path
 from common.utils.paths import ROOT
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
@@ -40,7 +40,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--wheels", default="", metavar="FOLDER", help="install from this folder, without a network")
     parser.add_argument("--fill-wheels", default="", metavar="FOLDER", help="fill that folder for another machine")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run none")
-    parser.add_argument("--root", type=Path, default=ROOT, help="the clone to set up (default: this one)")
+    parser.add_argument("--root", type=path, default=ROOT, help="the clone to set up (default: this one)")
     return parser.parse_args(arguments)
 
 

@@ -3,7 +3,6 @@
 import argparse
 import os
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
@@ -13,6 +12,7 @@ from common.errors import UserError, expanded
 from common.run_folder.records import seconds_since
 from common.sites.prices import Price, read_day
 from common.sites.table import SITES_FILE, Site, Sites, read_sites
+from common.utils.command_line import path, word
 from launch.jobs.job import JOBS_FOLDER, JobStatus, job_names, read_job
 from launch.jobs.schedulers import scheduler
 from launch.sites.site_files import LaunchSite, read_launch_site, shipped_sites
@@ -26,7 +26,7 @@ def add_command(commands: Any) -> None:
     """Add the commands to argparse's subcommands."""
     sites = commands.add_parser("sites", help="list sites, or print one: how jobs start there, machines, prices")
     sites.add_argument("site", metavar="SITE", nargs="?", help="a listed name, or a file; default: a table of all")
-    sites.add_argument("--table", type=Path, default=SITES_FILE, metavar="FILE", help="machines of your own (TOML)")
+    sites.add_argument("--table", type=path, default=SITES_FILE, metavar="FILE", help="machines of your own (TOML)")
     sites.add_argument("--on", metavar="DATE", help="prices as of this day, as 2025-10-31 (default: today)")
     sites.set_defaults(run=show_sites)
     status = commands.add_parser("status", help="show the status of jobs")
@@ -39,7 +39,9 @@ def add_command(commands: Any) -> None:
     for parser in (logs, cancel):
         parser.add_argument("job", metavar="JOB")
     for parser in (status, logs, cancel):
-        parser.add_argument("--jobs-folder", default=JOBS_FOLDER, help="where jobs are kept (default: %(default)s)")
+        parser.add_argument(
+            "--jobs-folder", type=word, default=JOBS_FOLDER, help="where jobs are kept (default: %(default)s)"
+        )
 
 
 def show_sites(options: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from common.config import Config
 from common.distributed.console import counted
 from common.errors import UserError, expanded
 from common.run_folder.records import now
-from common.utils.command_line import whole_number
+from common.utils.command_line import whole_number, word
 from launch.experiments.plan import only_matching, read_plan
 from launch.jobs.job import (
     JOBS_FOLDER,
@@ -60,9 +60,14 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--spot", action="store_true", help="on spot machines: cheaper, but they may be taken away")
     parser.add_argument("--no-preflight", action="store_true", help="skip the checks, here and in the job")
     parser.add_argument(
-        "--runs-folder", metavar="FOLDER", help="folder of its run folders at the site (default: the site's, or runs)"
+        "--runs-folder",
+        type=word,
+        metavar="FOLDER",
+        help="folder of its run folders at the site (default: the site's, or runs)",
     )
-    parser.add_argument("--jobs-folder", default=JOBS_FOLDER, help="where jobs are kept (default: %(default)s)")
+    parser.add_argument(
+        "--jobs-folder", type=word, default=JOBS_FOLDER, help="where jobs are kept (default: %(default)s)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     parser.set_defaults(run=run)
 
@@ -124,8 +129,6 @@ def _job(options: argparse.Namespace) -> Job:
     """
     site = read_launch_site(options.site)
     if options.runs_folder is not None:
-        if not options.runs_folder:
-            raise UserError("no folder is named. Received: --runs-folder ''. Name one, or leave it out")
         _check_line(options.runs_folder)
         site = replace(site, runs_folder=options.runs_folder)
     if site.scheduler == "local" and options.nodes > 1:
@@ -187,9 +190,9 @@ def _what(
 ) -> tuple[str | None, str | None, list[str]]:
     """Return the trainer or the experiment, and what follows it; `slots`: how many ranks fit, None: any number."""
     first, arguments = words[0], words[1:]
-    for word in words:
-        _check_line(word)
-    names = {word.partition("=")[0].replace("_", "-") for word in arguments}  # trainers read --runs_folder, too
+    for one in words:
+        _check_line(one)
+    names = {one.partition("=")[0].replace("_", "-") for one in arguments}  # trainers read --runs_folder, too
     given = [flag for flag in _OF_THE_JOB if flag in names]
     if given:
         raise UserError(f"the job sets this itself. Received: {given[0]} after --. Leave it out there")

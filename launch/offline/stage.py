@@ -15,6 +15,7 @@ from typing import Any
 
 from common.errors import UserError, expanded
 from common.run_folder.revision import source_revision
+from common.utils.command_line import path
 from common.utils.paths import ROOT
 from launch.installation import plan as setup_plan
 from launch.installation.needed_python import NEEDED_PYTHON
@@ -35,7 +36,7 @@ def add_command(commands: Any) -> None:
         description="Pack code, wheels, the built Horovod, data sets and weights, with checksums, for `unstage`.",
     )
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="NAME", help="a tar file if it ends in .tar, else a folder"
+        "-o", "--output", type=path, required=True, metavar="NAME", help="a tar file if it ends in .tar, else a folder"
     )
     parser.add_argument(
         "--frameworks", nargs="+", choices=setup_plan.FRAMEWORKS, default=[], help="default: those of this clone"
@@ -44,7 +45,7 @@ def add_command(commands: Any) -> None:
         "--dataset", nargs="+", action="extend", default=[], metavar="NAME", help="published ones, or prepared:FILE"
     )
     parser.add_argument(
-        "--weights", nargs="+", action="extend", default=[], type=Path, metavar="FILE", help=".safetensors files"
+        "--weights", nargs="+", action="extend", default=[], type=path, metavar="FILE", help=".safetensors files"
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--site", metavar="NAME", help="for its nodes: a shipped site, or a file of your own")
@@ -52,7 +53,7 @@ def add_command(commands: Any) -> None:
         "--architecture", metavar="NAME", help="for machines of which `uname -m` says this (default: as here)"
     )
     wheels = parser.add_mutually_exclusive_group()
-    wheels.add_argument("--wheels", type=Path, metavar="FOLDER", help="already filled: make wheels WHEELS=DIR")
+    wheels.add_argument("--wheels", type=path, metavar="FOLDER", help="already filled: make wheels WHEELS=DIR")
     wheels.add_argument("--no-wheels", action="store_true", help="pack no packages")
     parser.add_argument(
         "--uncommitted",

@@ -21,7 +21,7 @@ from typing import Any
 from common.errors import UserError, expanded
 from common.utils.atomic import atomic_file, atomic_folder, make_executable
 from common.utils.cache_folder import cache_folder
-from common.utils.command_line import Parser, end_cleanly_on_sigterm, run_command
+from common.utils.command_line import Parser, end_cleanly_on_sigterm, path, run_command
 from launch.offline.bundle import (
     MANIFEST,
     SCRIPT,
@@ -53,16 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser, *, default: Path | None = Non
     """Add the arguments of the command; `default` is the bundle of the script in one."""
     parser.add_argument(
         "bundle",
-        type=Path,
+        type=path,
         nargs="?" if default else None,
         default=default,
         metavar="BUNDLE",
         help="tar file or folder" + (" (default: the one that this script is in)" if default else ""),
     )
     parser.add_argument(
-        "--folder", type=Path, default=Path(DEFAULT_FOLDER), metavar="FOLDER", help="created (default: %(default)s)"
+        "--folder", type=path, default=Path(DEFAULT_FOLDER), metavar="FOLDER", help="created (default: %(default)s)"
     )
-    parser.add_argument("--cache-folder", type=Path, metavar="FOLDER", help="for data sets (default: this user's)")
+    parser.add_argument("--cache-folder", type=path, metavar="FOLDER", help="for data sets (default: this user's)")
     parser.add_argument("--check", action="store_true", help="check the bundle only")
 
 
@@ -219,11 +219,11 @@ def put_dataset(source: Path, target: Path) -> None:
 
 def put_inputs(source: Path, target: Path) -> None:
     """Copy weights and prepared images, if there are any, each in one step."""
-    for path in sorted(source.iterdir()) if source.is_dir() else ():
+    for file in sorted(source.iterdir()) if source.is_dir() else ():
         target.mkdir(exist_ok=True)
-        with atomic_file(target / path.name) as partial:
-            shutil.copyfile(path, partial)
-        print(f"input: {target / path.name}")
+        with atomic_file(target / file.name) as partial:
+            shutil.copyfile(file, partial)
+        print(f"input: {target / file.name}")
 
 
 def set_up(folder: Path, wheels: Path, manifest: dict[str, Any]) -> None:

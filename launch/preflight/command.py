@@ -19,7 +19,7 @@ from tabulate import tabulate
 
 from common.distributed.console import counted
 from common.errors import EXIT_CODE_USER_ERROR, UserError
-from common.utils.command_line import whole_number
+from common.utils.command_line import whole_number, word
 from launch.preflight.checks import check_allreduce, check_clocks, check_scheduler
 from launch.preflight.host_checks import HOST_CHECKS, SET_UP, Answer, answer_of
 from launch.preflight.survey import ask_hosts, start_ranks
@@ -52,7 +52,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto", help="as for trainers")
     parser.add_argument("--threads", type=whole_number, help="compute threads per rank (default: cores / ranks)")
     parser.add_argument("--dataset", default="mnist", help="checks its checksums; or none (default: %(default)s)")
-    parser.add_argument("--runs-folder", metavar="FOLDER", help="default: the site's, else runs")
+    parser.add_argument("--runs-folder", type=word, metavar="FOLDER", help="default: the site's, else runs")
     parser.add_argument("--format", choices=["text", "json"], default="text", help="default: %(default)s")
     parser.set_defaults(run=run)
 

@@ -23,6 +23,7 @@ from common.distributed.console import counted, readable_seconds
 from common.errors import UserError, expanded, user_errors
 from common.run_folder.records import read_run
 from common.utils.atomic import temporary_folder_beside
+from common.utils.command_line import word
 from common.utils.paths import ROOT
 from launch.jobs.job import JOBS_FOLDER, read_job
 from launch.jobs.schedulers import scheduler
@@ -41,9 +42,15 @@ def add_command(commands: Any) -> None:
         description="Copy run folders of a job, or of a folder on another machine, to this one.",
     )
     parser.add_argument("job", metavar="JOB", nargs="?", help="a job that `status` shows")
-    parser.add_argument("--from", dest="source", metavar="HOST:FOLDER", help="instead: a run, or a folder with runs")
-    parser.add_argument("--folder", default="runs", metavar="FOLDER", help="where they are put (default: %(default)s)")
-    parser.add_argument("--jobs-folder", default=JOBS_FOLDER, help="where jobs are kept (default: %(default)s)")
+    parser.add_argument(
+        "--from", type=word, dest="source", metavar="HOST:FOLDER", help="instead: a run, or a folder with runs"
+    )
+    parser.add_argument(
+        "--folder", type=word, default="runs", metavar="FOLDER", help="where they are put (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--jobs-folder", type=word, default=JOBS_FOLDER, help="where jobs are kept (default: %(default)s)"
+    )
     parser.set_defaults(run=run)
 
 

@@ -18,6 +18,7 @@ from common.checks.parity_record import ArrayComparison, ParityRecord, read_pari
 from common.errors import UserError
 from common.model.weights import load_weights
 from common.run_folder.records import WEIGHTS_FILE, DataRecord, NotRecorded, Run, read_run
+from common.utils.command_line import word
 
 
 def add_command(commands: Any) -> None:
@@ -25,7 +26,9 @@ def add_command(commands: Any) -> None:
     parser = add_parser(
         commands, "parity", run, "what `launch parity` showed; or whether two runs were the same experiment"
     )
-    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="one folder with parity.json, or two run folders")
+    parser.add_argument(
+        "folders", type=word, nargs="+", metavar="FOLDER", help="one folder with parity.json, or two run folders"
+    )
     parser.add_argument("--all", action="store_true", help="a row for every comparison")
     add_show_options(parser, plots="write the plots there, as PNG and SVG (default: FOLDER/plots)")
 

@@ -7,7 +7,6 @@ python -m analysis projection RUNS --peaks --save study.json   with the peaks of
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from analysis.output.finding import Finding, add_show_options, show
@@ -34,6 +33,7 @@ from analysis.runs.labels import framework_label
 from analysis.runs.reading import load_runs
 from common.errors import UserError
 from common.sites.table import read_sites
+from common.utils.command_line import path, word
 
 _QUESTION = "How far can the projected time of a step be trusted?"
 
@@ -42,11 +42,15 @@ def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = add_parser(commands, "projection", run, "how far the projected time of a step can be trusted")
     parser.add_argument(
-        "runs", nargs="*", metavar="RUNS", help="runs on the CPUs of one machine (default: the project's own study)"
+        "runs",
+        type=word,
+        nargs="*",
+        metavar="RUNS",
+        help="runs on the CPUs of one machine (default: the project's own study)",
     )
     add_show_options(parser)
     parser.add_argument("--peaks", action="store_true", help="with RUNS: measure the peaks of this machine's processor")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="with RUNS: write steps and fits into this file")
+    parser.add_argument("--save", type=path, metavar="FILE", help="with RUNS: write steps and fits into this file")
 
 
 def run(options: argparse.Namespace) -> None:

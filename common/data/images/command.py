@@ -21,7 +21,7 @@ from common.data.images.shapes import CLASS_NAMES, draw_folder
 from common.distributed.console import counted, readable_seconds
 from common.errors import UserError, expanded
 from common.measurement.interference import peak_memory_bytes
-from common.utils.command_line import Parser, whole_number
+from common.utils.command_line import Parser, path, whole_number
 from common.utils.cores import usable_cores
 
 MOST_SIDE = 20_000  # pixels
@@ -36,8 +36,8 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     preparing = actions.add_parser("prepare", help="write a folder of images into one file for training")
-    preparing.add_argument("folder", type=Path, metavar="FOLDER", help="one subfolder of PNG or JPEG files per class")
-    preparing.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to write")
+    preparing.add_argument("folder", type=path, metavar="FOLDER", help="one subfolder of PNG or JPEG files per class")
+    preparing.add_argument("--output", type=path, required=True, metavar="FILE", help="the file to write")
     preparing.add_argument("--size", required=True, metavar="WxH", help="width x height in pixels, such as 197x148")
     preparing.add_argument("--gray", action="store_true", help="convert to one channel (default: three)")
     preparing.add_argument(
@@ -53,7 +53,7 @@ def add_parser(commands: "argparse._SubParsersAction[Parser]") -> None:
     preparing.set_defaults(run=prepare_images)
 
     drawing = actions.add_parser("draw", help="draw example images of nine shapes, for trials")
-    drawing.add_argument("folder", type=Path, metavar="FOLDER", help="new folder for the images")
+    drawing.add_argument("folder", type=path, metavar="FOLDER", help="new folder for the images")
     drawing.add_argument("--images", type=int, default=9000, help="number in all (default: %(default)s)")
     drawing.add_argument("--size", default="227x227", metavar="WxH", help="size in pixels (default: %(default)s)")
     drawing.add_argument("--seed", type=seed, default=1, help="seed of the drawings (default: %(default)s)")

@@ -89,7 +89,6 @@ def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
         (["--site", "cte-power", "--minutes", "3000", "--", "experiment", "smoke"], "allows at most 48 hours"),
         (["--site", "cte-power", "--gpus-per-node", "8", "--", "experiment", "smoke"], "no node of cte-power"),
         (["--spot", "--", "experiment", "smoke"], "local has no spot machines"),
-        (["--runs-folder", "", "--", "experiment", "smoke"], "no folder is named. Received: --runs-folder ''"),
         (["--name", "", "--", "experiment", "smoke"], "--name is not a valid name for a job. Received: ''"),
         (["--name", "a b", "--", "experiment", "smoke"], "--name is not a valid name for a job"),
         (["--name", "../x", "--", "experiment", "smoke"], "--name is not a valid name for a job"),
