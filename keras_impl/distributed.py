@@ -121,6 +121,15 @@ def timeline(file: Path | None) -> Iterator[None]:
         hvd.stop_timeline()
 
 
+def gpu_model(device: str) -> str | None:
+    """Return the model of this rank's GPU, as CUDA names it; None on a CPU."""
+    if device == "cpu":
+        return None
+    (gpu,) = tf.config.get_visible_devices("GPU")
+    model: str | None = tf.config.experimental.get_device_details(gpu).get("device_name")
+    return model
+
+
 def peak_device_memory(device: str) -> int | None:
     """Return the most bytes that tensors have occupied on this rank's GPU; None on a CPU."""
     return None if device == "cpu" else int(tf.config.experimental.get_memory_info("GPU:0")["peak"])

@@ -44,7 +44,8 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     device, threads = distributed.pin_device(config.device, comm)
 
     setup = prepare_on_all_ranks(config, comm=comm)
-    checkpoint = session.start(setup, device=device, threads=threads, pinned_memory=NOT_PINNED)
+    gpu = distributed.gpu_model(device)
+    checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)
     # Horovod 3/7 - shard: each rank reads its own part of every global batch.
     data = ShardedData(setup, comm=comm, device=device)
 

@@ -115,6 +115,11 @@ def timeline(file: Path | None) -> Iterator[None]:
         hvd.stop_timeline()
 
 
+def gpu_model(device: torch.device) -> str | None:
+    """Return the model of this rank's GPU, as CUDA names it; None on a CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
 def peak_device_memory(device: torch.device) -> int | None:
     """Return the most bytes that tensors have occupied on this rank's GPU; None on a CPU."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

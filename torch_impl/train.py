@@ -42,7 +42,8 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     device, threads = distributed.pin_device(config.device, comm)
 
     setup = prepare_on_all_ranks(config, comm=comm)
-    checkpoint = session.start(setup, device=str(device), threads=threads)
+    gpu = distributed.gpu_model(device)
+    checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)
     # Horovod 3/7 - shard: each rank reads its own part of every global batch.
     data = ShardedData(setup, comm=comm, device=device)
 

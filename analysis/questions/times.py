@@ -26,6 +26,7 @@ from analysis.output.plots import (
 from analysis.output.tables import Table, shown_interval
 from analysis.runs.cells import Cell, Quantity, cells_of
 from analysis.runs.labels import framework_label
+from analysis.runs.settings import kind_of_device
 from analysis.runs.table import RunRow, Selection, curve, runs_in
 from analysis.runs.validity import flags_of
 from analysis.stats.inference import median_interval, median_of
@@ -128,7 +129,7 @@ def _by_device(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Return pairs of a cell on CPUs and the cell on GPUs of the same experiment and number of ranks."""
     pairs = []
     for cpu in (cell for cell in cells if cell.first.device == "cpu"):
-        same = [cell for cell in cells if cell.first.device == "gpu" and _alike(cell) == _alike(cpu)]
+        same = [cell for cell in cells if kind_of_device(cell.first.device) == "gpu" and _alike(cell) == _alike(cpu)]
         pairs += [[cpu, same[0]]] if len(same) == 1 else []
     return pairs
 

@@ -61,7 +61,8 @@ def settings_of(folder: Path, record: RunRecord) -> dict[str, Hashable]:
 def _of_ranks(world: World | NotRecorded) -> dict[str, Hashable]:
     if isinstance(world, NotRecorded):
         return {"np": None, "device": UNKNOWN}
-    kinds = sorted({"cpu" if device == "cpu" else "gpu" for device in world.devices})
+    models = world.gpus or [None] * len(world.devices)
+    kinds = sorted({_device(*of_rank) for of_rank in zip(world.devices, models, strict=False)})
     settings: dict[str, Hashable] = {
         "np": world.size,
         "device": " and ".join(kinds) or UNKNOWN,
@@ -71,6 +72,16 @@ def _of_ranks(world: World | NotRecorded) -> dict[str, Hashable]:
     if not isinstance(world.threads_per_rank, NotRecorded):
         settings["threads"] = world.threads_per_rank
     return settings
+
+
+def _device(device: str, model: str | None) -> str:
+    """Return a rank's device: "cpu", or "gpu" and its model where that is known."""
+    return "cpu" if device == "cpu" else f"gpu {model}" if model else "gpu"
+
+
+def kind_of_device(device: str) -> str:
+    """Return the kind of a value of the column `device`: cpu, gpu, unknown, or "cpu and gpu"."""
+    return " and ".join(dict.fromkeys(one.split(" ", 1)[0] for one in device.split(" and ")))
 
 
 def _of_data(data: DataRecord | NotRecorded) -> dict[str, Hashable]:

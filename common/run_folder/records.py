@@ -88,6 +88,7 @@ class World:
     cores: int
     oversubscribed: bool  # more threads than cores: the times of the run are not compared
     devices: list[str]  # of each rank
+    gpus: list[str | None] | None = None  # model of each rank's GPU, None on a CPU; None: unknown, as in old records
     launcher: str | None = None  # horovodrun, mpirun, srun or none; None: unknown
     pinned_memory: bool | NotRecorded | None = None  # of batches on their way to the GPU; None: unknown
 

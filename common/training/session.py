@@ -44,12 +44,19 @@ class Session:
         self._meter: Meter | None = None
 
     def start(
-        self, setup: RunSetup, *, device: str, threads: int, pinned_memory: NotRecorded | None = None
+        self,
+        setup: RunSetup,
+        *,
+        device: str,
+        gpu: str | None,
+        threads: int,
+        pinned_memory: NotRecorded | None = None,
     ) -> Checkpoint | None:
         """Print layers and settings, open the run folder; return the checkpoint to resume from, if there is one.
 
         Args:
             device: of this rank.
+            gpu: its model; None on a CPU.
             threads: of this rank.
             pinned_memory: why the setting is not applicable to the framework; None: it is.
 
@@ -61,7 +68,7 @@ class Session:
         config = setup.config
         standing = self._look_at_run(config) if config.record.resume_or_start else None
         pinned = pinned_memory or config.device.pinned_memory
-        world = self._world(device=device, threads=threads, pinned_memory=pinned)
+        world = self._world(device=device, gpu=gpu, threads=threads, pinned_memory=pinned)
         for line in start_lines(setup, world):
             self.console.line(line)
         checkpoint = None
@@ -87,9 +94,10 @@ class Session:
             raise AlreadyFinished(config)
         return standing
 
-    def _world(self, *, device: str, threads: int, pinned_memory: bool | NotRecorded) -> World:
+    def _world(self, *, device: str, gpu: str | None, threads: int, pinned_memory: bool | NotRecorded) -> World:
         too_many = self.comm.cores.is_exceeded_by(threads)
-        hosts, devices, oversubscribed = zip(*self.comm.allgather((platform.node(), device, too_many)), strict=True)
+        of_ranks = self.comm.allgather((platform.node(), device, gpu, too_many))
+        hosts, devices, gpus, oversubscribed = zip(*of_ranks, strict=True)
         return World(
             size=self.comm.size,
             local_size=self.comm.local_size,
@@ -99,6 +107,7 @@ class Session:
             cores=self.comm.cores.total,
             oversubscribed=any(oversubscribed),
             devices=list(devices),
+            gpus=list(gpus),
             launcher=launcher_of(os.environ),
             pinned_memory=pinned_memory,
         )

@@ -64,7 +64,7 @@ class Played:
         self.comm = comm
         self.session = Session(framework=framework, comm=comm, console=Console(comm, progress="lines"))
         self.setup = make_setup(config, size=comm.size)
-        checkpoint = self.session.start(self.setup, device=device, threads=1)
+        checkpoint = self.session.start(self.setup, device=device, gpu=None, threads=1)
         self.checkpointer = self.session.start_training(checkpoint)
         self.done = checkpoint.epoch if checkpoint else 0
         self.step = checkpoint.step if checkpoint else 0

@@ -89,12 +89,12 @@ EXTRA_STATEMENTS = {
     "torch": {
         "trainer = trainer_class(state, data, learning_rates=learning_rates, phases=session.phases)": "see above",
         "model = build_model(setup.spec, config.model).to(device)": "TensorFlow places the model itself",
-        "checkpoint = session.start(setup, device=str(device), threads=threads)": "a torch.device has a name",
+        "checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)": "a torch.device has a name",
     },
     "keras": {
         "trainer = trainer_class(state, data, phases=session.phases)": "see above",
         "model = build_model(setup.spec, config.model)": "see above",
-        "checkpoint = session.start(setup, device=device, threads=threads, pinned_memory=NOT_PINNED)": "it pins itself",
+        "checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)": "same",
         "set_precision_and_layout(config)": "both are global in Keras",
         "if not is_complete:": "the graph is built before the clock starts",
         "trainer.warm_up(epoch + 1)": "the same",

@@ -145,8 +145,8 @@ def _notes(every: Sequence[SiteComparison], compared: Sequence[SiteComparison]) 
     notes = [f"{one.label}: only on {next(iter(one.cells))}, nothing to compare with" for one in alone if compared]
     if any(len(one.bases) > 1 for one in compared):
         notes.append(
-            "the base site has several kinds of machine: cells elsewhere are divided by the one with the same device "
-            "if there is one, others by the first"
+            "the base site has several kinds of machine: cells elsewhere are divided by the one with the same device, "
+            "or else one of its kind (cpu, gpu), if there is one, others by the first"
         )
     return [
         *notes,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from analysis.runs.cells import Cell, cells_of, with_words
-from analysis.runs.settings import SERIES, UNKNOWN
+from analysis.runs.settings import SERIES, UNKNOWN, kind_of_device
 from analysis.stats.inference import Effect, ratio
 from common.run_folder.records import RunRecord, World
 
@@ -41,12 +41,16 @@ class SiteComparison:
     def base_of(self, name: str) -> str | None:
         """Return the name of the cell that one is divided by; for the first on the base site that is itself.
 
-        Of several on the base site it is the one with the same device, for cells elsewhere; else the first.
+        Of several on the base site it is the one with the same device, for cells elsewhere; else the first with one of
+        its kind; else the first.
         """
         if not self.bases or name in self.bases:
             return self.bases[0] if self.bases else None
         device = self.cells[name].first.device
-        return next((base for base in self.bases if self.cells[base].first.device == device), self.bases[0])
+        of_bases = {base: self.cells[base].first.device for base in self.bases}
+        same = [base for base, other in of_bases.items() if other == device]
+        alike = [base for base, other in of_bases.items() if kind_of_device(other) == kind_of_device(device)]
+        return [*same, *alike, *self.bases][0]
 
     def base_cell(self, name: str) -> Cell | None:
         """Return the runs that those of a cell are compared with; None: there are none, or it is the base itself."""

@@ -16,6 +16,7 @@ from analysis.questions.scaling.models import EXCHANGE
 from analysis.questions.scaling.plots import plots_of
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import framework_label
+from analysis.runs.settings import kind_of_device
 from analysis.runs.table import Selection
 from analysis.runs.validity import cell_runs, flags_of, listed
 from analysis.stats.inference import median_of
@@ -331,8 +332,9 @@ def _target_site(study: Study, there: tuple[str, Site] | None, sites: Sites) -> 
     run, label = study.base.first, study.label
     here = sites.sites.get(run.site)
     ours, theirs = (sites.gpu_of(one) if one else None for one in (here, site))
-    if ours is None or theirs is None or run.device != "gpu":
-        missing = run.site if ours is None or run.device != "gpu" else name
+    on_gpu = kind_of_device(run.device) == "gpu"
+    if ours is None or theirs is None or not on_gpu:
+        missing = run.site if ours is None or not on_gpu else name
         return None, [f"{label}: no projection to {name}: the GPU is not known of what ran at {missing}"]
     settings = step_settings(run)
     if settings is None:

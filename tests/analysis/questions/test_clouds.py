@@ -15,6 +15,7 @@ from analysis.output.tables import Table
 from analysis.questions.clouds.finding import assigned, find
 from analysis.questions.clouds.machines import break_even_table, machine_tables
 from analysis.questions.clouds.pricing import Pricing
+from analysis.questions.clouds.sites import site_comparisons
 from analysis.runs.reading import load_runs
 from analysis.runs.table import runs_in
 from common.errors import UserError
@@ -311,6 +312,30 @@ def test_a_processor_and_a_gpu_have_separate_bases(tmp_path: Path) -> None:
         "aws-p3-8xlarge, gpu": pytest.approx(2, rel=0.02),
     }
     assert any(note.startswith("the base site has several kinds of machine") for note in found.notes)
+
+
+def test_the_model_of_a_gpu_is_a_difference_of_sites(tmp_path: Path) -> None:
+    for site, model in (("cte-power", "Tesla V100-SXM2-16GB"), ("aws-g4dn-xlarge", "Tesla T4")):
+        write_site(tmp_path, site, [10.0, 11.0], world=make_world("cuda:0", gpus=[model]))
+    write_site(tmp_path, "old", [10.0, 11.0], world=make_world("cuda:0"))
+    rows = {row["site"]: row for row in table_of(find(load_runs([tmp_path])), "How the sites ran them")}
+    assert {site: row["device"] for site, row in rows.items()} == {
+        "aws-g4dn-xlarge": "gpu Tesla T4", "cte-power": "gpu Tesla V100-SXM2-16GB", "old": "gpu",
+    }  # fmt: skip
+    assert rows["aws-g4dn-xlarge"]["differs from cte-power in"] == "device"
+
+
+def test_two_models_of_gpu_behind_one_processor_are_never_pooled(tmp_path: Path) -> None:
+    for model in ("A", "B"):
+        write_site(tmp_path / model, "cte-power", [10.0, 11.0], world=make_world("cuda:0", gpus=[model]))
+    write_site(tmp_path / "cpu", "cte-power", [300.0, 310.0], world=make_world("cpu", gpus=[None]))
+    for model in ("B", "C"):
+        write_site(tmp_path / model, "local", [20.0, 22.0], world=make_world("cuda:0", gpus=[model]))
+    (one,) = site_comparisons(load_runs([tmp_path]).runs, base="cte-power")
+    assert {name: one.base_of(name) for name in one.cells if name.startswith("local")} == {
+        "local, gpu B": "cte-power, gpu B", "local, gpu C": "cte-power, gpu A",
+    }  # fmt: skip
+    assert [len(cell.runs) for cell in one.cells.values()] == [2] * 5
 
 
 def test_other_settings_are_other_experiments(tmp_path: Path) -> None:

@@ -47,14 +47,14 @@ def devices(kind: str, size: int = 1) -> dict[str, Any]:
 
 def test_cpu_against_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Five times in epochs; (30 + 1) / (6 + 1) = 4.43 in all; the tests take the same."""
-    write_study(tmp_path, name="gpu", seconds=[6.0] * 2, world=devices("cuda:0"))
+    write_study(tmp_path, name="gpu", seconds=[6.0] * 2, world=devices("cuda:0") | {"gpus": ["Tesla T4"]})
     write_study(tmp_path, name="cpu", seconds=[30.0] * 2, world=devices("cpu"))
     shown = found(tmp_path, capsys)
     assert shown["answer"] == "PyTorch, cnn, mnist takes 4.43 times as long on the CPU as on the GPU (n = 2 and 2)."
     (table,) = shown["tables"]
     assert [(row["mean epoch, s"], row["test, s"]) for row in table["rows"]] == [(10.0, 1.0), (2.0, 1.0)]
     cells = side_by_side(cells_of(load_runs([tmp_path]).runs))
-    assert [cell.first.device for cell in cells] == ["cpu", "gpu"]
+    assert [cell.first.device for cell in cells] == ["cpu", "gpu Tesla T4"]
 
 
 def test_no_ratio_of_different_experiments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

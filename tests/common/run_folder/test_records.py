@@ -50,6 +50,7 @@ FULL = {
         cores=2,
         oversubscribed=False,
         devices=["cpu", "cpu"],
+        gpus=[None, None],
     ),
     "data": DataRecord(
         name="mnist",

@@ -41,7 +41,7 @@ def run_with(train: Any, settings: Config | UserError, *, size: int = 1) -> list
 
 
 def start(config: Config, comm: Communicator, session: Session) -> None:
-    session.start(make_setup(config, size=comm.size), device="cpu", threads=1)
+    session.start(make_setup(config, size=comm.size), device="cpu", gpu=None, threads=1)
 
 
 def status_of(folder: Path) -> Status:
@@ -136,7 +136,7 @@ SIGNALLED = """
     from common.training.entry_point import run_program
 
     def train(config, comm, session):
-        session.start(make_setup(config), device="cpu", threads=1)
+        session.start(make_setup(config), device="cpu", gpu=None, threads=1)
         print("started", flush=True)
         while True:
             signal.pause()
