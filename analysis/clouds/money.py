@@ -115,22 +115,31 @@ def find_money(pricing: Pricing) -> Finding:
             "thesis; a node's GPUs share the batch, so that updates and accuracy stay the same",
             "cost to the target = hours of training x price of a node; of a job also "
             f"{pricing.job_minutes:g} minutes of set-up and until rented machines stop (--job-minutes)",
-            "between GPUs of a node: the host link of the table, else that of PCIe 3.0 x16",
-            *_old_prices(found, pricing),
+            *_assumed_links(found),
+            *_other_days(found, pricing),
             *not_projected(pricing.sites),
         ],
     )
 
 
-def _old_prices(found: Sequence[Offer], pricing: Pricing) -> list[str]:
-    """Return a note on the machines whose prices are too old, and one on those whose spot prices are."""
+def _other_days(found: Sequence[Offer], pricing: Pricing) -> list[str]:
+    """Return notes on the machines whose prices, on demand and on spot, are too old, or of a later day."""
     notes = []
     for spot, words in ((False, "prices"), (True, "spot prices")):
         prices = {one.name: one.time.site.price(on=pricing.on, spot=spot) for one in found}
         old = [name for name, price in prices.items() if price and price.is_old(on=pricing.day)]
         if old:
             notes.append(f"{words} over a year old: {', '.join(old)}")
+        later = [f"{name} ({price.date})" for name, price in prices.items() if price and price.is_later(on=pricing.day)]
+        if later:
+            notes.append(f"no {words} of {pricing.day} or before are known; the first known: {', '.join(later)}")
     return notes
+
+
+def _assumed_links(found: Sequence[Offer]) -> list[str]:
+    """Return a note on the nodes with several GPUs whose links are not in the table."""
+    names = [one.name for one in found if one.time.site.gpus > 1 and one.time.site.gpu_link_gb_s is None]
+    return [f"assumption: PCIe 3.0 x16 between the GPUs of {', '.join(names)}"] if names else []
 
 
 def _answer(found: Sequence[Offer], front: Sequence[Offer], even: Sequence[BreakEven], pricing: Pricing) -> str:
@@ -148,6 +157,8 @@ def _answer(found: Sequence[Offer], front: Sequence[Offer], even: Sequence[Break
     ]
     if any(one.price and one.price.is_old(on=pricing.day) for one in (front[0], cheapest)):
         words.append("Their prices are over a year old.")
+    elif any(one.price and one.price.is_later(on=pricing.day) for one in (front[0], cheapest)):
+        words.append(f"No prices of {pricing.day} are known; these are the first of a later day.")
     if lowest:
         words.append(
             f"No price of {lowest.owned} is known: below ${lowest.usd_per_hour:.2f} per hour of its node in use it is "

@@ -7,7 +7,7 @@ from typing import Any
 from analysis.projection.project import StepProjection, project
 from common.sites.table import Gpu, Site, Sites
 
-# Between the GPUs of a node, bytes per second: PCIe 3.0 x16, where the table states no host link.
+# Between the GPUs of a node, bytes per second: PCIe 3.0 x16, where the table states no link.
 NODE_LINK = 15.75e9
 
 
@@ -92,7 +92,7 @@ def node_times(sites: Sites, workload: Workload) -> Iterator[NodeTime]:
         gpu = sites.gpu_of(site)
         if gpu is None or gpu.memory_bandwidth_gb_s is None:
             continue
-        link = 1e9 * site.host_link_gb_s if site.host_link_gb_s else NODE_LINK
+        link = 1e9 * site.gpu_link_gb_s if site.gpu_link_gb_s else NODE_LINK
         settings = settings_of(workload) | {"batch": workload.batch // site.gpus}
         step = project(**settings, device=gpu, ranks=site.gpus, bandwidth=link)
         low, middle, high = (workload.epochs * seconds / 3600 for seconds in step.epoch_seconds(workload.samples))

@@ -35,8 +35,14 @@ class Price:
         """Return whether it is older than a year on a day."""
         return on - self.date > OLD_AFTER
 
+    def is_later(self, *, on: dt.date) -> bool:
+        """Return whether it is the first known one, of a later day."""
+        return self.date > on
+
     def dated(self, *, on: dt.date) -> str:
-        """Return its date, with a warning if it is older than a year on a day."""
+        """Return its date, with a warning if it is older than a year on a day, or of a later one."""
+        if self.is_later(on=on):
+            return f"first known price, of {self.date}"
         return f"{self.date}, over a year old" if self.is_old(on=on) else str(self.date)
 
 

@@ -83,6 +83,7 @@ class Site:
         gpu: key in the table's GPUs.
         gpus: of a node.
         host_link_gb_s: peak from memory to each GPU, one way.
+        gpu_link_gb_s: peak from a GPU to the others of its node, one way: half of what data sheets of NVLink state.
         network: of a node, in words with its Gb/s.
         retired: date of retirement.
         successor: the site to use instead.
@@ -102,6 +103,7 @@ class Site:
     gpu: str | None = None
     gpus: Annotated[int, Field(ge=0, le=10**6)] = 0
     host_link_gb_s: Positive | None = None
+    gpu_link_gb_s: Positive | None = None
     network: str | None = None
     retired: date | None = None
     successor: str | None = None

@@ -19,7 +19,7 @@ from launch.sites.site_files import LaunchSite, read_launch_site, shipped_sites
 from launch.starting.processes import not_installed, run_filtered
 
 EXIT_CODE_FAILED = 1
-_OLD = "*"  # behind a price
+_OLD, _LATER = "*", "+"  # behind a price
 
 
 def add_command(commands: Any) -> None:
@@ -67,13 +67,23 @@ def list_sites(machines: Sites, *, on: date) -> None:
     rows += [["", node, "", "", *_machine(node, machines, on=on)] for node in machines.sites if node not in seen]
     headings = ["site", "node", "scheduler", "launcher", "cores", "GPUs", "$ per node-hour", "spot", "retired"]
     print(tabulate(rows, headers=headings, disable_numparse=True))
-    if any(price and price.is_old(on=on) for node in machines.sites.values() for price in _prices(node, on=on)):
-        print(f"{_OLD} price older than a year on {on}; `sites NAME` prints dates and sources")
+    marks = {_mark(price, on=on) for node in machines.sites.values() for price in _prices(node, on=on) if price}
+    for mark, words in (
+        (_LATER, f"first known price, of a day after {on}"),
+        (_OLD, f"price older than a year on {on}"),
+    ):
+        if mark in marks:
+            print(f"{mark} {words}; `sites NAME` prints dates and sources")
 
 
 def _prices(node: Site, *, on: date) -> list[Price | None]:
     """Return the price on demand and on spot; None: not known."""
     return [node.price(on=on, spot=spot) for spot in (False, True)]
+
+
+def _mark(price: Price, *, on: date) -> str:
+    """Return what is put behind a price that is too old, or of a later day."""
+    return _LATER if price.is_later(on=on) else _OLD if price.is_old(on=on) else ""
 
 
 def _machine(name: str, machines: Sites, *, on: date) -> list[object]:
@@ -82,10 +92,7 @@ def _machine(name: str, machines: Sites, *, on: date) -> list[object]:
     return [
         node.cores,
         f"{node.gpus} x {gpu.name.removeprefix('NVIDIA ')}" if gpu else "",
-        *(
-            f"{price.usd_per_hour:.3f}{_OLD if price.is_old(on=on) else ''}" if price else ""
-            for price in _prices(node, on=on)
-        ),
+        *(f"{price.usd_per_hour:.3f}{_mark(price, on=on)}" if price else "" for price in _prices(node, on=on)),
         f"{node.retired}, now {node.successor}" if node.retired else "",
     ]
 

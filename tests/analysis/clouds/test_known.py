@@ -56,6 +56,11 @@ def test_the_projected_ratio_is_between_those_of_the_hardware() -> None:
 def test_nodes_share_the_batch_and_those_without_figures_are_named() -> None:
     times = {one.name: one for one in node_times(SITES, TO_TARGET)}
     assert all(one.low <= one.hours <= one.high for one in times.values())
+    wired = replace(SITES["aws-g5-12xlarge"], gpu_link_gb_s=300.0)  # a wider link is faster, the host link is not used
+    (faster,) = node_times(replace(SITES, sites={"wired": wired}), TO_TARGET)
+    assert faster.hours < times["aws-g5-12xlarge"].hours
+    (same,) = node_times(replace(SITES, sites={"wide": replace(wired, host_link_gb_s=900.0)}), TO_TARGET)
+    assert same.hours == faster.hours
     assert 1 < times["aws-p3-2xlarge"].hours / times["aws-p3-8xlarge"].hours < 4  # the same GPU: 1 and 4 of them
     notes = not_projected(SITES)
     assert "marenostrum5" not in times and any(note.startswith("marenostrum5 is not projected") for note in notes)
@@ -126,6 +131,15 @@ def test_the_answer_names_at_most_three_figures_in_a_sentence(capsys: pytest.Cap
     notes = find_money(PRICING).notes  # of 2026-09-01
     assert any(note.startswith("spot prices over a year old: aws-p5-48xlarge, ") for note in notes)
     assert not any(note.startswith("prices over a year old") for note in notes)
+    assert sum("PCIe 3.0 x16 between the GPUs of" in note and "cte-power" not in note for note in notes) == 1
+    earlier = find_money(
+        replace(PRICING, on=date(2024, 1, 1))
+    )  # before all prices: the answer, tables and notes say so
+    assert "No prices of 2024-01-01 are known; these are the first of a later day." in earlier.answer
+    assert {row["machine"]: row for row in rows_of(earlier.tables[0])}["aws-p5-48xlarge"]["seen on"] == (
+        "first known price, of 2026-07-20"
+    )
+    assert any(note.startswith("no prices of 2024-01-01 or before are known; ") for note in earlier.notes)
 
 
 @pytest.mark.parametrize(

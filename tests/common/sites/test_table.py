@@ -55,6 +55,12 @@ def test_the_shipped_table_has_the_published_figures() -> None:
     assert (cte.gpu, cte.gpus, cte.cores, cte.memory_gb, cte.prices) == ("v100", 4, 40, 512.0, [])
     assert (v100.fp32_tflops, v100.tensor_tflops, v100.memory_gb, v100.memory_bandwidth_gb_s) == (15.7, 125, 16, 900)
     assert (m60.fp32_tflops, m60.memory_gb, m60.memory_bandwidth_gb_s, m60.tensor_tflops) == (4.8, 8, 160, None)
+    links = {name: site.gpu_link_gb_s for name, site in table.sites.items() if site.gpu_link_gb_s}
+    assert links == {  # one way: NVIDIA's 300, 600 and 900 are of both; half of CTE-POWER's lead to the processor
+        "cte-power": 75, "aws-p3-8xlarge": 150, "aws-p3-16xlarge": 150, "aws-p4d-24xlarge": 300,
+        "aws-p4de-24xlarge": 300, "aws-p5-48xlarge": 450, "gcp-a2-highgpu-8g": 300, "gcp-a3-highgpu-8g": 450,
+    }  # fmt: skip
+    assert (table.gpus["a10g"].fp32_tflops, table.gpus["a10g"].tensor_tflops) == (35, 70)
     assert v100.energy_counter and not m60.energy_counter  # since Volta
     assert (v100.memory_bus_bits, m60.memory_bus_bits) == (4096, 256)
     bought, cpu = table.gpus["gtx-1080-ti"], table.cpus["i7-7700k"]  # of the report
@@ -114,6 +120,12 @@ def test_a_price_is_old_after_a_year() -> None:
     price = PRICES[0]
     assert price.dated(on=date(2024, 12, 31)) == "2024-01-01"  # 365 days
     assert price.dated(on=date(2025, 1, 1)) == "2024-01-01, over a year old"
+
+
+def test_a_price_of_a_later_day_is_marked() -> None:
+    price = PRICES[0]
+    assert price.dated(on=price.date) == "2024-01-01"
+    assert price.dated(on=date(2023, 12, 31)) == "first known price, of 2024-01-01"
 
 
 GPU = """

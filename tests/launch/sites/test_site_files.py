@@ -88,8 +88,9 @@ def test_prices_older_than_a_year_are_marked(capsys: pytest.CaptureFixture[str])
         assert launch.main(["sites", "--on", day]) == 0
         *rows, last = capsys.readouterr().out.splitlines()
         lines[day] = next(row.split() for row in rows if " aws-p4d-24xlarge " in row), last
-    assert lines["2026-06-28"][0][-2:] == ["21.958", "7.246"] and "older" not in lines["2026-06-28"][1]
-    assert lines["2026-06-29"][0][-2:] == ["21.958", "7.246*"]
+    assert lines["2026-06-28"][0][-2:] == ["21.958+", "7.246"] and "older" not in lines["2026-06-28"][1]
+    assert lines["2026-06-28"][1].startswith("+ first known price, of a day after 2026-06-28")
+    assert lines["2026-06-29"][0][-2:] == ["21.958+", "7.246*"]
     assert lines["2026-06-29"][1].startswith("* price older than a year on 2026-06-29")
     assert launch.main(["sites", "aws:p4d-24xlarge", "--on", "2026-06-29"]) == 0
     assert "$7.246 an hour (spot, Linux, us-east-1; 2025-06-28, over a year old; AWS" in capsys.readouterr().out
@@ -270,7 +271,7 @@ def test_an_unknown_site_names_one_that_is_close(capsys: pytest.CaptureFixture[s
 
 def test_every_shipped_site_and_every_machine_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert launch.main(["sites", "--on", "2026-01-01"]) == 0  # no price is old
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:-1]]
     assert {row[0] for row in rows} - {"thesis-machine"} == {path.stem for path in SITE_FILES.glob("*.toml")}
     assert {row[0] for row in rows} | {row[1] for row in rows} >= set(read_sites().sites)
     (node,) = (" ".join(row) for row in rows if "aws-p3-8xlarge" in row)
