@@ -1,6 +1,7 @@
 """The price of a node-hour: dated prices of rented machines, and what a machine of one's own costs, by a formula."""
 
 import datetime as dt
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -30,6 +31,12 @@ class Price:
     terms: str
     source: str
     spot: bool = False
+
+    @property
+    def region(self) -> str | None:
+        """The region of the cloud that its terms name, such as "us-east-1"; None: they name none."""
+        found = re.search(r"\b[a-z]+(-[a-z]+)+-?[0-9]\b", self.terms)
+        return found[0] if found else None
 
     def is_old(self, *, on: dt.date) -> bool:
         """Return whether it is older than a year on a day."""

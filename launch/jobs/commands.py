@@ -65,7 +65,8 @@ def list_sites(machines: Sites, *, on: date) -> None:
         seen.update(site.nodes)
         rows += [[name, node, site.scheduler, site.launcher, *_machine(node, machines, on=on)] for node in site.nodes]
     rows += [["", node, "", "", *_machine(node, machines, on=on)] for node in machines.sites if node not in seen]
-    headings = ["site", "node", "scheduler", "launcher", "cores", "GPUs", "$ per node-hour", "spot", "retired"]
+    headings = ["site", "node", "scheduler", "launcher", "cores", "GPUs", "$ per node-hour", "spot"]
+    headings += ["region", "retired"]
     print(tabulate(rows, headers=headings, disable_numparse=True))
     marks = {_mark(price, on=on) for node in machines.sites.values() for price in _prices(node, on=on) if price}
     for mark, words in (
@@ -93,6 +94,7 @@ def _machine(name: str, machines: Sites, *, on: date) -> list[object]:
         node.cores,
         f"{node.gpus} x {gpu.name.removeprefix('NVIDIA ')}" if gpu else "",
         *(f"{price.usd_per_hour:.3f}{_mark(price, on=on)}" if price else "" for price in _prices(node, on=on)),
+        next((price.region for price in _prices(node, on=on) if price and price.region), ""),
         f"{node.retired}, now {node.successor}" if node.retired else "",
     ]
 

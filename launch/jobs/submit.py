@@ -20,6 +20,7 @@ from common.config import Config
 from common.distributed.console import counted
 from common.errors import UserError, expanded
 from common.run_folder.records import now
+from common.sites.prices import Price
 from common.utils.command_line import whole_number, word
 from launch.experiments.plan import only_matching, read_plan
 from launch.jobs.job import (
@@ -34,6 +35,7 @@ from launch.jobs.job import (
 )
 from launch.jobs.login_check import check_on_login_node
 from launch.jobs.schedulers import scheduler
+from launch.jobs.schedulers.slurm import node_cores
 from launch.sites.site_files import read_launch_site
 from launch.starting.processes import PROGRAMS
 
@@ -78,6 +80,9 @@ def run(options: argparse.Namespace) -> int:
     there = scheduler(job.site.scheduler)
     files = there.render(job)
     print(f"{_words(job)} on {job.site.title}: {_cost(job)}", file=sys.stderr)
+    if job.site.scheduler == "slurm" and not node_cores(job):
+        print(f"note: each rank gets one core, as the cores of {job.node} are unknown; for more, write [sites.NAME] "
+              "with `cores` into a copy of launch/sites/slurm.toml", file=sys.stderr)  # fmt: skip
     machine = job.site.machines[job.node]
     if options.dry_run:
         if machine.retired:
@@ -259,6 +264,17 @@ def _cost(job: Job) -> str:
     if spot and lower:
         spot += f": ${lower.usd_per_hour:g} an hour on {lower.dated(on=today)}"
     return (
-        f"{limit}, at most ${cost:.2f} ({job.nodes} x {job.node} at ${price.usd_per_hour:g} an hour, {price.terms}, "
-        f"{price.dated(on=today)}{spot})"
+        f"{limit}, ${cost:.2f} for these minutes alone ({job.nodes} x {job.node} at ${price.usd_per_hour:g} an hour, "
+        f"{price.terms}, {price.dated(on=today)}{_elsewhere(job, price)}{spot})"
     )
+
+
+def _elsewhere(job: Job, price: Price) -> str:
+    """Return what of a rented cluster's cost is not in the price: other regions, and minutes before and after."""
+    if job.site.scheduler != "skypilot":
+        return ""
+    region = job.site.skypilot.region
+    other = (
+        "" if region and region == price.region else f"; the region is {region or 'not fixed'}: its price may differ"
+    )
+    return f"{other}; set-up and idle minutes come on top"

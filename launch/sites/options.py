@@ -50,7 +50,8 @@ class SlurmOptions:
         gres: name of the GPUs in `--gres=NAME:COUNT`.
         mpi: how `srun` joins ranks: a word of `srun --mpi=list`.
         cores_per_gpu: logical cores per GPU; None: the node's cores / its GPUs where the table of machines has them,
-            else 8. Jobs without GPUs get all cores of the node that the table has, else Slurm's default, 1 per rank.
+            else 8. Jobs without GPUs get those of all GPUs of a node, else all cores that the table has, else Slurm's
+            default, 1 per rank.
         memory: of each node, as `--mem` takes it: "240G", "0" for all; None: the cluster's default.
         max_hours: longest time limit that the cluster allows.
         requeue: whether a job is requeued shortly before its time limit.

@@ -103,7 +103,7 @@ def script(job: Job) -> str:
 def _header(job: Job, *, requeues: bool) -> list[str]:
     """Return the options of `sbatch`."""
     options, gpus, ranks = job.site.slurm, job.gpus_per_node, job.ranks_per_node
-    cores = _cores(job)
+    cores = node_cores(job)
     named = {
         "job-name": job.name,
         "partition": options.partition,
@@ -135,13 +135,16 @@ def _checked(value: object) -> str:
     return str(value)
 
 
-def _cores(job: Job) -> int | None:
-    """Return the cores that a job gets of each node; None: as many as Slurm gives, one per rank."""
-    node = job.site.machines[job.node]
+def node_cores(job: Job) -> int | None:
+    """Return the CPUs of Slurm's that a job gets of each node; None: as many as Slurm gives, one per rank.
+
+    Slurm counts as the site's `cores_per_gpu` does, which may be hardware threads: 4 x 40 of the 40 cores of CTE-POWER.
+    """
+    node, per_gpu = job.site.machines[job.node], job.site.slurm.cores_per_gpu
     if job.gpus_per_node:
         share = node.cores // node.gpus if node.cores and node.gpus else CORES_PER_GPU
-        return (job.site.slurm.cores_per_gpu or max(1, share)) * job.gpus_per_node
-    return node.cores
+        return (per_gpu or max(1, share)) * job.gpus_per_node
+    return per_gpu * node.gpus if per_gpu and node.gpus else node.cores
 
 
 def _counts(job: Job) -> list[str]:

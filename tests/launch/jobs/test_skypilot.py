@@ -382,7 +382,7 @@ def test_a_job_is_submitted_from_the_project(
     assert words[6:] == ["--cluster", "demo-1", str(task)]
     assert call["folder"] == str(ROOT)  # where `workdir: .` starts
     assert yaml.safe_load(task.read_text())["resources"]["instance_type"] == "g4dn.xlarge"
-    assert "at most $0.53 (1 x aws-g4dn-xlarge" in capsys.readouterr().err
+    assert "$0.53 for these minutes alone (1 x aws-g4dn-xlarge" in capsys.readouterr().err
     assert json.loads((tmp_path / "jobs" / "Demo.1" / "job.json").read_text())["id"] == "demo-1"
 
 

@@ -101,7 +101,9 @@ def test_a_job_asks_for_what_its_site_specifies() -> None:
 
 def test_cores_notice_and_requeue() -> None:
     without_gpus = make_job(site=site_at("cte-power"), node="cte-power", ranks_per_node=4)
-    assert header(without_gpus)["cpus-per-task"] == "10"  # 40 cores a node
+    assert header(without_gpus)["cpus-per-task"] == "40"  # 160 hardware threads a node
+    in_one = make_job(site=site_at("slurm"), node="aws-g4dn-12xlarge", ranks_per_node=2)
+    assert header(in_one)["cpus-per-task"] == "24"  # 48 cores a node
     assert "cpus-per-task" not in header(make_job())
     silent = site_at("slurm")  # not one core per rank, whatever the site's file does not say
     assert header(make_job(site=silent, ranks_per_node=4, gpus_per_node=4))["cpus-per-task"] == "8"

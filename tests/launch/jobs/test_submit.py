@@ -145,7 +145,32 @@ def test_what_would_be_submitted_to_retired_machines_names_the_successor(
 def test_the_price_of_rented_nodes_is_printed_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--site", "aws-g4dn", "--nodes", "2", "--gpus-per-node", "4", "--minutes", "90", "--dry-run"]
     assert submit(tmp_path, *words, "--", "experiment", "smoke") == 0
-    assert "at most $11.74 (2 x aws-g4dn-12xlarge at $3.912 an hour" in capsys.readouterr().err  # 2 x 1.5 x 3.912
+    error = capsys.readouterr().err
+    assert "$11.74 for these minutes alone (2 x aws-g4dn-12xlarge at $3.912 an hour" in error  # 2 x 1.5 x 3.912
+    assert "us-east-1" in error and "its price may differ" not in error
+    assert "set-up and idle minutes come on top" in error
+
+
+def test_a_price_of_another_region_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    elsewhere = tmp_path / "elsewhere.toml"
+    text = (ROOT / "launch" / "sites" / "gcp.toml").read_text()
+    elsewhere.write_text(text.replace("us-central1", "europe-west4"))
+    words = ["--gpus-per-node", "1", "--dry-run", "--", "torch_impl/train.py", *SMALL]
+    assert submit(tmp_path, "--site", str(elsewhere), *words) == 0
+    assert "us-central1, 2026-08-20; the region is europe-west4: its price may differ" in capsys.readouterr().err
+    assert submit(tmp_path, "--site", "aws:hpc7a-96xlarge", "--dry-run", *words[-len(SMALL) - 2 :]) == 0
+    assert "us-gov-west-1, 2026-07-20; the region is not fixed: its price may differ" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("site", "gpus", "warned"), [("slurm", "0", True), ("slurm", "2", False), ("cte-power", "0", False)]
+)
+def test_ranks_with_one_core_each_are_announced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], site: str, gpus: str, warned: bool
+) -> None:
+    words = ["--site", site, "--gpus-per-node", gpus, "--ranks-per-node", "2", "--dry-run", "--no-preflight"]
+    assert submit(tmp_path, *words, "--", "torch_impl/train.py", *SMALL) == 0
+    assert ("note: each rank gets one core, as the cores of slurm are unknown" in capsys.readouterr().err) == warned
 
 
 HOSTILE = "a b'c\"d$(touch hit)`touch hit`;touch hit&&*"

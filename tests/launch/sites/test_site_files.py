@@ -88,9 +88,9 @@ def test_prices_older_than_a_year_are_marked(capsys: pytest.CaptureFixture[str])
         assert launch.main(["sites", "--on", day]) == 0
         *rows, last = capsys.readouterr().out.splitlines()
         lines[day] = next(row.split() for row in rows if " aws-p4d-24xlarge " in row), last
-    assert lines["2026-06-28"][0][-2:] == ["21.958+", "7.246"] and "older" not in lines["2026-06-28"][1]
+    assert lines["2026-06-28"][0][-3:] == ["21.958+", "7.246", "us-east-1"] and "older" not in lines["2026-06-28"][1]
     assert lines["2026-06-28"][1].startswith("+ first known price, of a day after 2026-06-28")
-    assert lines["2026-06-29"][0][-2:] == ["21.958+", "7.246*"]
+    assert lines["2026-06-29"][0][-3:] == ["21.958+", "7.246*", "us-east-1"]
     assert lines["2026-06-29"][1].startswith("* price older than a year on 2026-06-29")
     assert launch.main(["sites", "aws:p4d-24xlarge", "--on", "2026-06-29"]) == 0
     assert "$7.246 an hour (spot, Linux, us-east-1; 2025-06-28, over a year old; AWS" in capsys.readouterr().out
@@ -276,7 +276,8 @@ def test_every_shipped_site_and_every_machine_is_listed(capsys: pytest.CaptureFi
     assert {row[0] for row in rows} | {row[1] for row in rows} >= set(read_sites().sites)
     (node,) = (" ".join(row) for row in rows if "aws-p3-8xlarge" in row)
     assert node == (
-        "aws-p3 aws-p3-8xlarge skypilot horovodrun 32 4 x Tesla V100 SXM2 16 GB 12.240 2025-12-31, now aws-g5-12xlarge"
+        "aws-p3 aws-p3-8xlarge skypilot horovodrun 32 4 x Tesla V100 SXM2 16 GB 12.240 us-east-1 "
+        "2025-12-31, now aws-g5-12xlarge"
     )
 
 
