@@ -18,6 +18,7 @@ from analysis.output.tables import Table
 from analysis.questions.clouds.finding import BASES, assigned, find
 from analysis.questions.clouds.pricing import JOB_MINUTES, Pricing
 from analysis.report.page import Page, flags_table, says_nothing, write_page
+from analysis.runs.examples import NOTE as EXAMPLES
 from common.errors import UserError
 from common.run_folder.environment import describe_environment
 from common.run_folder.records import now
@@ -25,6 +26,9 @@ from common.sites.prices import read_day
 from common.sites.table import SITES_FILE, read_sites
 from common.utils.command_line import path
 from common.utils.new_file import check_new_file
+
+FIRST_PLOTS = ("clouds-cost-against-time", "clouds-break-even", "clouds-projected")
+FIRST_PLOTS_OF_RUNS = ("clouds-time", "clouds-cost-time", "clouds-accuracy")
 
 
 def add_command(commands: Any) -> None:
@@ -96,20 +100,31 @@ def run(options: argparse.Namespace) -> None:
 def _page(findings: Sequence[Finding], options: argparse.Namespace) -> Page:
     facts = {
         "Created": now()[:16].replace("T", " ") + " UTC",
-        "Figures": "published: by a source; computed: from makers' figures and prices; projected: by a model",
+        **_contents(options),
         "Command": options.command_line,
         "Revision": describe_environment().source_revision,
     }
+    of_runs = bool(options.runs or options.examples)
     return Page(
-        title=QUESTION,
+        title=findings[0].question if of_runs else QUESTION,
         facts=facts,
         command="clouds",
-        first_plots=("clouds-cost-against-time", "clouds-break-even", "clouds-projected"),
+        first_plots=FIRST_PLOTS_OF_RUNS if of_runs else FIRST_PLOTS,
         arguments=shlex.join([*options.runs, *(["--examples"] if options.examples else [])]),
         chapters=[finding for finding in findings if not says_nothing(finding)],
         open_questions=[finding for finding in findings if says_nothing(finding)],
         flags=flags_table(findings),
         left_out=Table("", ["folder, and why"], [], {}),
+    )
+
+
+def _contents(options: argparse.Namespace) -> dict[str, str]:
+    """Return of what kind the figures of the page are."""
+    if not (options.runs or options.examples):
+        return {"Figures": "published: by a source; computed: from makers' figures and prices; projected: by a model"}
+    published = " and published results" if options.published is not None else ""
+    return {"Figures": f"of runs{published}; prices and makers' peaks from the table of sites"} | (
+        {"Examples": EXAMPLES} if options.examples else {}
     )
 
 

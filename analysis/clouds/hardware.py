@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from analysis.output.finding import Finding
 from analysis.output.tables import Cell, Table
-from analysis.questions.clouds.machines import machine_tables
+from analysis.questions.clouds.machines import all_machine_tables
 from analysis.runs.published import Claim, published_claims, read_published
 from common.sites.table import Gpu, Site, Sites
 
@@ -88,7 +88,7 @@ def find_hardware(sites: Sites) -> Finding:
         answer=_answer(claim, found),
         tables=[
             Table("Published ratio of times, and ratios of the hardware", headings, rows, formats),
-            machine_tables(sites, names=[])[0],
+            *all_machine_tables(sites),
         ],
         notes=[
             f"published in: {claim.source}, {claim.where}; model and batch are not stated",

@@ -1,7 +1,7 @@
 """The same experiment on different sites: time, accuracy, cost, energy. The command is in `analysis/clouds`."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -34,11 +34,13 @@ from analysis.questions.clouds.tables import (
     variants_table,
     worth_table,
 )
+from analysis.runs.cells import Cell
 from analysis.runs.energy import covered, mean_of, metered, values_of
 from analysis.runs.published import published_claims
 from analysis.runs.table import Selection, seconds_to
-from analysis.runs.validity import flags_of, pair_flags
+from analysis.runs.validity import flags_of, listed, pair_flags
 from analysis.stats.inference import median_of, ratio
+from common.distributed.console import counted
 from common.errors import UserError
 from common.sites.table import Sites, read_sites
 
@@ -142,7 +144,13 @@ def _machine_tables(pricing: Pricing, names: Sequence[str], *, base: str | None,
 
 def _notes(every: Sequence[SiteComparison], compared: Sequence[SiteComparison]) -> list[str]:
     alone = [one for one in every if one not in compared]
-    notes = [f"{one.label}: only on {next(iter(one.cells))}, nothing to compare with" for one in alone if compared]
+    places: dict[str, list[str]] = defaultdict(list)
+    for one in alone if compared else ():
+        places[next(iter(one.cells))].append(one.label)
+    notes = [
+        f"{counted(len(labels), 'experiment')} only on {name}, nothing to compare with: {listed(labels, apart='; ')}"
+        for name, labels in places.items()
+    ]
     if any(len(one.bases) > 1 for one in compared):
         notes.append(
             "the base site has several kinds of machine: cells elsewhere are divided by the one with the same device, "
@@ -248,10 +256,13 @@ def _plots(shown: Sequence[SiteComparison], *, pricing: Pricing) -> list[Plot]:
         for number, name in enumerate(names)
     }
     plots = []
-    for name, title, unit, figures_of in (
+    figures: list[tuple[str, str, str, Callable[[Cell], Sequence[float]]]] = [
         ("clouds-time", "Training time by site", "seconds", lambda cell: list(times_of(cell).values())),
         ("clouds-cost", "Cost of a run by site", "dollars", lambda cell: costs(cell, pricing)),
-    ):  # fmt: skip
+    ]  # fmt: skip
+    if any(one.has_several for one in shown):
+        figures.append(("clouds-accuracy", "Accuracy by site", "%", _percents))
+    for name, title, unit, figures_of in figures:
         rows = [
             (one.label, site, Row(values=values, style=styles[site]))
             for one in shown
@@ -261,6 +272,10 @@ def _plots(shown: Sequence[SiteComparison], *, pricing: Pricing) -> list[Plot]:
         if rows:
             plots.append(_plot(name, title, unit, rows))
     return [*plots, *cost_against_time(shown, styles, pricing=pricing)]
+
+
+def _percents(cell: Cell) -> list[float]:
+    return [100 * value for value in cell.results("accuracy").values()]
 
 
 def _plot(name: str, title: str, unit: str, rows: Sequence[tuple[str, str, Row]]) -> Plot:

@@ -47,23 +47,26 @@ def quotient(value: float | None, base: float | None) -> float | None:
 
 
 def machine_tables(sites: Sites, *, names: Collection[str]) -> list[Table]:
-    """Return the figures of all machines, then each pair of published ones and of `names` side by side.
+    """Return the figures of the machines of some sites, then each pair of them side by side.
 
     Args:
         sites: the table of sites.
-        names: of sites, whose GPUs are compared with each other, the first with those after it.
+        names: of sites, the first compared with those after it.
     """
+    known = [sites[name] for name in names if name in sites.sites]
+    found: list[Machine | None] = [machine for site in known for machine in (sites.gpu_of(site), sites.cpu_of(site))]
+    machines = list({machine.name: machine for machine in found if machine}.values())
+    return [_peaks(machines)] + [_side_by_side(*pair) for pair in combinations(machines, 2)]
+
+
+def all_machine_tables(sites: Sites) -> list[Table]:
+    """Return the figures of all machines of the table, then each published pair side by side."""
     machines: dict[str, Machine] = {**sites.gpus, **sites.cpus}
-    of_sites = list(dict.fromkeys(gpu for name in names if name in sites.sites and (gpu := sites[name].gpu)))
-    pairs = {frozenset(pair): pair for pair in (*PUBLISHED_PAIRS, *combinations(of_sites, 2))}
-    return [_all_machines(machines.values())] + [
-        _side_by_side(machines[first], machines[second])
-        for first, second in pairs.values()
-        if first in machines and second in machines
-    ]
+    pairs = [[machines[name] for name in pair] for pair in PUBLISHED_PAIRS if {*pair} <= machines.keys()]
+    return [_peaks(machines.values())] + [_side_by_side(*pair) for pair in pairs]
 
 
-def _all_machines(machines: Collection[Machine]) -> Table:
+def _peaks(machines: Collection[Machine]) -> Table:
     known = [name for name, of in FIGURES.items() if any(of(machine) is not None for machine in machines)]
     rows = [[machine.name, *(FIGURES[name](machine) for name in known), machine.source] for machine in machines]
     return Table("Machines: makers' peaks", ["machine", *known, "source"], rows, dict.fromkeys(known, ".4g"))

@@ -41,6 +41,7 @@ NOTE = (
     "of these and of training"
 )
 _SUM = "sum"
+NEAR = 0.1  # medians that differ by a smaller share are not told apart
 
 
 class LaunchMethod(NamedTuple):
@@ -119,7 +120,7 @@ def _range(values: pd.Series) -> str | None:
 
 
 def startup_statements(startups: Startups) -> list[str]:
-    """Return in which way starting takes shortest and longest; nothing without two ways."""
+    """Return in which way starting takes shortest and longest; nothing without two ways that differ."""
     if len(startups) < 2:
         return []
     seconds = {
@@ -127,6 +128,8 @@ def startup_statements(startups: Startups) -> list[str]:
         for method, runs in startups.items()
     }
     shortest, *_, longest = sorted(seconds, key=lambda words: seconds[words])
+    if seconds[longest] < (1 + NEAR) * seconds[shortest]:
+        return []
     return [
         f"Starting takes shortest, {seconds[shortest]:.1f} s, on {shortest}. "
         f"It takes longest, {seconds[longest]:.1f} s, on {longest}."

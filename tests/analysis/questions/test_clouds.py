@@ -13,7 +13,7 @@ from analysis.__main__ import main
 from analysis.output.finding import Finding
 from analysis.output.tables import Table
 from analysis.questions.clouds.finding import assigned, find
-from analysis.questions.clouds.machines import break_even_table, machine_tables
+from analysis.questions.clouds.machines import all_machine_tables, break_even_table, machine_tables
 from analysis.questions.clouds.pricing import Pricing
 from analysis.questions.clouds.sites import site_comparisons
 from analysis.runs.reading import load_runs
@@ -245,7 +245,7 @@ def test_old_prices_are_marked_in_the_answer_the_table_and_the_notes(tmp_path: P
 
 
 def test_machines_side_by_side() -> None:
-    every, memory, of_001, *more = machine_tables(SITES, names=["cte-power", "aws-g3-4xlarge", "aws-g4dn-xlarge"])
+    every, memory, of_001 = all_machine_tables(SITES)
     assert len(every.rows) == len(SITES.gpus) + len(SITES.cpus)
     ratios = {row["figure"]: row["times as much"] for row in rows_of(memory)}
     assert ratios["FP32, TFLOPS"] == pytest.approx(15.7 / 4.8)
@@ -257,7 +257,12 @@ def test_machines_side_by_side() -> None:
     assert ratios["FP32 GFLOPS per $"] == pytest.approx((11400 / 699) / (540 / 339))
     assert ratios["cores"] == 896 and ratios["clock, GHz"] == pytest.approx(1.6 / 4.2)
     assert "the report" in of_001.title
-    assert [table.title.split(" (")[0].count("T4") for table in more] == [1, 1]  # against V100 and against M60
+    of_sites, *pairs = machine_tables(SITES, names=["cte-power", "aws-g3-4xlarge", "aws-g4dn-xlarge", "unknown"])
+    assert [row[0].split(",")[0] for row in of_sites.rows] == [
+        "NVIDIA Tesla V100 SXM2 16 GB", "NVIDIA Tesla M60", "NVIDIA T4"
+    ]  # fmt: skip
+    assert [table.title.split(" (")[0].count("T4") for table in pairs] == [0, 1, 1]
+    assert not any(table.rows for table in machine_tables(SITES, names=["local"]))
 
 
 def test_retired_machines_are_named_with_their_successor(tmp_path: Path) -> None:
@@ -297,6 +302,26 @@ def test_zero_joules_are_handled(tmp_path: Path) -> None:
         write_finished_run(tmp_path / f"{site}-metered", site=site, traces=[trace])
     base, other = (row["J / cte-power"] for row in reversed(table_of(find(load_runs([tmp_path])), "Energy by site")))
     assert base is None and other is None
+
+
+def test_experiments_on_one_site_alone_are_one_note(tmp_path: Path) -> None:
+    for site in ("cte-power", "aws-p3-8xlarge"):
+        write_site(tmp_path, site, [10.0])
+    for seed, rate in enumerate((0.1, 0.2, 0.3)):
+        write_site(tmp_path / str(seed), "cte-power", [10.0], settings={"optimizer": {"learning_rate": rate}})
+    alone = [note for note in find(load_runs([tmp_path])).notes if "only on" in note]
+    assert len(alone) == 1 and alone[0].startswith("3 experiments only on cte-power, nothing to compare with: ")
+
+
+def test_the_page_of_runs_is_about_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_three_sites(tmp_path / "runs")
+    assert main(["clouds", str(tmp_path / "runs"), "--output", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text()
+    assert "<title>Which site is the fastest" in text and "CTE-POWER or AWS?" not in text and "projected" not in text
+    at_the_top = text[: text.index('<dl class="questions">')]
+    places = [at_the_top.index(f'id="{name}"') for name in ("clouds-time", "clouds-cost-time", "clouds-accuracy")]
+    assert places == sorted(places)
+    assert "clouds-break-even" not in at_the_top and "GTX 1080" not in capsys.readouterr().out + text
 
 
 def test_a_processor_and_a_gpu_have_separate_bases(tmp_path: Path) -> None:
@@ -407,7 +432,10 @@ def test_runs_are_assigned_to_a_known_site_only(tmp_path: Path) -> None:
 
 def test_plots_show_every_run(tmp_path: Path) -> None:
     write_three_sites(tmp_path)
-    time, cost, both, break_even = find(load_runs([tmp_path])).plots
+    time, cost, accuracy, both, break_even = find(load_runs([tmp_path])).plots
+    assert len(accuracy.data.rows) == 18 and {row[2] for row in accuracy.data.rows if row[1] == "aws-p3-8xlarge"} == {
+        96
+    }
     assert (len(time.data.rows), len(cost.data.rows)) == (18, 12)  # CTE-POWER has no price
     assert len(break_even.data.rows) == 2 * 20 and len(break_even.figure.axes[0].lines) == 2
     assert {row[1] for row in cost.data.rows} == {"aws-g3-16xlarge", "aws-p3-8xlarge"}
@@ -421,7 +449,7 @@ def test_plots_show_every_run(tmp_path: Path) -> None:
 def test_machines_of_one_site_are_distinguished(tmp_path: Path) -> None:
     write_site(tmp_path / "gpu", "cte-power", [10.0, 11.0], world=make_world("cuda:0"))
     write_site(tmp_path / "cpu", "cte-power", [300.0, 310.0], world=make_world("cpu"))
-    (plot,) = find(load_runs([tmp_path])).plots
+    plot, _ = find(load_runs([tmp_path])).plots
     (legend,) = plot.figure.legends
     assert {text.get_text() for text in legend.get_texts()} == {"cte-power, cpu", "cte-power, gpu"}
     assert plot.figure.get_suptitle() == "Training time by site, n = 2 runs each; all points, median"

@@ -142,7 +142,7 @@ def test_older_runs_have_no_start_times(tmp_path: Path) -> None:
         assert asdict(record)["totals"]["launch_seconds"] is None and asdict(record)["world"]["launcher"] is None
     found = find(load_runs([tmp_path]))
     assert starts_of(found) == {} and "Starting" not in found.answer
-    assert [plot.name for plot in found.plots] == ["clouds-time"]
+    assert [plot.name for plot in found.plots] == ["clouds-time", "clouds-accuracy"]
     assert not any(note.startswith("queue:") for note in found.notes)
 
 
@@ -151,7 +151,7 @@ def test_launch_methods_on_one_site_are_distinguished(tmp_path: Path, capsys: py
         for launcher, ranks in (("horovodrun", 2), ("mpirun", 2), ("none", 1)):
             one = make_world(*["cpu"] * ranks, launcher=launcher, controller="mpi" if ranks == 2 else "none")
             write_finished_run(tmp_path / f"{framework}-{launcher}", framework=framework, world=one,
-                           totals={"launch_seconds": 4.0})  # fmt: skip
+                           totals={"launch_seconds": 4.0 if launcher == "none" else 2.0})  # fmt: skip
     assert main(["clouds", str(tmp_path), "--plots", str(tmp_path / "plots")]) == 0
     shown = capsys.readouterr().out
     assert "All runs are of one site (local)" in shown and "14.0 s, on local without launcher" in shown
@@ -166,6 +166,14 @@ def test_launch_methods_on_one_site_are_distinguished(tmp_path: Path, capsys: py
         "clouds-startup.png",
         "clouds-startup.svg",
     }
+
+
+def test_starts_that_take_about_the_same_are_not_ranked(tmp_path: Path) -> None:
+    for seconds, said in ((1.0, False), (3.0, True)):  # with 10 s of start-up and 0.25 s more for each: 11.25 s, then
+        for launcher, launch in (("horovodrun", 0.0), ("mpirun", seconds)):
+            write_way(tmp_path / str(seconds) / launcher, "local", [10.0], ranks=world(launcher),
+                      totals={"launch_seconds": launch})  # fmt: skip
+        assert ("Starting takes" in find(load_runs([tmp_path / str(seconds)])).answer) == said
 
 
 def test_one_way_alone_needs_no_plot_and_no_sentence(tmp_path: Path) -> None:
