@@ -69,7 +69,8 @@ def projection_table(data: Path) -> str:
     found = _projection(data)
     table = found.tables[0]
     frame = _frame(table).query("framework == 'all'").drop(columns="framework")
-    return f"{found.answer} {found.notes[0]}\n\n{_shown(frame, table.formats)}"
+    words = " ".join([*found.answer.splitlines(), found.notes[0]])
+    return f"{words}\n\n{_shown(frame, table.formats)}"
 
 
 def published_times_table(data: Path) -> str:

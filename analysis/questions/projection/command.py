@@ -28,7 +28,7 @@ from analysis.questions.projection.errors import (
     within,
 )
 from analysis.questions.projection.plots import plot_errors
-from analysis.questions.projection.published import compared, published_table
+from analysis.questions.projection.published import compared, inside_words, published_table
 from analysis.runs.labels import framework_label
 from analysis.runs.reading import load_runs
 from common.errors import UserError
@@ -93,7 +93,7 @@ def find(study: Study, *, left_out: Sequence[str] = ()) -> Finding:
     return Finding(
         name="projection",
         question=_QUESTION,
-        answer=answer(projected, study),
+        answer="\n".join([answer(projected, study), *([inside_words(published)] if published else [])]),
         tables=[table for table in tables if table.rows],
         plots=[plot_errors(by_model, machine=study.machine)],
         flags=left_out,

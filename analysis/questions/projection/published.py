@@ -9,6 +9,7 @@ from analysis.projection.study import Study
 from analysis.runs.labels import framework_label
 from analysis.runs.published import Result, read_published
 from analysis.runs.validity import listed
+from common.distributed.console import counted
 from common.sites.table import Cpu, Gpu, Sites
 
 
@@ -31,6 +32,11 @@ class Compared:
     projected: float
     high: float
     basis: str
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the published time is in the interval."""
+        return self.low <= self.published <= self.high
 
 
 def compared(sites: Sites, study: Study) -> tuple[list[Compared], list[str]]:
@@ -103,14 +109,22 @@ def _phases(result: Result, device: Gpu | Cpu, study: Study) -> Iterator[tuple[s
             yield "test", test, step(1, is_training=False)
 
 
+def inside_words(found: list[Compared]) -> str:
+    """Return how many published times are outside their interval."""
+    outside = sum(not one.is_inside for one in found)
+    return f"Of {counted(len(found), 'published time')} {outside} are outside their projected interval."
+
+
 def published_table(found: list[Compared]) -> Table:
     """Return published times beside projected ones."""
     headings = ["published", "place", "framework", "model", "device", "ranks", "batch per rank", "phases",
-                "published, s", "projected, s", "interval", "projected / published"]  # fmt: skip
+                "published, s", "projected, s", "interval", "inside",
+                "projected / published"]  # fmt: skip
     rows: list[list[Cell]] = [
         [one.name, one.result.where, framework_label(one.result.framework), one.result.model, one.device.name,
          len(one.result.devices), one.result.global_batch // len(one.result.devices), one.what, one.published,
-         one.projected, f"{one.low:,.1f} to {one.high:,.1f}", one.projected / one.published]
+         one.projected, f"{one.low:,.1f} to {one.high:,.1f}",
+         "yes" if one.is_inside else "no", one.projected / one.published]
         for one in found
     ]  # fmt: skip
     formats = dict.fromkeys(("ranks", "batch per rank"), "d") | dict.fromkeys(headings[8:10], ",.1f")

@@ -63,6 +63,11 @@ def test_published_times_are_projected_with_their_settings(shipped: Finding) -> 
     assert one["projected, s"] == pytest.approx(100 * 7650 / 128 * step.seconds)
     assert one["projected / published"] == pytest.approx(one["projected, s"] / 6008.01)
     assert rows["thesis-gpu2"]["ranks"] == 2 and rows["thesis-gpu2"]["batch per rank"] == 128
+    outside = [name for name, row in rows.items() if row["inside"] == "no"]
+    assert f"Of {len(rows)} published times {len(outside)} are outside their projected interval." in shipped.answer
+    for row in rows.values():
+        low, high = (float(edge.replace(",", "")) for edge in row["interval"].split(" to "))
+        assert row["inside"] == ("yes" if low <= row["published, s"] <= high else "no"), row
     # The one time of the CPU is that of everything; what stands alone contains validation.
     assert rows["thesis-cpu"]["phases"] == "training + validation + test"
     assert rows["thesis-hybrid-gpu1"]["phases"] == "training + validation"
