@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.export.exported import ExportedRun
-from common.errors import UserError
+from common.errors import HOW_TO_GET_EXTRAS, UserError
 from common.run_folder.records import RunState
 
 EXPERIMENT = "horovod-twins"
@@ -31,7 +31,7 @@ def require_mlflow() -> None:
         import sqlalchemy  # noqa: F401
     except ImportError as error:
         raise UserError(
-            f"MLflow's store needs its packages ({error}). Received: --to mlflow. Run `pip install -e '.[mlflow]'`"
+            f"MLflow's store needs its packages ({error}). Received: --to mlflow. {HOW_TO_GET_EXTRAS}"
         ) from None
 
 

@@ -14,7 +14,7 @@ from analysis.output.finding import add_runs_options, selected
 from analysis.output.options import add_parser
 from analysis.output.tables import Cell, Table, render
 from analysis.runs.table import Selection
-from common.errors import UserError, user_errors
+from common.errors import HOW_TO_GET_EXTRAS, UserError, user_errors
 from common.utils.atomic import atomic_file, write_atomically
 from common.utils.command_line import path
 from common.utils.new_file import check_new_file
@@ -63,7 +63,7 @@ def _require_pyarrow(output: Path) -> None:
     except ImportError as error:
         raise UserError(
             f"Parquet files need the pyarrow package ({error}). Received: --output {output}. "
-            "Run `pip install -e '.[parquet]'`, or name a .csv or .json file"
+            f"{HOW_TO_GET_EXTRAS}, or name a .csv or .json file"
         ) from None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import UserError
+from common.errors import HOW_TO_GET_EXTRAS, UserError
 from common.model.specs import (
     Activation,
     Add,
@@ -33,7 +33,7 @@ def require_onnx() -> None:
         import onnx  # noqa: F401
     except ImportError as error:
         raise UserError(
-            f"ONNX files need the onnx package ({error}). Received: --to onnx. Run `pip install -e '.[onnx]'`"
+            f"ONNX files need the onnx package ({error}). Received: --to onnx. {HOW_TO_GET_EXTRAS}"
         ) from None
 
 

@@ -11,7 +11,7 @@ from common.data.batches import normalization_table
 from common.errors import UserError
 from common.model.specs import ModelSpec, model_spec
 from common.model.weights import Weights, load_weights
-from common.run_folder.checkpoints import load_newest_checkpoint
+from common.run_folder.checkpoints import checkpoint_folders, load_newest_checkpoint
 from common.run_folder.records import WEIGHTS_FILE, DataRecord, ModelRecord, read_run
 
 
@@ -43,5 +43,9 @@ def read_trained_model(folder: Path) -> TrainedModel:
     height, width, channels = data.image_shape
     spec = model_spec(model.name, input_shape=(channels, height, width), outputs=model.outputs)
     file = folder / WEIGHTS_FILE
+    if not file.exists() and not checkpoint_folders(folder):
+        raise UserError(
+            f"this run has no weights and no checkpoint. Received: {folder}. Name a run that has finished an epoch"
+        )
     weights = load_weights(file, spec=spec) if file.exists() else load_newest_checkpoint(folder, spec=spec).weights
     return TrainedModel(config, data, spec, weights)

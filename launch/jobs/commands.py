@@ -50,11 +50,11 @@ def show_sites(options: argparse.Namespace) -> None:
     Raises:
         UserError: unknown site, no table, no day.
     """
-    on = read_day(options.on) or date.today()
+    on, machines = read_day(options.on) or date.today(), read_sites(options.table)
     if options.site is not None:
-        show_site(read_launch_site(options.site), on=on)
+        show_site(read_launch_site(options.site, machines=machines), on=on)
     else:
-        list_sites(read_sites(options.table), on=on)
+        list_sites(machines, on=on)
 
 
 def list_sites(machines: Sites, *, on: date) -> None:

@@ -36,6 +36,9 @@ def check_on_login_node(job: Job) -> None:
     failed = [f"{one['check']}: {text}" for one in checks if one["result"] == "failed" for text in one["lines"]]
     if failed:
         more = f" ({len(failed) - 1} more: {line(preflight_words(job))})" if len(failed) > 1 else ""
-        raise UserError(f"the job would fail, as this login node shows: {failed[0]}{more}; {skip}")
+        raise UserError(
+            f"the job would fail, as this login node shows: {failed[0]}{more}. Received: --site {job.site.reference}. "
+            f"Correct this here or in the site's file; {skip}"
+        )
     print(f"on this login node {counted(len(named['ok']), 'check')} passed; left to the job: "
           f"{', '.join(named['not checked'])}", file=sys.stderr)  # fmt: skip

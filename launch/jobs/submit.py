@@ -162,6 +162,8 @@ def _job(options: argparse.Namespace) -> Job:
     name = _default_name(program, experiment) if options.name is None else options.name
     check_name(name)
     settings = read_settings(arguments, program=program) if program else None
+    if settings:
+        _check_device(settings, program, ranks=ranks_per_node, gpus=options.gpus_per_node)
     return Job(
         name=name, site=site, node=node, nodes=options.nodes,
         ranks_per_node=ranks_per_node, gpus_per_node=options.gpus_per_node,
@@ -173,6 +175,21 @@ def _job(options: argparse.Namespace) -> Job:
             *_flag("--runs-folder", options.runs_folder),
         ),
     )  # fmt: skip
+
+
+def _check_device(settings: Config, program: str | None, *, ranks: int, gpus: int) -> None:
+    """Raise UserError for what a trainer would refuse only after the job has waited."""
+    device = settings.device
+    if device.device != "cpu" and 0 < gpus < ranks:
+        raise UserError(
+            f"each rank of a node needs its own GPU. Received: --ranks-per-node {ranks}, --gpus-per-node {gpus}. "
+            f"Give --ranks-per-node {gpus} or fewer, or --device cpu to the trainer"
+        )
+    if program == PROGRAMS["keras"] and device.device == "cpu" and not device.channels_last:
+        raise UserError(
+            "TensorFlow's kernels for CPUs need channels last. Received: --no-channels-last and --device cpu. "
+            "Leave it out, or use torch"
+        )
 
 
 def _preflight_flags(program: str | None, settings: Config | None, *, gpus: int) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from common.errors import UserError
-from launch.sites.values import STRICT, Bind, Line
+from launch.sites.values import STRICT, Bind, Line, Word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class ContainerOptions:
 
     __pydantic_config__ = STRICT
     runtime: Literal["apptainer", "singularity", "pyxis"] = "apptainer"
-    image: Line
+    image: Word
     folder: Line = "/opt/horovod-twins"
     binds: list[Bind] = field(default_factory=list)
     gpu: bool = False

@@ -1,9 +1,10 @@
 """What each scheduler needs to know of a site: the tables `[launch.hosts]`, `[launch.slurm]`, ... of its file."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from common.utils.command_line import MOST
 from launch.sites.values import (
@@ -19,6 +20,7 @@ from launch.sites.values import (
     PositiveFloat,
     Slots,
     Subdomain,
+    Word,
 )
 
 
@@ -40,6 +42,35 @@ class HostsOptions:
     ssh_port: Annotated[int, Field(gt=0, lt=2**16)] | None = None
     identity_file: PlainPath | None = None
     mpi_folder: PlainPath | None = None
+
+
+# Options of sbatch that a script has already, and what sets them.
+_KEYS_OF_THE_SITE = {
+    "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint", "mem": "memory",
+    "gres": "gres", "cpus-per-task": "cores_per_gpu", "signal": "notice_seconds", "requeue": "requeue",
+    "no-requeue": "requeue",
+}  # fmt: skip
+_FLAGS_OF_SUBMIT = {
+    "nodes": "--nodes", "ntasks": "--ranks-per-node", "ntasks-per-node": "--ranks-per-node", "time": "--minutes",
+    "array": "--repeats", "job-name": "--name", "gpus": "--gpus-per-node", "gpus-per-node": "--gpus-per-node",
+}  # fmt: skip
+_FIXED = ("output", "error", "open-mode", "chdir")
+
+
+def _extra(text: str) -> str:
+    name = text.removeprefix("--").partition("=")[0]
+    if not re.match(r"--[a-z]", text):
+        raise ValueError('write an option of sbatch with its hyphens, such as "--exclusive"')
+    if name in _KEYS_OF_THE_SITE:
+        raise ValueError(f"this has a key of its own: write {_KEYS_OF_THE_SITE[name]} under [launch.slurm]")
+    if name in _FLAGS_OF_SUBMIT:
+        raise ValueError(f"each job sets this: give {_FLAGS_OF_SUBMIT[name]} to submit")
+    if name in _FIXED:
+        raise ValueError("the script sets this itself: leave it out")
+    return text
+
+
+Extra = Annotated[Line, AfterValidator(_extra)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +102,7 @@ class SlurmOptions:
     max_hours: PositiveFloat | None = None
     requeue: bool = True
     notice_seconds: Annotated[int, Field(ge=0, lt=2**16)] = 120
-    extra: list[Line] = field(default_factory=list)
+    extra: list[Extra] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +121,7 @@ class SkyPilotOptions:
 
     __pydantic_config__ = STRICT
     cloud: Line = "aws"
-    region: Line | None = None
+    region: Word | None = None
     spot: bool = False
     autostop_minutes: Positive = 10
     disk_gb: Positive = 256
@@ -109,7 +140,7 @@ class Toleration:
     """
 
     __pydantic_config__ = STRICT
-    key: Line | None = None
+    key: Word | None = None
     operator: Literal["Equal", "Exists"] = "Equal"
     value: LabelValue | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None

@@ -20,7 +20,7 @@ from common.errors import UserError, first_problem
 from common.sites.table import LAUNCH_TABLE, Site, Sites, read_sites
 from launch.sites.container import ContainerOptions
 from launch.sites.options import HostsOptions, KubernetesOptions, SkyPilotOptions, SlurmOptions
-from launch.sites.values import STRICT, Line, PlainPath, VariableName
+from launch.sites.values import STRICT, Line, PlainPath, Text, VariableName
 
 SITE_FILES = Path(__file__).parent
 
@@ -72,7 +72,7 @@ class LaunchSite:
     architecture: Line = "x86_64"
     internet: bool = True
     network_interface: PlainPath | None = None
-    setup: list[Line] = field(default_factory=list)
+    setup: list[Text] = field(default_factory=list)
     environment: dict[VariableName, Line] = field(default_factory=dict)
     modules: list[Line] = field(default_factory=list)
     purge: bool = True

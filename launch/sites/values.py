@@ -1,9 +1,9 @@
 """Values of site files. All are rendered into scripts: each text is one line, each number in a range, none a secret."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from common.utils.command_line import MOST
 
@@ -26,18 +26,51 @@ def _no_secret(name: str) -> str:
     return name
 
 
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("a text must not be empty: leave the key out")
+    return text
+
+
+def _word(text: str) -> str:
+    if not text or re.search(r"\s", text):
+        raise ValueError("a word without blanks is expected")
+    return text
+
+
+def matching(pattern: str, words: str, *, longest: int | None = None) -> Any:
+    """Return a validator that refuses, in words, what is no text or does not match a pattern.
+
+    Args:
+        pattern: of the whole text.
+        words: what is expected, with an example.
+        longest: number of characters.
+    """
+
+    def check(value: object) -> object:
+        fits = isinstance(value, str) and re.fullmatch(pattern, value, flags=re.ASCII)
+        if not fits or (longest is not None and len(str(value)) > longest):
+            raise ValueError(words)
+        return value
+
+    return BeforeValidator(check)
+
+
 Line = Annotated[str, AfterValidator(_one_line)]
+Text = Annotated[Line, AfterValidator(_text)]
+Word = Annotated[Line, AfterValidator(_word)]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_no_secret)]
 Slots = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(:[1-9][0-9]{0,5})?$")]
 PlainPath = Annotated[str, Field(pattern=rf"^{PLAIN_PATH.pattern}$")]
 # Of Kubernetes, as IsDNS1123Label, IsDNS1123Subdomain and IsValidLabelValue of k8s.io/apimachinery.
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-Label = Annotated[str, Field(pattern=rf"^{_LABEL}$", max_length=63)]
-Subdomain = Annotated[str, Field(pattern=rf"^{_LABEL}(\.{_LABEL})*$", max_length=253)]
+_NAME = 'write a name of lower-case letters, digits and "-", such as'
+Label = Annotated[str, matching(_LABEL, f'{_NAME} "team-a"', longest=63)]
+Subdomain = Annotated[str, matching(rf"{_LABEL}(\.{_LABEL})*", f'{_NAME} "registry-1"', longest=253)]
 LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
 MountPath = Annotated[str, Field(pattern=r"^(/[^/:\x00-\x1f]+)+$")]
 Bind = Annotated[str, Field(pattern=r"^/[^,\x00-\x1f\x7f]*$")]
 Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
-Memory = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,8}[KMGT]?)$")]
+Memory = Annotated[str, matching(r"0|[1-9][0-9]{0,8}[KMGT]?", 'write "240G", or "0" for all of a node\'s memory')]
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 PositiveFloat = Annotated[float, Field(gt=0, le=MOST)]

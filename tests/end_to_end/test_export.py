@@ -80,7 +80,7 @@ def run(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--to", "onnx", "--output", "m.onnx"], r"ONNX files need the onnx package .*Run `pip install"),
+        (["--to", "onnx", "--output", "m.onnx"], r"ONNX files need the onnx package .*Run `make extras`, and"),
         (["--to", "keras", "--output", "m.h5"], r"the file should end in \.keras\. Received: --output m\.h5\. "),
         (["--to", "tflite", "--output", "m"], "invalid choice: 'tflite'"),
         (["--to", "onnx"], "arguments are required: --output"),

@@ -69,6 +69,7 @@ def render(job: Job) -> dict[str, str]:
 
 def _check(job: Job) -> None:
     options, node = job.site.skypilot, job.site.machines[job.node]
+    store = "gs" if options.cloud == "gcp" else "s3"
     if node.instance_type is None:
         raise UserError(f"the cloud knows this machine by no name. Received: {job.node}. "
                         f"Add its instance_type to the table of machines")  # fmt: skip
@@ -80,7 +81,8 @@ def _check(job: Job) -> None:
     if job.spot and not options.bucket:
         raise UserError(
             "spot machines may be taken away, and their disks with them. Received: a site without a bucket. In a copy "
-            f'of {job.site.file} write runs_folder = "{BUCKET}/runs", and bucket = "s3://NAME" under [launch.skypilot]'
+            f'of {job.site.file} write runs_folder = "{BUCKET}/runs", and bucket = "{store}://NAME" under '
+            "[launch.skypilot]"
         )
     if job.site.launcher != "horovodrun":
         raise UserError(f"SkyPilot's machines are joined by horovodrun. Received: launcher {job.site.launcher}. "

@@ -45,6 +45,12 @@ def test_what_fails_leaves_nothing(run: Path) -> None:
     assert list((run.parent / "new").iterdir()) == []
 
 
+def test_a_run_without_weights_is_no_matter_of_resuming(run: Path) -> None:
+    (run / "weights.safetensors").unlink()
+    with pytest.raises(UserError, match=r"no weights and no checkpoint.*Received: .*Name a run that has finished an"):
+        read_trained_model(run)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

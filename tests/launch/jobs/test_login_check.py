@@ -79,6 +79,7 @@ def test_what_fails_there_is_not_submitted(
     assert submit(tmp_path) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert "error: the job would fail, as this login node shows: horovod: n1: no NCCL. Compile it (1 more: " in line
+    assert f"Received: --site {tmp_path}/ours.toml. Correct this here" in line
     assert line.endswith("; --no-preflight submits without this check")
     assert [words[0] for words in programs.calls()] == ["python"] and not (tmp_path / "jobs").exists()
     assert submit(tmp_path, "--no-preflight") == 0

@@ -94,6 +94,8 @@ def test_prices_older_than_a_year_are_marked(capsys: pytest.CaptureFixture[str])
     assert lines["2026-06-29"][1].startswith("* price older than a year on 2026-06-29")
     assert launch.main(["sites", "aws:p4d-24xlarge", "--on", "2026-06-29"]) == 0
     assert "$7.246 an hour (spot, Linux, us-east-1; 2025-06-28, over a year old; AWS" in capsys.readouterr().out
+    assert launch.main(["sites", "--on", ""]) == 2
+    assert "this is no day. Received: --on ''." in capsys.readouterr().err
     assert launch.main(["sites", "--on", "soon"]) == 2
     assert "this is no day. Received: --on soon" in capsys.readouterr().err
 
@@ -167,6 +169,15 @@ CLOUD = 'scheduler = "skypilot"\nnodes = ["aws-g4dn-xlarge"]\n[launch.skypilot]\
 CLUSTER = 'scheduler = "kubernetes"\nnodes = ["kubernetes"]\n[launch.kubernetes]\n'
 
 
+EXTRAS = [
+    ("exclusive", 'write an option of sbatch with its hyphens, such as "--exclusive"'),
+    ("--mem=5G", "this has a key of its own: write memory under [launch.slurm]"),
+    ("--time=5", "each job sets this: give --minutes to submit"),
+    ("--ntasks=5", "each job sets this: give --ranks-per-node to submit"),
+    ("--output=x", "the script sets this itself: leave it out"),
+]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -210,8 +221,26 @@ CLUSTER = 'scheduler = "kubernetes"\nnodes = ["kubernetes"]\n[launch.kubernetes]
         ),
         (one_line(SLURM + "[launch.slurm]\nmax_hours = -1.0\n"), "slurm.max_hours: Input should be greater than 0"),
         (one_line(SLURM + "[launch.slurm]\nmax_hours = inf\n"), "slurm.max_hours: "),
-        (one_line(SLURM + '[launch.slurm]\nmemory = "12 GB"\n'), "slurm.memory: String should match"),
-        (one_line(SLURM + "[launch.slurm]\nmemory = 240\n"), "slurm.memory: Input should be a valid string"),
+        (one_line(SLURM + '[launch.slurm]\nmemory = "12 GB"\n'), 'slurm.memory: write "240G"'),
+        (one_line(SLURM + "[launch.slurm]\nmemory = 240\n"), 'slurm.memory: write "240G", or "0" for'),
+        *(
+            (one_line(SLURM + f'[launch.slurm]\nextra = ["{extra}"]\n'), f"slurm.extra.0: {words}")
+            for extra, words in EXTRAS
+        ),
+        (one_line(SLURM + 'setup = [" "]\n'), "setup.0: a text must not be empty"),
+        *(
+            (
+                one_line(LOCAL + f'[launch.container]\nimage = "{image}"\n'),
+                "container.image: a word without blanks is expected",
+            )
+            for image in ("", "a b")
+        ),
+        (one_line(CLOUD + 'region = "us east"\n'), "skypilot.region: a word without blanks"),
+        (one_line(CLUSTER + 'tolerations = [{ key = "a b", operator = "Exists" }]\n'), "key: a word without blanks"),
+        *(
+            (one_line(CLUSTER + f"{key}\n"), 'digits and "-", such as "')
+            for key in ('pull_secrets = ["A b"]', "queue = 1", 'service_account = "a_b"', f'queue = "{"a" * 64}"')
+        ),
         (one_line(SLURM + 'setup = ["a\\nb"]\n'), "setup.0: a text must be one line"),
         (one_line(SLURM + 'purge = "no"\n'), "purge: Input should be a valid boolean"),
         (one_line(SLURM + PYXIS), "Pyxis is a plugin of srun. Received: launcher horovodrun. Use srun"),
@@ -294,6 +323,8 @@ def test_a_custom_table_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[
         'energy_counter = true\nsource = "s"\n[sites.mine]\ntitle = "m"\n'
         'kind = "owned"\nsource = "s"\ngpu = "x"\ngpus = 2\n'
     )
+    assert launch.main(["sites", "mine", "--table", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["title", "m"]
     assert launch.main(["sites", "--table", str(file)]) == 0
     (row,) = (line for line in capsys.readouterr().out.splitlines() if "mine" in line)
     assert row.split() == ["mine", "2", "x", "x"]
