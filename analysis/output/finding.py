@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from analysis.output.options import add_parser
 from analysis.output.plots import save_figure
-from analysis.output.tables import FORMATS, Table, render, write_csv
+from analysis.output.tables import FORMATS, Table, render, render_first_rows, write_csv
 from analysis.runs.examples import NOTE as EXAMPLES
 from analysis.runs.examples import example_folders
 from analysis.runs.published import checked_sources, published_notes, published_runs
@@ -163,8 +163,9 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
     """Print a finding, and write its plots if --plots is given.
 
     JSON output is one object; CSV is a file per table in --folder. In the other formats tables are printed on standard
-    output, each under its title if there are several. The answer, notes and flags are printed on standard output with
-    text, and on standard error with all other formats, so that programs read tables only.
+    output, each under its title if there are several; text in a terminal has the first rows of long ones. The answer,
+    notes and flags are printed on standard output with text, and on standard error with all other formats, so that
+    programs read tables only.
 
     Raises:
         UserError: something is flagged and --strict is given, or files cannot be written.
@@ -179,9 +180,11 @@ def show(finding: Finding, options: argparse.Namespace) -> None:
         files += [f"table: {file}" for file in _table_files(finding, options.csv_folder)]
     else:
         several = len(finding.tables) > 1  # a single table is a plain file of its format
+        shortens = options.format == "text" and sys.stdout.isatty() and not getattr(options, "all", False)
         for table in finding.tables:
             title = _TITLES[options.format].format(table.title) if several else ""
-            shown = title + render(table, options.format) + ("\n" if several or options.format == "text" else "")
+            text = render_first_rows(table) if shortens else render(table, options.format)
+            shown = title + text + ("\n" if several or options.format == "text" else "")
             print(printable(shown, keep="\n"))
     lines = [f"note: {note}" for note in finding.notes] + [f"flag: {flag}" for flag in finding.flags] + files
     shown = "\n".join([printable(finding.answer, keep="\n"), *map(printable, lines)])

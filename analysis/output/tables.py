@@ -5,7 +5,7 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -18,6 +18,7 @@ from common.utils.atomic import write_atomically
 Format = Literal["text", "md", "csv", "json", "latex"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _TABULATE = {"text": "simple", "md": "github", "latex": "latex_booktabs"}
+MOST_ROWS = 25  # of a table in a terminal
 Cell = str | int | float | None
 
 
@@ -59,6 +60,13 @@ def render(table: Table, form: Format) -> str:
         colalign=["right" if name in table.formats else "left" for name in table.headings],
     )
     return f"{table.title}\n{body}" if form == "text" else body
+
+
+def render_first_rows(table: Table) -> str:
+    """Return a table as text for a terminal: its first rows, and how many more there are and how to see them."""
+    more = len(table.rows) - MOST_ROWS
+    text = render(replace(table, rows=table.rows[:MOST_ROWS]), "text")
+    return f"{text}\n{more} more: --format json, or --format csv --folder DIR" if more > 0 else text
 
 
 def write_csv(table: Table, folder: Path, name: str) -> Path:

@@ -1,5 +1,6 @@
 """`python -m analysis`: tables in every format, flags, plots, and whether two runs were the same experiment."""
 
+import argparse
 import csv
 import io
 import json
@@ -16,6 +17,7 @@ from builders import make_config, make_epoch, make_record, make_status, write_fi
 from PIL import Image
 
 from analysis.__main__ import main
+from analysis.output.finding import Finding, show
 from analysis.output.tables import FORMATS, Table, render
 from analysis.questions.parity.command import parity_table
 from analysis.questions.parity.plots import plot_losses, plot_ranks
@@ -226,6 +228,22 @@ def test_flags_are_shown_in_every_format(tmp_path: Path, capsys: pytest.CaptureF
     if form == "json":
         assert len(json.loads(shown.out)["tables"][0]["rows"]) == 3
     assert (tmp_path / "elsewhere" / "losses.png").exists() and not (tmp_path / "plots").exists()
+
+
+@pytest.mark.parametrize(("rows", "is_all", "more"), [(25, False, ""), (40, False, "15 more: "), (40, True, "")])
+def test_long_tables_are_shortened_in_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rows: int, is_all: bool, more: str
+) -> None:
+    table = Table("Long", ["row"], [[f"row {number}"] for number in range(rows)], {})
+    finding = Finding(name="made", question="Why?", answer="Because.", tables=[table])
+    options = argparse.Namespace(format="text", plots=None, strict=False, all=is_all)
+    show(finding, options)
+    assert f"row {rows - 1}\n" in capsys.readouterr().out, "a pipe or file gets all"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show(finding, options)
+    shown = capsys.readouterr().out
+    assert (f"row {rows - 1}\n" in shown) == (not more) and "row 24\n" in shown
+    assert more in shown and ("more: --format json" in shown) == bool(more) and "Because." in shown
 
 
 def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
