@@ -299,7 +299,7 @@ def test_a_failure_is_the_job_s_failure(pod: MadePrograms) -> None:
             FOLDERS,
             'volume_path = "/data"\nnamespace = "Ours"',
             {},
-            "kubernetes.namespace: String should match",
+            "kubernetes.namespace: write a name of lower-case letters",
         ),
         (
             FOLDERS,
@@ -313,7 +313,7 @@ def test_a_failure_is_the_job_s_failure(pod: MadePrograms) -> None:
         (FOLDERS, 'tolerations = [{ key = "x", operator = "Exists", value = "y" }]', {}, "Exists has no value"),
         (FOLDERS, 'tolerations = [{ effect = "NoSchedule" }]', {}, "a toleration without key needs operator Exists"),
         (FOLDERS, 'tolerations = [{ key = "x", effect = "Never" }]', {}, "kubernetes.tolerations.0.effect: "),
-        (FOLDERS, 'queue = "Fast"', {}, "kubernetes.queue: String should match"),
+        (FOLDERS, 'queue = "Fast"', {}, "kubernetes.queue: write a name of lower-case letters"),
         (FOLDERS, 'service_account = "$(x)"', {}, "kubernetes.service_account: "),
         (FOLDERS, 'pull_secrets = ["a b"]', {}, "kubernetes.pull_secrets.0: "),
         (FOLDERS, OPTIONS, {"name": "a" * 55}, "the name is too long there"),
