@@ -29,6 +29,7 @@ from common.utils.new_file import check_new_file
 
 FIRST_PLOTS = ("clouds-cost-against-time", "clouds-break-even", "clouds-projected")
 FIRST_PLOTS_OF_RUNS = ("clouds-time", "clouds-cost-time", "clouds-accuracy")
+MOST_MINUTES = 1e6  # two years
 
 
 def add_command(commands: Any) -> None:
@@ -69,8 +70,8 @@ def add_command(commands: Any) -> None:
 
 def _minutes(text: str) -> float:
     minutes = float(text)
-    if not 0 <= minutes < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected minutes, 0 or more. Received: {text}")
+    if not 0 <= minutes <= MOST_MINUTES:
+        raise argparse.ArgumentTypeError(f"expected minutes, 0 to {MOST_MINUTES:g}. Received: {text}")
     return minutes
 
 

@@ -7,7 +7,7 @@ from analysis.output.finding import Finding
 from analysis.output.tables import Cell, Table
 from analysis.questions.clouds.machines import all_machine_tables
 from analysis.runs.published import Claim, published_claims, read_published
-from common.sites.table import Gpu, Site, Sites
+from common.sites.table import BITS_PER_BYTE, Gpu, Site, Sites
 
 NEAR = 0.15  # of the published figure, which is "almost 7": a ratio within this share of it explains it
 
@@ -58,7 +58,7 @@ def _ratios(sites: Sites, base: Site, other: Site) -> list[Ratio]:
         ("FP16, TFLOPS", _fp16(ours), _fp16(theirs)),
         ("memory bandwidth, GB/s", ours.memory_bandwidth_gb_s, theirs.memory_bandwidth_gb_s),
         ("host link of a GPU, GB/s", base.host_link_gb_s, other.host_link_gb_s),
-        ("network of a node, GB/s", _gigabytes(base), _gigabytes(other)),
+        ("network of a node, Gb/s", _gigabits(base), _gigabits(other)),
     ]
     return [Ratio(figure=figure, base=one, other=two) for figure, one, two in pairs if one and two]
 
@@ -68,8 +68,8 @@ def _fp16(gpu: Gpu) -> float:
     return gpu.tensor_tflops or gpu.fp32_tflops
 
 
-def _gigabytes(site: Site) -> float | None:
-    return site.network_bytes_per_second / 1e9 if site.network_bytes_per_second else None
+def _gigabits(site: Site) -> float | None:
+    return site.network_bytes_per_second * BITS_PER_BYTE / 1e9 if site.network_bytes_per_second else None
 
 
 def find_hardware(sites: Sites) -> Finding:
@@ -95,7 +95,7 @@ def find_hardware(sites: Sites) -> Finding:
             *(f"published in: {one.source}, {one.where}: {one.words}" for one in others),
             f"a ratio explains the published one if it is within {100 * NEAR:g} % of it",
             "FP16: of tensor cores on the V100; the M60 has none and counts with its FP32",
-            "the network matters only to runs on several nodes; of a G3 it is 10 or 25 Gb/s",
+            "the network matters only to runs on several nodes",
         ],
     )
 

@@ -12,9 +12,11 @@ from analysis.clouds.workloads import TO_TARGET, NodeTime, node_times, not_proje
 from analysis.output.finding import Finding, Plot
 from analysis.output.plots import COLORS, IDEAL, legend_below
 from analysis.output.tables import Cell, Table
+from analysis.projection.ratio import EQUAL
 from analysis.questions.clouds.break_even import BreakEven, break_even_usd, owned_plots, owned_table
 from analysis.questions.clouds.machines import availability
 from analysis.questions.clouds.pricing import Pricing
+from analysis.questions.projection.errors import usual_error
 from common.sites.prices import Price
 
 BASE = "cte-power"
@@ -42,6 +44,13 @@ class Offer:
     def name(self) -> str:
         """The site's."""
         return self.time.name
+
+    @property
+    def usd_interval(self) -> tuple[float, float] | None:
+        """The dollars at both ends of the interval of the time."""
+        if self.price is None:
+            return None
+        return self.price.usd_per_hour * self.time.low, self.price.usd_per_hour * self.time.high
 
     @property
     def to_rent(self) -> bool:
@@ -87,17 +96,22 @@ def break_evens(found: Sequence[Offer], *, base: str = BASE) -> list[BreakEven]:
     owned = next((one for one in found if one.name == base and one.usd is None), None)
     if owned is None:
         return []
-    return [
-        BreakEven(
-            owned=base,
-            rented=one.name,
-            what=TO_TARGET.label,
-            usd_per_hour=break_even_usd(one.usd, owned.time.hours),
-            kind="projected",
-        )
-        for one in found
-        if one.to_rent and one.usd is not None
-    ]
+    return [_break_even(owned, one) for one in found if one.to_rent]
+
+
+def _break_even(owned: Offer, rented: Offer) -> BreakEven:
+    middle = break_even_usd(_usd(rented), owned.time.hours)
+    low, high = rented.usd_interval or (_usd(rented), _usd(rented))
+    ends = middle, break_even_usd(low, owned.time.low), break_even_usd(high, owned.time.high)
+    return BreakEven(
+        owned=owned.name,
+        rented=rented.name,
+        what=TO_TARGET.label,
+        usd_per_hour=middle,
+        kind="projected",
+        low=min(ends),
+        high=max(ends),
+    )
 
 
 def find_money(pricing: Pricing) -> Finding:
@@ -115,6 +129,8 @@ def find_money(pricing: Pricing) -> Finding:
             "thesis; a node's GPUs share the batch, so that updates and accuracy stay the same",
             "cost to the target = hours of training x price of a node; of a job also "
             f"{pricing.job_minutes:g} minutes of set-up and until rented machines stop (--job-minutes)",
+            "from and to of dollars: at the ends of the interval of the time; of the break-even: with both times at "
+            f"the same end ({EQUAL})",
             *_assumed_links(found),
             *_other_days(found, pricing),
             *not_projected(pricing.sites),
@@ -144,27 +160,44 @@ def _assumed_links(found: Sequence[Offer]) -> list[str]:
 
 def _answer(found: Sequence[Offer], front: Sequence[Offer], even: Sequence[BreakEven], pricing: Pricing) -> str:
     cheapest = min((one for one in found if one.to_rent), key=_usd)
-    lowest = min(even, key=lambda one: one.usd_per_hour, default=None)
-    words = [
-        f"Projected for {TO_TARGET.model} of the thesis: the cheapest to rent is {cheapest.name} ({_shown(cheapest)}).",
-        f"The fastest is {front[0].name} ({_shown(front[0])}).",
-        *(
-            f"{one.name} is {'cheaper' if _usd(one) < _usd(cheapest) else 'no cheaper'}: ${_usd(one):.2f} against "
-            f"${_usd(cheapest):.2f} for {cheapest.name}."
-            for one in found
-            if one.owned
-        ),
+    fastest = front[0]
+    speed = [
+        f"Projected for {TO_TARGET.model} of the thesis, one node: {_faster(found)}",
+        f"Projections are rough: their median error is {100 * usual_error():.0f} % on CPUs; no GPU was measured.",
     ]
-    if any(one.price and one.price.is_old(on=pricing.day) for one in (front[0], cheapest)):
-        words.append("Their prices are over a year old.")
-    elif any(one.price and one.price.is_later(on=pricing.day) for one in (front[0], cheapest)):
-        words.append(f"No prices of {pricing.day} are known; these are the first of a later day.")
-    if lowest:
-        words.append(
-            f"No price of {lowest.owned} is known: below ${lowest.usd_per_hour:.2f} per hour of its node in use it is "
-            f"cheaper than {lowest.rented}."
+    renting = [
+        f"The fastest of all is {fastest.name} at {_shown(fastest)}.",
+        f"The cheapest to rent is {cheapest.name} at {_shown(cheapest)}.",
+    ]
+    owning = [
+        f"{one.name} is {'cheaper' if _usd(one) < _usd(cheapest) else 'no cheaper'}: ${_usd(one):.2f} against "
+        f"${_usd(cheapest):.2f} for {cheapest.name}."
+        for one in found
+        if one.owned
+    ]
+    if any(one.price and one.price.is_old(on=pricing.day) for one in (fastest, cheapest)):
+        renting.append("Their prices are over a year old.")
+    elif any(one.price and one.price.is_later(on=pricing.day) for one in (fastest, cheapest)):
+        renting.append(f"No prices of {pricing.day} are known; these are the first of a later day.")
+    if even:
+        lowest = min(even, key=lambda one: one.usd_per_hour)
+        low, high = min(one.low or 0.0 for one in even), min(one.high or 0.0 for one in even)
+        owning.append(
+            f"No price of {lowest.owned} is known: below ${lowest.usd_per_hour:.2f} (${low:.2f} to ${high:.2f}) per "
+            "hour of its node in use it is cheaper than every rented machine."
         )
-    return " ".join(words)
+    return "\n".join(" ".join(words) for words in (speed, renting, owning) if words)
+
+
+def _faster(found: Sequence[Offer]) -> str:
+    """Return whether a node of CTE-POWER or the fastest one to rent from AWS takes less time."""
+    base = next((one for one in found if one.name == BASE), None)
+    aws = next((one for one in found if one.to_rent and one.name.startswith("aws")), None)
+    if base is None or aws is None:
+        return "CTE-POWER and AWS are not both in the table."
+    minutes = f"{60 * aws.time.hours:.1f} minutes on {aws.name} against {60 * base.time.hours:.1f} on {base.name}."
+    first, second = ("AWS", "CTE-POWER") if aws.time.hours < base.time.hours else ("CTE-POWER", "AWS")
+    return f"{first} is faster than {second}, {minutes}"
 
 
 def _usd(one: Offer) -> float:
@@ -174,20 +207,22 @@ def _usd(one: Offer) -> float:
 
 
 def _shown(one: Offer) -> str:
-    return f"${one.usd:.2f} and {60 * one.time.hours:.0f} minutes"
+    low, high = one.usd_interval or (_usd(one), _usd(one))
+    return f"${_usd(one):.2f} (${low:.2f} to ${high:.2f})"
 
 
 def _table(found: Sequence[Offer], front: Sequence[Offer], pricing: Pricing) -> Table:
     headings = ["machine", "GPUs", "minutes to target", "from", "to", "$ per hour", "seen on", "$ to target",
-                "$ to target, spot", "$ per job", "Pareto front", "availability", "kind"]  # fmt: skip
+                "$ from", "$ to", "$ to target, spot", "$ per job", "Pareto front", "availability", "kind"]  # fmt: skip
     rows: list[list[Cell]] = [
         [one.name, f"{one.time.site.gpus} x {one.time.gpu.name}",
          *(60 * hours for hours in (one.time.hours, one.time.low, one.time.high)),
          one.price.usd_per_hour if one.price else None, one.price.dated(on=pricing.day) if one.price else None,
-         one.usd, one.spot_usd, one.job_usd, "yes" if one in front else None, availability(one.time.site), "projected"]
+         one.usd, *(one.usd_interval or (None, None)), one.spot_usd, one.job_usd, "yes" if one in front else None,
+         availability(one.time.site), "projected"]
         for one in found
     ]  # fmt: skip
-    formats = dict.fromkeys(headings[2:5], ",.1f") | dict.fromkeys(("$ per hour", *headings[7:10]), ".2f")
+    formats = dict.fromkeys(headings[2:5], ",.1f") | dict.fromkeys(("$ per hour", *headings[7:12]), ".2f")
     return Table(f"Cost and time to the target: {TO_TARGET.label}, one node", headings, rows, formats)
 
 
@@ -238,10 +273,10 @@ def _plot(found: Sequence[Offer], front: Sequence[Offer]) -> Plot:
     ax.set_xscale("log")
     ax.set_yscale("log")
     for one in front:
-        if one.usd is not None:
-            ax.plot([60 * one.time.low, 60 * one.time.high], [one.usd] * 2, color=SPAN, linewidth=2.5, zorder=0,
-                    label="interval of the time: an assumption")  # fmt: skip
-    label = "Pareto front of prices on demand"
+        if one.usd_interval:
+            ax.plot([60 * one.time.low, 60 * one.time.high], one.usd_interval, color=SPAN, linewidth=2.5, zorder=0,
+                    label="interval of the time, and so of the cost: an assumption")  # fmt: skip
+    label = "Pareto front of prices on demand or of ownership"
     ax.plot(*_points(front, "usd"), color="black", linewidth=0.9, label=label, zorder=1)
     _label(ax, found, front)
     for axis in (ax.xaxis, ax.yaxis):

@@ -69,6 +69,8 @@ def find_projected(sites: Sites) -> Finding:
             f"projection: a roofline per layer and the ring of the exchange, fitted to {study.runs} runs on "
             f"{study.machine}; it was never measured on a GPU: the intervals, which span all efficiencies found there, "
             "are an assumption (`python -m analysis projection`)",
+            "images/s, and times and costs that follow from them: efficiencies of PyTorch, float32, without the "
+            "loading of images",
             f"ratios: {EQUAL}; from and to: of both frameworks, of compute alone and of memory alone; the share is "
             f"what the M60 would have to reach, with the V100's as 1, to take {claim.times:g} times as long",
         ],
@@ -82,7 +84,10 @@ def _answer(found: Sequence[Bracket], published: float) -> str:
         spans.append((min(one.low for one in of_type), max(one.high for one in of_type)))
     holding = [one for one in found if one.holds(published)]
     named = ", ".join(dict.fromkeys(one.workload.model for one in holding))
-    explained = f"{published:g} times is within {f'the interval of {named}' if holding else 'no interval'}."
+    where = " and ".join(one for one in _DTYPES if one in {each.dtype for each in holding})
+    explained = f"{published:g} times is within no interval."
+    if holding:
+        explained = f"{published:g} times is within the interval of some batches of {named}, in {where} only."
     (low, high), (low16, high16) = spans
     return (
         f"Projected over {len(WORKLOADS)} models and batches: in float32 the M60 takes {low:.1f} to {high:.1f} times "

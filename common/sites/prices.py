@@ -12,6 +12,7 @@ from common.errors import UserError
 HOURS_PER_YEAR = 24 * 365.25
 OLD_AFTER = dt.timedelta(days=365)
 _STRICT = ConfigDict(extra="forbid")
+_Dollars = Annotated[float, Field(gt=0, le=1e12)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -76,21 +77,22 @@ class Ownership:
     __pydantic_config__ = _STRICT
     date: dt.date
     source: str
-    purchase_usd: Positive | None = None
-    rate_usd_per_hour: Positive | None = None
-    years: Positive = 5.0
-    utilization: Annotated[float, Field(gt=0, le=1)] = 1.0
-    watts: NotNegative = 0.0
-    usd_per_kwh: NotNegative = 0.0
+    purchase_usd: _Dollars | None = None
+    rate_usd_per_hour: _Dollars | None = None
+    years: Annotated[float, Field(ge=0.01, le=100)] = 5.0
+    utilization: Annotated[float, Field(ge=0.001, le=1)] = 1.0
+    watts: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    usd_per_kwh: Annotated[float, Field(ge=0, le=1e6)] = 0.0
 
     def __post_init__(self) -> None:
         """Check what pydantic cannot see in a single value.
 
         Raises:
-            UserError: neither a purchase nor a rate, or both.
+            ValueError: neither a purchase nor a rate, or both.
         """
         if (self.purchase_usd is None) == (self.rate_usd_per_hour is None):
-            raise UserError("give either purchase_usd or rate_usd_per_hour")
+            problem = "there is neither" if self.purchase_usd is None else "there are both"
+            raise ValueError(f"give either purchase_usd or rate_usd_per_hour, {problem}")
 
     @property
     def price(self) -> Price:

@@ -34,6 +34,7 @@ class BreakEven:
         what: the job.
         usd_per_hour: of a node in use at which both cost the same.
         kind: measured or projected.
+        low, high: of a projected one, with both times at the same end of their intervals.
     """
 
     owned: str
@@ -41,6 +42,8 @@ class BreakEven:
     what: str
     usd_per_hour: float
     kind: str
+    low: float | None = None
+    high: float | None = None
 
     def budget(self, utilization: float) -> float:
         """Return what the node may cost in an hour of its life."""
@@ -78,16 +81,19 @@ def measured_break_evens(compared: Sequence[SiteComparison], pricing: Pricing) -
 
 
 def owned_table(found: Sequence[BreakEven]) -> Table:
-    """Return each break-even at several utilizations, and the purchase that the last would pay."""
-    headings = ["owned", "against", "job", "$ per hour in use", *(f"{100 * one:g} % used" for one in UTILIZATIONS[1:]),
+    """Return each break-even at several utilizations, and the purchase that the first of them would pay."""
+    headings = ["owned", "against", "job", "$ per hour in use", "from", "to",
+                *(f"{100 * one:g} % used" for one in UTILIZATIONS[1:]),
                 f"purchase, $: {_YEARS} years, {100 * UTILIZATIONS[1]:g} % used", "kind"]  # fmt: skip
     rows: list[list[Cell]] = [
-        [one.owned, one.rented, one.what, *(one.budget(share) for share in UTILIZATIONS),
+        [one.owned, one.rented, one.what, one.usd_per_hour, one.low, one.high,
+         *(one.budget(share) for share in UTILIZATIONS[1:]),
          one.budget(UTILIZATIONS[1]) * _YEARS * HOURS_PER_YEAR, one.kind]
         for one in found
     ]  # fmt: skip
-    formats = dict.fromkeys(headings[3:7], ".2f") | {headings[7]: ",.0f"}
-    return Table("Break-even: what an hour of an owned node may cost, all included", headings, rows, formats)
+    formats = dict.fromkeys(headings[3:9], ".2f") | {headings[9]: ",.0f"}
+    title = "Break-even of the run alone, without set-up: what an hour of an owned node may cost, all included"
+    return Table(title, headings, rows, formats)
 
 
 def owned_plots(found: Sequence[BreakEven]) -> list[Plot]:
@@ -97,11 +103,11 @@ def owned_plots(found: Sequence[BreakEven]) -> list[Plot]:
     shown = sorted(sorted(found, key=lambda one: one.usd_per_hour)[:_MOST_LINES], key=lambda one: -one.usd_per_hour)
     figure = Figure(figsize=(7.0, 4.6))
     ax = figure.subplots()
-    shares = [number / 20 for number in range(1, 21)]
+    percents = range(5, 101, 5)
     for number, one in enumerate(shown):
         ax.plot(
-            [100 * share for share in shares],
-            [one.budget(share) for share in shares],
+            percents,
+            [one.budget(percent / 100) for percent in percents],
             color=COLORS[number % len(COLORS)],
             linestyle=_DASHES[number // len(COLORS) % len(_DASHES)],
             label=f"{one.rented}, {one.what}" if len({each.what for each in shown}) > 1 else one.rented,
@@ -115,7 +121,7 @@ def owned_plots(found: Sequence[BreakEven]) -> list[Plot]:
     owned = ", ".join(dict.fromkeys(one.owned for one in shown))
     figure.suptitle(f"Below its line {owned} is cheaper than the rented machine ({shown[0].kind})")
     data: list[list[Cell]] = [
-        [one.owned, one.rented, one.what, 100 * share, one.budget(share)] for one in shown for share in shares
+        [one.owned, one.rented, one.what, percent, one.budget(percent / 100)] for one in shown for percent in percents
     ]
     headings = ["owned", "against", "job", "utilization, %", "$ per hour"]
     return [

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from analysis.output.tables import Cell, Table
 from analysis.projection.fitting import Steps, fitted, held_out
 from analysis.projection.measured import MeasuredStep
-from analysis.projection.study import Study
+from analysis.projection.study import Study, read_study
 from analysis.runs.labels import framework_label
 
 LEFT_OUT = {"model": "one model", "batch": "one batch size", "threads": "one number of threads"}
@@ -49,6 +50,18 @@ def projected_steps(study: Study) -> list[Projected]:
             of_fits = held_out(steps, peaks, by=by)
             found += [Projected(step=step, left_out=words, seconds=one) for step, (_, one) in of_fits.items()]
     return found
+
+
+@cache
+def usual_error() -> float:
+    """Return the median error of the project's own study on models that were left out of the fit."""
+    study = read_study()
+    found = [
+        Projected(step=step, left_out=LEFT_OUT["model"], seconds=seconds)
+        for framework in study.fits
+        for step, (_, seconds) in held_out(study.of(framework), study.peaks_by_threads, by="model").items()
+    ]
+    return median_error(found)
 
 
 def errors_table(projected: Sequence[Projected]) -> Table:

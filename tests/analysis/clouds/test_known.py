@@ -12,10 +12,13 @@ import pytest
 from analysis.__main__ import main
 from analysis.clouds.hardware import find_hardware, published_claim, ratios
 from analysis.clouds.money import Offer, break_evens, find_money, offers, pareto
-from analysis.clouds.projected import brackets
+from analysis.clouds.projected import brackets, find_projected
 from analysis.clouds.workloads import TO_TARGET, WORKLOADS, NodeTime, node_times, not_projected
 from analysis.output.tables import Table
+from analysis.projection.study import read_study
+from analysis.questions.clouds.break_even import owned_table
 from analysis.questions.clouds.pricing import Pricing
+from analysis.questions.projection.errors import LEFT_OUT, median_error, projected_steps
 from common.sites.prices import Ownership, Price
 from common.sites.table import Site, Sites, read_sites
 
@@ -39,6 +42,8 @@ def test_the_ratios_of_the_hardware_by_hand() -> None:
         ("network of a node", 4.0, "too little"),  # 100 / 25
     ]
     assert ratios(SITES, claim)[0].verdict(3.0) == "explains it"
+    networks = [one.other for one in ratios(SITES, claim) if one.figure == "network of a node, Gb/s"]
+    assert networks == [10, 25]
     answer = find_hardware(SITES).answer
     assert "almost 7 times as long" in answer and "FP32 gives 3.3 times and memory bandwidth 5.6" in answer
 
@@ -50,6 +55,8 @@ def test_the_projected_ratio_is_between_those_of_the_hardware() -> None:
     for one in found:
         assert 1 <= one.low <= one.times <= one.high <= (900 / 160 if one.dtype == "float32" else 125 / 4.8) + 1e-9
     assert {one.dtype for one in found if one.holds(7)} == {"float16"}
+    answer = find_projected(SITES).answer
+    assert "7 times is within the interval of some batches of cnn, simplecnn, resnet34, in float16 only." in answer
     assert {one.dtype for one in brackets(SITES.gpus["m60"], SITES.gpus["v100"])} == {"float32"}
 
 
@@ -88,6 +95,27 @@ def test_the_pareto_front_and_the_break_even_by_hand() -> None:
     even = {one.rented: one.usd_per_hour for one in break_evens(found, base="ours")}
     assert even == {"fast": 5.0, "as-fast": 6.0, "beaten": 5.5, "cheap": 1.5}
     assert break_evens(found, base="fast") == []  # has a price
+    assert owned_table(break_evens(found, base="ours")).title.startswith("Break-even of the run alone, without set-up")
+
+
+def test_dollars_and_break_evens_have_the_interval_of_their_times() -> None:
+    found = {one.name: one for one in offers(PRICING)}
+    cte, l40s = found["cte-power"], found["aws-g6e-xlarge"]
+    assert cte.usd_interval is None
+    assert l40s.usd_interval == (pytest.approx(1.861 * l40s.time.low), pytest.approx(1.861 * l40s.time.high))
+    even = next(one for one in break_evens(list(found.values())) if one.rented == l40s.name)
+    ends = [
+        1.861 * getattr(l40s.time, name) / getattr(cte.time, name) for name in ("low", "hours", "high")
+    ]  # the same end of both
+    assert (even.low, even.high) == (pytest.approx(min(ends)), pytest.approx(max(ends)))
+    money = find_money(PRICING)
+    row = next(row for row in rows_of(money.tables[0]) if row["machine"] == l40s.name)
+    assert (row["$ from"], row["$ to"]) == l40s.usd_interval
+    assert "AWS is faster than CTE-POWER" in money.answer and "cheaper than every rented machine" in money.answer
+    error = median_error([one for one in projected_steps(read_study()) if one.left_out == LEFT_OUT["model"]])
+    assert f"their median error is {100 * error:.0f} %" in money.answer
+    utilizations = {row["utilization, %"] for row in rows_of(money.plots[1].data)}
+    assert utilizations == set(range(5, 101, 5)) and all(isinstance(one, int) for one in utilizations)
 
 
 def test_costs_are_hours_times_prices() -> None:
@@ -148,7 +176,8 @@ def test_the_answer_names_at_most_three_figures_in_a_sentence(capsys: pytest.Cap
         (["--base", "local"], "this option is about runs. Received: --base and no RUNS"),
         (["--site-of", "a=b"], "Received: --site-of and no RUNS"),
         (["--published"], "Received: --published and no RUNS"),
-        (["--job-minutes", "-1"], "expected minutes, 0 or more. Received: -1"),
+        (["--job-minutes", "-1"], "expected minutes, 0 to 1e+06. Received: -1"),
+        (["--job-minutes", "1e300"], "expected minutes, 0 to 1e+06. Received: 1e300"),
         (["--on", "never"], "this is no day"),
         (["--output", "."], "this is a folder, not a file"),
     ],

@@ -163,7 +163,18 @@ OWNERSHIP = '[sites.mine.ownership]\ndate = 2026-01-01\nsource = "me"\n{}\n'
         ("[gpus]\n" + SITE + "gpus = -1\n", "sites.mine.gpus: Input should be greater than or equal to 0"),
         (GPU.replace("memory_gb = 1.0", "memory_gb = -1.0"), "gpus.x.memory_gb: Input should be greater than 0"),
         (GPU.replace("tflops = 1.0", "tflops = inf"), "gpus.x.fp32_tflops: "),
-        ("[gpus]\n" + SITE + OWNERSHIP.format(""), "give either purchase_usd or rate_usd_per_hour"),
+        (
+            "[gpus]\n" + SITE + OWNERSHIP.format(""),
+            "sites.mine.ownership: give either purchase_usd or rate_usd_per_hour, there is neither. Received: {",
+        ),
+        (
+            "[gpus]\n" + SITE + OWNERSHIP.format("purchase_usd = 1.0\nrate_usd_per_hour = 1.0"),
+            "rate_usd_per_hour, there are both. Received: {",
+        ),
+        (
+            "[gpus]\n" + SITE + OWNERSHIP.format("purchase_usd = 1.0\nyears = 1e-300"),
+            "sites.mine.ownership.years: Input should be greater than or equal to 0.01. Received: 1e-300",
+        ),
         ("[gpus]\n" + SITE + OWNERSHIP.format("utilization = 0.0"), "utilization"),
         (
             "[gpus]\n" + SITE.replace("owned", "rented") + OWNERSHIP.format("purchase_usd = 1.0"),
