@@ -176,7 +176,12 @@ prices = [
     [
         ([], 1.0, "2026-01-01", None),
         (["--on", "2025-06-30"], 2.0, "2025-01-01", None),
-        (["--on", "2020-01-01"], 2.0, "2025-01-01", "cloud: no price of 2020-01-01 or before is known; that of 2025"),
+        (
+            ["--on", "2020-01-01"],
+            2.0,
+            "first known price, of 2025-01-01",
+            "cloud: no price of 2020-01-01 or before is known; that of 2025",
+        ),
     ],
 )
 def test_old_runs_are_priced_anew(
