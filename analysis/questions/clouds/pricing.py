@@ -58,9 +58,9 @@ class Pricing:
         """Return a warning if what a run costs rests on an old price, or on one of a later day; else nothing."""
         site = self.site_of(run)
         price = site.price(on=self.on) if site else None
-        if price is None or not (price.is_old(on=self.day) or price.is_later(on=self.day)):
-            return ""
-        return f", at the {'' if price.is_later(on=self.day) else 'price of '}{price.dated(on=self.day)}"
+        if price and self.on and price.is_later(on=self.on):
+            return f", at the {price.dated(on=self.on)}"
+        return f", at the price of {price.dated(on=self.day)}" if price and price.is_old(on=self.day) else ""
 
     def nodes(self, run: RunRow) -> int | None:
         """Return how many nodes are paid for: as many as have the GPUs that it used, and at least those it ran on."""
