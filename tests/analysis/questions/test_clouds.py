@@ -211,7 +211,8 @@ def test_a_dearer_site_is_worth_its_price_or_not(tmp_path: Path) -> None:
     assert row["verdict"] == "worth its price"
     pricing = Pricing(sites=SITES, on=date(2025, 1, 1))
     answer = find(load_runs([tmp_path]), pricing=pricing).answer
-    assert "The cheapest is aws-p3-8xlarge, $0.7327 (n = 6) per run" in answer  # (2 x 100.25 + 15) s at $12.24 per hour
+    marked = "n = 6, at the first known price, of 2025-12-31"  # (2 x 100.25 + 15) s at $12.24 per hour
+    assert f"The cheapest is aws-p3-8xlarge, $0.7327 ({marked}) per run" in answer
 
 
 @pytest.mark.parametrize(
