@@ -42,9 +42,7 @@ def add_command(commands: Any) -> None:
         description="Copy run folders of a job, or of a folder on another machine, to this one.",
     )
     parser.add_argument("job", metavar="JOB", nargs="?", help="a job that `status` shows")
-    parser.add_argument(
-        "--from", type=word, dest="source", metavar="HOST:FOLDER", help="instead: a run, or a folder with runs"
-    )
+    parser.add_argument("--from", dest="source", metavar="HOST:FOLDER", help="instead: a run, or a folder with runs")
     parser.add_argument(
         "--folder", type=word, default="runs", metavar="FOLDER", help="where they are put (default: %(default)s)"
     )

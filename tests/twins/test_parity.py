@@ -21,6 +21,7 @@ import psutil
 import pytest
 import reference_rules
 from rule_workers import environment, relative_difference
+from waiting import wait_until
 
 from common.checks.differences import relative_difference as their_difference
 from common.checks.differences import worst_difference
@@ -573,7 +574,8 @@ def test_an_interruption_keeps_what_was_compared(tmp_path: Path, number: signal.
     process.send_signal(number)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and "interrupted" in output and errors == ""
-    assert not [rank for rank in ranks if rank.is_running() and rank.status() != "zombie"]
+    # What was killed takes a moment to end.
+    wait_until(lambda: not [rank for rank in ranks if rank.is_running() and rank.status() != "zombie"])
     assert sorted(path.name for path in folder.iterdir()) == ["logs", "parity.json"]
     record = read_parity(folder)
     assert record.ended_at is None
