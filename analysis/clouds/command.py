@@ -13,15 +13,13 @@ from typing import Any
 
 from analysis.clouds.known import QUESTION, as_one, known_findings
 from analysis.output.finding import Finding, add_runs_options, add_show_options, selected, show
-from analysis.output.options import add_margin_option, add_parser, add_target_option
+from analysis.output.options import add_margin_option, add_parser, add_target_option, number_or_nan
 from analysis.output.tables import Table
 from analysis.questions.clouds.finding import BASES, assigned, find
 from analysis.questions.clouds.pricing import JOB_MINUTES, Pricing
-from analysis.report.page import Page, flags_table, says_nothing, write_page
+from analysis.report.page import Page, facts_of, flags_table, says_nothing, write_page
 from analysis.runs.examples import NOTE as EXAMPLES
 from common.errors import UserError
-from common.run_folder.environment import describe_environment
-from common.run_folder.records import now
 from common.sites.prices import read_day
 from common.sites.table import SITES_FILE, read_sites
 from common.utils.command_line import path
@@ -69,7 +67,7 @@ def add_command(commands: Any) -> None:
 
 
 def _minutes(text: str) -> float:
-    minutes = float(text)
+    minutes = number_or_nan(text)
     if not 0 <= minutes <= MOST_MINUTES:
         raise argparse.ArgumentTypeError(f"expected minutes, 0 to {MOST_MINUTES:g}. Received: {text}")
     return minutes
@@ -99,16 +97,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _page(findings: Sequence[Finding], options: argparse.Namespace) -> Page:
-    facts = {
-        "Created": now()[:16].replace("T", " ") + " UTC",
-        **_contents(options),
-        "Command": options.command_line,
-        "Revision": describe_environment().source_revision,
-    }
     of_runs = bool(options.runs or options.examples)
     return Page(
         title=findings[0].question if of_runs else QUESTION,
-        facts=facts,
+        facts=facts_of(_contents(options), command=options.command_line),
         command="clouds",
         first_plots=FIRST_PLOTS_OF_RUNS if of_runs else FIRST_PLOTS,
         arguments=shlex.join([*options.runs, *(["--examples"] if options.examples else [])]),

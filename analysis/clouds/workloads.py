@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.projection.project import StepProjection, project
-from common.sites.table import Gpu, Site, Sites
+from common.sites.table import SECONDS_PER_HOUR, Gpu, Site, Sites
 
 # Between the GPUs of a node, bytes per second: PCIe 3.0 x16, where the table states no link.
 NODE_LINK = 15.75e9
@@ -95,7 +95,9 @@ def node_times(sites: Sites, workload: Workload) -> Iterator[NodeTime]:
         link = 1e9 * site.gpu_link_gb_s if site.gpu_link_gb_s else NODE_LINK
         settings = settings_of(workload) | {"batch": workload.batch // site.gpus}
         step = project(**settings, device=gpu, ranks=site.gpus, bandwidth=link)
-        low, middle, high = (workload.epochs * seconds / 3600 for seconds in step.epoch_seconds(workload.samples))
+        low, middle, high = (
+            workload.epochs * seconds / SECONDS_PER_HOUR for seconds in step.epoch_seconds(workload.samples)
+        )
         yield NodeTime(name=name, site=site, gpu=gpu, low=low, hours=middle, high=high)
 
 

@@ -26,16 +26,21 @@ def add_parser(
     return parser
 
 
+def number_or_nan(text: str) -> float:
+    """Return the number that a text is; NaN, which no range contains, if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def percent(text: str) -> float:
     """Return a number in (0, 100] as a fraction, for argparse.
 
     Raises:
         argparse.ArgumentTypeError: the text is not such a number.
     """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = number_or_nan(text)
     if not 0 < value <= 100:
         raise argparse.ArgumentTypeError(f"expected a number above 0 and at most 100. Received: {text}")
     return value / 100

@@ -16,13 +16,11 @@ from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.scaling import command as scaling
 from analysis.report import chapters as report_chapters
-from analysis.report.page import Page, flags_table, says_nothing, write_page
+from analysis.report.page import Page, facts_of, flags_table, says_nothing, write_page
 from analysis.runs.examples import NOTE as EXAMPLES
 from analysis.runs.published import published_notes
 from analysis.runs.table import Selection
 from analysis.thesis import command as thesis
-from common.run_folder.environment import describe_environment
-from common.run_folder.records import now
 from common.utils.command_line import word
 from common.utils.new_file import check_new_file
 
@@ -128,13 +126,11 @@ def _arguments(selection: Selection, folders: Sequence[str], *, examples: bool) 
 
 
 def _facts(selection: Selection, arguments: str, *, examples: bool) -> dict[str, str]:
-    return {
-        "Created": now()[:16].replace("T", " ") + " UTC",
+    contents = {
         "Runs": f"{len(selection.runs):,} run{'' if len(selection.runs) == 1 else 's'}",
         **({"Examples": EXAMPLES} if examples else {}),
-        "Command": f"python -m analysis report {arguments}",
-        "Revision": describe_environment().source_revision,
     }
+    return facts_of(contents, command=f"python -m analysis report {arguments}")
 
 
 def _without(finding: Finding, left_out: Sequence[str]) -> Finding:

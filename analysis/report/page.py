@@ -20,6 +20,8 @@ from analysis.report.pictures import Picture, narrow_picture_of, picture_of
 from analysis.report.tables import TableView, table_view
 from common.distributed.console import counted
 from common.errors import user_errors
+from common.run_folder.environment import describe_environment
+from common.run_folder.records import now
 from common.utils.atomic import write_atomically
 
 MOST_NOTES = 20  # of a chapter
@@ -51,6 +53,17 @@ class Page:
     arguments: str = ""
     command: str = ""
     first_plots: Sequence[str] = ()
+
+
+def facts_of(contents: dict[str, str], *, command: str) -> dict[str, str]:
+    """Return the facts of a page: when it was created, what it contains, and by which command and revision."""
+    created = now()[:16].replace("T", " ") + " UTC"
+    return {
+        "Created": created,
+        **contents,
+        "Command": command,
+        "Revision": describe_environment().source_revision,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,6 @@ CORE_FLOPS = 40e9
 SHARE_OF_PEAK = 0.3
 FLOPS_PER_MULTIPLY_ADD = 2
 PASSES_OF_TRAINING = 3  # forward, and backward for inputs and for weights
-SECONDS_PER_HOUR = 3600.0
 
 Basis = Literal["earlier runs", "rough", "not known"]
 

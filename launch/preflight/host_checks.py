@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -108,6 +109,7 @@ def check_software(wanted: Wanted) -> str:
     return ", ".join(f"{name} {found[name]}" for name in ["Python", *sorted(packages), *mpi] if name in found)
 
 
+@cache  # two checks ask
 def versions() -> dict[str, str]:
     """Return the versions of Python, of the packages, and of mpirun where it is on PATH."""
     found = {"Python": platform.python_version(), **describe_environment().packages}
@@ -179,6 +181,7 @@ def check_gpus(wanted: Wanted) -> str:
     return f"{' and '.join(sorted(set(found)))}, at least one per rank"
 
 
+@cache  # nvidia-smi takes seconds on some nodes
 def gpus() -> list[str]:
     """Return the names of the GPUs that a process sees; no nvidia-smi means no driver, so none."""
     if shutil.which("nvidia-smi") is None:

@@ -137,7 +137,7 @@ def price_notes(pricing: Pricing, *, names: Collection[str]) -> list[str]:
             notes.append(note)
         elif price and price.is_old(on=pricing.day):
             notes.append(f"{name}: the price is of {price.dated(on=pricing.day)}")
-        if price and pricing.on and price.date > pricing.on:
+        if price and pricing.on and price.is_later(on=pricing.on):
             notes.append(f"{name}: no price of {pricing.on} or before is known; that of {price.date} is taken")
         if site is None:
             notes.append(f"{name} is not in the table of sites: its machine and price are not known")

@@ -47,12 +47,14 @@ class Pricing:
         cost = site.cost_usd(seconds, nodes=nodes, on=self.on) if site and nodes else None
         return math.nan if cost is None else cost
 
+    def seconds_around(self, site: Site | None) -> float:
+        """Return the seconds of set-up and until the machines stop, on the bill of a job where they are rented."""
+        return 60.0 * self.job_minutes if site and site.kind == "rented" else 0.0
+
     def job_seconds(self, run: RunRow) -> float:
         """Return the seconds that a job with this run is paid for; a launch that was not recorded is left out."""
-        site = self.site_of(run)
-        around = 60.0 * self.job_minutes if site and site.kind == "rented" else 0.0
         launch = 0.0 if math.isnan(run.launch_seconds) else run.launch_seconds
-        return float(run.paid_seconds + launch + around)
+        return float(run.paid_seconds + launch + self.seconds_around(self.site_of(run)))
 
     def old_price(self, run: RunRow) -> str:
         """Return a warning if what a run costs rests on an old price, or on one of a later day; else nothing."""

@@ -11,7 +11,8 @@ import pytest
 
 from analysis.__main__ import main
 from analysis.clouds.hardware import find_hardware, published_claim, ratios
-from analysis.clouds.money import Offer, break_evens, find_money, offers, pareto
+from analysis.clouds.money import break_evens, find_money
+from analysis.clouds.offers import Offer, offers, pareto
 from analysis.clouds.projected import brackets, find_projected
 from analysis.clouds.workloads import TO_TARGET, WORKLOADS, NodeTime, node_times, not_projected
 from analysis.output.tables import Table
@@ -176,6 +177,7 @@ def test_the_answer_names_at_most_three_figures_in_a_sentence(capsys: pytest.Cap
         (["--base", "local"], "this option is about runs. Received: --base and no RUNS"),
         (["--site-of", "a=b"], "Received: --site-of and no RUNS"),
         (["--published"], "Received: --published and no RUNS"),
+        (["--job-minutes", "many"], "expected minutes, 0 to 1e+06. Received: many"),
         (["--job-minutes", "-1"], "expected minutes, 0 to 1e+06. Received: -1"),
         (["--job-minutes", "1e300"], "expected minutes, 0 to 1e+06. Received: 1e300"),
         (["--on", "never"], "this is no day"),

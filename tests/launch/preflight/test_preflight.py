@@ -305,11 +305,14 @@ def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, monkeypatch: pytest.Monke
     rows = "0, GPU-aa, Tesla V100-SXM2-16GB\\n1, GPU-bb, Tesla V100-SXM2-16GB\\n"
     with programs(tmp_path / "bin", monkeypatch, **{"nvidia-smi": f"printf '{rows}'"}):
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        gpus.cache_clear()
         assert gpus() == ["Tesla V100-SXM2-16GB"] * 2
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        gpus.cache_clear()
         assert gpus() == ["Tesla V100-SXM2-16GB"]
     broken = "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"
     failing = programs(tmp_path / "bin", monkeypatch, **{"nvidia-smi": broken})
+    gpus.cache_clear()
     with failing, pytest.raises(UserError, match=r"ended with 18: Failed to initialize NVML: Driver.*Fix the driver"):
         gpus()
 
