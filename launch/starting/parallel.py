@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,17 +46,27 @@ def run_for_hosts(commands: Mapping[str, Sequence[str]], *, limit_seconds: float
         limit_seconds: after which a command is killed.
     """
     running: list[subprocess.Popen[str]] = []
+    ended = threading.Event()
     with ThreadPoolExecutor(max(1, len(commands))) as pool:
         try:
-            futures = [pool.submit(_run, host, words, limit_seconds, running) for host, words in commands.items()]
+            futures = [
+                pool.submit(_run, host, words, limit_seconds, running, ended) for host, words in commands.items()
+            ]
             return {future.result().host: future.result() for future in futures}
         except BaseException:
+            ended.set()
             for process in running:
                 _kill(process)
             raise
 
 
-def _run(host: str, words: Sequence[str], limit_seconds: float, running: list[subprocess.Popen[str]]) -> Outcome:
+def _run(
+    host: str,
+    words: Sequence[str],
+    limit_seconds: float,
+    running: list[subprocess.Popen[str]],
+    ended: threading.Event,
+) -> Outcome:
     began = time.monotonic()
     try:
         process = subprocess.Popen(
@@ -72,6 +83,8 @@ def _run(host: str, words: Sequence[str], limit_seconds: float, running: list[su
         text = f"{words[0]}: {error.strerror}"
         return Outcome(host=host, code=127, stdout="", stderr=text, seconds=0.0)
     running.append(process)
+    if ended.is_set():  # while it was being started, too late to be killed with the others
+        _kill(process)
     code: int | None = None
     try:
         stdout, stderr = process.communicate(timeout=limit_seconds)

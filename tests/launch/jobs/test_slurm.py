@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from real_slurm import NODES, POLL_SECONDS, WAIT_SECONDS, Slurm, real_slurm, why_not
+from real_slurm import ENDED, NODES, POLL_SECONDS, WAIT_SECONDS, Slurm, real_slurm, why_not
 from rule_workers import environment
 from two_hosts import INTERFACE, SSH_PORT, several_hosts
 
@@ -148,7 +148,7 @@ class Desk:
         """Wait for something that a job does; fail if it ends before."""
         deadline = time.monotonic() + WAIT_SECONDS
         while not condition():
-            assert self.slurm.job(job)["JobState"] in ("PENDING", "RUNNING", "COMPLETING"), self.log(name)
+            assert self.slurm.job(job)["JobState"] not in ENDED, self.log(name)
             assert time.monotonic() < deadline, self.log(name)
             time.sleep(POLL_SECONDS)
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from launch.preflight.host_checks import HOST_CHECKS, Wanted, answer_of, gpus
 from launch.preflight.survey import ask_hosts, host_command, read_answers, start_ranks
 from launch.preflight.target import Target, read_target
 from launch.sites.site_files import LaunchSite, read_launch_site
+from launch.starting import parallel
 from launch.starting.launchers import Launcher, Slots, slurm_hosts
 from launch.starting.parallel import run_for_hosts
 
@@ -533,6 +534,30 @@ def test_an_interruption_ends_the_commands_on_all_hosts(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_for_hosts({"a": ["sh", "-c", script], "b": ["true"]}, limit_seconds=1000)
     assert gone(int(number.read_text()))
+
+
+def test_an_interruption_ends_a_command_that_is_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interruption arrives after the process has begun and before the call knows of it."""
+    killed = threading.Event()
+    kill = parallel._kill
+
+    class Starting(subprocess.Popen[str]):
+        def __init__(self, words: Sequence[str], **named: Any) -> None:
+            super().__init__(words, **named)
+            if "60" in words:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                killed.wait(30)
+
+    def noted(process: subprocess.Popen[str]) -> None:
+        kill(process)
+        killed.set()
+
+    monkeypatch.setattr(parallel.subprocess, "Popen", Starting)
+    monkeypatch.setattr(parallel, "_kill", noted)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_for_hosts({"a": ["sleep", "50"], "b": ["sleep", "60"]}, limit_seconds=1000)
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(
