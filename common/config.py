@@ -7,6 +7,7 @@ Defaults are overridden by `--recipe FILE` (TOML, a table per subject with the n
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import math
@@ -400,6 +401,11 @@ def changed_settings(before: Config, after: Config) -> Iterator[tuple[str, str, 
                 yield subject, name, old[subject][name], value
 
 
+@functools.cache  # building it takes longer than all that it validates
+def _adapter() -> TypeAdapter[Config]:
+    return TypeAdapter(Config)
+
+
 def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, source: str = "settings") -> Config:
     """Return `base` with some settings replaced.
 
@@ -424,7 +430,7 @@ def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, so
         merged[subject] |= values
     try:
         # Through JSON, in which a list is a valid tuple; strict, so that "3" is not a valid int.
-        return TypeAdapter(Config).validate_json(json.dumps(merged, default=str), strict=True)
+        return _adapter().validate_json(json.dumps(merged, default=str), strict=True)
     except ValidationError as error:
         raise UserError(f"{first_problem(error)} (in {source})") from None
 

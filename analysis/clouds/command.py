@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.clouds.known import QUESTION, as_one, known_findings
+from analysis.clouds.known import QUESTION, as_one, findings_behind, known_findings
 from analysis.output.finding import Finding, add_runs_options, add_show_options, selected, show
 from analysis.output.options import add_margin_option, add_parser, add_target_option, number_or_nan
 from analysis.output.tables import Table
@@ -96,14 +96,14 @@ def run(options: argparse.Namespace) -> None:
     print(f"page: {write_page(_page(findings, options), options.output)}")
 
 
-def _page(findings: Sequence[Finding], options: argparse.Namespace) -> Page:
+def _page(found: Sequence[Finding], options: argparse.Namespace) -> Page:
     of_runs = bool(options.runs or options.examples)
+    findings = [*found, *([] if of_runs else findings_behind())]
     return Page(
-        title=findings[0].question if of_runs else QUESTION,
+        title=found[0].question if of_runs else QUESTION,
         facts=facts_of(_contents(options), command=options.command_line),
-        command="clouds",
+        commands={"frameworks": "frameworks --examples"} | {one.name: _without_output(options) for one in found},
         first_plots=FIRST_PLOTS_OF_RUNS if of_runs else FIRST_PLOTS,
-        arguments=shlex.join([*options.runs, *(["--examples"] if options.examples else [])]),
         chapters=[finding for finding in findings if not says_nothing(finding)],
         open_questions=[finding for finding in findings if says_nothing(finding)],
         flags=flags_table(findings),
@@ -111,10 +111,24 @@ def _page(findings: Sequence[Finding], options: argparse.Namespace) -> Page:
     )
 
 
+def _without_output(options: argparse.Namespace) -> str:
+    """Return the words of this command without those that say where the page and plots go."""
+    where = argparse.ArgumentParser(add_help=False)
+    for flag in ("--output", "--plots"):
+        where.add_argument(flag)
+    where.add_argument("--force", action="store_true")
+    words = shlex.split(options.command_line)[len(("python", "-m", "analysis")) :]
+    return shlex.join(where.parse_known_args(words)[1])
+
+
 def _contents(options: argparse.Namespace) -> dict[str, str]:
     """Return of what kind the figures of the page are."""
     if not (options.runs or options.examples):
-        return {"Figures": "published: by a source; computed: from makers' figures and prices; projected: by a model"}
+        kinds = (
+            "published: by a source; computed: from makers' figures and prices; projected: by a model; measured: in "
+            "runs of this project"
+        )
+        return {"Figures": kinds}
     published = " and published results" if options.published is not None else ""
     return {"Figures": f"of runs{published}; prices and makers' peaks from the table of sites"} | (
         {"Examples": EXAMPLES} if options.examples else {}

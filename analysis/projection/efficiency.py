@@ -1,6 +1,7 @@
 """The time of a step from its operations, the peaks of a device and fitted efficiencies: a roofline per operation.
 
-    operation  max(FLOPs (1 + half / smallest) / (compute x peak FLOPs), bytes / (memory x peak bytes))
+    operation  max(FLOPs (1 + half / smallest) / (share x peak FLOPs), bytes / (memory x peak bytes))
+               with the share `dense` for dense layers, else `compute`
     overhead   step + operations x (operation + thread x log2(threads))
     exchange   2 (p - 1) latency + 2 (p - 1) / p x bytes of all gradients x seconds per byte
 
@@ -8,11 +9,13 @@ After Williams, Waterman and Patterson (2009). Products with few filters, channe
 `half` of them they reach half of what large ones do.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from analysis.projection.ring import Numbers, ring_passes, ring_share
+from analysis.projection.work import Operation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +23,9 @@ class Efficiencies:
     """What a framework makes of a device; fitted.
 
     Attributes:
-        compute, memory: shares of the peaks. Times determine only their products with the peaks.
-        half: filters, channels x kernel, or units at which a product reaches half of `compute`.
+        compute, dense, memory: shares of the peaks that convolutions, dense layers and memory reach. Times determine
+            only their products with the peaks.
+        half: filters, channels x kernel, or units at which a product reaches half of its share.
         step_seconds: of every step, whatever the model.
         operation_seconds: to start each operation.
         thread_seconds: to wake the threads of an operation, each waking another: twice as many take one more turn.
@@ -30,6 +34,7 @@ class Efficiencies:
     """
 
     compute: float
+    dense: float
     memory: float
     half: float
     step_seconds: float
@@ -41,16 +46,21 @@ class Efficiencies:
 
 # What no device exceeds: every product at the peak, nothing else takes time.
 AT_PEAK = Efficiencies(
-    compute=1.0, memory=1.0, half=0.0, step_seconds=0.0, operation_seconds=0.0, thread_seconds=0.0, latency_seconds=0.0,
-    byte_seconds=0.0,
+    compute=1.0, dense=1.0, memory=1.0, half=0.0, step_seconds=0.0, operation_seconds=0.0, thread_seconds=0.0,
+    latency_seconds=0.0, byte_seconds=0.0,
 )  # fmt: skip
 
 
-def roofline_seconds(
-    flops: Numbers, moved: Numbers, smallest: Numbers, *, peak_flops: Numbers, peak_bytes: Numbers, found: Efficiencies
-) -> Numbers:
-    """Return the seconds of operations, each on the peaks beside it: (operations,) float64, as all arguments."""
-    computing = flops * (1 + found.half / smallest) / (found.compute * peak_flops)
+def numbers_of(operations: Sequence[Operation]) -> Numbers:
+    """Return FLOPs, bytes, smallest side and whether it is dense (1 or 0) of each: (4, operations) float64."""
+    return np.array([(one.flops, one.bytes, one.smallest, one.is_dense) for one in operations], float).T
+
+
+def roofline_seconds(work: Numbers, *, peak_flops: Numbers, peak_bytes: Numbers, found: Efficiencies) -> Numbers:
+    """Return the seconds of operations (`numbers_of`), each on the peaks beside it: (operations,) float64."""
+    flops, moved, smallest, dense = work
+    share = np.where(dense, found.dense, found.compute)
+    computing = flops * (1 + found.half / smallest) / (share * peak_flops)
     return np.maximum(computing, moved / (found.memory * peak_bytes))
 
 

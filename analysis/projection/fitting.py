@@ -10,6 +10,7 @@ from analysis.projection.efficiency import (
     Efficiencies,
     Numbers,
     exchange_seconds,
+    numbers_of,
     overhead_seconds,
     roofline_seconds,
 )
@@ -18,7 +19,7 @@ from analysis.projection.peaks import Peaks
 
 # Where the search starts, from which what the data do not determine is drawn away only a little (see _PULL).
 _START = Efficiencies(
-    compute=0.5, memory=0.5, half=30.0, step_seconds=1e-4, operation_seconds=1e-5, thread_seconds=1e-5,
+    compute=0.5, dense=0.5, memory=0.5, half=30.0, step_seconds=1e-4, operation_seconds=1e-5, thread_seconds=1e-5,
     latency_seconds=1e-5, byte_seconds=1e-9,
 )  # fmt: skip
 _PULL = 0.02  # weight of log(found / start)^2: a factor of e weighs as an error of 2 % of one cell
@@ -38,9 +39,7 @@ class Steps:
         self.counts = np.array([len(operations) for operations in of_steps], float)
         self._first = np.concatenate([[0], np.cumsum(self.counts)[:-1]]).astype(int)
         operations = [one for of_step in of_steps for one in of_step]
-        self._work = tuple(
-            np.array([getattr(one, name) for one in operations], float) for name in ("flops", "bytes", "smallest")
-        )
+        self._work = numbers_of(operations)
         # Ranks of one machine share its memory and cores.
         of_rank = [(peaks[step.threads * step.ranks], step.ranks) for step in steps]
         repeated = self.counts.astype(int)
@@ -53,10 +52,7 @@ class Steps:
 
     def rooflines(self, found: Efficiencies) -> Numbers:
         """Return the seconds of all operations of each step."""
-        flops, moved, smallest = self._work
-        seconds = roofline_seconds(
-            flops, moved, smallest, peak_flops=self._peak_flops, peak_bytes=self._peak_bytes, found=found
-        )
+        seconds = roofline_seconds(self._work, peak_flops=self._peak_flops, peak_bytes=self._peak_bytes, found=found)
         return np.add.reduceat(seconds, self._first)
 
     def others(self, found: Efficiencies) -> Numbers:
@@ -81,7 +77,7 @@ def fitted(steps: Sequence[MeasuredStep], peaks: Mapping[int, Peaks]) -> Efficie
         return np.concatenate([np.log(arrays.seconds(_from(logs)) / arrays.measured), _PULL * (logs - start)])
 
     upper = np.full(len(start), np.inf)
-    upper[:2] = 1e-9  # no share of a peak exceeds it
+    upper[:3] = 1e-9  # no share of a peak exceeds it
     return _from(least_squares(errors, start, bounds=(-np.inf, upper), loss="soft_l1", f_scale=_ROBUST).x)
 
 

@@ -15,7 +15,7 @@ from common.sites.table import Cpu, Gpu
 
 _SIDE = 512  # of the matrices that are multiplied
 _COPIED = 2**23  # float32 values: 32 MB, and as many for the copy: more than caches hold
-_SECONDS = 1.0  # of turns, of which the best is the peak: other processes only slow one down
+_SECONDS = 4.0  # of turns, of which the best is the peak: other processes only slow one down
 _GIGA, _TERA = 1e9, 1e12
 
 
@@ -62,7 +62,7 @@ def peaks_of(device: Gpu | Cpu, *, dtype: str = "float32") -> Peaks:
 
 
 def measured_peaks(device: str, *, threads: int) -> Peaks:
-    """Measure float32 peaks of this machine's processor with NumPy, in about three seconds.
+    """Measure float32 peaks of this machine's processor with NumPy, in about ten seconds.
 
     Each thread multiplies matrices of its own, then copies arrays of its own.
 

@@ -18,6 +18,7 @@ from analysis.projection.efficiency import (
     AT_PEAK,
     Efficiencies,
     exchange_seconds,
+    numbers_of,
     overhead_seconds,
     roofline_seconds,
 )
@@ -147,11 +148,8 @@ def _parts(
 
 def _rooflines(operations: tuple[Operation, ...], peaks: Peaks, found: Efficiencies) -> dict[str, float]:
     """Return the seconds of the operations of each part of a step."""
-    flops, moved, smallest = (
-        np.array([getattr(one, name) for one in operations], float) for name in ("flops", "bytes", "smallest")
-    )
     seconds = roofline_seconds(
-        flops, moved, smallest, peak_flops=np.full(len(operations), peaks.flops_per_second),
+        numbers_of(operations), peak_flops=np.full(len(operations), peaks.flops_per_second),
         peak_bytes=np.full(len(operations), peaks.bytes_per_second), found=found,
     )  # fmt: skip
     parts = np.array([one.part for one in operations])

@@ -1,7 +1,7 @@
 """How many times as fast one device takes a step as another, if both are used equally well."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,9 +70,9 @@ def _float32_without_tensor_cores(device: Gpu | Cpu) -> dict[str, str]:
 def _limits(study: Study) -> Iterator[Study]:
     """Yield the study, then with nothing but compute, and nothing but memory, to wait for."""
     yield study
-    for nothing in ("memory", "compute"):
+    for nothing in (("memory",), ("compute", "dense")):
         yield replace(study, fits={name: _without(fit, nothing) for name, fit in study.fits.items()})
 
 
-def _without(fit: Fit, name: str) -> Fit:
-    return replace(fit, efficiencies=replace(fit.efficiencies, **{name: math.inf}))
+def _without(fit: Fit, names: Sequence[str]) -> Fit:
+    return replace(fit, efficiencies=replace(fit.efficiencies, **dict.fromkeys(names, math.inf)))

@@ -30,6 +30,7 @@ class Operation:
         bytes: read and written.
         smallest: side of the matrix of weights of a convolution (filters, channels x kernel) or dense layer (units,
             inputs); infinite for other operations.
+        is_dense: a product of a dense layer; libraries compute it another way than convolutions.
     """
 
     part: Part
@@ -37,6 +38,7 @@ class Operation:
     flops: float
     bytes: float
     smallest: float = math.inf
+    is_dense: bool = False
 
 
 def step_operations(
@@ -74,7 +76,8 @@ def _of_layer(row: LayerRow, *, batch: int, size: int, is_first: bool) -> Iterat
     if _is_product(row):
         outputs, *summed = row.weights[0].shape
         sides = batch * math.prod(row.output_shape[1:]), outputs, math.prod(summed)
-        product = 2.0 * math.prod(sides), size * (taken + given + row.parameters), min(sides[1:])
+        moved = size * (taken + given + row.parameters)
+        product = 2.0 * math.prod(sides), moved, min(sides[1:]), isinstance(row.layer, Dense)
         yield Operation("forward", name, *product)
         yield Operation("backward", f"{name}, by weights", *product)
         if not is_first:

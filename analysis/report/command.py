@@ -91,7 +91,7 @@ def page_of(selection: Selection, *, folders: Sequence[str], examples: bool = Fa
     return Page(
         title=title or _title(selection),
         facts=_facts(selection, arguments, examples=examples),
-        arguments=arguments,
+        commands={finding.name: f"{finding.name} {arguments}" for finding in findings},
         first_plots=FIRST_PLOTS if selection.runs["site"].nunique() > 1 else FIRST_PLOTS_OF_A_SITE,
         chapters=[finding for finding in findings if not says_nothing(finding)],
         open_questions=[finding for finding in findings if says_nothing(finding)],

@@ -8,8 +8,8 @@ import base64
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jinja2
@@ -39,8 +39,7 @@ class Page:
         open_questions: findings without tables and plots: what the runs do not answer.
         flags: two columns, the flag and its chapters.
         left_out: one column, the folder and the reason.
-        arguments: by which every command finds the runs of the page.
-        command: that draws all plots; empty: that of each chapter's name.
+        commands: name of a chapter -> the command that shows it, where that is not its name alone.
         first_plots: names of those that open the page, where the chapters have them.
     """
 
@@ -50,8 +49,7 @@ class Page:
     open_questions: Sequence[Finding]
     flags: Table
     left_out: Table
-    arguments: str = ""
-    command: str = ""
+    commands: Mapping[str, str] = field(default_factory=dict)
     first_plots: Sequence[str] = ()
 
 
@@ -124,9 +122,8 @@ def html_of(page: Page) -> str:
     """Return the page as HTML."""
     template = _environment().get_template("page.html.jinja")
     style, script = ((_TEMPLATES / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    words = " ".join(filter(None, (page.arguments, "--plots plots")))
     chapters = [
-        Chapter.of(finding, command=f"python -m analysis {page.command or finding.name} {words}")
+        Chapter.of(finding, command=f"python -m analysis {page.commands.get(finding.name, finding.name)} --plots plots")
         for finding in page.chapters
     ]
     figures = {figure.name: figure for chapter in chapters for figure in chapter.figures}

@@ -16,20 +16,20 @@ PEAKS = {
     for threads in (1, 2)
 }
 PLANTED = Efficiencies(
-    compute=0.6, memory=0.4, half=20.0, step_seconds=2e-4, operation_seconds=1e-5, thread_seconds=2e-5,
+    compute=0.4, dense=0.8, memory=0.4, half=20.0, step_seconds=2e-4, operation_seconds=1e-5, thread_seconds=2e-5,
     latency_seconds=5e-5, byte_seconds=5e-10,
 )  # fmt: skip
 
 
 def made_steps(*, framework: str = "torch", noise: float = 0.0, planted: Efficiencies = PLANTED) -> list[MeasuredStep]:
-    """Return steps of four models, three batch sizes, one and two threads, and two ranks.
+    """Return steps of five models, three batch sizes, one and two threads, and two ranks.
 
     Args:
         framework: of all.
         noise: standard deviation of log(seconds).
         planted: by which their times are computed.
     """
-    grid = list(product(("mlp", "cnn", "simplecnn", "resnet34"), (16, 64, 256), ((1, 1), (2, 1), (1, 2))))
+    grid = list(product(("mlp", "dense500", "cnn", "simplecnn", "resnet34"), (16, 64, 256), ((1, 1), (2, 1), (1, 2))))
     unmeasured = [
         MeasuredStep(
             framework=framework, model=model, image=(1, 40, 40), outputs=10, optimizer="sgd", batch=batch,

@@ -63,11 +63,12 @@ def run(options: argparse.Namespace) -> None:
         given = "--peaks" if options.peaks else f"--save {options.save}"
         raise UserError(f"a study is made from runs. Received: {given} without RUNS. Name folders of runs")
     left_out: Sequence[str] = ()
-    study = read_study()
     if options.runs:
         selection = load_runs(options.runs)
         study, unused = study_of_runs(selection, measure=options.peaks)
         left_out = [*selection.left_out, *unused]
+    else:
+        study = read_study()
     if options.save:
         write_study(study, options.save)
     show(find(study, left_out=left_out), options)
@@ -140,14 +141,16 @@ def _notes(study: Study) -> list[str]:
 
 def efficiencies_table(study: Study) -> Table:
     """Return what was fitted."""
-    headings = ["framework", "cells", "compute, % of peak", "memory, % of peak", "half at", "step, µs", "operation, µs",
+    headings = ["framework", "cells", "convolutions, % of peak", "dense, % of peak",
+                "memory, % of peak", "half at", "step, µs", "operation, µs",
                 "thread, µs", "latency, µs", "exchange, GB/s", "lowest of peaks, %", "highest of peaks, %"]  # fmt: skip
     rows: list[list[Cell]] = []
     for framework, fit in study.fits.items():
         found = fit.efficiencies
         overheads = found.step_seconds, found.operation_seconds, found.thread_seconds, found.latency_seconds
         rows.append(
-            [framework_label(framework), fit.cells, in_percent(found.compute), in_percent(found.memory), found.half,
+            [framework_label(framework), fit.cells, in_percent(found.compute), in_percent(found.dense),
+             in_percent(found.memory), found.half,
              *(1e6 * seconds for seconds in overheads), 1e-9 / found.byte_seconds, in_percent(fit.lowest),
              in_percent(fit.highest)]
         )  # fmt: skip

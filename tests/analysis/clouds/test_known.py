@@ -2,12 +2,14 @@
 
 import json
 import re
+import shlex
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import write_finished_run
 
 from analysis.__main__ import main
 from analysis.clouds.hardware import find_hardware, published_claim, ratios
@@ -56,8 +58,9 @@ def test_the_projected_ratio_is_between_those_of_the_hardware() -> None:
     for one in found:
         assert 1 <= one.low <= one.times <= one.high <= (900 / 160 if one.dtype == "float32" else 125 / 4.8) + 1e-9
     assert {one.dtype for one in found if one.holds(7)} == {"float16"}
+    named = ", ".join(dict.fromkeys(one.workload.model for one in found if one.holds(7)))
     answer = find_projected(SITES).answer
-    assert "7 times is within the interval of some batches of cnn, simplecnn, resnet34, in float16 only." in answer
+    assert f"7 times is within the interval of some batches of {named}, in float16 only." in answer
     assert {one.dtype for one in brackets(SITES.gpus["m60"], SITES.gpus["v100"])} == {"float32"}
 
 
@@ -198,7 +201,8 @@ def test_the_page_holds_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["clouds", "--output", str(page)]) == 0
     assert f"page: {page} (" in capsys.readouterr().out
     text = page.read_text()
-    assert "Drawn by <code>python -m analysis clouds --plots plots</code>" in text
+    for words in ("clouds", "projection", "frameworks --examples"):
+        assert f"Drawn by <code>python -m analysis {words} --plots plots</code>" in text, words
     for words in (
         "CTE-POWER or AWS?",
         "How do CTE-POWER and AWS compare as published",
@@ -206,8 +210,19 @@ def test_the_page_holds_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[
         "Times as long on one M60 as on one V100",
         "Cost against time to the target",
         "Break-even",
+        "How far can the projected time of a step be trusted?",
+        "the examples ran on one virtual machine",
     ):
         assert words in text, words
     for name in ("clouds-projected", "clouds-cost-against-time", "clouds-break-even"):
         assert f'id="{name}"' in text, name
     assert main(["clouds", "--output", str(page)]) == 2  # never over another file by accident
+
+
+def test_a_plot_names_the_options_that_it_depends_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "clouds.html"
+    runs = str(write_finished_run(tmp_path / "mine"))
+    site = f"{runs}=aws-g5"
+    words = ["clouds", runs, "--site-of", site, "--on", "2026-01-01"]
+    assert main([*words, "--output", str(page), "--plots", str(tmp_path / "plots")]) == 0
+    assert f"Drawn by <code>python -m analysis {shlex.join(words)} --plots plots</code>" in page.read_text()

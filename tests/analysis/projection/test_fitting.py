@@ -13,7 +13,7 @@ from analysis.projection.peaks import Peaks
 
 def test_planted_efficiencies_are_found() -> None:
     found = fitted(made_steps(), PEAKS)
-    for name in ("compute", "half", "step_seconds", "thread_seconds", "byte_seconds"):
+    for name in ("compute", "dense", "half", "step_seconds", "thread_seconds", "byte_seconds"):
         assert getattr(found, name) == pytest.approx(getattr(PLANTED, name), rel=0.15), name
     steps = Steps(made_steps(), PEAKS)
     assert steps.seconds(found) == pytest.approx(steps.measured, rel=0.02)

@@ -17,7 +17,7 @@ def operations_of(model: str, **settings: object) -> dict[tuple[str, str], Opera
 def test_products_of_the_perceptron_by_hand() -> None:
     found = operations_of("mlp")
     flops, moved = 2 * 3 * 784 * 192, 4 * (3 * 784 + 3 * 192 + 784 * 192 + 192)
-    assert found["forward", "fc1"] == Operation("forward", "fc1", flops, moved, 192)
+    assert found["forward", "fc1"] == Operation("forward", "fc1", flops, moved, 192, is_dense=True)
     assert found["backward", "fc1, by weights"].flops == flops
     assert ("backward", "fc1, by input") not in found  # nobody asks for the gradient of the images
     assert found["backward", "fc2, by input"].flops == 2 * 3 * 192 * 10 and found["forward", "fc2"].smallest == 10

@@ -29,10 +29,10 @@ def test_errors_are_those_of_fits_that_did_not_see_the_step(made: Finding) -> No
     rows = {(row["left out of the fit"], row["framework"]): row for row in rows_of(made, "Errors of projected steps")}
     assert {words for words, _ in rows} == {"one model", "one batch size", "one number of threads", "nothing"}
     for words in ("one model", "nothing"):
-        assert rows[words, "all"]["cells"] == 72 and rows[words, "Keras"]["cells"] == 36
+        assert rows[words, "all"]["cells"] == 90 and rows[words, "Keras"]["cells"] == 45
         assert 3 < rows[words, "all"]["median error, %"] < 15  # noise of 10 % was planted
     assert rows["nothing", "all"]["median error, %"] <= rows["one model", "all"]["median error, %"]
-    assert "is reached" in made.answer and "Of 72 cells " in made.answer and " are within 30 %" in made.answer
+    assert "is reached" in made.answer and "Of 90 cells " in made.answer and " are within 30 %" in made.answer
 
 
 def test_a_model_that_the_formula_does_not_fit_is_reported_as_missed() -> None:
@@ -46,7 +46,7 @@ def test_a_model_that_the_formula_does_not_fit_is_reported_as_missed() -> None:
 
 def test_every_left_out_step_is_drawn(made: Finding) -> None:
     (plot,) = made.plots
-    assert len(plot.data.rows) == 72
+    assert len(plot.data.rows) == 90
     (ax,) = plot.figure.axes
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
     measured, projected = plot.data.rows[0][5:7]

@@ -214,6 +214,7 @@ def test_every_command_takes_any_site(command: str, many_sites: Path, capsys: py
         assert "site not in the table" in shown.out and "owned: no price per hour" in shown.out
 
 
+@pytest.mark.ci
 def test_the_report_takes_any_site(many_sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [str(folder) for folder in (many_sites / "runs").iterdir() if folder.name.startswith(("hosts-", "my-"))]
     assert main(["report", *runs, "-o", str(many_sites / "report.html")]) == 0

@@ -324,6 +324,7 @@ def test_series_are_read_with_and_without_what_is_not_recorded(tmp_path: Path) -
     assert math.isnan(epochs["data_wait_seconds"][2]) and epochs["training_seconds"].tolist() == [2.0] * 3
 
 
+@pytest.mark.ci
 def test_plots_of_too_many_rows_are_left_out_with_a_note() -> None:
     base = finished_record()
     runs = [
@@ -390,6 +391,7 @@ def with_seed(record: RunRecord, seed: int) -> RunRecord:
     return replace(record, config=replace(record.config, training=training), totals=totals)
 
 
+@pytest.mark.ci
 def test_many_runs_make_a_page_that_can_be_read() -> None:
     # 600 runs by 20 commands: tables stay short, only the files beside them grow.
     records = [finished_record(framework=name, np=ranks) for name in ("torch", "keras") for ranks in range(1, 11)]

@@ -168,6 +168,7 @@ def test_one_value_in_the_raw_files_changes_the_tables(tmp_path: Path) -> None:
     assert products[0] != products[1]
 
 
+@pytest.mark.ci
 def test_every_figure_is_drawn(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["thesis", str(runs), "--plots", str(tmp_path)]) == 0
     assert {file.stem for file in tmp_path.glob("*.png")} == FIGURES

@@ -92,6 +92,7 @@ def test_power_is_drawn_with_two_epochs_enlarged(found: Finding) -> None:
     assert any("its source does not separate training, validation and test" in note for note in found.notes)
 
 
+@pytest.mark.ci
 def test_a_changed_raw_value_changes_the_table(found: Finding, tmp_path: Path) -> None:
     changed = tmp_path / "thesis"
     shutil.copytree(ORIGINALS, changed)

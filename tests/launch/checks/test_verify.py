@@ -119,6 +119,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
+@pytest.mark.ci
 def test_exit_codes(tmp_path: Path, started: list[list[str]], capfd: pytest.CaptureFixture[str]) -> None:
     """Those of `python -m analysis verify`, whose table is shown."""
     assert main(["verify", str(written(tmp_path / "good"))]) == 0

@@ -348,6 +348,7 @@ def test_a_full_disk_is_one_line_before_anything_is_made(clone: Path, monkeypatc
         setup_run.check_needs(Request(root=clone), Machine(), installed=())
 
 
+@pytest.mark.ci
 def test_an_empty_folder_of_wheels_is_one_line_and_never_half_used(clone: Path, tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     done = run_setup(clone, "--wheels", str(tmp_path / "wheels"))

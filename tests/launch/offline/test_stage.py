@@ -164,7 +164,7 @@ def without_network(command: list[object], *, folder: Path, home: Path, **variab
     return done.stdout
 
 
-@pytest.mark.parametrize("kind", ["folder", "tar"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("tar", marks=pytest.mark.ci)])
 def test_a_bundle_sets_up_where_nothing_is(project: Path, weights: Path, tmp_path: Path, kind: str) -> None:
     out = tmp_path / ("bundle.tar" if kind == "tar" else "bundle")
     run_launch("stage", "-o", out, "--no-wheels", "--dataset", "mnist", "--weights", weights)
@@ -394,7 +394,7 @@ def link_away(path: Path) -> None:
         ("code/LICENSE", lambda path: path.write_text("short", encoding="utf-8")),
     ],
 )
-@pytest.mark.parametrize("kind", ["folder", "tar"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("tar", marks=pytest.mark.ci)])
 def test_a_bundle_that_is_not_as_it_was_packed_is_refused_and_the_file_named(
     own: Path,
     tmp_path: Path,

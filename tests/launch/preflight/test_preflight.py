@@ -481,6 +481,7 @@ def silent_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+@pytest.mark.ci
 def test_ssh_to_a_port_where_nobody_listens_or_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with silent_port() as silent:
         site = write_site(tmp_path, hosts={"names": ["127.0.0.2", "127.0.0.3"], "ssh_port": silent})
