@@ -8,6 +8,7 @@ Further arguments go to both calls of pytest. The last line adds up the two summ
 first call that failed.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,8 @@ def main(arguments: list[str]) -> int:
         print(f"usage: python tests/run.py {'|'.join(SELECTIONS)} [ARGUMENTS OF PYTEST]", file=sys.stderr)
         return 2
     selection, further = SELECTIONS[arguments[0]], arguments[1:]
+    # Compiled files are kept: many tests start Python, and would compile the project anew each time.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start = time.monotonic()
     totals: Counter[str] = Counter()
     codes = []
@@ -39,7 +42,8 @@ def main(arguments: list[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.xml"
             command = [sys.executable, "-m", "pytest", "-m", f"{kind} and ({selection})", *workers, *further]
-            codes.append(subprocess.run([*command, f"--junit-xml={report}"], cwd=ROOT, check=False).returncode)
+            done = subprocess.run([*command, f"--junit-xml={report}"], cwd=ROOT, env=environment, check=False)
+            codes.append(done.returncode)
             if report.exists():
                 totals += counts_of(report)
         if codes[-1] == INTERRUPTED:

@@ -24,7 +24,7 @@ def _points(found: Sequence[Offer], price: str) -> tuple[list[float], list[float
 
 
 def _label(ax: Axes, found: Sequence[Offer], front: Sequence[Offer]) -> None:
-    """Name the machines of the front and small retired ones, and draw a line where there is no price."""
+    """Name the machines, retired ones only if they are small, and draw a line where there is no price."""
     small = [one for one in found if one.time.site.gpus <= MOST_GPUS_NAMED]
     retired = [one for one in small if one.time.site.retired and one.usd is not None]
     text: dict[str, Any] = {"fontsize": 7, "textcoords": "offset points"}
@@ -34,13 +34,14 @@ def _label(ax: Axes, found: Sequence[Offer], front: Sequence[Offer]) -> None:
             ax.axvline(minutes, **IDEAL)
             ax.annotate(f"{one.name}: no price", (minutes, 0.01), xycoords=("data", "axes fraction"), rotation=90,
                         va="bottom", ha="right", fontsize=7, color=IDEAL["color"])  # fmt: skip
-        elif one in front[1:]:
+        elif one in front[1:-1]:
             ax.annotate(one.name, (minutes, one.usd), xytext=(-6, -11), ha="right", **text)
-        elif one in front:
-            ax.annotate(one.name, (minutes, one.usd), xytext=(0, 7), ha="left", **text)
         elif one in retired:
             above = retired.index(one) % 2 == 1
             ax.annotate(one.name, (minutes, one.usd), xytext=(0, 7 if above else -13), ha="center", **text)
+        elif one.time.site.retired is None:
+            color = "black" if one in front else "#666666"
+            ax.annotate(one.name, (minutes, one.usd), xytext=(6, -2.5), color=color, **text)
 
 
 _KINDS = (  # label, color, marker, of which offers
@@ -67,8 +68,8 @@ def cost_plot(found: Sequence[Offer], front: Sequence[Offer]) -> Plot:
     for one in front:
         if one.usd_interval:
             ax.plot([60 * one.time.low, 60 * one.time.high], one.usd_interval, color=SPAN, linewidth=2.5, zorder=0,
-                    label="interval of the time, and so of the cost: an assumption")  # fmt: skip
-    label = "Pareto front of prices on demand or of ownership"
+                    label="interval of time and cost: an assumption")  # fmt: skip
+    label = "Pareto front, on demand or owned"
     ax.plot(*_points(front, "usd"), color="black", linewidth=0.9, label=label, zorder=1)
     _label(ax, found, front)
     for axis in (ax.xaxis, ax.yaxis):

@@ -18,7 +18,7 @@ MOST_INCHES = 100  # longer pictures are unreadable
 METERS_PER_INCH = 0.0254
 CSS_PIXELS_PER_INCH = 96
 NARROW_INCHES = 4.4
-NARROW_TITLE, NARROW_LABEL = 52, 18  # characters of a line
+NARROW_TITLE, NARROW_LABEL, NARROW_LEGEND = 52, 18, 26  # characters of a line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def narrow_picture_of(figure: Figure) -> Picture | None:
             axes.set_yticks(axes.get_yticks(), labels)
     for legend in [*figure.legends]:
         handles = [handle for handle in legend.legend_handles if handle is not None]
-        names = [text.get_text() for text in legend.get_texts()]
+        names = [wrapped(text.get_text(), width=NARROW_LEGEND) for text in legend.get_texts()]
         legend.remove()
         figure.legend(handles, names, loc="outside lower center", ncols=2)
     return picture_of(figure)[0]

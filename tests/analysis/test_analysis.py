@@ -310,6 +310,10 @@ def test_the_examples_are_marked_and_taken_beside_runs(tmp_path: Path, capsys: p
     write_finished_run(tmp_path / "mine", seconds=1e6)
     assert main(["times", str(tmp_path), "--examples"]) == 0
     assert "1,000,001.00" in capsys.readouterr().out  # with 1 s of test
+
+
+@pytest.mark.ci
+def test_the_report_marks_the_examples(tmp_path: Path) -> None:
     assert main(["report", "--examples", "-o", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text()
     assert EXAMPLES in page and "python -m analysis report --examples" in page

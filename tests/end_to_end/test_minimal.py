@@ -45,16 +45,9 @@ def weights(file: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    ("framework", "launcher"),
-    [
-        ("keras", "mpirun2"),  # whose own DistributedOptimizer averages nothing
-        *(
-            pytest.param(*case, marks=pytest.mark.ci)
-            for case in [("torch", "mpirun2"), ("torch", "mpi2"), ("keras", "mpi2")]
-        ),
-    ],
-)
+@pytest.mark.ci
+@pytest.mark.parametrize("launcher", ["mpirun2", "mpi2"])
+@pytest.mark.parametrize("framework", SCRIPTS)
 def test_two_ranks_train_as_one_process_with_twice_the_batch(framework: str, launcher: str, tmp_path: Path) -> None:
     suffix = {"torch": ".pt", "keras": ".keras"}[framework]
     one, two = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"

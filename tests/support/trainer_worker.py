@@ -178,7 +178,7 @@ def full_disk(framework: str, *, room_bytes: int) -> Iterator[None]:
 
 # Of a batch or a step that is made slow: far longer than a step lasts even on a busy machine, for Keras makes the
 # next batch beside it.
-SLOW_SECONDS = 0.2
+SLOW_SECONDS = 0.1
 
 
 @contextlib.contextmanager

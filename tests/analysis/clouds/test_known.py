@@ -22,6 +22,7 @@ from analysis.projection.study import read_study
 from analysis.questions.clouds.break_even import owned_table
 from analysis.questions.clouds.pricing import Pricing
 from analysis.questions.projection.errors import LEFT_OUT, median_error, projected_steps
+from analysis.report.pictures import narrow_picture_of
 from common.sites.prices import Ownership, Price
 from common.sites.table import Site, Sites, read_sites
 
@@ -217,6 +218,15 @@ def test_the_page_holds_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[
     for name in ("clouds-projected", "clouds-cost-against-time", "clouds-break-even"):
         assert f'id="{name}"' in text, name
     assert main(["clouds", "--output", str(page)]) == 2  # never over another file by accident
+
+
+def test_the_legend_of_the_picture_for_a_phone_is_not_cut_off() -> None:
+    for plot in find_money(PRICING).plots:
+        narrow_picture_of(plot.figure)
+        plot.figure.draw_without_rendering()
+        (legend,) = plot.figure.legends
+        box, page = legend.get_window_extent(), plot.figure.bbox
+        assert page.x0 <= box.x0 and box.x1 <= page.x1, plot.name
 
 
 def test_a_plot_names_the_options_that_it_depends_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from analysis.runs.table import Selection
 from common.run_folder.records import RUN_FILE
 
 __test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
+pytestmark = pytest.mark.ci
 
 
 @pytest.fixture(scope="module")

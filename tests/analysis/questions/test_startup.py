@@ -204,7 +204,14 @@ def many_sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", ["clouds", "scaling", "energy", "frameworks", "check", "times"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "clouds",
+        "check",
+        *(pytest.param(name, marks=pytest.mark.ci) for name in ("scaling", "energy", "frameworks", "times")),
+    ],
+)
 def test_every_command_takes_any_site(command: str, many_sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, str(many_sites / "runs")]) == 0
     shown = capsys.readouterr()

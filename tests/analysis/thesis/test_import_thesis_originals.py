@@ -16,6 +16,7 @@ from common.run_folder.power_file import POWER_FILE, read_power
 from common.run_folder.records import NotRecorded, Run, Totals, read_run
 
 __test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
+pytestmark = pytest.mark.ci
 
 
 @pytest.fixture(scope="module")

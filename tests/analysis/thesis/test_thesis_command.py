@@ -110,6 +110,7 @@ def changed(runs: Path, folder: Path, name: str, **totals: float) -> Path:
     return folder
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("name", "totals", "table", "of", "what"),
     [
@@ -147,6 +148,7 @@ def test_one_raw_value_changes_the_table(
     assert before != after
 
 
+@pytest.mark.ci
 def test_one_value_in_the_raw_files_changes_the_tables(tmp_path: Path) -> None:
     """The first epoch of the first run on 1 GPU trains 100 s longer: one more second in the mean of 100 epochs x 2."""
     made = make_thesis(tmp_path / "thesis")
@@ -177,6 +179,7 @@ def test_every_figure_is_drawn(runs: Path, tmp_path: Path, capsys: pytest.Captur
     assert f"epochs              {EPOCHS}" in printed
 
 
+@pytest.mark.ci
 def test_a_damaged_trace_is_named_and_another_drawn(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs, tmp_path / "runs")
     drawn = {plot.name: plot.figure.get_suptitle() for plot in find(load_runs([runs])).plots}["thesis-4.8-right-power"]
@@ -214,6 +217,7 @@ def test_other_runs_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[s
         {"training_seconds": float("nan"), "test_accuracy": float("nan")},
     ],
 )
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["gpu1-r", "gpu2-r", "cpu-r", "hybrid-r", "table31-", "validation"])
 def test_times_that_are_zero_or_missing(runs: Path, tmp_path: Path, name: str, totals: dict[str, float]) -> None:
     """No traceback, and every figure can be drawn."""
@@ -236,6 +240,7 @@ def test_a_run_that_lacks_epochs(runs: Path, tmp_path: Path) -> None:
     assert {plot.name for plot in finding.plots} == FIGURES
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("form", ["md", "json", "latex"])
 def test_every_format(runs: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["thesis", str(runs), "--format", form]) == 0
@@ -256,6 +261,7 @@ def values(originals: Path) -> dict[tuple[str, str], Row]:
     return {(row["of"], row["what"]): row for rows in tables_of(originals).values() for row in rows if "what" in row}
 
 
+@pytest.mark.ci
 class TestOriginals:
     __test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
 

@@ -16,6 +16,7 @@ from analysis.questions.energy.command import find
 from analysis.runs.reading import load_runs
 
 __test__ = (ORIGINALS / "Resultados_experimentos").is_dir()  # not a skip, which counts as a failure
+pytestmark = pytest.mark.ci
 
 BASE = "np 1, gpu, controller none, gpu1, imported"
 

@@ -171,7 +171,13 @@ def test_a_missing_file_lists_the_shipped_ones(tmp_path: Path) -> None:
 SOURCES = ("article", "notebook", "pydtnn", "report", "thesis")
 
 
-@pytest.mark.parametrize("name", shipped_experiments())
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("results", "smoke") else pytest.param(name, marks=pytest.mark.ci)
+        for name in shipped_experiments()
+    ],
+)
 def test_shipped_experiments_can_be_planned(name: str, tmp_path: Path) -> None:
     plan = read_plan(name, runs_folder=tmp_path)
     assert plan.file.about["title"]
