@@ -24,7 +24,7 @@ def _points(found: Sequence[Offer], price: str) -> tuple[list[float], list[float
 
 
 def _label(ax: Axes, found: Sequence[Offer], front: Sequence[Offer]) -> None:
-    """Name the machines, retired ones only if they are small, and draw a line where there is no price."""
+    """Name the machines of the front and small retired ones, and draw a line where there is no price."""
     small = [one for one in found if one.time.site.gpus <= MOST_GPUS_NAMED]
     retired = [one for one in small if one.time.site.retired and one.usd is not None]
     text: dict[str, Any] = {"fontsize": 7, "textcoords": "offset points"}
@@ -39,9 +39,8 @@ def _label(ax: Axes, found: Sequence[Offer], front: Sequence[Offer]) -> None:
         elif one in retired:
             above = retired.index(one) % 2 == 1
             ax.annotate(one.name, (minutes, one.usd), xytext=(0, 7 if above else -13), ha="center", **text)
-        elif one.time.site.retired is None:
-            color = "black" if one in front else "#666666"
-            ax.annotate(one.name, (minutes, one.usd), xytext=(6, -2.5), color=color, **text)
+        elif one in front:
+            ax.annotate(one.name, (minutes, one.usd), xytext=(6, -2.5), **text)
 
 
 _KINDS = (  # label, color, marker, of which offers
