@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from common.utils.command_line import MOST
 from launch.sites.values import (
     STRICT,
+    Bucket,
     Image,
     Label,
     LabelValue,
@@ -126,7 +127,7 @@ class SkyPilotOptions:
     autostop_minutes: Positive = 10
     disk_gb: Positive = 256
     image: Line | None = None
-    bucket: Annotated[str, Field(pattern=r"^[a-z0-9]+://[A-Za-z0-9][A-Za-z0-9_./-]*$")] | None = None
+    bucket: Bucket | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ def matching(pattern: str, words: str, *, longest: int | None = None) -> Any:
     """
 
     def check(value: object) -> object:
-        fits = isinstance(value, str) and re.fullmatch(pattern, value, flags=re.ASCII)
+        fits = isinstance(value, str) and re.fullmatch(pattern, value)
         if not fits or (longest is not None and len(str(value)) > longest):
             raise ValueError(words)
         return value
@@ -59,18 +59,34 @@ def matching(pattern: str, words: str, *, longest: int | None = None) -> Any:
 Line = Annotated[str, AfterValidator(_one_line)]
 Text = Annotated[Line, AfterValidator(_text)]
 Word = Annotated[Line, AfterValidator(_word)]
-VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_no_secret)]
-Slots = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(:[1-9][0-9]{0,5})?$")]
-PlainPath = Annotated[str, Field(pattern=rf"^{PLAIN_PATH.pattern}$")]
+_VARIABLE = matching(r"[A-Za-z_][A-Za-z0-9_]*", 'write the name of a variable, such as "NCCL_DEBUG"')
+VariableName = Annotated[str, _VARIABLE, AfterValidator(_no_secret)]
+Slots = Annotated[
+    str, matching(r"[A-Za-z0-9][A-Za-z0-9_.-]*(:[1-9][0-9]{0,5})?", 'write a host and its slots, such as "node1:4"')
+]
+PlainPath = Annotated[
+    str, matching(PLAIN_PATH.pattern, 'write a path without blanks and special characters, such as "/opt/openmpi"')
+]
 # Of Kubernetes, as IsDNS1123Label, IsDNS1123Subdomain and IsValidLabelValue of k8s.io/apimachinery.
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NAME = 'write a name of lower-case letters, digits and "-", such as'
 Label = Annotated[str, matching(_LABEL, f'{_NAME} "team-a"', longest=63)]
 Subdomain = Annotated[str, matching(rf"{_LABEL}(\.{_LABEL})*", f'{_NAME} "registry-1"', longest=253)]
-LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
-MountPath = Annotated[str, Field(pattern=r"^(/[^/:\x00-\x1f]+)+$")]
-Bind = Annotated[str, Field(pattern=r"^/[^,\x00-\x1f\x7f]*$")]
-Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$")]
+LabelValue = Annotated[
+    str,
+    matching(
+        r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?",
+        'write letters, digits, "-", "_" and ".", such as "p5"',
+        longest=63,
+    ),
+]
+MountPath = Annotated[str, matching(r"(/[^/:\x00-\x1f]+)+", 'write an absolute path without ":", such as "/data"')]
+Bind = Annotated[str, matching(r"/[^,\x00-\x1f\x7f]*", 'write an absolute path without commas, such as "/data:/data"')]
+Image = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*", 'write an image, such as "ghcr.io/me/twins:1"')]
+SiteName = Annotated[str, matching(r"[\w.+-]{1,100}", 'name the file of a site in letters and digits, such as "ours"')]
+Bucket = Annotated[
+    str, matching(r"[a-z0-9]+://[A-Za-z0-9][A-Za-z0-9_./-]*", 'write a bucket and its kind, such as "s3://results"')
+]
 Memory = Annotated[str, matching(r"0|[1-9][0-9]{0,8}[KMGT]?", 'write "240G", or "0" for all of a node\'s memory')]
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 PositiveFloat = Annotated[float, Field(gt=0, le=MOST)]

@@ -114,7 +114,7 @@ def train(hosts: Hosts, start: Launcher, *, controller: str, ranks: int, folder:
 def fit_of_training(runs: pd.DataFrame) -> Found:
     """Return what `analysis scaling` finds from the training times of runs."""
     (study,), _ = studies_of(cells_of(runs), margin=0.01)
-    fits, notes = fits_of(study, project=None, destination=None)
+    fits, notes = fits_of(study, project=None, target_site=None)
     found = [one.fit for one in fits if one.kind == "strong" and one.fit.model is EXCHANGE]
     assert found, notes
     return Found.of(found[0])

@@ -305,7 +305,7 @@ def test_a_failure_is_the_job_s_failure(pod: MadePrograms) -> None:
             FOLDERS,
             'volume_path = "/data"\nimage = "a b"',
             {},
-            "kubernetes.image: String should match",
+            "kubernetes.image: write an image",
         ),
         (FOLDERS, 'volume_path = "/data"\nvolume_claim = "$(x)"', {}, "kubernetes.volume_claim: "),
         (FOLDERS, 'volume_path = "/data"\ncpus_per_rank = -1', {}, "kubernetes.cpus_per_rank: "),

@@ -310,7 +310,7 @@ def test_scripts_pass_shellcheck(tmp_path: Path) -> None:
         ("", "", {"spot": True}, "spot machines may be taken away"),
         ("", 'bucket = "s3://ours"', {}, "run folders would not be in the bucket. Received: runs_folder None"),
         ('runs_folder = "/elsewhere"', 'bucket = "s3://ours"', {}, "run folders would not be in the bucket"),
-        (BUCKET, 'bucket = "ours"', {}, "skypilot.bucket: String should match pattern"),
+        (BUCKET, 'bucket = "ours"', {}, "skypilot.bucket: write a bucket and its kind"),
         (BUCKET, 'bucket = "s3://$(x)"', {}, "skypilot.bucket: "),
         ('launcher = "mpirun"', "", {}, "machines are joined by horovodrun. Received: launcher mpirun"),
         ("", 'image = "ours"', {}, "an image needs the project's folder in it"),

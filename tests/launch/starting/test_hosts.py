@@ -201,10 +201,10 @@ def test_a_folder_that_horovodrun_cannot_enter_on_other_hosts_is_refused(hosts: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"identity_file": "/root/my key"}, "hosts.identity_file: String should match pattern"),
-        ({"mpi_folder": "/opt/$(reboot)"}, "hosts.mpi_folder: String should match pattern"),
+        ({"identity_file": "/root/my key"}, "hosts.identity_file: write a path without blanks"),
+        ({"mpi_folder": "/opt/$(reboot)"}, "hosts.mpi_folder: write a path without blanks"),
         ({"ssh_port": 70000}, "hosts.ssh_port: Input should be less than 65536. Received: 70000"),
-        ({"names": ["a;reboot:1"]}, "hosts.names.0: String should match pattern"),
+        ({"names": ["a;reboot:1"]}, "hosts.names.0: write a host and its slots"),
     ],
 )
 def test_what_launchers_would_hand_to_a_shell_is_refused(
