@@ -209,7 +209,7 @@ EXTRAS = [
             "slurm.extra.0: a text must be one line",
         ),
         (one_line(LOCAL + 'scratch_folder = "/a\\u0000b"\n'), "scratch_folder: a text must be one line"),
-        (one_line(LOCAL + '[launch.environment]\n"A B" = "1"\n'), "environment.A B.[key]: write the name of a variable"),
+        (one_line(LOCAL + '[launch.environment]\n"A B" = "1"\n'), "environment.A B.[key]: write the name"),
         (
             one_line(LOCAL + '[launch.environment]\nAWS_SECRET_ACCESS_KEY = "1"\n'),
             "scripts would show this secret",
@@ -245,7 +245,10 @@ EXTRAS = [
         (one_line(SLURM + 'purge = "no"\n'), "purge: Input should be a valid boolean"),
         (one_line(SLURM + PYXIS), "Pyxis is a plugin of srun. Received: launcher horovodrun. Use srun"),
         (one_line(SLURM + 'launcher = "srun"\n' + PYXIS + 'binds = ["/a b"]\n'), "Pyxis takes no blank in a path"),
-        (one_line(LOCAL + '[launch.container]\nimage = "x"\nbinds = ["/a,/b"]\n'), "container.binds.0: write an absolute path without commas"),
+        (
+            one_line(LOCAL + '[launch.container]\nimage = "x"\nbinds = ["/a,/b"]\n'),
+            "container.binds.0: write an absolute path",
+        ),
         (one_line(SLURM + "[launch.slurm]\nnotice_seconds = 65536\n"), "slurm.notice_seconds: Input should be less"),
         (one_line(SLURM + "[launch.slurm]\ncores_per_gpu = 0\n"), "slurm.cores_per_gpu: Input should be greater"),
         (one_line(CLOUD + "autostop_minutes = -5\n"), "skypilot.autostop_minutes: Input should be greater than 0"),
