@@ -89,4 +89,5 @@ def first_problem(error: Any) -> str:
     where = ".".join(part for part in map(str, first["loc"]) if not part.startswith("function-"))  # validators
     received = repr(first["input"])
     shown = received if len(received) <= LONGEST_VALUE else f"{received[:LONGEST_VALUE]}..."
-    return f"{where}: {first['msg'].removeprefix('Value error, ')}. Received: {shown}"
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {reason}. Received: {shown}" if where else f"{reason}. Received: {shown}"

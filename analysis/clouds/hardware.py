@@ -46,11 +46,11 @@ def published_claim() -> Claim:
 def ratios(sites: Sites, claim: Claim) -> list[Ratio]:
     """Return what hardware predicts: a GPU of the base against one of each of the claim's sites, equal ones once."""
     base = sites[claim.base or ""]
-    found = [one for name in claim.sites for one in _ratios(sites, base, sites[name])]
+    found = [one for name in claim.sites for one in _ratios(base, sites[name], name=name, sites=sites)]
     return list(dict.fromkeys(found))
 
 
-def _ratios(sites: Sites, base: Site, other: Site) -> list[Ratio]:
+def _ratios(base: Site, other: Site, *, name: str, sites: Sites) -> list[Ratio]:
     ours, theirs = sites.gpu_of(base), sites.gpu_of(other)
     assert ours and theirs, "the claim is about GPUs"
     pairs: list[tuple[str, float | None, float | None]] = [
@@ -58,7 +58,7 @@ def _ratios(sites: Sites, base: Site, other: Site) -> list[Ratio]:
         ("FP16, TFLOPS", _fp16(ours), _fp16(theirs)),
         ("memory bandwidth, GB/s", ours.memory_bandwidth_gb_s, theirs.memory_bandwidth_gb_s),
         ("host link of a GPU, GB/s", base.host_link_gb_s, other.host_link_gb_s),
-        ("network of a node, Gb/s", _gigabits(base), _gigabits(other)),
+        (f"network of {name}, Gb/s", _gigabits(base), _gigabits(other)),
     ]
     return [Ratio(figure=figure, base=one, other=two) for figure, one, two in pairs if one and two]
 

@@ -91,8 +91,9 @@ def _answer(found: Sequence[Offer], front: Sequence[Offer], even: Sequence[Break
         f"Projections are rough: their median error is {100 * usual_error():.0f} % on CPUs; no GPU was measured.",
     ]
     renting = [
-        f"The fastest of all is {fastest.name} at {_shown(fastest)}.",
-        f"The cheapest to rent is {cheapest.name} at {_shown(cheapest)}.",
+        f"The fastest of all is {fastest.name}: {_shown(fastest)} for the training alone.",
+        f"The cheapest to rent is {cheapest.name}: {_shown(cheapest)}.",
+        f"As jobs, with set-up and idle minutes, they cost ${fastest.job_usd:.2f} and ${cheapest.job_usd:.2f}.",
     ]
     owning = [
         f"{one.name} is {'cheaper' if usd_of(one) < usd_of(cheapest) else 'no cheaper'}: ${usd_of(one):.2f} against "
@@ -109,7 +110,7 @@ def _answer(found: Sequence[Offer], front: Sequence[Offer], even: Sequence[Break
         low, high = min(one.low or 0.0 for one in even), min(one.high or 0.0 for one in even)
         owning.append(
             f"No price of {lowest.owned} is known: below ${lowest.usd_per_hour:.2f} (${low:.2f} to ${high:.2f}) per "
-            "hour of its node in use it is cheaper than every rented machine."
+            "hour of its node in use, the training alone is cheaper there than on every rented machine."
         )
     return "\n".join(" ".join(words) for words in (speed, renting, owning) if words)
 
@@ -121,8 +122,8 @@ def _faster(found: Sequence[Offer]) -> str:
     if base is None or aws is None:
         return "CTE-POWER and AWS are not both in the table."
     minutes = f"{60 * aws.time.hours:.1f} minutes on {aws.name} against {60 * base.time.hours:.1f} on {base.name}."
-    first, second = ("AWS", "CTE-POWER") if aws.time.hours < base.time.hours else ("CTE-POWER", "AWS")
-    return f"{first} is faster than {second}, {minutes}"
+    faster = "faster" if aws.time.hours < base.time.hours else "no faster"
+    return f"AWS's fastest node is {faster} than CTE-POWER, {minutes}"
 
 
 def _shown(one: Offer) -> str:

@@ -46,6 +46,17 @@ def percent(text: str) -> float:
     return value / 100
 
 
+def target_percent(text: str) -> float:
+    """Return an accuracy in percent, above 1, as a fraction: a smaller number is a fraction already, given by mistake.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not such a number.
+    """
+    if not 1 < number_or_nan(text) <= 100:
+        raise argparse.ArgumentTypeError(f"expected percent, such as 95, above 1 and at most 100. Received: {text}")
+    return percent(text)
+
+
 def add_margin_option(parser: argparse.ArgumentParser) -> None:
     """Add --margin: the difference up to which accuracies count as the same."""
     parser.add_argument(
@@ -61,7 +72,7 @@ def add_target_option(parser: argparse.ArgumentParser, *, shown: str) -> None:
     """Add --target, a validation accuracy; `shown` names the quantity reported up to it."""
     parser.add_argument(
         "--target",
-        type=percent,
+        type=target_percent,
         metavar="PERCENT",
         help=f"show the {shown} to this validation accuracy (default: the target recorded in the runs)",
     )

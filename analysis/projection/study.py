@@ -1,6 +1,6 @@
 """A study of steps on one machine: what was measured, the fit, and how far it can be trusted; kept as a small file.
 
-The project ships one (`STUDY_FILE`); `python -m analysis projection RUNS --save FILE` writes one.
+The project ships one (`STUDY_FILE`); `python -m analysis projection RUNS --output FILE` writes one.
 """
 
 from collections.abc import Sequence

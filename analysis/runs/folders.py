@@ -29,7 +29,8 @@ def run_folders(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 def _run_folders(path: Path, depth: int = 0) -> Sequence[Path]:
     """Return the run folders in a path, itself included, in order of their names, numbers by their value."""
     if not path.is_dir():
-        raise UserError(f"there is no such folder. Received: {path}. Name folders with runs")
+        problem = "this is a file, not a folder" if path.exists() else "there is no such folder"
+        raise UserError(f"{problem}. Received: {path}. Name folders with runs")
     if (path / RUN_FILE).exists() or (path / EPOCHS_FILE).exists():
         return [path]
     if depth == _DEEPEST:

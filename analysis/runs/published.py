@@ -174,8 +174,8 @@ def checked_sources(names: Sequence[str] | None) -> list[str]:
     unknown = [name for name in names or () if name not in known]
     if unknown:
         raise UserError(
-            f"unknown source of published results. Received: --published {unknown[0]}. Use {', '.join(known)}, or none "
-            "for all, and name RUNS before --published"
+            f"unknown source of published results. Received: --published {unknown[0]}. Use {', '.join(known)}, or "
+            "--published alone for all, and name RUNS before it"
         )
     return [] if names is None else list(dict.fromkeys(names)) or known
 

@@ -8,6 +8,7 @@ epochs   a row per epoch. Columns: run (the number), epoch (from 1), and the fig
 What is not known is NaN or None, never 0; a setting that a run does not have is NaN, one that is off is None.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -80,6 +81,11 @@ def curve(epochs: pd.DataFrame, run: RunRow, figure: str) -> NDArray[np.float64]
     """Return a figure of a run over its epochs: (epochs,) float64, NaN where it is not known."""
     first, last = epochs["run"].searchsorted([run.Index, run.Index + 1])
     return epochs[figure].to_numpy()[first:last]
+
+
+def images_trained(run: RunRow) -> float:
+    """Return images of all epochs and ranks; NaN where it is not known."""
+    return run.steps * run.global_batch if run.global_batch else math.nan
 
 
 def seconds_to(selection: Selection, accuracy: float | None) -> pd.Series:

@@ -4,16 +4,18 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 
+import numpy as np
 import pandas as pd
 
 from analysis.runs.cells import Cell, differing
 from analysis.runs.sameness import HASHES
-from analysis.runs.table import RunRow, runs_in
+from analysis.runs.table import RunRow, images_trained, runs_in
 from common.measurement.interference import Interference
 from common.run_folder.environment import Environment, stack_of
 from common.run_folder.records import Hashes, Totals, World
 from common.training.schedule import scale_factor
 
+_SAME_WORK = 0.01  # share by which the images of two runs may differ: a last batch is dropped
 MOST_NAMED = 3
 
 
@@ -104,8 +106,13 @@ def _stack(cell: Cell) -> dict[str, set[str]]:
     return found
 
 
+def _images(cell: Cell) -> float:
+    """Return the images that a run of a cell was trained on, in the median; NaN where it is not known."""
+    return float(np.median([images_trained(run) for run in runs_in(cell.timed)])) if len(cell.timed) else math.nan
+
+
 def pair_flags(first: Cell, second: Cell) -> list[str]:
-    """Return why two cells are not the same experiment: settings, first weights, order of the samples."""
+    """Return why two cells are not the same experiment: settings, amount of work, first weights, order of samples."""
     label = f"{first.name} against {second.name}"
     flags = [f"{label}: {words}" for words in differing(first.settings, second.settings)]
     if first.is_published or second.is_published:
@@ -116,6 +123,9 @@ def pair_flags(first: Cell, second: Cell) -> list[str]:
         for name in stacks[0]
         if name in stacks[1] and stacks[0][name] != stacks[1][name]
     ]
+    images = _images(first), _images(second)
+    if abs(images[0] - images[1]) > _SAME_WORK * images[1]:
+        flags.append(f"{label}: trained {images[0]:,.0f} and {images[1]:,.0f} images: times not of the same work")
     by_seed = [{run.seed: run for run in runs_in(cell.finished) if run.seed is not None} for cell in (first, second)]
     for name, title in HASHES.items():
         unlike = [

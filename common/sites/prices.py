@@ -115,9 +115,9 @@ def read_day(text: str | None) -> dt.date | None:
     """Return the day given to --on.
 
     Raises:
-        UserError: this is no day.
+        UserError: this is not a date.
     """
     try:
         return None if text is None else dt.date.fromisoformat(text)
     except ValueError:
-        raise UserError(f"this is no day. Received: --on {text or repr(text)}. Write it as 2025-10-31") from None
+        raise UserError(f"this is not a date. Received: --on {text or repr(text)}. Write it as 2025-10-31") from None

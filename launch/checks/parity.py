@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"interrupted; to see the comparisons made so far: python -m analysis parity {folder}")
         return EXIT_CODE_INTERRUPTED
-    shown = run_analysis("parity", folder)
+    shown = run_analysis("parity", folder, "--plots", folder / "plots")
     return shown or (EXIT_CODE_DIFFERENT if proofs.differ else 0)
 
 

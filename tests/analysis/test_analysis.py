@@ -178,7 +178,10 @@ def test_proofs_that_were_not_finished_are_flagged(tmp_path: Path, capsys: pytes
 @pytest.mark.ci
 def test_a_proof_of_all_is_shown_with_its_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_result(tmp_path / PARITY_FILE, proofs())
-    assert main(["parity", str(tmp_path), "--strict"]) == 0
+    shows = ["parity", str(tmp_path), "--strict"]
+    assert main(shows) == 0
+    assert not (tmp_path / "plots").exists()  # nothing is written unasked
+    assert main([*shows, "--plots", str(tmp_path / "plots")]) == 0
     shown = capsys.readouterr().out
     assert "Nothing to flag" in shown
     names = ["losses.csv", "losses.png", "losses.svg", "ranks.csv", "ranks.png", "ranks.svg"]
@@ -195,7 +198,7 @@ def test_a_proof_of_all_is_shown_with_its_plots(tmp_path: Path, capsys: pytest.C
         for word in ("mlp (float32)", "resnet34 (float64, free: not judged)", "PyTorch", "Keras", "from one state")
     )
     before = (tmp_path / "plots" / "losses.svg").read_bytes()
-    assert main(["parity", str(tmp_path), "--strict"]) == 0
+    assert main([*shows, "--plots", str(tmp_path / "plots")]) == 0
     assert (tmp_path / "plots" / "losses.svg").read_bytes() == before, "the same command gives the same picture"
 
 
@@ -310,6 +313,16 @@ def test_the_examples_are_marked_and_taken_beside_runs(tmp_path: Path, capsys: p
     write_finished_run(tmp_path / "mine", seconds=1e6)
     assert main(["times", str(tmp_path), "--examples"]) == 0
     assert "1,000,001.00" in capsys.readouterr().out  # with 1 s of test
+
+
+def test_times_of_different_work_are_flagged_and_a_target_is_a_percentage(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = ROOT / "analysis" / "data" / "examples"
+    runs = [str(examples / f"batch-{framework}-cnn-np1-batchsize128-r1") for framework in ("keras", "torch")]
+    assert main(["frameworks", *runs]) == 0  # one reached its target an epoch earlier
+    assert "images: times not of the same work" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main(["frameworks", *runs, "--target", "0.95"])
+    assert "expected percent, such as 95, above 1 and at most 100. Received: 0.95" in capsys.readouterr().err
 
 
 @pytest.mark.ci

@@ -27,12 +27,12 @@ import pandas as pd
 from tabulate import tabulate
 from two_hosts import INTERFACE, SSH_PORT, Hosts, Link, several_hosts
 
-from analysis.questions.scaling.curves import images_trained, studies_of, work_of
+from analysis.questions.scaling.curves import studies_of, work_of
 from analysis.questions.scaling.fits import fits_of
 from analysis.questions.scaling.models import EXCHANGE, Fit, Work, fit
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
-from analysis.runs.table import runs_in
+from analysis.runs.table import images_trained, runs_in
 from common.run_folder.records import RUN_FILE, TIMELINE_FILE
 from launch.sites.site_files import read_launch_site
 from launch.starting.launchers import Launcher, Slots

@@ -55,7 +55,8 @@ class LaunchMethod(NamedTuple):
     @property
     def words(self) -> str:
         """In words, such as "hosts by horovodrun with gloo over 2 hosts"."""
-        by = "without launcher" if self.launcher == "none" else f"by {self.launcher} with {self.controller}"
+        controller = f" with {self.controller}" if self.controller != "none" else ""
+        by = "without launcher" if self.launcher == "none" else f"by {self.launcher}{controller}"
         return f"{self.site} {by}" + (f" over {self.hosts} hosts" if self.hosts > 1 else "")
 
 

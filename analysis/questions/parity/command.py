@@ -30,7 +30,7 @@ def add_command(commands: Any) -> None:
         "folders", type=word, nargs="+", metavar="FOLDER", help="one folder with parity.json, or two run folders"
     )
     parser.add_argument("--all", action="store_true", help="a row for every comparison")
-    add_show_options(parser, plots="write the plots there, as PNG and SVG (default: FOLDER/plots)")
+    add_show_options(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -48,7 +48,6 @@ def run(options: argparse.Namespace) -> None:
         runs = [read_run(folder) for folder in folders]
         show(_finding([runs_table(*runs)], flags=why_not_the_same(*runs)), options)
         return
-    options.plots = options.plots or str(folders[0] / "plots")
     show(find(folders[0], every=options.all), options)
 
 

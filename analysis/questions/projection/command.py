@@ -2,7 +2,7 @@
 
 python -m analysis projection                                  the project's own study
 python -m analysis projection RUNS --plots plots               steps measured elsewhere
-python -m analysis projection RUNS --peaks --save study.json   with the peaks of this machine; kept as a study
+python -m analysis projection RUNS --peaks --output study.json   with the peaks of this machine; kept as a study
 """
 
 import argparse
@@ -50,7 +50,7 @@ def add_command(commands: Any) -> None:
     )
     add_show_options(parser)
     parser.add_argument("--peaks", action="store_true", help="with RUNS: measure the peaks of this machine's processor")
-    parser.add_argument("--save", type=path, metavar="FILE", help="with RUNS: write steps and fits into this file")
+    parser.add_argument("--output", type=path, metavar="FILE", help="with RUNS: write steps and fits into this file")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -59,8 +59,8 @@ def run(options: argparse.Namespace) -> None:
     Raises:
         UserError: no run can be used, or an option needs runs.
     """
-    if not options.runs and (options.peaks or options.save):
-        given = "--peaks" if options.peaks else f"--save {options.save}"
+    if not options.runs and (options.peaks or options.output):
+        given = "--peaks" if options.peaks else f"--output {options.output}"
         raise UserError(f"a study is made from runs. Received: {given} without RUNS. Name folders of runs")
     left_out: Sequence[str] = ()
     if options.runs:
@@ -69,8 +69,8 @@ def run(options: argparse.Namespace) -> None:
         left_out = [*selection.left_out, *unused]
     else:
         study = read_study()
-    if options.save:
-        write_study(study, options.save)
+    if options.output:
+        write_study(study, options.output)
     show(find(study, left_out=left_out), options)
 
 
@@ -133,7 +133,8 @@ def _notes(study: Study) -> list[str]:
         "a time is the sum over operations of max(FLOPs / compute, bytes / memory), and overhead and exchange; of "
         "efficiencies and peaks only the products follow from times",
         "of machines that were never measured, all GPUs among them, the interval spans the lowest and the highest "
-        "share of the peaks that any cell reached; that they reach these is an assumption",
+        "share of the peaks that any cell reached, at most all of it; that they reach these is an assumption",
+        "a share above 100 % says that the products and copies by which peaks are measured stay below the real peak",
         "published times contain the loading of images as their sources did it, which is not projected and may "
         "dominate steps of a few milliseconds",
     ]

@@ -13,7 +13,7 @@ from analysis.questions.scaling.models import Work
 from analysis.runs.cells import Cell, Settings
 from analysis.runs.labels import framework_label
 from analysis.runs.settings import SERIES
-from analysis.runs.table import RunRow, runs_in
+from analysis.runs.table import images_trained, runs_in
 from analysis.runs.validity import pair_flags
 from analysis.stats.inference import EQUIVALENCE_CONFIDENCE, Effect, Equivalence, difference, equivalence, ratio
 from common.config import Config
@@ -25,7 +25,6 @@ Kind = Literal["strong", "weak", "other batch", "as many ranks"]
 # Settings that follow from np, or that np is scaled with; `image size` and the like must stay.
 _FOLLOWING = ("np", "global batch", "controller", "threads", "hosts", SERIES)
 BYTES = {"float16": 2, "float32": 4, "float64": 8}  # of a number
-_SAME_WORK = 0.01  # share by which the images of two runs may differ: a last batch is dropped
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class Study:
 
     def flags(self) -> list[str]:
         """Return why a cell is not comparable with the base."""
-        return [flag for point in self.points for flag in (*_pair_flags(point), *_work_flags(point))]
+        return [flag for point in self.points for flag in _pair_flags(point)]
 
 
 def studies_of(cells: Sequence[Cell], *, margin: float, base: str | None = None) -> tuple[list[Study], list[Cell]]:
@@ -258,21 +257,6 @@ def _pair_flags(point: Point) -> list[str]:
     # Compared without what follows from np: that it differs is the question, not an objection.
     sides = [replace(cell, settings=_lasting(cell)) for cell in (point.base, point.cell)]
     return pair_flags(sides[0], sides[1])
-
-
-def _work_flags(point: Point) -> list[str]:
-    images, base = (images_trained(next(runs_in(cell.timed))) for cell in (point.cell, point.base))
-    if abs(images - base) > _SAME_WORK * base:
-        return [
-            f"{point.cell.framework}, {point.cell.label}: trained {images:,.0f} images, its base {base:,.0f}: the "
-            "speedup is not one of the same work"
-        ]
-    return []
-
-
-def images_trained(run: RunRow) -> float:
-    """Return images of all epochs and ranks; NaN where it is not known."""
-    return run.steps * run.global_batch if run.global_batch else float("nan")
 
 
 def training_runs(study: Study, kind: Kind) -> tuple[list[int], list[float]]:

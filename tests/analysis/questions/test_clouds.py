@@ -413,7 +413,7 @@ def test_zero_time_and_an_unknown_site_have_no_cost(tmp_path: Path) -> None:
             ["--base", "cte"],
             "no run was made on the base site. Received: cte. There are runs of aws-p3-8xlarge, cte-power",
         ),
-        (["--on", "yesterday"], "this is no day. Received: --on yesterday"),
+        (["--on", "yesterday"], "this is not a date. Received: --on yesterday"),
         (["--table", "nowhere.toml"], "cannot read the sites"),
         (["--site-of", "elsewhere=local"], "no runs to assign to a site. Received: --site-of elsewhere=local"),
         (["--site-of", "local"], "no runs to assign to a site. Received: --site-of local"),

@@ -86,7 +86,7 @@ def test_the_command_shows_the_study_and_writes_the_figure(tmp_path: Path, capsy
     assert (tmp_path / "projection.png").is_file()
 
 
-@pytest.mark.parametrize("given", [["--peaks"], ["--save", "study.json"]])
+@pytest.mark.parametrize("given", [["--peaks"], ["--output", "study.json"]])
 def test_a_study_is_made_from_runs(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["projection", *given]) == 2
     error = capsys.readouterr().err

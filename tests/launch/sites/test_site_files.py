@@ -95,9 +95,9 @@ def test_prices_older_than_a_year_are_marked(capsys: pytest.CaptureFixture[str])
     assert launch.main(["sites", "aws:p4d-24xlarge", "--on", "2026-06-29"]) == 0
     assert "$7.246 an hour (spot, Linux, us-east-1; 2025-06-28, over a year old; AWS" in capsys.readouterr().out
     assert launch.main(["sites", "--on", ""]) == 2
-    assert "this is no day. Received: --on ''." in capsys.readouterr().err
+    assert "this is not a date. Received: --on ''." in capsys.readouterr().err
     assert launch.main(["sites", "--on", "soon"]) == 2
-    assert "this is no day. Received: --on soon" in capsys.readouterr().err
+    assert "this is not a date. Received: --on soon" in capsys.readouterr().err
 
 
 def test_more_gpus_than_any_node_has() -> None:
