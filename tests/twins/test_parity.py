@@ -60,8 +60,8 @@ CALLS = {
         ("--models", "mlp", "--optimizers", "momentum", "adam", "--np", "1", "--updates", "5", "--epochs", "0"),
         ("mlp",), ("momentum", "adam"), (1,), 5, 5, False,
     ),
-    "fifty": Proofs(
-        ("--models", *FREE, "--np", "1", "--updates", "50", "--epochs", "0"), FREE, ALL, (1,), 50, 5, False
+    "models": Proofs(
+        ("--models", *FREE, "--np", "1", "--updates", "20", "--epochs", "0"), FREE, ALL, (1,), 20, 5, False
     ),
     "ranks": Proofs(
         ("--models", "mlp", "--optimizers", "momentum", "adam", "--updates", "5", *SMALL_RUNS),
