@@ -53,7 +53,7 @@ def target_percent(text: str) -> float:
         argparse.ArgumentTypeError: the text is not such a number.
     """
     if not 1 < number_or_nan(text) <= 100:
-        raise argparse.ArgumentTypeError(f"expected percent, such as 95, above 1 and at most 100. Received: {text}")
+        raise argparse.ArgumentTypeError(f"expected a percentage above 1 and at most 100, such as 95. Received: {text}")
     return percent(text)
 
 

@@ -322,7 +322,7 @@ def test_times_of_different_work_are_flagged_and_a_target_is_a_percentage(capsys
     assert "images: times not of the same work" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         main(["frameworks", *runs, "--target", "0.95"])
-    assert "expected percent, such as 95, above 1 and at most 100. Received: 0.95" in capsys.readouterr().err
+    assert "expected a percentage above 1 and at most 100, such as 95. Received: 0.95" in capsys.readouterr().err
 
 
 @pytest.mark.ci

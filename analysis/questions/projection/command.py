@@ -1,7 +1,7 @@
 """`python -m analysis projection`: how far the projected time of a step can be trusted.
 
-python -m analysis projection                                  the project's own study
-python -m analysis projection RUNS --plots plots               steps measured elsewhere
+python -m analysis projection                                    the project's own study
+python -m analysis projection RUNS --plots plots                 steps measured elsewhere
 python -m analysis projection RUNS --peaks --output study.json   with the peaks of this machine; kept as a study
 """
 
