@@ -36,6 +36,7 @@ class Gpu:
         memory_bandwidth_gb_s: peak; None: not published.
         power_watts: limit of the board.
         energy_counter: whether the driver counts joules (since Volta); otherwise power has to be integrated.
+        compute_capability: what it can run, as compilers of CUDA count it: "8.6".
         memory_bus_bits: width of the memory bus.
         cores, clock_ghz: of its CUDA cores.
         purchase_usd: purchase price, if the source states it.
@@ -50,6 +51,7 @@ class Gpu:
     source: str
     memory_bandwidth_gb_s: Positive | None = None
     tensor_tflops: Positive | None = None
+    compute_capability: Annotated[str, Field(pattern=r"^[0-9]{1,2}\.[0-9]$")] | None = None
     memory_bus_bits: Count | None = None
     cores: Count | None = None
     clock_ghz: Positive | None = None

@@ -109,11 +109,12 @@ def show_site(site: LaunchSite, *, on: date) -> None:
 
 def _described(site: LaunchSite) -> list[tuple[str, object]]:
     """Return name and value of what is set on the scheduler's side."""
-    tables = {"hosts", "slurm", "skypilot", "kubernetes", "container"}
+    of_every_scheduler = ("container", "software")
+    tables = {"hosts", "slurm", "skypilot", "kubernetes", *of_every_scheduler}
     rows: list[tuple[str, object]] = []
     for name, value in vars(site).items():
         if name in tables:
-            if value is not None and name in (site.scheduler, "container"):
+            if value is not None and name in (site.scheduler, *of_every_scheduler):
                 rows += [(f"{name} {option}", held) for option, held in vars(value).items() if _is_set(held)]
         elif name != "known" and _is_set(value):
             rows.append((name, value))

@@ -10,6 +10,7 @@ from common.utils.command_line import MOST
 from launch.sites.values import (
     STRICT,
     Bucket,
+    DriverVersion,
     Image,
     Label,
     LabelValue,
@@ -21,8 +22,25 @@ from launch.sites.values import (
     PositiveFloat,
     Slots,
     Subdomain,
+    ToolkitVersion,
     Word,
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftwareOptions:
+    """What GPU nodes have before the project is set up there, by which set-up chooses CUDA builds.
+
+    Attributes:
+        driver: NVIDIA's, or the branch if no more is known; None: unknown.
+        toolkits: CUDA toolkits with a compiler, as modules or as /usr/local/cuda-VERSION; empty: unknown.
+        source: of both.
+    """
+
+    __pydantic_config__ = STRICT
+    source: Line
+    driver: DriverVersion | None = None
+    toolkits: list[ToolkitVersion] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from common.errors import UserError, first_problem
 from common.sites.table import LAUNCH_TABLE, Site, Sites, read_sites
 from launch.sites.container import ContainerOptions
-from launch.sites.options import HostsOptions, KubernetesOptions, SkyPilotOptions, SlurmOptions
+from launch.sites.options import HostsOptions, KubernetesOptions, SkyPilotOptions, SlurmOptions, SoftwareOptions
 from launch.sites.values import STRICT, Line, PlainPath, SiteName, Text, VariableName
 
 SITE_FILES = Path(__file__).parent
@@ -81,6 +81,7 @@ class LaunchSite:
     skypilot: SkyPilotOptions = field(default_factory=SkyPilotOptions)
     kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
     container: ContainerOptions | None = None
+    software: SoftwareOptions | None = None
     name: SiteName = ""
     kind: Line = ""
     file: Line = ""

@@ -87,6 +87,8 @@ SiteName = Annotated[str, matching(r"[\w.+-]{1,100}", 'name the file of a site i
 Bucket = Annotated[
     str, matching(r"[a-z0-9]+://[A-Za-z0-9][A-Za-z0-9_./-]*", 'write a bucket and its kind, such as "s3://results"')
 ]
+DriverVersion = Annotated[str, matching(r"[1-9][0-9]{1,3}(\.[0-9]{1,3}){0,2}", 'write a version, such as "580.126.09"')]
+ToolkitVersion = Annotated[str, matching(r"[1-9][0-9]?\.[0-9]{1,2}", 'write a version of two numbers, such as "12.8"')]
 Memory = Annotated[str, matching(r"0|[1-9][0-9]{0,8}[KMGT]?", 'write "240G", or "0" for all of a node\'s memory')]
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 PositiveFloat = Annotated[float, Field(gt=0, le=MOST)]

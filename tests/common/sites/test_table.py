@@ -63,6 +63,11 @@ def test_the_shipped_table_has_the_published_figures() -> None:
     assert (table.gpus["a10g"].fp32_tflops, table.gpus["a10g"].tensor_tflops) == (35, 70)
     assert v100.energy_counter and not m60.energy_counter  # since Volta
     assert (v100.memory_bus_bits, m60.memory_bus_bits) == (4096, 256)
+    capabilities = {name: gpu.compute_capability for name, gpu in table.gpus.items()}
+    assert capabilities == {  # NVIDIA's "CUDA GPUs" and "Legacy CUDA GPUs"; the A10G's is the A10's
+        "v100": "7.0", "m60": "5.2", "t4": "7.5", "a10g": "8.6", "a100-40gb": "8.0", "a100-80gb": "8.0", "h100": "9.0",
+        "h100-64gb": "9.0", "l4": "8.9", "l40s": "8.9", "k20m": "3.5", "gtx-1080-ti": "6.1",
+    }  # fmt: skip
     bought, cpu = table.gpus["gtx-1080-ti"], table.cpus["i7-7700k"]  # of the report
     assert (bought.fp32_tflops, bought.cores, bought.clock_ghz, bought.purchase_usd) == (11.4, 3584, 1.6, 699)
     assert (bought.memory_gb, bought.memory_bandwidth_gb_s, bought.power_watts) == (11, 484, 250)
@@ -152,6 +157,7 @@ OWNERSHIP = '[sites.mine.ownership]\ndate = 2026-01-01\nsource = "me"\n{}\n'
         ("[gpus]\n" + SITE + "color = 1\n", "sites.mine.color"),
         ("[gpus]\n" + SITE.replace("owned", "borrowed"), "Received: 'borrowed'"),
         ("[gpus]\n" + SITE + 'gpu = "y"\ngpus = 1\n', "the gpu of mine is not in it. Received: y"),
+        (GPU + 'compute_capability = "sm_80"\n', "gpus.x.compute_capability: "),
         (GPU + SITE + 'gpu = "x"\n', "needs both `gpu` and `gpus`"),
         ("[gpus]\n" + SITE + "gpus = 2\n", "needs both `gpu` and `gpus`"),
         ("[gpus]\n" + SITE + 'successor = "theirs"\n', "the successor of mine is not in it. Received: theirs"),

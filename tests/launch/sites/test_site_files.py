@@ -82,6 +82,25 @@ def test_marenostrum_5_agrees_with_its_guide() -> None:
     assert (site.slurm.partition, site.slurm.cores_per_gpu, site.slurm.max_hours) == ("acc", 20, 72)
 
 
+SOFTWARE = {  # of GPU nodes: driver and CUDA toolkits; by SkyPilot's default images GPUs older than Turing have others
+    "aws": ("580", ["13.0"]), "aws-g4dn": ("580", ["13.0"]), "aws-g5": ("580", ["13.0"]), "gcp": ("580", ["13.0"]),
+    "aws-g3": ("535.216.01", ["12.4"]), "aws-p3": ("535.216.01", ["12.4"]),
+    "aws-parallelcluster": ("595.112.07", ["13.2"]), "marenostrum5": (None, ["12.3", "12.8", "13.2"]),
+    "cte-power": (None, ["10.2"]),
+}  # fmt: skip
+
+
+def test_the_software_of_gpu_nodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = {name: read_launch_site(name).software for name in shipped_sites()}
+    assert {name: (one.driver, one.toolkits) for name, one in found.items() if one} == SOFTWARE
+    assert all(one.source for one in found.values() if one)
+    assert (ours := with_all_keys("slurm", tmp_path).software) and ours.toolkits == ["12.8", "13.0"]
+    assert launch.main(["sites", "aws-p3"]) == 0
+    shown = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    assert ["software", "driver", "535.216.01"] in shown and ["software", "toolkits", "12.4"] in shown
+    assert ["gpu", "compute_capability", "7.0"] in shown
+
+
 def test_prices_older_than_a_year_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
     lines = {}
     for day in ("2026-06-28", "2026-06-29"):
@@ -169,6 +188,12 @@ CLOUD = 'scheduler = "skypilot"\nnodes = ["aws-g4dn-xlarge"]\n[launch.skypilot]\
 CLUSTER = 'scheduler = "kubernetes"\nnodes = ["kubernetes"]\n[launch.kubernetes]\n'
 
 
+SOFTWARE_ERRORS = [
+    ('driver = "R580"', 'software.driver: write a version, such as "580.126.09".'),
+    ("driver = 580.126", 'software.driver: write a version, such as "580.126.09".'),
+    ('toolkits = ["13"]', 'software.toolkits.0: write a version of two numbers, such as "12.8".'),
+    ('toolkits = ["12.8", "/usr/local/cuda"]', 'software.toolkits.1: write a version of two numbers, such as "12.8".'),
+]
 EXTRAS = [
     ("exclusive", 'write an option of sbatch with its hyphens, such as "--exclusive"'),
     ("--mem=5G", "this has a key of its own: write memory under [launch.slurm]"),
@@ -219,6 +244,11 @@ EXTRAS = [
             one_line(LOCAL + '[launch.environment]\nSSH_PASSPHRASE = "1"\n'),
             "scripts would show this secret",
         ),
+        *(
+            (one_line(LOCAL + f'[launch.software]\nsource = "x"\n{key}\n'), f"{words} Received: ")
+            for key, words in SOFTWARE_ERRORS
+        ),
+        (one_line(LOCAL + '[launch.software]\ndriver = "580"\n'), "software.source: Field required"),
         (one_line(SLURM + "[launch.slurm]\nmax_hours = -1.0\n"), "slurm.max_hours: Input should be greater than 0"),
         (one_line(SLURM + "[launch.slurm]\nmax_hours = inf\n"), "slurm.max_hours: "),
         (one_line(SLURM + '[launch.slurm]\nmemory = "12 GB"\n'), 'slurm.memory: write "240G"'),
