@@ -61,6 +61,24 @@ EDITS = (
         "the optional XLA operations include TensorFlow-internal headers that have moved",
     ),
     Edit(
+        "horovod/common/common.h",
+        "#include <memory>\n",
+        "#include <memory>\n#include <stdexcept>\n",
+        "gcc 14's other headers no longer bring it along",
+    ),
+    Edit(
+        "horovod/common/group_table.h",
+        "#include <queue>\n",
+        "#include <queue>\n#include <string>\n",
+        "gcc 14's other headers no longer bring it along",
+    ),
+    Edit(
+        "third_party/flatbuffers/include/flatbuffers/stl_emulation.h",
+        "const size_type count_;",
+        "size_type count_;",
+        "gcc 14 refuses a template that assigns to a constant, though nothing uses it",
+    ),
+    Edit(
         "horovod/common/basics.py",
         """\
             initialization_ok = self.MPI_LIB_CTYPES.horovod_init(

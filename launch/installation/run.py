@@ -33,6 +33,11 @@ FAILURES = (
     ),
     (r"[Kk]illed signal|cannot allocate memory|MemoryError", "there was not enough memory", "Close other programs"),
     (
+        r"([^\s/]+:\d+):\d+: (?:fatal )?error: (.{1,100})",
+        "Horovod does not compile here: {0}: {1}",
+        "See the log, or name another compiler: CC=gcc-12 CXX=g++-12 make setup",
+    ),
+    (
         r"Temporary failure in name resolution|NewConnectionError|ConnectionError|Connection refused|"
         r"Network is unreachable|Read timed out|ProxyError|SSLError|NameResolutionError",
         "a package index could not be reached",

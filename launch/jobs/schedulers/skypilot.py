@@ -17,6 +17,7 @@ from launch.jobs.job import Job, JobRecord, JobState, JobStatus
 from launch.jobs.schedulers.yaml_text import to_yaml
 from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, repeats_words, resuming
 from launch.starting.launchers import Launcher
+from launch.starting.processes import PROGRAMS
 from launch.starting.shell import Shell, line
 
 TASK = "task.yaml"
@@ -99,16 +100,24 @@ def _name(job: Job) -> str:
 
 
 def setup_script(job: Job) -> str:
-    """Return what each machine does once: the project's own set-up, with a Python that SkyPilot's `uv` brings."""
-    return (
-        "set -eu\n"
-        "if ! command -v g++ || ! command -v make; then\n"
-        "  sudo apt-get update -qq && sudo apt-get install -y -qq g++ make\n"
-        "fi\n"
-        'export PATH="$HOME/.local/bin:$PATH"\n'
-        "uv python find 3.11 || uv python install 3.11\n"
-        f'make setup PYTHON="$(uv python find 3.11)" GPU={int(job.gpus_per_node > 0)}\n'
-    )
+    """Return what each machine does once: the project's own set-up, with a Python that SkyPilot's `uv` brings.
+
+    Python 3.11 of a distribution is the second choice: it may lack its headers or the module venv.
+    """
+    frameworks = [name for name, path in PROGRAMS.items() if job.program in (path, None)]
+    return rf"""set -eu
+fail() {{ echo "set-up: error: $1" >&2; exit 2; }}
+apt() {{ sudo -n env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"; }}
+export PATH="$HOME/.local/bin:$PATH"
+if ! {{ command -v g++ && command -v make; }} > /dev/null; then
+  {{ apt update; apt install --yes g++ make > /dev/null; }} || fail \
+    "g++ and make are missing. Received: what sudo apt-get says above. Install them there, or name an image"
+fi
+python=$(uv python install --quiet 3.11 && uv python find --managed-python --system 3.11) ||
+  python=$(command -v python3.11) || fail \
+    "Python 3.11 is missing. Received: what uv says above. Install python3.11 there, or name an image"
+make setup PYTHON="$python" FRAMEWORKS="{" ".join(frameworks)}" GPU={int(job.gpus_per_node > 0)}
+"""
 
 
 def run_script(job: Job) -> str:

@@ -30,6 +30,7 @@ from launch.jobs.schedulers import skypilot
 from launch.sites.site_files import read_launch_site
 
 ROOT = Path(__file__).resolve().parents[3]
+_BASH = str(shutil.which("bash"))
 HOSTILE = ["a b", "it's", 'say "x"', "$(touch hit)", "`touch hit`", ";touch hit", "a&&touch hit", "$HOME", "*", "\\",
            "1e-3", "-x"]  # fmt: skip
 SMALL = ("--model", "mlp", "--epochs", "1", "--max-steps", "2", "--device", "cpu")
@@ -170,7 +171,7 @@ def run_there(
 ) -> subprocess.CompletedProcess[str]:
     home = machine.folder.parents[2]
     return subprocess.run(
-        ["bash", "-c", script], cwd=home, capture_output=True, text=True,
+        [_BASH, "-c", script], cwd=home, capture_output=True, text=True,
         env={"HOME": str(home), "PATH": os.environ["PATH"], "SKYPILOT_NODE_RANK": str(rank),
              "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "TMPDIR": str(home.parent), **variables},
     )  # fmt: skip
@@ -271,18 +272,62 @@ def test_no_field_is_read_by_the_shell(machine: MadePrograms, tmp_path: Path) ->
     assert not list(tmp_path.rglob("hit")) and not Path("hit").exists()
 
 
-@pytest.mark.parametrize("python_there", [True, False])
-def test_set_up_is_the_project_s_own(machine: MadePrograms, python_there: bool) -> None:
-    machine.add("uv", Answer(to=["find"], out="/opt/a b/python3.11\n" if python_there else "", code=not python_there))
-    machine.add("make")
-    done = run_there(task_of(a_job())["setup"], machine, PATH=f"{machine.folder}:{os.environ['PATH']}")
-    calls = machine.calls()
-    if python_there:
-        assert calls == [["uv", "python", "find", "3.11"]] * 2 + [
-            ["make", "setup", "PYTHON=/opt/a b/python3.11", "GPU=1"]
-        ]
-    else:
-        assert ["uv", "python", "install", "3.11"] in calls and done.returncode == 0
+def set_up(programs: MadePrograms, **changes: Any) -> subprocess.CompletedProcess[str]:
+    """Run the set-up on a machine that has these programs and no others."""
+    script = task_of(a_job(**changes))["setup"]
+    return run_there(script, programs, PATH=str(programs.folder))
+
+
+UV = Answer(to=["find"], out="/opt/a b/python3.11\n")
+FIND = ["uv", "python", "find", "--managed-python", "--system", "3.11"]
+APT = ["sudo", "-n", "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
+
+
+def test_set_up_is_the_project_s_own(machine: MadePrograms) -> None:
+    """With uv's Python, though the machine has one; for the trainer's framework, an experiment may need both."""
+    for name, answers in {"uv": [UV], "make": [], "g++": [], "python3.11": []}.items():
+        machine.add(name, *answers)
+    assert set_up(machine).returncode == 0
+    install, find, make = machine.calls()
+    assert install == ["uv", "python", "install", "--quiet", "3.11"] and find == FIND
+    assert make == ["make", "setup", "PYTHON=/opt/a b/python3.11", "FRAMEWORKS=keras", "GPU=1"]
+    assert set_up(machine, program=None, experiment="smoke", gpus_per_node=0).returncode == 0
+    assert machine.calls()[-1][-2:] == ["FRAMEWORKS=torch keras", "GPU=0"]
+
+
+def test_a_compiler_is_installed_if_there_is_none(machine: MadePrograms) -> None:
+    for name, answers in {"uv": [UV], "make": [], "sudo": [Answer(to=["update"], code=100)]}.items():
+        machine.add(name, *answers)
+    assert set_up(machine).returncode == 0, "one bad list of packages is not the end"
+    assert machine.calls()[:2] == [[*APT, "update"], [*APT, "install", "--yes", "g++", "make"]]
+    assert machine.calls()[-1][:2] == ["make", "setup"]
+
+
+@pytest.mark.parametrize("sudo", [None, Answer(err="sudo: a password is required\n", code=1)])
+def test_without_a_compiler_and_sudo_it_ends_in_one_line(machine: MadePrograms, sudo: Answer | None) -> None:
+    machine.add("uv", UV)
+    if sudo:
+        machine.add("sudo", sudo)
+    done = set_up(machine)
+    assert done.returncode == 2 and "make" not in {words[0] for words in machine.calls()}
+    *above, last = done.stderr.splitlines()
+    assert last.startswith("set-up: error: g++ and make are missing. Received: what sudo apt-get says above. Install")
+    assert above and all("sudo" in line for line in above)
+
+
+@pytest.mark.parametrize("uv", [None, Answer(err="error: Failed to download\n", code=1)])
+def test_without_uv_s_python_that_of_the_machine_is_taken(machine: MadePrograms, uv: Answer | None) -> None:
+    for name in ("g++", "make"):
+        machine.add(name)
+    if uv:
+        machine.add("uv", uv)
+    done = set_up(machine)
+    assert done.returncode == 2 and "make" not in {words[0] for words in machine.calls()}
+    above, last = done.stderr.splitlines()
+    assert last.startswith("set-up: error: Python 3.11 is missing. Received: what uv says above. Install") and above
+    machine.add("python3.11")
+    assert set_up(machine).returncode == 0
+    assert machine.calls()[-1][2] == f"PYTHON={machine.folder / 'python3.11'}"
 
 
 def test_an_image_is_taken_as_it_is(tmp_path: Path) -> None:
