@@ -74,6 +74,8 @@ def run(options: argparse.Namespace) -> int:
     """Make the missing runs; return 0, or 1 where some are still missing."""
     estimator = _estimator(options)
     plan = estimator.plan
+    if plan.launcher:
+        plan.launcher.site.check_frameworks({cell.keys.framework for cell in plan.cells})
     if options.dry_run:
         elsewhere = resources_of(estimator.sites[estimator.site]) if options.site else None
         surveyed = survey(replace(plan, launcher=None) if options.site else plan, host=elsewhere)

@@ -1,6 +1,6 @@
 """`python -m launch submit`: a trainer or an experiment as a job at a site.
 
-    python -m launch submit --site cte-power --nodes 2 --gpus-per-node 4 -- keras_impl/train.py --model resnet34
+    python -m launch submit --site aws-g5 --nodes 2 --gpus-per-node 4 -- keras_impl/train.py --model resnet34
     python -m launch submit --site slurm --ranks-per-node 2 -- experiment smoke
 
 `--dry-run` prints what would be submitted. Settings are checked first, and on a login node of Slurm all that preflight
@@ -36,7 +36,7 @@ from launch.jobs.job import (
 from launch.jobs.login_check import check_on_login_node
 from launch.jobs.schedulers import scheduler
 from launch.jobs.schedulers.slurm import node_cores
-from launch.sites.site_files import read_launch_site
+from launch.sites.site_files import LaunchSite, read_launch_site
 from launch.starting.processes import PROGRAMS
 
 EXPERIMENT = "experiment"
@@ -158,7 +158,7 @@ def _job(options: argparse.Namespace) -> Job:
         )
     ranks_per_node = options.ranks_per_node or max(1, options.gpus_per_node)
     slots = options.nodes * ranks_per_node if site.scheduler != "local" else None
-    program, experiment, arguments = _what(words, options, slots=slots)
+    program, experiment, arguments = _what(words, options, site=site, slots=slots)
     name = _default_name(program, experiment) if options.name is None else options.name
     check_name(name)
     settings = read_settings(arguments, program=program) if program else None
@@ -208,7 +208,7 @@ def _flag(name: str, value: object) -> list[str]:
 
 
 def _what(
-    words: list[str], options: argparse.Namespace, *, slots: int | None
+    words: list[str], options: argparse.Namespace, *, site: LaunchSite, slots: int | None
 ) -> tuple[str | None, str | None, list[str]]:
     """Return the trainer or the experiment, and what follows it; `slots`: how many ranks fit, None: any number."""
     first, arguments = words[0], words[1:]
@@ -227,6 +227,7 @@ def _what(
         patterns = _experiment_options(arguments[1:])
         if patterns:
             plan = only_matching(plan, patterns)
+        site.check_frameworks({cell.keys.framework for cell in plan.cells})
         fewest = min(cell.np for cell in plan.cells)
         if slots is not None and fewest > slots:
             raise UserError(
@@ -237,6 +238,7 @@ def _what(
         return None, str(file.resolve()) if file.is_file() else arguments[0], arguments[1:]
     if first not in PROGRAMS.values():
         raise UserError(f"unknown program. Received: {first}. Use {', '.join(PROGRAMS.values())}, or {EXPERIMENT} NAME")
+    site.check_frameworks({name for name, path in PROGRAMS.items() if path == first})
     return first, None, arguments
 
 

@@ -81,14 +81,14 @@ def run(options: argparse.Namespace) -> None:
 
 def gather(options: argparse.Namespace, place: Path) -> tuple[list[BundledFile], dict[str, Any]]:
     """Return all files and the description of a bundle; `place` is an empty folder for what has to be made."""
-    architecture = architecture_of(options)
+    architecture, frameworks = architecture_of(options), frameworks_of(options)
     (place / "code").mkdir()
     (place / "wheels").mkdir()
     sources = [BundledFile(file=Path(bundle_script.__file__), path=bundle.SCRIPT)]
     sources += stage_sources.code_sources(ROOT, place / "code", uncommitted=options.uncommitted)
     data = stage_sources.dataset_sources(options.dataset)
     weights = stage_sources.weights_sources(options.weights)
-    wheels, setup = gather_wheels(options, place / "wheels", architecture=architecture)
+    wheels, setup = gather_wheels(options, place / "wheels", architecture=architecture, frameworks=frameworks)
     entries = sorted({PurePosixPath(source.path).parts[1] for source in data if source.path.startswith("datasets/")})
     prepared = [f"{stage_sources.PREPARED}{source.path}" for source in data if source.path.startswith("inputs/")]
     description = {
@@ -114,12 +114,20 @@ def architecture_of(options: argparse.Namespace) -> str:
     return options.architecture or platform.machine()
 
 
+def frameworks_of(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the frameworks to pack, without those that the site refuses; none: those of this clone."""
+    chosen, site = options.frameworks, read_launch_site(options.site) if options.site is not None else None
+    if site and site.refuses:
+        site.check_frameworks(chosen)
+        chosen = chosen or [name for name in setup_plan.FRAMEWORKS if name not in site.refuses]
+    return tuple(name for name in setup_plan.FRAMEWORKS if name in chosen)
+
+
 def gather_wheels(
-    options: argparse.Namespace, folder: Path, *, architecture: str
+    options: argparse.Namespace, folder: Path, *, architecture: str, frameworks: tuple[str, ...]
 ) -> tuple[list[BundledFile], dict[str, Any]]:
     """Return the wheels, and what set-up on the other machine has to know; `folder` is empty."""
     foreign = architecture != platform.machine()
-    frameworks = tuple(f for f in setup_plan.FRAMEWORKS if f in options.frameworks)
     if options.no_wheels:
         return [], {"wheels": NONE, "frameworks": list(frameworks or setup_plan.FRAMEWORKS), "gpu": False}
     if options.wheels:

@@ -9,6 +9,7 @@
 import difflib
 import json
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -24,6 +25,7 @@ from launch.sites.values import STRICT, Line, PlainPath, SiteName, Text, Variabl
 
 SITE_FILES = Path(__file__).parent
 
+Framework = Literal["torch", "keras"]
 Scheduler = Literal["local", "hosts", "slurm", "skypilot", "kubernetes"]
 
 
@@ -46,6 +48,7 @@ class LaunchSite:
         data_folder: cache of data sets there; None: the user's own.
         scratch_folder: for temporary files.
         architecture: of its nodes, as `uname -m` prints it.
+        refuses: frameworks that cannot run there, each with the reason and what to do.
         internet: whether nodes reach it; otherwise data must be copied there first.
         network_interface: used between ranks; None: Horovod and MPI choose.
         setup: lines of shell that a job runs before anything else, such as "source /etc/profile.d/modules.sh".
@@ -70,6 +73,7 @@ class LaunchSite:
     data_folder: Line | None = None
     scratch_folder: Line | None = None
     architecture: Line = "x86_64"
+    refuses: dict[Framework, Text] = field(default_factory=dict)
     internet: bool = True
     network_interface: PlainPath | None = None
     setup: list[Text] = field(default_factory=list)
@@ -131,6 +135,16 @@ class LaunchSite:
     def is_own(self) -> bool:
         """Whether it is a file of the user's own, which other machines lack."""
         return not self.known and Path(self.file).resolve().parent != SITE_FILES
+
+    def check_frameworks(self, frameworks: Iterable[str]) -> None:
+        """See whether frameworks can run there.
+
+        Raises:
+            UserError: one cannot.
+        """
+        for framework, advice in self.refuses.items():
+            if framework in frameworks:
+                raise UserError(f"{framework} cannot run there. Received: --site {self.name}. {advice}")
 
     def node_for(self, gpus_per_node: int) -> tuple[str, Site]:
         """Return the first kind of node with that many GPUs or more; a node whose GPUs are unknown is accepted.

@@ -49,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; return the launcher's exit code."""
     program = PROGRAMS[options.framework]
     start = launcher_at(options.site, hosts=options.hosts)
+    start.site.check_frameworks([options.framework])
     command = start.command(program, np=options.np, controller=options.controller, arguments=options.trainer_arguments)
     settings = read_settings(start.recorded_arguments(options.trainer_arguments), program=program)
     if isinstance(settings, UserError):

@@ -58,7 +58,7 @@ EXAMPLES = {
     "slurm-pyxis": make_job(site=pyxis_site(), ranks_per_node=2, gpus_per_node=2),
     "slurm-cte-power": make_job(
         name="resnet34", site=site_at("cte-power"), node="cte-power", ranks_per_node=4, gpus_per_node=4,
-        program="keras_impl/train.py", arguments=("--model", "resnet34", "--dataset", "prepared:data/148x197.st"),
+        arguments=("--model", "resnet34", "--dataset", "prepared:data/148x197.st"),
         minutes=2880, preflight=True,
     ),
     "slurm-cpu": make_job(site=site_at("slurm", launcher="mpirun"), ranks_per_node=4, preflight=True),

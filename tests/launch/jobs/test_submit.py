@@ -111,6 +111,27 @@ def test_what_cannot_be_run_is_refused_before(
     assert not (tmp_path / "jobs").exists()
 
 
+KERAS = ["submit -- keras_impl/train.py", "submit --dry-run -- experiment startup", "train --framework keras --dry-run",
+         "experiment run startup", "stage --no-wheels --output bundle --frameworks torch keras"]  # fmt: skip
+TORCH = ["submit --dry-run -- torch_impl/train.py", "experiment run startup --dry-run --only torch-*"]
+
+
+@pytest.mark.parametrize("command", [*KERAS, *TORCH])
+def test_a_framework_that_a_site_refuses_waits_in_no_queue(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, separator, behind = command.partition(" -- ")
+    words = [*first.split(), "--site", "cte-power", *separator.split(), *behind.split()]
+    assert launch.main(words) == (2 if command in KERAS else 0)
+    refusals = [line for line in capsys.readouterr().err.splitlines() if "cannot run there" in line]
+    assert len(refusals) == (command in KERAS)
+    for line in refusals:
+        assert "keras cannot run there. Received: --site cte-power. Keras 3 needs TensorFlow 2.16, " in line
+        assert "use --site marenostrum5, or torch" in line
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_dry_run_prints_the_script_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--ranks-per-node", "2", "--name", "one", "--dry-run", "--", "torch_impl/train.py", *SMALL]
     assert submit(tmp_path, "--site", own_site(tmp_path), *words) == 0

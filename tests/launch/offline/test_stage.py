@@ -1,5 +1,6 @@
 """Nodes without internet: a bundle is packed, checked and set up from, with no network and nothing of the project."""
 
+import argparse
 import ast
 import io
 import json
@@ -587,6 +588,11 @@ def test_an_unreadable_record_of_the_source_is_an_unknown_one(tmp_path: Path, te
 
 
 # Another architecture
+
+
+def test_a_bundle_leaves_out_what_its_site_refuses() -> None:
+    for site, frameworks in (("cte-power", ("torch",)), ("slurm", ()), (None, ())):
+        assert stage.frameworks_of(argparse.Namespace(site=site, frameworks=[])) == frameworks
 
 
 @pytest.mark.ci

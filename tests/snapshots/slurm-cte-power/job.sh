@@ -57,6 +57,6 @@ before_time_limit() {
 trap before_time_limit USR1
 
 HOROVOD_TWINS_STARTED_AT=$(date +%s.%N); export HOROVOD_TWINS_STARTED_AT
-setsid srun --mpi=pmix --ntasks "$ranks" python keras_impl/train.py --model resnet34 --dataset prepared:data/148x197.st --resume-or-start --checkpoint-minutes 10 --runs-folder runs --name "$name" --site cte-power &
+setsid srun --mpi=pmix --ntasks "$ranks" python torch_impl/train.py --model resnet34 --dataset prepared:data/148x197.st --resume-or-start --checkpoint-minutes 10 --runs-folder runs --name "$name" --site cte-power &
 step=$!
 wait "$step"
