@@ -49,6 +49,22 @@ EDITS = (
         "the headers of PyTorch and TensorFlow are C++17 (upstream PR 3998)",
     ),
     Edit(
+        "CMakeLists.txt",
+        """\
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+""",
+        """\
+if(DEFINED ENV{HOROVOD_GPU})
+    check_language(CUDA)
+else()
+    unset(CMAKE_CUDA_COMPILER)
+endif()
+if(NOT CMAKE_CUDA_COMPILER AND DEFINED ENV{HOROVOD_GPU})
+""",
+        "a CUDA toolkit that is incomplete, or older than the C++ compiler, would end a build for the CPU",
+    ),
+    Edit(
         "horovod/torch/CMakeLists.txt",
         "set(CMAKE_CXX_STANDARD 14)",
         "set(CMAKE_CXX_STANDARD 17)",

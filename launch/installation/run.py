@@ -33,8 +33,8 @@ FAILURES = (
     ),
     (r"[Kk]illed signal|cannot allocate memory|MemoryError", "there was not enough memory", "Close other programs"),
     (
-        r"([^\s/]+:\d+):\d+: (?:fatal )?error: (.{1,100})",
-        "Horovod does not compile here: {0}: {1}",
+        r"([^\s/]+:\d+)(?::\d+: (?:fatal )?error: | \(message\):\s+)(.{1,100})",
+        "Horovod cannot be built here: {0}: {1}",
         "See the log, or name another compiler: CC=gcc-12 CXX=g++-12 make setup",
     ),
     (

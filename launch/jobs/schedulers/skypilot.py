@@ -2,7 +2,7 @@
 
 On demand, a job is its own cluster; it stops when it is idle, and its disks keep the run folders until
 `sky down`. On spot machines, which may be taken away, it is a managed job: SkyPilot begins it anew on other machines,
-and trainers resume from the bucket. Nothing of it has run on a cloud yet.
+and trainers resume from the bucket. Nothing of it has run on a cloud yet; tests run the scripts on Debian 13.
 """
 
 import sys

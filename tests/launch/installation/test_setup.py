@@ -379,10 +379,14 @@ def test_a_failed_command_names_the_log(clone: Path, state: setup_state.SetupSta
         ("The virtual environment was not created successfully because ensurepip is not available.", "no venv module"),
         ("NewConnectionError('...: [Errno -3] Temporary failure in name resolution')", "could not be reached"),
         ("c++: fatal error: Killed signal terminated program cc1plus", "memory"),
+        (
+            "CMake Error at /a/Find.cmake:148 (message):\n    No CUDA library root.\nTraceback\nERROR: Failed",
+            "Horovod cannot be built here: Find.cmake:148: No CUDA library root.",
+        ),
         ("ERROR: No matching distribution found for torch==2.13.0", "pip finds no torch==2.13.0"),
         (
             "/a/common.h:343:18: error: 'logic_error' is not\nTraceback (most recent call last):\nERROR: Failed",
-            "Horovod does not compile here: common.h:343: 'logic_error' is not",
+            "Horovod cannot be built here: common.h:343: 'logic_error' is not",
         ),
         ("Traceback (most recent call last):\nImportError: libmpi.so.40", "ImportError: libmpi.so.40"),
         ("", "a command failed: nothing"),
