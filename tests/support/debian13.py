@@ -99,15 +99,18 @@ def new_machine(root: Path) -> Machine:
 def _bring_settings(root: Path) -> str:
     """Copy the settings of pip and of the network; return the folders that pip's settings name."""
     text = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
-    settings = re.findall(r"^(?:global|user|:env:)\.(\S+)='(.*)'$", text, flags=re.MULTILINE)
-    (root / "etc/pip.conf").write_text("[global]\n" + "".join(f"{name} = {value}\n" for name, value in settings))
+    settings = dict(re.findall(r"^(?:global|user|:env:)\.(\S+)='(.*)'$", text, flags=re.MULTILINE))
+    (root / "etc/pip.conf").write_text("[global]\n" + "".join(f"{name} = {settings[name]}\n" for name in settings))
     hosts = "".join(f"{address} {_name(address)}\n" for address in ADDRESSES)
     (root / "etc/hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
     named = {Path(path) for path in re.findall(r"(?<![\w/.])/[\w./-]+", text.replace("file://", ""))}
     for file in (path for path in {*named, Path("/etc/resolv.conf")} if path.is_file()):
         (root / file.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, root / file.relative_to("/"))
-    return " ".join(sorted(str(path) for path in named if path.is_dir()))
+    folders = [
+        path.parent if path.name == "simple" else path for path in named if path.is_dir()
+    ]  # files beside an index
+    return " ".join(sorted(map(str, folders)))
 
 
 def _bring_uv(machine: Machine) -> None:
