@@ -1,1 +1,5 @@
-"""The PyTorch trainer."""
+"""The PyTorch trainer. Its programs import this first, to switch to the environment that has the framework."""
+
+from common.utils.environments import hand_over
+
+hand_over("torch")

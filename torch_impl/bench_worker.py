@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
 import torch
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel

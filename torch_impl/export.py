@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
 import torch
 
 from common.trained.export import run_export

@@ -7,6 +7,7 @@ python torch_impl/predict.py runs/NAME a.png b.png          classes and probabil
 import sys
 from collections.abc import Sequence
 
+import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
 import numpy as np
 import torch
 

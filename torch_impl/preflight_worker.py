@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
 import horovod.torch as hvd
 import numpy as np
 import torch

@@ -10,6 +10,8 @@
 import sys
 from collections.abc import Sequence
 
+import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
+
 from common.config import Config
 from common.distributed.communicator import Communicator
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch

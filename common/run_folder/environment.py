@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -79,7 +80,7 @@ def describe_environment() -> Environment:
         cores=usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
         python=platform.python_version(),
-        packages=_versions(),
+        packages=package_versions(sys.path),
         variables={name: value for name, value in sorted(os.environ.items()) if name in RECORDED_VARIABLES},
         source_revision=source_revision(),
         command=[Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -108,11 +109,7 @@ def _processor() -> str:
     return named[0] if named else platform.processor() or "unknown"
 
 
-def _versions() -> dict[str, str]:
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+def package_versions(folders: Sequence[str]) -> dict[str, str]:
+    """Return the versions of the packages that a run depends on, as far as they are installed in these folders."""
+    found = {name: next(iter(metadata.distributions(name=name, path=list(folders))), None) for name in _PACKAGES}
+    return {name: package.version for name, package in found.items() if package}

@@ -9,7 +9,6 @@ In each start of ranks, two contestants take turns (`common.checks.bench_turns`)
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import statistics
@@ -29,6 +28,7 @@ from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.environment import describe_environment
 from common.utils.command_line import whole_number, word
 from common.utils.cores import usable_cores
+from common.utils.environments import missing_packages
 from common.utils.paths import ROOT
 from launch.starting.analysis import run_analysis
 from launch.starting.processes import last_lines, launcher_command, started
@@ -87,10 +87,9 @@ def add_command(commands: Any) -> None:
         help="measure the trainers' speed against bare loops, and 2 ranks against 1",
         description="Measure speed in pairs of turns, A B A B, and show the median of the pairs' ratios.",
     )
-    installed = [name for name in FRAMEWORKS if importlib.util.find_spec(name)]
     for flag, known, default in (
         ("--models", TASKS, list(TASKS)),
-        ("--frameworks", FRAMEWORKS, installed),
+        ("--frameworks", FRAMEWORKS, None),
         ("--starts", STARTS, list(STARTS)),
     ):
         parser.add_argument(
@@ -108,6 +107,8 @@ def run(options: argparse.Namespace) -> int:
     if not 0 < options.seconds < 3600:
         raise UserError(f"a turn must take time. Received: --seconds {options.seconds}. Give for example 1")
     options.models = list(dict.fromkeys(options.models))
+    if options.frameworks is None:
+        options.frameworks = [name for name in FRAMEWORKS if not missing_packages(name)]
     planned = [
         (framework, name)
         for framework in options.frameworks

@@ -10,7 +10,6 @@ Writes `parity.json` and two ordinary run folders, one per framework, trained by
 """
 
 import argparse
-import importlib.util
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from common.checks.parity_record import ParitySettings
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.records import check_new_folder
 from common.utils.command_line import whole_number, word
+from common.utils.environments import missing_packages
 from launch.checks.parity_jobs import EXCHANGED_BY_RANKS, RUN_RANKS, run_settings
 from launch.checks.parity_proofs import FRAMEWORKS, ParityProofs
 from launch.starting.analysis import run_analysis
@@ -104,7 +104,7 @@ def read_settings(options: argparse.Namespace) -> ParitySettings:
             raise UserError(
                 f"the ranks share a batch of {GLOBAL_BATCH}. Received: --np {number}. Give 1, 2, 4, 8, 16 or 32"
             )
-    missing = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is None]
+    missing = [name for name in FRAMEWORKS if missing_packages(name)]
     if missing:
         raise UserError(f"parity needs both frameworks. Received: no {missing[0]}. Run `make setup`")
     return ParitySettings(

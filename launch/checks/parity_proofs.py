@@ -13,8 +13,9 @@ from common.checks.parity_record import PARITY_FILE, ParityRecord, ParitySetting
 from common.checks.parity_worker import ParityJob
 from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.errors import UserError, from_os_error
-from common.run_folder.environment import describe_environment
+from common.run_folder.environment import describe_environment, package_versions
 from common.run_folder.records import EPOCHS_FILE, now, read_run
+from common.utils.environments import package_folders
 from common.utils.paths import ROOT
 from launch.checks.parity_compare import (
     NOTHING,
@@ -48,12 +49,13 @@ class ParityProofs:
         self.folder, self.settings = folder, settings
         self.work, self.logs = folder / "work", folder / "logs"
         self.findings = NOTHING
+        folders = [folder for framework in FRAMEWORKS for folder in package_folders(framework)]
         self.record = ParityRecord(
             schema_version=SCHEMA_VERSION,
             started_at=now(),
             ended_at=None,
             settings=settings,
-            environment=describe_environment(),
+            environment=replace(describe_environment(), packages=package_versions(folders)),
         )
         planned = 2 * RUN_COST * settings.epochs
         for np in settings.np:

@@ -8,7 +8,6 @@ Exit code 0: it reproduces; 1: it does not; 2: it could not be run again. `analy
 """
 
 import argparse
-import importlib.util
 import itertools
 import math
 import os
@@ -27,6 +26,7 @@ from common.run_folder.environment import TUNING_VARIABLES, Environment
 from common.run_folder.records import Hashes, Run, World, read_run
 from common.training.run_setup import RunSetup
 from common.utils.command_line import word
+from common.utils.environments import missing_packages
 from launch.experiments.survey import this_host
 from launch.starting.analysis import run_analysis
 from launch.starting.launchers import train_command
@@ -34,7 +34,7 @@ from launch.starting.processes import PROGRAMS, require_program, run_filtered, s
 from launch.starting.train import check_settings
 
 EXIT_CODE_DOES_NOT_REPRODUCE = 1
-_MODULES = {"torch": ("torch",), "keras": ("keras", "tensorflow")}
+_FURTHER_PACKAGES = {"torch": ["horovod"], "keras": ["tensorflow", "horovod"]}
 _INTERRUPTED = (EXIT_CODE_INTERRUPTED, 143)  # of a program ended by Ctrl-C or SIGTERM; horovodrun may return 1
 
 
@@ -175,7 +175,7 @@ def changed_flags(config: Config) -> list[str]:
 def _check_machine(framework: str, world: World) -> None:
     if framework not in PROGRAMS:
         raise UserError(f"no trainer can run this. Received: {framework}. Give a run of {' or '.join(PROGRAMS)}")
-    missing = [name for name in (*_MODULES[framework], "horovod") if importlib.util.find_spec(name) is None]
+    missing = missing_packages(framework, _FURTHER_PACKAGES[framework])
     if missing:
         raise UserError(
             f"the run needs packages that are not installed. Received: {framework} without {', '.join(missing)}. "

@@ -4,7 +4,6 @@ A check returns its summary, or raises a `UserError` with what is wrong and how 
 """
 
 import hashlib
-import importlib.util
 import json
 import os
 import platform
@@ -16,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import psutil
@@ -25,9 +25,10 @@ from common.data.images.prepared_file import load_prepared
 from common.distributed.console import counted
 from common.distributed.pinning import visible_gpus
 from common.errors import UserError
-from common.run_folder.environment import PACKAGES_OF_FRAMEWORK, describe_environment
+from common.run_folder.environment import PACKAGES_OF_FRAMEWORK, package_versions
 from common.utils.cache_folder import cache_folder
 from common.utils.cores import usable_cores
+from common.utils.environments import package_folders
 from common.utils.paths import ROOT
 from launch.installation.build_features import build_features
 from launch.starting.processes import output_of
@@ -98,10 +99,10 @@ def source_hash() -> str:
 
 def check_software(wanted: Wanted) -> str:
     """The frameworks and MPI are installed."""
-    found, mpi = versions(), ["openmpi", "mpirun"] if wanted.controller == "mpi" else []
-    missing = [
-        TITLES[each] for each in wanted.frameworks if not any(package in found for package in INSTALLED_AS[each])
-    ]
+    of_framework = {each: versions(each) for each in wanted.frameworks}
+    found = {name: version for packages in of_framework.values() for name, version in packages.items()}
+    mpi = ["openmpi", "mpirun"] if wanted.controller == "mpi" else []
+    missing = [TITLES[each] for each, packages in of_framework.items() if not packages.keys() & INSTALLED_AS[each]]
     missing += [name for name in mpi[1:] if name not in found]
     if missing:
         raise UserError(f"not installed: {', '.join(missing)}. {SET_UP}")
@@ -110,9 +111,9 @@ def check_software(wanted: Wanted) -> str:
 
 
 @cache  # two checks ask
-def versions() -> dict[str, str]:
-    """Return the versions of Python, of the packages, and of mpirun where it is on PATH."""
-    found = {"Python": platform.python_version(), **describe_environment().packages}
+def versions(framework: str) -> dict[str, str]:
+    """Return the versions of Python, of the packages beside a framework, and of mpirun where it is on PATH."""
+    found = {"Python": platform.python_version(), **package_versions(package_folders(framework))}
     if shutil.which("mpirun"):
         found["mpirun"] = output_of("mpirun", "--version").splitlines()[0].removeprefix("mpirun ")
     return found
@@ -121,7 +122,6 @@ def versions() -> dict[str, str]:
 def check_horovod(wanted: Wanted) -> str:
     """Horovod was compiled for the installed frameworks, with the chosen controller, and with NCCL for GPUs."""
     needed = [wanted.controller, *(["nccl"] if _uses_gpus(wanted) else [])]
-    installed = versions()
     for framework in wanted.frameworks:
         title, build = TITLES[framework], horovod_build(framework)
         if build is None:
@@ -131,6 +131,7 @@ def check_horovod(wanted: Wanted) -> str:
         if missing:
             feature, remedy = missing[0]
             raise UserError(f"Horovod for {title} is compiled without {feature}. {remedy}")
+        installed = versions(framework)
         now = next((installed[name] for name in INSTALLED_AS[framework] if name in installed), None)
         if now and compiled_for and now.split("+")[0] != compiled_for.split("+")[0]:
             problem = f"Horovod was compiled for {title} {compiled_for}, but {now} is installed"
@@ -141,7 +142,7 @@ def check_horovod(wanted: Wanted) -> str:
 
 def horovod_build(framework: str) -> tuple[list[str], str | None] | None:
     """Return Horovod's features and the version that it was compiled for, from its files; None: not compiled for it."""
-    package = importlib.util.find_spec("horovod")
+    package = PathFinder.find_spec("horovod", package_folders(framework))
     if package is None or not package.submodule_search_locations:
         return None
     folder = Path(package.submodule_search_locations[0])

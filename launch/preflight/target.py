@@ -1,7 +1,6 @@
 """What a preflight inspects: the hosts and their ranks, how to ask them, and what the run needs there."""
 
 import argparse
-import importlib.util
 import platform
 import sys
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Literal
 
 from common.data.catalog import PUBLISHED
 from common.errors import expanded
+from common.utils.environments import missing_packages
 from common.utils.paths import ROOT
 from launch.preflight.host_checks import HOST_CHECKS, Wanted
 from launch.sites.site_files import LaunchSite
@@ -117,4 +117,4 @@ def _frameworks(chosen: str | None) -> tuple[str, ...]:
     """Return the named frameworks, else the installed ones."""
     if chosen:
         return tuple(PROGRAMS) if chosen == "both" else (chosen,)
-    return tuple(name for name in PROGRAMS if importlib.util.find_spec(name)) or tuple(PROGRAMS)
+    return tuple(name for name in PROGRAMS if not missing_packages(name)) or tuple(PROGRAMS)

@@ -1,13 +1,13 @@
 """`python -m launch export`: the model of a run for PyTorch, Keras or ONNX, without this project."""
 
 import argparse
-import importlib.util
 import sys
 from typing import Any
 
 from common.errors import UserError
 from common.trained.export import SUFFIXES, add_export_options, check_export_file, export
 from common.trained.onnx_model import require_onnx, write_onnx
+from common.utils.environments import missing_packages
 from common.utils.paths import ROOT
 from launch.starting.processes import run_filtered, trainer_environment
 
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         require_onnx()
         export(write_onnx, options.run_folder, options.output, target="onnx", replaced=options.force)
         return 0
-    if importlib.util.find_spec(options.to) is None:
+    if missing_packages(options.to):
         raise UserError(f"the framework is not installed. Received: --to {options.to}. Run `make setup`")
     words = [str(options.run_folder), "--output", str(options.output), *(["--force"] if options.force else [])]
     return run_filtered([sys.executable, str(ROOT / PROGRAMS[options.to]), *words], environment=trainer_environment())

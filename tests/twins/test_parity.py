@@ -512,7 +512,7 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_parity_needs_both_frameworks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("launch.checks.parity.importlib.util.find_spec", lambda name: None if name == "keras" else name)
+    monkeypatch.setattr("launch.checks.parity.missing_packages", lambda name: [name] if name == "keras" else [])
     assert main(["parity"]) == 2
     assert "Received: no keras." in capsys.readouterr().err
 

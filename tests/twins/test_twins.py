@@ -201,6 +201,7 @@ def is_about_the_framework(line: str) -> bool:
         "Train a model with",
         "is its twin",
         'framework="',
+        "import X_impl  # isort: skip",
         "import X_impl.quiet_tensorflow",
         "from X_impl.models import",
         "from X_impl.data import",

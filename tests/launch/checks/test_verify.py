@@ -206,7 +206,7 @@ def test_missing_data_or_framework_is_one_line(
     folder = written(tmp_path / "run", config={"data": {"dataset": f"images:{tmp_path}/gone"}})
     assert main(["verify", str(folder)]) == 2
     assert "gone" in capsys.readouterr().err
-    monkeypatch.setattr(verify.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("common.utils.environments.package_folders", lambda framework: [])
     assert main(["verify", str(folder)]) == 2
     assert "Received: torch without torch, horovod. Run `make setup FRAMEWORKS=torch`" in capsys.readouterr().err
     assert started == []

