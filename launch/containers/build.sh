@@ -1,19 +1,17 @@
 #!/usr/bin/env bash
 # What the recipes of both kinds of container run, as root in a fresh Debian 12:
-#   build.sh tools   cpu|gpu              what set-up needs: Python, a compiler; for gpu CUDA's compiler
-#   build.sh project cpu|gpu [REVISION]   set-up in /opt/horovod-twins: packages, MPI, Horovod compiled
-#   build.sh runtime cpu|gpu              what running needs: Python, ssh, a user other than root
-# Versions are in launch/installation/requirements/. A folder `wheels` in the project (make wheels WHEELS=wheels) is the only
-# source of packages if it is there. Nothing of gpu has been tried.
+#   build.sh tools                                   what set-up needs: Python, a compiler
+#   build.sh project cpu|gpu FRAMEWORKS [REVISION]   set-up in /opt/horovod-twins: packages, MPI, Horovod compiled
+#   build.sh runtime                                 what running needs: Python, ssh, a user other than root
+# FRAMEWORKS is "torch keras", torch or keras. For gpu, PyTorch alone gets CUDA 13, both or TensorFlow get CUDA 12.
+# Versions are in launch/installation/requirements/. A folder `wheels` in the project (make wheels WHEELS=wheels) is the
+# only source of packages if it is there.
 set -euo pipefail
 
 PROJECT=/opt/horovod-twins
 USER_NAME=mpiuser
 USER_ID=1000
 SSH_PORT=2222 # a user other than root has none below 1024
-CUDA=12-6     # as launch/installation/plan.py: the build of PyTorch that suits TensorFlow's CUDA 12
-CUDA_KEYRING=https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/cuda-keyring_1.1-1_all.deb
-GPUS=70,75,80,86,90 # compute capabilities Horovod is built for: V100, T4, A100, A10G, H100
 
 packages() { # NAME...: install Debian packages, leave nothing else behind
   apt-get update -qq
@@ -22,30 +20,28 @@ packages() { # NAME...: install Debian packages, leave nothing else behind
   rm -rf /var/lib/apt/lists/*
 }
 
-tools() { # cpu|gpu
+tools() {
   packages ca-certificates g++ make python3 python3-dev python3-venv
-  if [[ $1 == gpu ]]; then
-    python3 -c 'import sys, urllib.request; urllib.request.urlretrieve(*sys.argv[1:])' "$CUDA_KEYRING" /tmp/keyring.deb
-    dpkg -i /tmp/keyring.deb
-    rm /tmp/keyring.deb
-    packages "cuda-minimal-build-$CUDA"
-  fi
 }
 
-project() { # cpu|gpu REVISION
-  local revision=${2:-unknown} options=(--no-gpu)
+project() { # cpu|gpu FRAMEWORKS REVISION
+  local frameworks=$2 revision=${3:-unknown} options=(--no-gpu)
   if [[ ! $revision =~ ^[0-9a-z+]+$ ]]; then
     echo "build.sh: REVISION is a commit. Received: $revision. Give what \`git rev-parse HEAD\` prints" >&2
     exit 2
   fi
   [[ $1 == cpu ]] || options=(--gpu)
-  [[ ! -d $PROJECT/wheels ]] || options+=(--wheels "$PROJECT/wheels")
+  if [[ -d $PROJECT/wheels ]]; then
+    options+=(--wheels "$PROJECT/wheels")
+  elif [[ $1 == gpu && $frameworks == *keras* ]]; then
+    "$PROJECT/launch/installation/cuda12.sh"
+  fi
   cd "$PROJECT"
   find . -name __pycache__ -prune -exec rm -r {} +
   # What runs record as their source: there is no git in the image.
   printf '{"manifest": {"revision": "%s", "files": []}}\n' "$revision" > staged.json
-  HOROVOD_TWINS_CACHE=/tmp/cache HOROVOD_BUILD_CUDA_CC_LIST=$GPUS PIP_NO_CACHE_DIR=1 \
-    python3 launch/setup.py --frameworks "torch keras" "${options[@]}"
+  HOROVOD_TWINS_CACHE=/tmp/cache PIP_NO_CACHE_DIR=1 \
+    python3 launch/setup.py --frameworks "$frameworks" "${options[@]}"
   rm -rf /tmp/cache wheels
   .venv/bin/python -m compileall -q common torch_impl keras_impl launch analysis
 }
@@ -78,8 +74,12 @@ Host *
 CONFIG
 }
 
-if [[ ! ${1:-} =~ ^(tools|project|runtime)$ || ! ${2:-} =~ ^(cpu|gpu)$ ]]; then
-  echo "build.sh: tools, project or runtime, then cpu or gpu. Received: ${*:-nothing}. See the top of $0" >&2
+if [[ ! ${1:-} =~ ^(tools|project|runtime)$ ]]; then
+  echo "build.sh: tools, project or runtime. Received: ${*:-nothing}. See the top of $0" >&2
+  exit 2
+fi
+if [[ $1 == project && ! "${2:-} ${3:-}" =~ ^(cpu|gpu)\ (torch|keras|torch\ keras)$ ]]; then
+  echo "build.sh: project takes cpu or gpu, then torch, keras or 'torch keras'. Received: ${*:2}. See the top of $0" >&2
   exit 2
 fi
 "$@"

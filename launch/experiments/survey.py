@@ -14,7 +14,7 @@ from common.sites.table import Site
 from common.utils.cores import usable_cores
 from launch.experiments.left_over import left_over
 from launch.experiments.plan import ExperimentPlan, PlannedRun
-from launch.installation.run import ask_nvidia
+from launch.installation.node import ask_nvidia
 from launch.starting.processes import reason_in
 
 LOGS = "logs"

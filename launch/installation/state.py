@@ -1,4 +1,4 @@
-"""What set-up remembers, in `.venv/horovod-twins/`.
+"""What set-up remembers, in `horovod-twins/` of each environment that it made.
 
 stamp.json   written last, removed first: what is installed, and from which lock files. No stamp, no use.
 place.json   where and for what kind of machine this environment was made; if that changed it is created again
@@ -15,13 +15,14 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
 from common.utils.atomic import write_atomically
+from launch.installation.cuda import EACH, ONLY, Environment
 from launch.installation.plan import FRAMEWORKS, Request
 
 
@@ -31,16 +32,53 @@ def choose_frameworks(text: str, *, need: str = "", remembered: tuple[str, ...] 
     for name in [*named, *need.split()]:
         if name not in FRAMEWORKS:
             raise UserError(f"FRAMEWORKS takes torch, keras or both, FRAMEWORK takes one of them. Received: {name}")
-    chosen = {*(named or remembered or FRAMEWORKS), *need.split()}
-    return tuple(framework for framework in FRAMEWORKS if framework in chosen)
+    return in_order({*(named or remembered or FRAMEWORKS), *need.split()})
+
+
+def in_order(frameworks: Collection[str]) -> tuple[str, ...]:
+    """Return frameworks in the order that is used everywhere."""
+    return tuple(framework for framework in FRAMEWORKS if framework in frameworks)
+
+
+def remembered(root: Path) -> tuple[Environment, ...]:
+    """Return the environments that were made in a clone, finished or not.
+
+    They stay as they were made: a cluster's login node without a GPU shares them with the nodes that have one.
+    """
+    folders = EACH if (root / ONLY).is_symlink() or (root / EACH[0]).exists() else (ONLY,)
+    found = [SetupState(root, folder).environment() for folder in folders]
+    return tuple(environment for environment in found if environment)
+
+
+def make_room(root: Path, environments: Sequence[Environment]) -> None:
+    """Remove environments of another arrangement: programs would be handed over to them.
+
+    Raises:
+        UserError: one was not made by this set-up.
+    """
+    only, wanted = root / ONLY, {environment.folder for environment in environments}
+    if only.is_symlink() and ONLY in wanted:
+        only.unlink()
+    for folder in {ONLY, *EACH} - wanted:
+        state = SetupState(root, folder)
+        if state.venv.is_dir() and not state.venv.is_symlink():
+            with state.locked():
+                shutil.rmtree(state.venv)
+
+
+def link_first(root: Path, environments: Sequence[Environment]) -> None:
+    """Let `.venv` name the first of several environments, so that every command works in either arrangement."""
+    if len(environments) > 1 and not (root / ONLY).exists():
+        (root / ONLY).unlink(missing_ok=True)
+        (root / ONLY).symlink_to(environments[0].folder)
 
 
 class SetupState:
-    """The memory of set-up in one clone."""
+    """The memory of set-up in one environment of a clone."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, folder: str = ONLY) -> None:
         """Look at the clone in `root`; nothing is created."""
-        self.venv = root / ".venv"
+        self.venv = root / folder
         self.folder = self.venv / "horovod-twins"
         self.log = self.folder / "setup.log"
         self.installing = self.folder / "installing"
@@ -52,13 +90,17 @@ class SetupState:
         names = path.read_text(encoding="utf-8").split() if path.exists() else []
         return tuple(name for name in names if name in FRAMEWORKS)
 
-    def gpu(self) -> bool | None:
-        """Return whether this environment was made for a GPU; None if there is none yet.
-
-        It stays as it was made: a cluster's login node without a GPU shares it with the nodes that have one.
-        """
-        answer = read(self.folder / "place.json").get("gpu")
-        return answer if isinstance(answer, bool) else None
+    def environment(self) -> Environment | None:
+        """Return what this environment was made for; None if there is none yet."""
+        place = read(self.folder / "place.json")
+        if "gpu" not in place:
+            return None
+        return Environment(
+            folder=self.venv.name,
+            frameworks=self.chosen() or self.installed()[0],
+            cuda=place.get("cuda"),
+            capabilities=tuple(place.get("capabilities", ())),
+        )
 
     def satisfies(self, request: Request) -> bool:
         """Return whether all that is asked for is installed, whole and current. More may be installed."""
@@ -136,7 +178,8 @@ def wait_for_lock(descriptor: int, why: str) -> None:
 
 def place(request: Request) -> dict[str, Any]:
     """Return what an environment is bound to: its programs hold its absolute path, its packages the kind of machine."""
-    return {"root": str(request.root.resolve()), "gpu": request.gpu}
+    cuda = {"cuda": request.cuda, "capabilities": list(request.capabilities)} if request.cuda else {}
+    return {"root": str(request.root.resolve()), "gpu": bool(request.cuda), **cuda}
 
 
 def fingerprint(request: Request) -> str:

@@ -9,6 +9,7 @@ import argparse
 import platform
 import sys
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -55,6 +56,7 @@ def add_command(commands: Any) -> None:
     wheels = parser.add_mutually_exclusive_group()
     wheels.add_argument("--wheels", type=path, metavar="FOLDER", help="already filled: make wheels WHEELS=DIR")
     wheels.add_argument("--no-wheels", action="store_true", help="pack no packages")
+    parser.add_argument("--gpu", action="store_true", help="insist on packages for GPUs, from a clone that has them")
     parser.add_argument(
         "--uncommitted",
         action="store_true",
@@ -137,10 +139,14 @@ def gather_wheels(
         request = setup_plan.Request(root=ROOT, frameworks=frameworks or setup_plan.FRAMEWORKS)
         sources = stage_wheels.pure_sources(request, named) if foreign else stage_wheels.wheel_sources(named)
     else:
-        request = stage_wheels.request_of(ROOT, frameworks)
-        (stage_wheels.fill_pure if foreign else stage_wheels.fill)(request, folder)
+        requests = stage_wheels.requests_of(ROOT, frameworks, gpu=options.gpu)
+        request = replace(requests[0], frameworks=tuple(name for one in requests for name in one.frameworks))
+        if foreign:
+            stage_wheels.fill_pure(request, folder)
+        else:
+            stage_wheels.fill(requests, folder)
         sources = stage_wheels.wheel_sources(folder)
-    setup = {"wheels": PURE if foreign else ALL, "frameworks": list(request.frameworks), "gpu": request.gpu}
+    setup = {"wheels": PURE if foreign else ALL, "frameworks": list(request.frameworks), "gpu": bool(request.cuda)}
     if foreign:
         missing = stage_wheels.from_modules(request, sources)
         print(f"note: only pure-Python wheels run on {architecture}; from modules come {' '.join(missing)}")

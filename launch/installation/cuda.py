@@ -1,0 +1,224 @@
+"""Which CUDA each framework gets on a node with NVIDIA GPUs, and in which environment. Nothing here looks at a machine.
+
+PyTorch 2.13.0 is published for CUDA 13 (PyPI) and for CUDA 12.6 (its own index), TensorFlow 2.21.0 for CUDA 12 alone.
+Libraries of two majors overwrite each other in one environment, as both are unpacked into `nvidia/`, and pip does not
+see it. Horovod's kernels are compiled by an nvcc of the framework's major: PyPI has one of CUDA 13, none of CUDA 12.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import UserError
+
+ONLY, EACH = ".venv", (".venv-torch", ".venv-keras")  # folders of environments; beside EACH, ONLY is a link
+NAMES = {"torch": "PyTorch", "keras": "TensorFlow"}
+# The oldest branch of the driver that runs a CUDA major (NVIDIA, CUDA Compatibility, minor version compatibility).
+DRIVERS = {12: 525, 13: 580}
+# What Horovod is compiled for where the GPUs are not known, such as on a login node.
+CAPABILITIES = {
+    12: ("7.0", "7.5", "8.0", "8.6", "8.9", "9.0"),
+    13: ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toolkit:
+    """CUDA's compiler with its headers and libraries; `version` such as "12.9"."""
+
+    home: Path
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node with NVIDIA GPUs, as far as it is known.
+
+    Attributes:
+        architecture: as `uname -m` prints it.
+        driver: its version, such as "580.126.09"; empty: unknown.
+        capabilities: compute capabilities of its GPUs, such as ("8.0", "9.0"); empty: unknown.
+        toolkits: whole CUDA toolkits that are installed there, the preferred first.
+        notes: what was found and passed over, in words.
+    """
+
+    architecture: str = "x86_64"
+    driver: str = ""
+    capabilities: tuple[str, ...] = ()
+    toolkits: tuple[Toolkit, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def toolkit(self, cuda: int) -> Toolkit | None:
+        """Return the toolkit to compile with for a CUDA major; None: that of pip, of the release of PyTorch's CUDA 13.
+
+        Another release of the same major will do for CUDA 12, as its drivers run code of all of them.
+        """
+        return next((one for one in self.toolkits if cuda == 12 and one.version.startswith("12.")), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """A framework's published build for one major version of CUDA.
+
+    Attributes:
+        framework: torch or keras.
+        cuda: the major version.
+        oldest, newest: compute capabilities that it has code for; no newest: it also has code that drivers translate
+            for later ones. From the build's own list (`torch._C._cuda_getArchFlags`, `tf.sysconfig.get_build_info`).
+        architectures: processors that there are wheels for.
+    """
+
+    framework: str
+    cuda: int
+    oldest: str
+    newest: str = ""
+    architectures: tuple[str, ...] = ("x86_64",)
+
+
+BUILDS = (
+    Build(framework="torch", cuda=12, oldest="5.0", newest="9.0"),
+    Build(framework="torch", cuda=13, oldest="7.5", architectures=("x86_64", "aarch64")),
+    Build(framework="keras", cuda=12, oldest="6.0"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """A virtual environment.
+
+    Attributes:
+        folder: its name.
+        frameworks: that are in it.
+        cuda: CUDA's major version; None: for the CPU.
+        capabilities: compute capabilities that Horovod is compiled for.
+    """
+
+    folder: str
+    frameworks: tuple[str, ...]
+    cuda: int | None = None
+    capabilities: tuple[str, ...] = ()
+
+
+def choose(node: Node, frameworks: Sequence[str]) -> tuple[Environment, ...]:
+    """Return the environments for a node: one on CUDA 12 if that suits all, else one for each framework.
+
+    One environment has the advantage that both frameworks compute with the same libraries.
+
+    Args:
+        node: where ranks will run.
+        frameworks: torch, keras or both.
+
+    Raises:
+        UserError: a framework has no build that works there; with the reason of each.
+    """
+    problems = {
+        name: {build.cuda: problem(build, node, with_nvcc=True) for build in BUILDS if build.framework == name}
+        for name in frameworks
+    }
+    fitting = {name: [cuda for cuda, why in found.items() if not why] for name, found in problems.items()}
+    for name in frameworks:
+        if not fitting[name]:
+            others = [other for other in frameworks if fitting[other]]
+            raise UserError(_refusal(name, list(problems[name].values()), others=others))
+    if len(frameworks) > 1 and all(12 in majors for majors in fitting.values()):
+        return (_environment(ONLY, frameworks, cuda=12, node=node),)
+    return tuple(
+        _environment(f"{ONLY}-{name}" if len(frameworks) > 1 else ONLY, (name,), cuda=max(fitting[name]), node=node)
+        for name in frameworks
+    )
+
+
+def check(environments: Sequence[Environment], node: Node) -> None:
+    """Check environments that were chosen elsewhere, with Horovod compiled, against a node.
+
+    Raises:
+        UserError: a framework does not work there.
+    """
+    for one in environments:
+        for build in BUILDS:
+            why = problem(build, node, with_nvcc=False)
+            if build.framework in one.frameworks and build.cuda == one.cuda and why:
+                raise UserError(_refusal(build.framework, [why]))
+
+
+def _environment(folder: str, frameworks: Sequence[str], *, cuda: int, node: Node) -> Environment:
+    capabilities = node.capabilities or CAPABILITIES[cuda]
+    return Environment(folder=folder, frameworks=tuple(frameworks), cuda=cuda, capabilities=capabilities)
+
+
+def problem(build: Build, node: Node, *, with_nvcc: bool) -> str:
+    """Return why a build does not work on a node; empty: nothing is known against it."""
+    name = f"CUDA {build.cuda}"
+    if node.architecture not in build.architectures:
+        return f"{name} has no wheels for {node.architecture}"
+    if node.driver and int(node.driver.split(".")[0]) < DRIVERS[build.cuda]:
+        return f"{name} needs driver {DRIVERS[build.cuda]} or newer, this is {node.driver}"
+    newest = _number(build.newest) if build.newest else (math.inf, 0)
+    for capability in node.capabilities:
+        if not _number(build.oldest) <= _number(capability) <= newest:
+            return f"{name} has no code for GPUs of compute capability {capability}"
+    if with_nvcc and build.cuda == 12:
+        toolkit, there = node.toolkit(12), ", ".join(toolkit.version for toolkit in node.toolkits)
+        if not toolkit:
+            return f"{name} needs an nvcc 12, which pip does not have (found: {there or 'no toolkit'})"
+        blackwell = any(_number(capability) >= (10, 0) for capability in node.capabilities)
+        if blackwell and _number(toolkit.version) < (12, 8):
+            return f"{name} needs an nvcc of 12.8 or newer for these GPUs (found: {there})"
+    return ""
+
+
+def _number(capability: str) -> tuple[int, int]:
+    major, minor = capability.split(".")
+    return int(major), int(minor)
+
+
+def _refusal(framework: str, problems: Sequence[str], *, others: Sequence[str] = ()) -> str:
+    """Return the error for a framework; `others` would work."""
+    remedies = []
+    if any("nvcc" in why for why in problems):
+        remedies.append(
+            "install a CUDA 12 toolkit (as root: launch/installation/cuda12.sh), load its module, "
+            "or name it in HOROVOD_CUDA_HOME"
+        )
+    remedies += [f"set up {NAMES[other]} alone: make setup GPU=1 FRAMEWORKS={other}" for other in others]
+    remedies.append("leave the GPU unused: make setup GPU=0")
+    what = f"{NAMES[framework]} cannot use this node's GPU. Received: {'; '.join(problems)}"
+    return f"{what}. To go on: {', or '.join(remedies)}"
+
+
+def describe(node: Node, environments: Sequence[Environment]) -> list[str]:
+    """Return the node and what was decided for it, each with its reason, a line each."""
+    known = f"driver {node.driver or 'unknown'}, compute capability {', '.join(node.capabilities) or 'unknown'}"
+    toolkits = ", ".join(f"{toolkit.version} in {toolkit.home}" for toolkit in node.toolkits) or "none"
+    lines = [f"node: {node.architecture}, {known}; CUDA toolkits: {toolkits}", *node.notes]
+    if not node.driver:
+        needed = max(DRIVERS[one.cuda] for one in environments if one.cuda)
+        lines.append(f"the driver of the nodes is unknown: they need {needed} or newer")
+    for one in environments:
+        assert one.cuda
+        names = " and ".join(NAMES[name] for name in one.frameworks)
+        toolkit = node.toolkit(one.cuda)
+        nvcc = f"{toolkit.version} in {toolkit.home}" if toolkit else "of pip, of PyTorch's own release of CUDA 13"
+        lines.append(
+            f"{one.folder}: {names} with CUDA {one.cuda}; nvcc {nvcc}; Horovod for {', '.join(one.capabilities)}"
+        )
+    if len(environments) > 1:
+        lines.append("two environments: no CUDA major suits both frameworks here, and two do not fit into one")
+    return lines
+
+
+def parse_driver(text: str) -> str:
+    """Return a driver's version as it was printed.
+
+    Raises:
+        UserError: this is no version.
+    """
+    version = text.strip()
+    if re.fullmatch(r"\d+(\.\d+)+", version) is None:
+        raise UserError(
+            f"the NVIDIA driver does not tell its version. Received: {version or 'nothing'}. See what `nvidia-smi` "
+            "prints and repair the driver, or leave the GPU unused: make setup GPU=0"
+        )
+    return version

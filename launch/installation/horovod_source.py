@@ -1,0 +1,177 @@
+"""Horovod's source distribution, and the edits without which it does not compile or does not start alone and quietly.
+
+Horovod 0.28.1, the newest release (2023), is published as source only and does not compile against today's frameworks.
+"""
+
+import hashlib
+import shutil
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import UserError
+
+VERSION = "0.28.1"
+SDIST = f"horovod-{VERSION}.tar.gz"
+SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One replacement in a file of the source distribution, and why."""
+
+    file: str
+    old: str
+    new: str
+    why: str
+
+
+EDITS = (
+    Edit(
+        "CMakeLists.txt",
+        "set(CMAKE_CXX_STANDARD 14)",
+        "set(CMAKE_CXX_STANDARD 17)",
+        "the headers of PyTorch and TensorFlow are C++17 (upstream PR 3998)",
+    ),
+    Edit(
+        "CMakeLists.txt",
+        """\
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+""",
+        """\
+if(DEFINED ENV{HOROVOD_GPU})
+    check_language(CUDA)
+else()
+    unset(CMAKE_CUDA_COMPILER)
+endif()
+if(NOT CMAKE_CUDA_COMPILER AND DEFINED ENV{HOROVOD_GPU})
+""",
+        "a CUDA toolkit that is incomplete, or older than the C++ compiler, would end a build for the CPU",
+    ),
+    Edit(
+        "horovod/torch/CMakeLists.txt",
+        "    set(CMAKE_CXX_STANDARD 14)\n",
+        """\
+    if(Pytorch_VERSION VERSION_LESS "2.14")
+        set(CMAKE_CXX_STANDARD 17)
+    else()
+        set(CMAKE_CXX_STANDARD 20)
+    endif()
+""",
+        "the headers of PyTorch are C++17 (upstream PR 3998), since 2.14 C++20",
+    ),
+    Edit(
+        "horovod/torch/cuda_util.cc",
+        'dlopen("libcuda.so", RTLD_LAZY)',
+        'dlopen("libcuda.so.1", RTLD_LAZY)',
+        "every driver installs libcuda.so.1; the name without a number is for compiling, and missing in many images",
+    ),
+    Edit(
+        "horovod/tensorflow/mpi_ops.cc",
+        "GpuStreamHandle AsGpuStreamValue(Stream* stream);\n",
+        """\
+template <typename AnyStream>
+inline GpuStreamHandle AsGpuStreamValue(AnyStream* stream) {
+  return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream);
+}
+""",
+        "no library of TensorFlow exports this function any more; a template is looked up after stream.h is included",
+    ),
+    Edit(
+        "horovod/tensorflow/CMakeLists.txt",
+        'list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")',
+        "# xla_mpi_ops.cc is left out",
+        "the optional XLA operations include TensorFlow-internal headers that have moved",
+    ),
+    Edit(
+        "horovod/common/common.h",
+        "#include <memory>\n",
+        "#include <memory>\n#include <stdexcept>\n",
+        "gcc 14's other headers no longer bring it along",
+    ),
+    Edit(
+        "horovod/common/group_table.h",
+        "#include <queue>\n",
+        "#include <queue>\n#include <string>\n",
+        "gcc 14's other headers no longer bring it along",
+    ),
+    Edit(
+        "third_party/flatbuffers/include/flatbuffers/stl_emulation.h",
+        "const size_type count_;",
+        "size_type count_;",
+        "gcc 14 refuses a template that assigns to a constant, though nothing uses it",
+    ),
+    Edit(
+        "horovod/common/basics.py",
+        """\
+            initialization_ok = self.MPI_LIB_CTYPES.horovod_init(
+                (ctypes.c_int * comm_size)(*comm), ctypes.c_int(comm_size),
+                *process_set_args_via_ranks)
+""",
+        """\
+            from horovod.common.open_mpi_prefix import open_mpi_prefix
+            with open_mpi_prefix():
+                initialization_ok = self.MPI_LIB_CTYPES.horovod_init(
+                    (ctypes.c_int * comm_size)(*comm), ctypes.c_int(comm_size),
+                    *process_set_args_via_ranks)
+""",
+        "a script without a launcher would end in MPI_Init (see open_mpi_prefix.py)",
+    ),
+    Edit(
+        "horovod/common/util.py",
+        """\
+            sys.stderr = open(os.devnull, 'w')
+""",
+        """\
+            sys.stderr = open(os.devnull, 'w')
+            os.dup2(sys.stderr.fileno(), 2)
+""",
+        "`horovodrun --check-build` asks processes that import TensorFlow; its C++ start-up lines bypass sys.stderr",
+    ),
+    Edit(
+        "horovod/common/util.py",
+        """\
+    # 'fork' is required because horovodrun is a frozen executable
+""",
+        """\
+    from pathlib import Path
+    from horovod.common.build_features import MARKS, build_features
+    feature = fn_desc.replace('built with ', '').lower()
+    if feature in MARKS and not verbose:
+        features = build_features(Path(__file__).parents[1], ext_base_name)
+        return None if features is None else feature in features
+
+    # 'fork' is required because horovodrun is a frozen executable
+""",
+        "horovodrun asks at every start whether MPI was built, and would import a framework for the answer: seconds",
+    ),
+)
+# Files of this folder -> where they are added to the source distribution.
+ADDED = {name: f"horovod/common/{name}" for name in ("build_features.py", "open_mpi_prefix.py")}
+
+
+def unpack(sdist: Path, folder: Path) -> Path:
+    """Check the source distribution, unpack it into an emptied folder and apply the edits; return the source folder."""
+    received = hashlib.sha256(sdist.read_bytes()).hexdigest()
+    if received != SDIST_SHA256:
+        raise UserError(f"{sdist} is damaged or another file. Expected SHA-256 {SDIST_SHA256}. Received: {received}")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder)  # as it was published: the checksum says so
+    source = folder / f"horovod-{VERSION}"
+    apply_edits(source)
+    return source
+
+
+def apply_edits(source: Path) -> None:
+    """Apply the edits. Each must find its text exactly once: an edit that misses would build something else."""
+    for edit in EDITS:
+        path = source / edit.file
+        text = path.read_text(encoding="utf-8")
+        if text.count(edit.old) != 1:
+            raise RuntimeError(f"{edit.file}: {edit.old!r} occurs {text.count(edit.old)} times, expected once")
+        path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+    for name, target in ADDED.items():
+        shutil.copyfile(Path(__file__).parent / name, source / target)

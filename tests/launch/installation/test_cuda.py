@@ -1,0 +1,308 @@
+"""Set-up for GPUs: what is found on a machine or read of a site, what is decided for it, and what is refused."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.checks import horovod_trial
+from common.errors import UserError
+from launch.installation import cuda, node, packed
+from launch.installation import plan as setup_plan
+from launch.installation import run as setup_run
+from launch.installation import state as setup_state
+from launch.installation.cuda import Environment, Node, Toolkit
+from launch.installation.plan import Command, Machine, Request
+
+ROOT = Path(__file__).resolve().parents[3]
+BOTH = ("torch", "keras")
+NVCC_12, NVCC_13 = (Toolkit(home=Path(f"/usr/local/cuda-{version}"), version=version) for version in ("12.9", "13.2"))
+A10G = Node(driver="580.95.05", capabilities=("8.6",), toolkits=(NVCC_13, NVCC_12))
+
+
+def chosen(there: Node, frameworks: tuple[str, ...] = BOTH) -> dict[str, int | None]:
+    """Return folder -> CUDA major of what is decided for a node."""
+    return {one.folder: one.cuda for one in cuda.choose(there, frameworks)}
+
+
+# The plan
+
+
+@pytest.mark.parametrize(
+    ("changes", "frameworks", "expected"),
+    [
+        ({}, BOTH, {".venv": 12}),
+        ({}, ("torch",), {".venv": 13}),
+        ({}, ("keras",), {".venv": 12}),
+        ({"driver": "550.54.15"}, ("torch",), {".venv": 12}),
+        ({"driver": ""}, BOTH, {".venv": 12}),
+        ({"capabilities": ("7.0",)}, BOTH, {".venv": 12}),
+        ({"capabilities": ("7.0",)}, ("torch",), {".venv": 12}),
+        ({"capabilities": ("12.0",)}, BOTH, {".venv-torch": 13, ".venv-keras": 12}),
+        ({"capabilities": ()}, BOTH, {".venv": 12}),
+        ({"toolkits": ()}, ("torch",), {".venv": 13}),
+        ({"architecture": "aarch64"}, ("torch",), {".venv": 13}),
+    ],
+)
+def test_each_node_gets_what_works_there(
+    changes: dict[str, object], frameworks: tuple[str, ...], expected: dict[str, int]
+) -> None:
+    assert chosen(dataclasses.replace(A10G, **changes), frameworks) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "frameworks", "words"),
+    [
+        ({"driver": "470.82.01"}, ("torch",), "needs driver 525 or newer, this is 470.82.01"),
+        ({"driver": "470.82.01"}, ("keras",), "needs driver 525 or newer, this is 470.82.01"),
+        ({"toolkits": (NVCC_13,)}, BOTH, r"nvcc 12, which pip does not have \(found: 13.2\).*FRAMEWORKS=torch"),
+        ({"toolkits": ()}, ("keras",), r"nvcc 12, which pip does not have \(found: no toolkit\)"),
+        ({"capabilities": ("7.0",), "toolkits": ()}, ("torch",), "nvcc 12.*no code for GPUs of compute capability 7.0"),
+        ({"capabilities": ("5.2",)}, ("keras",), "no code for GPUs of compute capability 5.2"),
+        ({"architecture": "ppc64le"}, ("torch",), "CUDA 12 has no wheels for ppc64le; CUDA 13 has no wheels"),
+        ({"architecture": "aarch64"}, ("keras",), "no wheels for aarch64"),
+        (
+            {"capabilities": ("12.0",), "toolkits": (Toolkit(home=Path("/c"), version="12.6"),)},
+            ("keras",),
+            "12.8 or newer",
+        ),
+    ],
+)
+def test_what_cannot_work_is_one_line(changes: dict[str, object], frameworks: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        cuda.choose(dataclasses.replace(A10G, **changes), frameworks)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    assert "GPU=0" in str(caught.value)
+
+
+def text_of(request: Request, machine: Machine) -> str:
+    """Return the plan as it is printed."""
+    return setup_plan.describe(setup_plan.plan(request, machine=machine))
+
+
+def test_both_frameworks_on_cuda_12_are_installed_beside_each_other() -> None:
+    text = text_of(Request(root=ROOT, cuda=12, capabilities=("8.0", "9.0")), Machine(toolkit=NVCC_12))
+    assert "torch==2.13.0+cu126" in text
+    assert "'tensorflow[and-cuda]==2.21.0'" in text
+    assert "cuda12.txt" not in text, "PyTorch's build fixes the versions for both"
+    assert "HOROVOD_BUILD_CUDA_CC_LIST=80,90" in text
+    assert f"HOROVOD_NCCL_HOME={ROOT}/.venv/lib/python3.11/site-packages/nvidia/nccl" in text
+    assert "HOROVOD_CUDA_HOME=/usr/local/cuda-12.9" in text
+    assert 'PATH=/usr/local/cuda-12.9/bin:"$PATH"' in text
+    assert "nvidia-cuda-nvcc" not in text
+    assert text.count("horovod_trial.py --nccl") == 2
+
+
+def test_pytorch_on_cuda_13_is_not_taken_for_the_cpu_and_is_compiled_by_pips_nvcc() -> None:
+    request = Request(root=ROOT, frameworks=("torch",), cuda=13, capabilities=("9.0",), folder=".venv-torch")
+    text = text_of(request, Machine())
+    assert "torch===2.13.0 torchvision===0.28.0" in text
+    assert "nvidia-cuda-nvcc nvidia-cuda-crt" in text
+    assert f"HOROVOD_CUDA_HOME={ROOT}/.venv-torch/lib/python3.11/site-packages/nvidia/cu13" in text
+
+
+def test_tensorflow_alone_gets_a_cudnn_that_has_code_for_v100() -> None:
+    text = text_of(Request(root=ROOT, frameworks=("keras",), cuda=12, capabilities=("7.0",)), Machine(toolkit=NVCC_12))
+    assert "cuda12.txt 'tensorflow[and-cuda]==2.21.0'" in text
+    assert setup_plan.pins(ROOT / "launch/installation/requirements")["nvidia-cudnn-cu12"] == "9.10.2.21"
+
+
+def test_the_build_of_a_framework_is_checked_before_horovod_is_compiled(tmp_path: Path) -> None:
+    request = Request(root=tmp_path, frameworks=("torch",), cuda=13)
+    state = setup_state.SetupState(tmp_path)
+    with state.locked():
+        runner = setup_run.Runner(request, state, Machine())
+        for answer in ("None", "12.6"):
+            runner.ask = lambda _, answer=answer: f"{answer}\n"  # type: ignore[misc, assignment]
+            with pytest.raises(UserError, match=f"Received: CUDA {answer} instead of 13"):
+                runner.check_cuda("torch")
+        runner.ask = lambda _: "13.0\n"  # type: ignore[method-assign]
+        runner.check_cuda("torch")
+
+
+# What is found
+
+
+def program(path: Path, text: str) -> None:
+    """Write an executable shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def toolkit(home: Path, version: str, *, header: bool = True, library: bool = True) -> Path:
+    """Make what looks like a CUDA toolkit."""
+    program(home / "bin" / "nvcc", f"echo 'Cuda compilation tools, release {version}, V{version}.88'")
+    for wanted, path in ((header, "include/cuda_runtime.h"), (library, "lib64/libcudart.so.12")):
+        if wanted:
+            (home / path).parent.mkdir(exist_ok=True)
+            (home / path).touch()
+    return home
+
+
+def test_only_whole_toolkits_are_taken(tmp_path: Path) -> None:
+    whole = toolkit(tmp_path / "cuda-12.9", "12.9")
+    (tmp_path / "cuda").symlink_to(whole)
+    script = toolkit(tmp_path / "wrapper", "13.0", header=False, library=False)
+    half = toolkit(tmp_path / "half", "12.8", library=False)
+    mute = tmp_path / "mute"
+    program(mute / "bin" / "nvcc", "exit 1")
+    found, notes = node.find_toolkits([script, half, mute, tmp_path / "none", whole, tmp_path / "cuda"])
+    assert found == (Toolkit(home=whole, version="12.9"),)
+    assert [word in note for word, note in zip(("cuda_runtime.h", "libcudart", "tell"), notes, strict=True)] == [
+        True
+    ] * 3
+
+
+def test_the_driver_and_the_gpus_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "nvidia-smi", "echo '580.95.05, 9.0'; echo '580.95.05, 8.0'")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    there = node.this_node()
+    assert (there.driver, there.capabilities) == ("580.95.05", ("8.0", "9.0"))
+
+
+@pytest.mark.parametrize("text", ["[N/A], 9.0", "ERR!, 9.0", ", 9.0"])
+def test_a_driver_without_a_version_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    program(tmp_path / "nvidia-smi", f"echo '{text}'")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(UserError, match="does not tell its version"):
+        node.this_node()
+
+
+def test_a_hanging_nvidia_smi_is_given_up_and_the_drivers_file_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "nvidia-smi", "exec sleep 60")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(node, "PATIENCE_SECONDS", 0.2)
+    file = tmp_path / "version"
+    file.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n")
+    monkeypatch.setattr(node, "DRIVER_FILE", file)
+    there = node.this_node()
+    assert (there.driver, there.capabilities) == ("535.183.01", ())
+    assert "nvidia-smi does not answer" in there.notes[0]
+    assert node.gpu_present()
+
+
+# Several environments
+
+
+def pretend(root: Path, environment: Environment) -> None:
+    """Make what a finished set-up leaves."""
+    state = setup_state.SetupState(root, environment.folder)
+    request = Request(root=root, **dataclasses.asdict(environment))
+    with state.locked():
+        state.begin(request)
+        (state.venv / "bin").mkdir(exist_ok=True)
+        (state.venv / "bin" / "python").touch()
+        (state.folder / "stamp.json").write_text(f'{{"frameworks": ["{environment.frameworks[0]}"]}}')
+
+
+APART = (
+    Environment(folder=".venv-torch", frameworks=("torch",), cuda=13, capabilities=("12.0",)),
+    Environment(folder=".venv-keras", frameworks=("keras",), cuda=12, capabilities=("12.0",)),
+)
+
+
+def test_environments_stay_as_they_were_made_and_make_room_for_others(tmp_path: Path) -> None:
+    single = Environment(folder=".venv", frameworks=BOTH)
+    pretend(tmp_path, single)
+    assert setup_state.remembered(tmp_path) == (single,)
+    setup_state.make_room(tmp_path, APART)
+    for environment in APART:
+        pretend(tmp_path, environment)
+    setup_state.link_first(tmp_path, APART)
+    assert (tmp_path / ".venv").resolve() == tmp_path / ".venv-torch"
+    assert setup_state.remembered(tmp_path) == APART
+    setup_state.make_room(tmp_path, [single])
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".venv")]
+
+
+def test_an_environment_of_someone_else_is_not_removed(tmp_path: Path) -> None:
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    with pytest.raises(UserError, match="was not made by this set-up"):
+        setup_state.make_room(tmp_path, APART)
+    assert (tmp_path / ".venv" / "bin").exists()
+
+
+def test_a_folder_of_wheels_says_what_it_is_for(tmp_path: Path) -> None:
+    packed.pack(tmp_path, [Environment(folder=".venv", frameworks=BOTH)])
+    assert packed.unpack(tmp_path) == ()
+    packed.pack(tmp_path, APART)
+    assert packed.unpack(tmp_path) == APART
+    with pytest.raises(UserError, match="needs driver 580"):
+        cuda.check(APART, Node(driver="550.54.15"))
+    cuda.check(APART, Node(driver="580.95.05", capabilities=("12.0",)))
+    (tmp_path / packed.NAME).write_text('[{"folder": 1}]')
+    with pytest.raises(UserError, match="damaged"):
+        packed.unpack(tmp_path)
+
+
+# The command line
+
+
+def dry_run(*args: str) -> subprocess.CompletedProcess[str]:
+    """Print the plan, as a user would."""
+    command = [sys.executable, str(ROOT / "launch" / "setup.py"), "--dry-run", *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_described_node_that_cannot_carry_a_framework_is_refused() -> None:
+    done = dry_run("--node", "cte-power")
+    assert done.returncode == 2
+    assert done.stderr.startswith("setup: error: PyTorch cannot use this node's GPU. Received: CUDA 12 has no wheels")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_described_node_is_planned_with_its_reasons() -> None:
+    done = dry_run("--node", "aws-p3")
+    assert done.returncode == 0, done.stderr
+    assert "compute capability 7.0; CUDA toolkits: 12.4 in /usr/local/cuda-12.4" in done.stdout
+    assert (
+        "# .venv: PyTorch and TensorFlow with CUDA 12; nvcc 12.4 in /usr/local/cuda-12.4; Horovod for 7.0"
+        in done.stdout
+    )
+
+
+def test_a_node_that_nobody_knows_is_refused() -> None:
+    done = dry_run("--node", "nowhere")
+    assert done.returncode == 2
+    assert "--node names no site. Received: nowhere" in done.stderr
+
+
+# The trial
+
+
+def test_libraries_of_another_place_or_twice_are_found() -> None:
+    ours = Path("/clone/.venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2")
+    elsewhere = Path("/usr/lib/x86_64-linux-gnu/libnccl.so.2")
+    maps = f"7f0-7f1 r-xp 00000000 08:01 12  {ours}\n7f1-7f2 rw-p 00000000 00:00 0\n7f2-7f3 r-xp 0 08:01 9  {ours}\n"
+    assert horovod_trial.loaded_libraries(maps) == [ours]
+    venv = Path("/clone/.venv")
+    horovod_trial.check_libraries([ours], environment=venv, needed=["libnccl.so"])
+    for paths, words in (
+        ([], "did not load libnccl.so"),
+        ([elsewhere], "not this environment's"),
+        ([ours, elsewhere], "two copies"),
+    ):
+        with pytest.raises(UserError, match=words):
+            horovod_trial.check_libraries(paths, environment=venv, needed=["libnccl.so"])
+
+
+def test_a_command_of_set_up_sees_nothing_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    settings = setup_run.environment(Path("/clone/.venv"), Path("/cuda/bin"))
+    assert "SLURM_JOB_ID" not in settings
+    assert settings["PATH"].startswith("/cuda/bin:/clone/.venv/bin:")
+
+
+def test_a_full_disk_while_compiling_is_one_line(tmp_path: Path) -> None:
+    state = setup_state.SetupState(tmp_path)
+    with state.locked():
+        runner = setup_run.Runner(Request(root=tmp_path), state, Machine())
+        words = "nvcc fatal: Could not write temporary file: No space left on device"
+        with pytest.raises(UserError, match="the disk is full"):
+            runner.run(Command((sys.executable, "-c", f"raise SystemExit('{words}')")))
