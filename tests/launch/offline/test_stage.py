@@ -24,7 +24,7 @@ from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.run_folder import revision
 from common.utils import cache_folder as cache
 from launch import __main__ as launch_program
-from launch.installation import horovod_wheel
+from launch.installation import horovod_source
 from launch.installation import plan as setup_plan
 from launch.installation.state import SetupState
 from launch.offline import bundle as bundle_format
@@ -351,7 +351,7 @@ def test_wheels_of_every_pin_are_complete() -> None:
     }
     pins["torch"] += "+cpu"
     names = [f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name, version in pins.items()]
-    built = f"horovod/key/horovod-{horovod_wheel.VERSION}-cp311.whl"
+    built = f"horovod/key/horovod-{horovod_source.VERSION}-cp311.whl"
     sources = [BundledFile(file=Path(name), path=f"wheels/{name}") for name in [*names, built]]
     stage_wheels.require_all(request, sources)
     assert stage_wheels.has_built_horovod(sources)
@@ -641,7 +641,7 @@ def test_of_a_folder_of_wheels_the_pure_ones_of_the_pinned_versions_are_taken(tm
     assert [source.file.name for source in sources] == [f"tqdm-{pins['tqdm']}-py3-none-any.whl"]
     missing = stage_wheels.from_modules(request, sources)
     assert f"numpy=={pins['numpy']}" in missing
-    assert f"horovod=={horovod_wheel.VERSION}" in missing
+    assert f"horovod=={horovod_source.VERSION}" in missing
     assert not [name for name in missing if name.startswith(("tqdm", "tensorflow-cpu", "cmake"))]
 
 
