@@ -250,6 +250,9 @@ class DeviceConfig(_Settings):
     """layout of images in memory: height, width, channels; --no-channels-last: channels first (Keras: on GPUs only)"""
     pinned_memory: bool = False
     """copy batches to the GPU from page-locked memory; PyTorch only, as TensorFlow copies them in its own way"""
+    share_gpu: bool = False
+    """let the ranks of a host share its GPUs, for tests: gradients go through host memory, as NCCL refuses two ranks on
+    one GPU; the times of such a run are not compared"""
     threads: Annotated[int, Range(least=1, most=1024)] | None = None
     """compute threads per rank (None: cores of the host / ranks on the host)"""
     compression: Literal["none", "fp16"] = "none"
@@ -268,6 +271,11 @@ class DeviceConfig(_Settings):
             self.pinned_memory and self.device == "cpu",
             problem="pinned memory is for copies to a GPU",
             received="--pinned-memory --device cpu",
+        )
+        _exclude(
+            self.share_gpu and self.device == "cpu",
+            problem="ranks on the CPU share no GPU",
+            received="--share-gpu --device cpu",
         )
 
 

@@ -3,7 +3,9 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import horovod.tensorflow as hvd
 import keras
@@ -19,6 +21,8 @@ from keras_impl.gradient_exchange import GradientExchange
 from keras_impl.state import TrainingState
 from keras_impl.weights import weight_maps
 
+_HOST = "/cpu:0"
+
 
 def init(*, timeline: bool = False) -> Communicator:
     """Join the other processes of this run; one process alone is a run of one rank.
@@ -26,7 +30,13 @@ def init(*, timeline: bool = False) -> Communicator:
     Args:
         timeline: whether `timeline` will be used.
     """
-    return join(hvd, timeline=timeline)
+    comm = join(hvd, timeline=timeline)
+
+    def allgather(value: Any) -> list[Any]:
+        with tf.device(_HOST):  # objects are in host memory; PyTorch's Horovod keeps them there, too
+            return comm.allgather(value)
+
+    return replace(comm, allgather=allgather)
 
 
 def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
@@ -55,7 +65,7 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
             # Else TensorFlow chooses on GPUs: in float32 it turns channels last into channels first.
             tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
         tf.config.set_visible_devices([gpu] if gpu is not None else [], "GPU")
-    check_own_gpu(None if gpu is None else gpus.index(gpu), comm=comm)
+    check_own_gpu(None if gpu is None else gpus.index(gpu), config=config, comm=comm)
     return "cpu" if gpu is None else gpu.name.removeprefix("/physical_device:"), threads
 
 
@@ -72,17 +82,21 @@ def wrap_optimizer(
         optimizer,
         compression=config.device.compression,
         groups=1 if config.device.gradient_groups == "one" else None,
+        device=_exchange_device(config),
     )
 
 
 def wait_for_all_ranks() -> None:
     """Return when every rank has called it: a sum of one number, as TensorFlow's Horovod has no barrier."""
-    hvd.allreduce(tf.zeros(1), op=hvd.Sum, name="barrier")
+    with tf.device(_HOST):
+        hvd.allreduce(tf.zeros(1), op=hvd.Sum, name="barrier")
 
 
 def average_gradients(gradients: Sequence[tf.Tensor], *, config: Config) -> list[tf.Tensor]:
     """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
-    exchange = GradientExchange(name="gradients", compression=config.device.compression)
+    exchange = GradientExchange(
+        name="gradients", compression=config.device.compression, device=_exchange_device(config)
+    )
     return exchange(gradients, gradients)  # none of them is of a local variable
 
 
@@ -94,7 +108,11 @@ def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
     if comm.size > 1:
         weights = [weight.variable for weight in weight_maps(state.model, state.spec).values()]
         variables = [*weights, *state.optimizer.variables]
-        hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
+        if state.config.device.share_gpu:
+            for variable, value in zip(variables, comm.broadcast([one.numpy() for one in variables]), strict=True):
+                variable.assign(value)
+        else:
+            hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
 
 
 def average_batch_norm(state: TrainingState, *, comm: Communicator) -> None:
@@ -102,7 +120,10 @@ def average_batch_norm(state: TrainingState, *, comm: Communicator) -> None:
     maps = weight_maps(state.model, state.spec)
     statistics = [maps[weight.name].variable for weight in state.spec.weights if not weight.trainable]
     if comm.size > 1 and statistics:
-        averages = hvd.grouped_allreduce([variable.value for variable in statistics], op=hvd.Average, name="batch_norm")
+        averages = hvd.grouped_allreduce(
+            [variable.value for variable in statistics],
+            op=hvd.Average, name="batch_norm", device_dense=_exchange_device(state.config),
+        )  # fmt: skip
         for variable, average in zip(statistics, averages, strict=True):
             variable.assign(average)
 
@@ -139,3 +160,8 @@ def synchronize(device: str) -> None:
     """Wait until the device has finished all its work, before a clock is read."""
     if device != "cpu":
         tf.test.experimental.sync_devices()
+
+
+def _exchange_device(config: Config) -> str:
+    """Return where tensors are exchanged: in host memory for a shared GPU, which NCCL refuses; else where they are."""
+    return _HOST if config.device.share_gpu else ""

@@ -36,6 +36,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
     sparse_as_dense: bool = True,
     local_variables: Iterable[keras.Variable] = (),
     process_set: hvd.ProcessSet = hvd.global_process_set,
+    device: str = "",
 ) -> keras.optimizers.Optimizer:
     """Makes a copy of a Keras 3 optimizer that averages the gradients over all ranks before every update.
 
@@ -72,6 +73,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
         local_variables: trainable variables that each rank keeps to itself. Their gradients are not exchanged but (for
             `hvd.Average`) divided by the number of ranks, being a part of the gradient of the average loss.
         process_set: the ranks that take part; all others train alone.
+        device: where gradients are averaged, such as "/cpu:0"; "": on GPUs if Horovod was built for them.
 
     Returns:
         The distributed optimizer.
@@ -95,6 +97,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
         sparse_as_dense=sparse_as_dense,
         local_variables=tuple(local_variables),
         process_set=process_set,
+        device=device,
     )
     config = optimizer.get_config()
     rate = getattr(optimizer, "_learning_rate", None)

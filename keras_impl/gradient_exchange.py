@@ -35,6 +35,7 @@ class GradientExchange:
     sparse_as_dense: bool = True
     local_variables: tuple[Any, ...] = ()
     process_set: hvd.ProcessSet = hvd.global_process_set
+    device: str = ""
 
     def __post_init__(self) -> None:
         if self.op not in (hvd.Average, hvd.Sum):
@@ -108,6 +109,8 @@ class GradientExchange:
             "process_set": self.process_set,
             "name": name,
             "ignore_name_scope": True,
+            "device_dense": self.device,
+            "device_sparse": self.device,
         }
         reduced = (
             [hvd.allreduce(gradients[0], **options)]

@@ -41,7 +41,7 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[torch.device, 
         gpu = choose_gpu(gpus, config=config, local_rank=comm.local_rank, local_size=comm.local_size)
         if gpu is not None:
             torch.cuda.set_device(torch.device(gpu))
-    check_own_gpu(None if gpu is None else gpus.index(gpu), comm=comm)
+    check_own_gpu(None if gpu is None else gpus.index(gpu), config=config, comm=comm)
     return torch.device(gpu or "cpu"), threads
 
 
@@ -70,10 +70,7 @@ def wait_for_all_ranks() -> None:
 
 def average_gradients(gradients: Sequence[Tensor], *, config: Config) -> list[Tensor]:
     """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
-    compression = _compression(config)
-    small, contexts = zip(*map(compression.compress, gradients), strict=True)
-    averages = hvd.grouped_allreduce(small, op=hvd.Average, name="gradients")
-    return [compression.decompress(average, context) for average, context in zip(averages, contexts, strict=True)]
+    return _average(gradients, compression=_compression(config), name="gradients")
 
 
 def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
@@ -83,14 +80,17 @@ def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
     as Adam's first and lets AdamW shrink the weights. No state means all zeros: there is nothing to send.
     """
     if comm.size > 1:
-        hvd.broadcast_parameters(state.model.state_dict(), root_rank=0)
         slots = [
             (f"{name}.{slot}", value)
             for name, parameter in state.model.named_parameters()
             for slot, value in sorted(state.optimizer.state.get(parameter, {}).items())
             if isinstance(value, Tensor)
         ]
-        hvd.broadcast_parameters(slots, root_rank=0)
+        names, tensors = zip(*state.model.state_dict().items(), *slots, strict=True)
+        sent = [tensor.to("cpu", copy=True) for tensor in tensors] if state.config.device.share_gpu else tensors
+        hvd.broadcast_parameters(list(zip(names, sent, strict=True)), root_rank=0)
+        for tensor, received in zip(tensors, sent, strict=True):
+            tensor.copy_(received)
 
 
 def average_batch_norm(state: TrainingState, *, comm: Communicator) -> None:
@@ -98,7 +98,9 @@ def average_batch_norm(state: TrainingState, *, comm: Communicator) -> None:
     buffers = state.model.named_buffers()
     statistics = [buffer for name, buffer in buffers if name.endswith(("running_mean", "running_var"))]
     if comm.size > 1 and statistics:
-        hvd.grouped_allreduce_(statistics, op=hvd.Average, name="batch_norm")
+        averages = _average(statistics, compression=_way(hvd.Compression.none, state.config), name="batch_norm")
+        for statistic, average in zip(statistics, averages, strict=True):
+            statistic.copy_(average)
 
 
 @contextmanager
@@ -131,5 +133,31 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+class _ThroughHost:
+    """Horovod's hook for compression, by which tensors are exchanged in host memory: NCCL refuses a shared GPU."""
+
+    def __init__(self, compression: Any) -> None:
+        self._compression = compression
+
+    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
+        small, context = self._compression.compress(tensor)
+        return small.to("cpu", copy=True), (context, tensor.device)
+
+    def decompress(self, tensor: Tensor, context: Any) -> Tensor:
+        inner, device = context
+        original: Tensor = self._compression.decompress(tensor.to(device), inner)
+        return original
+
+
 def _compression(config: Config) -> Any:
-    return hvd.Compression.fp16 if config.device.compression == "fp16" else hvd.Compression.none
+    return _way(hvd.Compression.fp16 if config.device.compression == "fp16" else hvd.Compression.none, config)
+
+
+def _way(compression: Any, config: Config) -> Any:
+    return _ThroughHost(compression) if config.device.share_gpu else compression
+
+
+def _average(tensors: Sequence[Tensor], *, compression: Any, name: str) -> list[Tensor]:
+    small, contexts = zip(*map(compression.compress, tensors), strict=True)
+    averages = hvd.grouped_allreduce(small, op=hvd.Average, name=name)
+    return [compression.decompress(average, context) for average, context in zip(averages, contexts, strict=True)]

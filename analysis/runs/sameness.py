@@ -65,7 +65,10 @@ def _untimed(run: Run) -> list[str]:
     config = run.record.config
     if not isinstance(config, Config):
         return []
-    return ["profiled"] * config.record.profile + ["metered"] * config.energy.energy
+    untimed = {
+        "profiled": config.record.profile, "metered": config.energy.energy, "of shared GPUs": config.device.share_gpu,
+    }  # fmt: skip
+    return [what for what, applies in untimed.items() if applies]
 
 
 def _hashes_differ(first: Run, second: Run) -> list[str]:

@@ -65,6 +65,8 @@ def _machine(run: RunRow) -> list[str]:
             f"cores are oversubscribed: {world.size} ranks x {world.threads_per_rank} threads on {world.cores} cores; "
             "its times are not valid"
         )
+    if run.config and run.config.device.share_gpu:
+        flags.append("its ranks shared GPUs (--share-gpu): its times are left out")
     if isinstance(isolation, Interference):
         flags += [f"another process ran on the machine: {other}" for other in isolation.other_processes_before]
         if isolation.throttled_cores:

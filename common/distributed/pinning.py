@@ -36,11 +36,13 @@ def visible_gpus(gpus: Sequence[tuple[str, str, Device]], variable: str | None) 
 def choose_gpu(gpus: Sequence[Device], *, config: DeviceConfig, local_rank: int, local_size: int) -> Device | None:
     """Return this rank's GPU: the only one that it sees, or the one at index `local_rank`; None for the CPU.
 
+    With `config.share_gpu` ranks take the GPUs in turns.
+
     A batch system may show each rank its own GPU only; `check_own_gpu` finds ranks that were shown the same one.
 
     Args:
         gpus: those visible to this process.
-        config: the device to use; mixed precision in float16 and pinned memory need a GPU.
+        config: the device to use; mixed precision in float16, pinned memory and sharing need a GPU.
 
     Raises:
         UserError: fewer GPUs than ranks on the host, unless there is none and the CPU may be used.
@@ -51,26 +53,29 @@ def choose_gpu(gpus: Sequence[Device], *, config: DeviceConfig, local_rank: int,
         raise UserError("mixed precision in float16 needs a GPU. Received: --mixed-precision float16. Use bfloat16")
     if not gpus and config.pinned_memory:
         raise UserError("pinned memory is for copies to a GPU. Received: --pinned-memory and no GPU. Leave it out")
+    if not gpus and config.share_gpu:
+        raise UserError("there is nothing to share. Received: --share-gpu and no GPU. Leave it out")
     if not gpus and config.device == "auto":
         return None
     if not gpus:
         raise UserError("no GPU was found. Received: --device gpu. Use --device cpu, or check nvidia-smi")
-    if len(gpus) == 1:
-        return gpus[0]
-    if len(gpus) < local_size:
+    if 1 < len(gpus) < local_size and not config.share_gpu:
         raise UserError(
             f"each rank of a host needs its own GPU. Received: {local_size} ranks, {len(gpus)} GPUs. "
-            f"Start {len(gpus)} ranks per host, or use --device cpu"
+            f"Start {len(gpus)} ranks per host, or use --device cpu, or --share-gpu (not for times)"
         )
-    return gpus[local_rank]
+    return gpus[local_rank % len(gpus)]
 
 
-def check_own_gpu(number: int | None, *, comm: Communicator) -> None:
-    """Raise UserError on all ranks if two ranks of a host have the same GPU.
+def check_own_gpu(number: int | None, *, config: DeviceConfig, comm: Communicator) -> None:
+    """Raise UserError on all ranks if two ranks of a host have the same GPU and are not to share it.
 
     Args:
         number: of this rank's GPU among those visible to it; None: the CPU.
+        config: whether they may.
     """
+    if config.share_gpu:
+        return
     own = None if number is None else gpu_identity(number, os.environ.get("CUDA_VISIBLE_DEVICES"), gpu_uuids())
     found: dict[tuple[str, str], int] = {}
     for rank, (host, gpu) in enumerate(comm.allgather((platform.node(), own))):
@@ -80,7 +85,8 @@ def check_own_gpu(number: int | None, *, comm: Communicator) -> None:
         if first != rank:
             raise UserError(
                 f"each rank of a host needs its own GPU. Received: ranks {first} and {rank} of {host} on the same one "
-                f"({gpu}). Start one rank per GPU, show each rank its own, or use --device cpu"
+                f"({gpu}). Start one rank per GPU, show each rank its own, or use --device cpu, or --share-gpu "
+                "(not for times)"
             )
 
 

@@ -31,6 +31,8 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
         lines.append("no GPU was found: training on the CPU")
     if config.record.profile:
         lines.append("note: a profiled run waits for the device after each part of a step: do not compare its times")
+    if config.device.share_gpu:
+        lines.append("note: ranks share GPUs and exchange gradients in host memory: do not compare its times")
     if world.oversubscribed:
         lines.append(
             f"note: {counted(world.local_size, 'rank')} x {threads} on {cores}: more threads than cores. The run is "

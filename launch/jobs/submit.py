@@ -180,10 +180,10 @@ def _job(options: argparse.Namespace) -> Job:
 def _check_device(settings: Config, program: str | None, *, ranks: int, gpus: int) -> None:
     """Raise UserError for what a trainer would refuse only after the job has waited."""
     device = settings.device
-    if device.device != "cpu" and 0 < gpus < ranks:
+    if device.device != "cpu" and 0 < gpus < ranks and not device.share_gpu:
         raise UserError(
             f"each rank of a node needs its own GPU. Received: --ranks-per-node {ranks}, --gpus-per-node {gpus}. "
-            f"Give --ranks-per-node {gpus} or fewer, or --device cpu to the trainer"
+            f"Give --ranks-per-node {gpus} or fewer, or to the trainer --device cpu, or --share-gpu (not for times)"
         )
     if program == PROGRAMS["keras"] and device.device == "cpu" and not device.channels_last:
         raise UserError(
@@ -199,6 +199,8 @@ def _preflight_flags(program: str | None, settings: Config | None, *, gpus: int)
     (framework,) = (name for name, path in PROGRAMS.items() if path == program)
     device, threads = settings.device.device, settings.device.threads
     device = "gpu" if gpus and device == "auto" else device
+    if settings.device.share_gpu:  # ranks have no GPU of their own, and exchange gradients in host memory
+        device = "cpu"
     flags = ["--framework", framework, "--device", device, "--dataset", settings.data.dataset]
     return [*flags, *_flag("--threads", threads)]
 

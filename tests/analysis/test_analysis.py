@@ -432,6 +432,11 @@ IMAGES_28 = DataRecord(
         ({"model": {"model": "mlp"}}, {"framework": "keras", "world": TWO_RANKS}, None),
         (RESNET, {"framework": "keras"}, None),
         (RESNET, {"settings": RESNET | {"training": {"batch_size": 15}}}, "BatchNorm saw other batches: 30 and 15"),
+        (
+            {},
+            {"settings": {"device": {"share_gpu": True}}},
+            "second is of shared GPUs, its times are not to be compared",
+        ),
     ],
 )
 def test_what_no_setting_makes_alike_is_flagged(

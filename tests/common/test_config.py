@@ -223,6 +223,7 @@ IMPOSSIBLE = [
     ("--target-accuracy nan", ["--target-accuracy nan"]),
     ("--device tpu", ["tpu", "gpu"]),
     ("--mixed-precision float16 --device cpu", ["--mixed-precision float16 --device cpu", "bfloat16 does not"]),
+    ("--share-gpu --device cpu", ["ranks on the CPU share no GPU", "--share-gpu --device cpu"]),
     ("--pinned-memory --device cpu", ["pinned memory is for copies to a GPU", "--pinned-memory --device cpu"]),
     ("--mixed-precision half", ["half", "bfloat16"]),
     ("--mixed-precision bfloat16 --dtype float64", ["--mixed-precision bfloat16 --dtype float64"]),

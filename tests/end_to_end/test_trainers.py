@@ -97,6 +97,8 @@ def two_rank_jobs(framework: str) -> list[Job]:
         train("bfloat16", *MLP, *steps, "--mixed-precision", "bfloat16"),
         train("each", *MLP, *steps, "--gradient-groups", "each"),
         train("one", *MLP, *steps),
+        train("share_gpu", *MLP, *steps, "--share-gpu", patch="without_gpu+unlike_starts"),
+        train("share_nothing", *MLP, "--share-gpu"),
         train("channels_last", *DATA, "--model", "cnn", "--no-dropout", *steps),
         train("channels_first", *DATA, "--model", "cnn", "--no-dropout", *steps, "--no-channels-last"),
         train("early", *MLP, "--learning-rate", "0", "--steps-per-epoch", "2", "--epochs", "9",
@@ -145,6 +147,7 @@ BAD_INPUT = {
     "small": r"the images are too small for cnn.* Received: 8 x 8 pixels",
     "outputs": r"the model has fewer outputs .* classes \(10\)\. Received: --outputs 3\.",
     "gpu": r"no GPU was found\. Received: --device gpu\. Use --device cpu",
+    "share_nothing": r"there is nothing to share\. Received: --share-gpu and no GPU\. Leave it out",
     "folder": r"making the run folder failed: Not a directory\. Received: file/runs\. Name a folder",
     "full": r"writing the checkpoint failed: (No space left on device|File too large)\. Received: ",
     "nearly_full": r"writing the checkpoint failed: (No space left on device|File too large)\. Received: ",
@@ -676,6 +679,18 @@ def test_compressed_grouped_and_less_precise_gradients_keep_ranks_equal(starts: 
         assert 0 < relative_difference(half[name], array) < 1e-2, name
         assert 0 < relative_difference(mixed[name], array) < 5e-2, name
         assert mixed[name].dtype == np.float32, name
+
+
+def test_gradients_and_first_weights_go_through_host_memory_where_ranks_share_a_gpu(
+    starts: Starts, framework: str
+) -> None:
+    """On CPUs, and from unlike first weights: the rank that draws others has to receive rank 0's."""
+    outcomes = starts.ranks(framework, 2)
+    assert "ranks share GPUs and exchange gradients in host memory" in first(outcomes, "share_gpu").stdout
+    run, plain = (starts.run(f"{framework}2-{job}") for job in ("share_gpu", "one"))
+    assert run.record.config.device.share_gpu  # type: ignore[union-attr]
+    for name, array in weights_of(plain).items():
+        assert np.array_equal(weights_of(run)[name], array), name
 
 
 def test_channels_first_train_alike_under_pytorch_and_need_a_gpu_under_keras(starts: Starts, framework: str) -> None:

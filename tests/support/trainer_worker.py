@@ -94,6 +94,13 @@ def spoiled_average(framework: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def without_gpu(framework: str) -> Iterator[None]:
+    """Let ranks share a GPU where there is none: all that is done for it runs in host memory."""
+    with mock.patch.object(_module(framework, "distributed"), "choose_gpu", lambda gpus, **_: None):
+        yield
+
+
+@contextlib.contextmanager
 def unlike_starts(framework: str, *, broadcast: bool) -> Iterator[None]:
     """Let rank 1 draw other first weights, with or without the broadcast that fixes it."""
     draw = run_setup.draw_initial_weights
@@ -247,6 +254,7 @@ PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "": lambda framework: contextlib.nullcontext(),
     "unaveraged": unaveraged,
     "spoiled_average": spoiled_average,
+    "without_gpu": without_gpu,
     "unlike_starts": functools.partial(unlike_starts, broadcast=True),
     "no_broadcast": functools.partial(unlike_starts, broadcast=False),
     "unsharded": unsharded,

@@ -166,6 +166,7 @@ def test_the_time_limit_applies_both_ways() -> None:
         ({}, {"site": "cte-power"}, "another site"),
         ({"config": {"record": {"profile": True}}}, {}, "a profiled run"),
         ({"config": {"energy": {"energy": True}}}, {}, "a metered run"),
+        ({"config": {"device": {"share_gpu": True}}}, {}, "ranks that shared a GPU"),
         ({}, {"world": {"oversubscribed": True}}, "more threads than cores"),
     ],
 )

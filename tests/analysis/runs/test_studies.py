@@ -19,6 +19,7 @@ from analysis.questions.frameworks import find
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import curve, runs_in, seconds_to
+from analysis.runs.validity import run_flags
 from analysis.stats.inference import ratio
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord, EnergyTotals
@@ -186,6 +187,17 @@ def test_how_a_device_computes_tells_cells_apart(tmp_path: Path) -> None:
         "cudnn benchmark, channels last, no pinned memory",
         "no cudnn benchmark, channels last, pinned memory",
     ]
+
+
+def test_runs_on_shared_gpus_count_for_accuracy_alone(tmp_path: Path) -> None:
+    write_study(tmp_path, seconds=[5.0], name="plain")
+    write_study(tmp_path, seconds=[5.0], name="shared", settings={"device": {"share_gpu": True}})
+    runs = load_runs([tmp_path]).runs
+    assert list(runs.groupby("share_gpu")["timed"].sum()) == [1, 0]
+    (shared,) = (run for run in runs_in(runs) if not run.timed)
+    assert run_flags(shared) == ["its ranks shared GPUs (--share-gpu): its times are left out"]
+    plain, other = cells_of(runs)
+    assert (len(plain.timed), len(other.finished), len(other.timed)) == (1, 1, 0)
 
 
 def test_cells_described_less_by_one_source_have_their_own_names(tmp_path: Path) -> None:

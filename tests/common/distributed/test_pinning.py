@@ -34,7 +34,17 @@ def test_a_rank_that_sees_only_its_own_gpu_takes_it(local_rank: int) -> None:
     assert choose_gpu(["GPU:0"], config=DeviceConfig(), local_rank=local_rank, local_size=4) == "GPU:0"
 
 
-def pin(monkeypatch: pytest.MonkeyPatch, uuids: Sequence[str], variables: Sequence[str]) -> list[object]:
+def test_ranks_that_share_gpus_take_them_in_turns() -> None:
+    config = DeviceConfig(share_gpu=True)
+    taken = [choose_gpu(GPUS[:2], config=config, local_rank=rank, local_size=5) for rank in range(5)]
+    assert taken == ["GPU:0", "GPU:1", "GPU:0", "GPU:1", "GPU:0"]
+    with pytest.raises(UserError, match=r"nothing to share. Received: --share-gpu and no GPU. Leave it out"):
+        choose_gpu([], config=config, local_rank=0, local_size=2)
+
+
+def pin(
+    monkeypatch: pytest.MonkeyPatch, uuids: Sequence[str], variables: Sequence[str], *, share: bool = False
+) -> list[object]:
     """Check a GPU per rank, each the first that its rank sees; return None or the error of each rank."""
     visible = threading.local()
     monkeypatch.setattr(pinning, "gpu_uuids", lambda: visible.uuids)
@@ -42,7 +52,7 @@ def pin(monkeypatch: pytest.MonkeyPatch, uuids: Sequence[str], variables: Sequen
 
     def work(comm: Communicator) -> None:
         visible.uuids, visible.variable = uuids[comm.rank : comm.rank + 1], variables[comm.rank]
-        check_own_gpu(0, comm=comm)
+        check_own_gpu(0, config=DeviceConfig(share_gpu=share), comm=comm)
 
     return run_ranks(len(variables), work)
 
@@ -50,6 +60,7 @@ def pin(monkeypatch: pytest.MonkeyPatch, uuids: Sequence[str], variables: Sequen
 def test_ranks_that_see_one_gpu_each_must_see_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pin(monkeypatch, ["GPU-a", "GPU-b"], ["0", "0"]) == [None, None]  # cgroups: each GPU is number 0
     assert pin(monkeypatch, [], ["0", "1"]) == [None, None]  # no NVML
+    assert pin(monkeypatch, ["GPU-a", "GPU-a"], ["0", "0"], share=True) == [None, None]
     for uuids, variables, gpu in (
         (["GPU-a", "GPU-a"], ["0", "0"], "GPU-a"),
         ([], ["1", "1"], "GPU 0 of CUDA_VISIBLE_DEVICES=1"),
@@ -57,6 +68,7 @@ def test_ranks_that_see_one_gpu_each_must_see_different_ones(monkeypatch: pytest
         for error in pin(monkeypatch, uuids, variables):
             assert isinstance(error, UserError)
             assert re.search(rf"Received: ranks 0 and 1 of \S+ on the same one \({gpu}\)\. Start one rank", str(error))
+            assert "or --share-gpu (not for times)" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +129,7 @@ def test_a_missing_gpu_is_reported_in_one_line() -> None:
 @pytest.mark.parametrize("config", [DeviceConfig(), DeviceConfig(device="gpu")], ids=["auto", "gpu"])
 @pytest.mark.parametrize("local_rank", [0, 4])
 def test_more_ranks_than_gpus_is_refused_on_every_rank(config: DeviceConfig, local_rank: int) -> None:
-    with pytest.raises(UserError, match=r"Received: 5 ranks, 4 GPUs. Start 4 ranks per host"):
+    with pytest.raises(UserError, match=r"Received: 5 ranks, 4 GPUs. Start 4 ranks per host, .*or --share-gpu"):
         choose_gpu(GPUS, config=config, local_rank=local_rank, local_size=5)
 
 

@@ -141,14 +141,14 @@ def change(path: str, value: Any) -> Any:
 def test_a_record_from_before_a_setting_has_its_default(tmp_path: Path) -> None:
     record = json.loads(json.dumps(asdict(make_record(**FULL))))
     folder = write_run(tmp_path, make_record())
-    for name in ("channels_last", "pinned_memory"):
+    for name in ("channels_last", "pinned_memory", "share_gpu"):
         change(f"config.device.{name}", ...)(record)
     change("world.pinned_memory", ...)(record)
     (folder / "run.json").write_text(json.dumps(record))
     read = read_run(folder).record
     assert isinstance(read.config, Config) and isinstance(read.world, World)
     assert (read.config.device.channels_last, read.config.device.pinned_memory) == (True, False)
-    assert read.world.pinned_memory is None
+    assert read.world.pinned_memory is None and read.config.device.share_gpu is False
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
         (["--name", "a b", "--", "experiment", "smoke"], "--name is not a valid name for a job"),
         (["--name", "../x", "--", "experiment", "smoke"], "--name is not a valid name for a job"),
         (["--site", "slurm", "--gpus-per-node", "4", "--ranks-per-node", "8", "--", "torch_impl/train.py"],
-         "its own GPU. Received: --ranks-per-node 8, --gpus-per-node 4. Give --ranks-per-node 4 or fewer, or --device"),
+         "its own GPU. Received: --ranks-per-node 8, --gpus-per-node 4. Give --ranks-per-node 4 or fewer, or "),
         (["--", "keras_impl/train.py", "--no-channels-last", "--device", "cpu"],
          "channels last. Received: --no-channels-last and --device cpu. Leave it out, or use torch"),
         (["--site", "gcp", "--spot", "--", "torch_impl/train.py"], 'and bucket = "gs://NAME" under'),
@@ -176,6 +176,16 @@ def test_the_price_of_rented_nodes_is_printed_first(tmp_path: Path, capsys: pyte
     assert "$11.74 for these minutes alone (2 x aws-g4dn-12xlarge at $3.912 an hour" in error  # 2 x 1.5 x 3.912
     assert "us-east-1" in error and "its price may differ" not in error
     assert "set-up and idle minutes come on top" in error
+
+
+def test_the_preflight_of_shared_gpus_checks_the_exchange_in_host_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--site", "slurm", "--gpus-per-node", "1", "--ranks-per-node", "2", "--dry-run", "--"]
+    assert submit(tmp_path, *words, "torch_impl/train.py", "--share-gpu") == 0
+    script = capsys.readouterr().out
+    (preflight,) = (line for line in script.splitlines() if " -m launch preflight " in line)
+    assert "#SBATCH --gres=gpu:1\n" in script and " --device cpu " in preflight
 
 
 def test_a_price_of_another_region_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
