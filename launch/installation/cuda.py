@@ -179,7 +179,7 @@ def _refusal(framework: str, problems: Sequence[str], *, others: Sequence[str] =
     remedies = []
     if any("nvcc" in why for why in problems):
         remedies.append(
-            "install a CUDA 12 toolkit (as root: launch/installation/cuda12.sh), load its module, "
+            "install a CUDA 12 toolkit (launch/installation/cuda12.sh does, by sudo), load its module, "
             "or name it in HOROVOD_CUDA_HOME"
         )
     remedies += [f"set up {NAMES[other]} alone: make setup GPU=1 FRAMEWORKS={other}" for other in others]

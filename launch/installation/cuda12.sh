@@ -1,21 +1,27 @@
 #!/usr/bin/env bash
-# Installs CUDA 12's compiler from NVIDIA's packages, as root on Debian 12 or Ubuntu. Horovod for TensorFlow's GPU build
-# needs it, and PyPI has none. Where one is in /usr/local/cuda-12* nothing is done.
+# Installs CUDA 12's compiler from NVIDIA's packages on Debian 12 or Ubuntu, as root or by sudo. Horovod for TensorFlow's
+# GPU build needs it, and PyPI has none. Where one is in /usr/local/cuda-12* nothing is done.
 set -euo pipefail
 
 RELEASE=12-9 # the last of CUDA 12: it knows all GPUs
 if compgen -G '/usr/local/cuda-12*/bin/nvcc' > /dev/null; then exit 0; fi
 
+fail() {
+  echo "cuda12.sh: error: $1. Install a CUDA 12 toolkit in another way and name it in HOROVOD_CUDA_HOME" >&2
+  exit 2
+}
+as_root=()
+if ((EUID)); then as_root=(sudo -n); fi
 # shellcheck source=/dev/null
 distribution=$(. /etc/os-release && echo "$ID${VERSION_ID//./}")
 keyring=https://developer.download.nvidia.com/compute/cuda/repos/$distribution/x86_64/cuda-keyring_1.1-1_all.deb
 file=$(mktemp --suffix=.deb)
 trap 'rm -f "$file"' EXIT
-if ! python3 -c 'import sys, urllib.request; urllib.request.urlretrieve(*sys.argv[1:])' "$keyring" "$file" 2> /dev/null; then
-  echo "cuda12.sh: error: NVIDIA's packages for this system cannot be fetched. Received: $keyring. Install a CUDA 12" \
-    "toolkit in another way and name it in HOROVOD_CUDA_HOME" >&2
-  exit 2
-fi
-dpkg -i "$file"
-apt-get update -qq
-DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "cuda-minimal-build-$RELEASE"
+python3 -c 'import sys, urllib.request; urllib.request.urlretrieve(*sys.argv[1:])' "$keyring" "$file" 2> /dev/null ||
+  fail "NVIDIA's packages for this system cannot be fetched. Received: $keyring"
+{
+  "${as_root[@]}" dpkg -i "$file"
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o DPkg::Lock::Timeout=300 \
+    --no-install-recommends "cuda-minimal-build-$RELEASE"
+} > /dev/null || fail "NVIDIA's packages cannot be installed. Received: what is printed above"

@@ -105,6 +105,8 @@ def setup_script(job: Job) -> str:
     Python 3.11 of a distribution is the second choice: it may lack its headers or the module venv.
     """
     frameworks = [name for name, path in PROGRAMS.items() if job.program in (path, None)]
+    # PyTorch's compiler for CUDA comes from PyPI, TensorFlow's does not.
+    nvcc = "launch/installation/cuda12.sh\n" if job.gpus_per_node and "keras" in frameworks else ""
     return rf"""set -eu
 fail() {{ echo "set-up: error: $1" >&2; exit 2; }}
 apt() {{ sudo -n env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"; }}
@@ -116,7 +118,7 @@ fi
 python=$(uv python install --quiet 3.11 && uv python find --managed-python --system 3.11) ||
   python=$(command -v python3.11) || fail \
     "Python 3.11 is missing. Received: what uv says above. Install python3.11 there, or name an image"
-make setup PYTHON="$python" FRAMEWORKS="{" ".join(frameworks)}" GPU={int(job.gpus_per_node > 0)}
+{nvcc}make setup PYTHON="$python" FRAMEWORKS="{" ".join(frameworks)}" GPU={int(job.gpus_per_node > 0)}
 """
 
 

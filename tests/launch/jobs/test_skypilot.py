@@ -275,6 +275,11 @@ def test_no_field_is_read_by_the_shell(machine: MadePrograms, tmp_path: Path) ->
 def set_up(programs: MadePrograms, **changes: Any) -> subprocess.CompletedProcess[str]:
     """Run the set-up on a machine that has these programs and no others."""
     script = task_of(a_job(**changes))["setup"]
+    programs.add("cuda12.sh")
+    own = programs.folder.parents[2] / "launch" / "installation" / "cuda12.sh"
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.unlink(missing_ok=True)
+    own.symlink_to(programs.folder / "cuda12.sh")
     return run_there(script, programs, PATH=str(programs.folder))
 
 
@@ -288,11 +293,15 @@ def test_set_up_is_the_project_s_own(machine: MadePrograms) -> None:
     for name, answers in {"uv": [UV], "make": [], "g++": [], "python3.11": []}.items():
         machine.add(name, *answers)
     assert set_up(machine).returncode == 0
-    install, find, make = machine.calls()
+    install, find, nvcc, make = machine.calls()
+    assert nvcc == ["cuda12.sh"], "PyPI has no compiler for TensorFlow's CUDA"
     assert install == ["uv", "python", "install", "--quiet", "3.11"] and find == FIND
     assert make == ["make", "setup", "PYTHON=/opt/a b/python3.11", "FRAMEWORKS=keras", "GPU=1"]
     assert set_up(machine, program=None, experiment="smoke", gpus_per_node=0).returncode == 0
     assert machine.calls()[-1][-2:] == ["FRAMEWORKS=torch keras", "GPU=0"]
+    assert set_up(machine, program="torch_impl/train.py").returncode == 0
+    assert machine.calls()[-1][-2:] == ["FRAMEWORKS=torch", "GPU=1"]
+    assert machine.calls().count(["cuda12.sh"]) == 1
 
 
 def test_a_compiler_is_installed_if_there_is_none(machine: MadePrograms) -> None:

@@ -83,7 +83,7 @@ def test_marenostrum_5_agrees_with_its_guide() -> None:
 
 
 SOFTWARE = {  # of GPU nodes: driver and CUDA toolkits; by SkyPilot's default images GPUs older than Turing have others
-    "aws": ("580", ["13.0"]), "aws-g4dn": ("580", ["13.0"]), "aws-g5": ("580", ["13.0"]), "gcp": ("580", ["13.0"]),
+    **dict.fromkeys(("aws", "aws-g4dn", "aws-g5", "gcp"), ("580", ["12.9", "13.0"])),
     "aws-g3": ("535.216.01", ["12.4"]), "aws-p3": ("535.216.01", ["12.4"]),
     "aws-parallelcluster": ("595.112.07", ["13.2"]), "marenostrum5": (None, ["12.3", "12.8", "13.2"]),
     "cte-power": (None, ["10.2"]),
