@@ -10,6 +10,7 @@ python -m launch export RUN --to onnx --output model.onnx          its model for
 python -m launch verify RUN                                       does a run reproduce?
 python -m launch bench                                            how fast, against bare loops and DDP
 python -m launch parity                                           prove that both frameworks train alike
+python -m launch setup --dry-run --node aws-g5                    what set-up would do, on the nodes of a site
 python -m launch stage -o bundle.tar --dataset mnist              pack what nodes without internet need
 python -m launch unstage bundle.tar                               set up from it without any network
 """
@@ -22,6 +23,7 @@ from collections.abc import Sequence
 from common.utils.command_line import Parser, end_cleanly_on_sigterm, run_command
 from launch.checks import bench, parity, verify
 from launch.experiments import command as experiment
+from launch.installation import command as setup
 from launch.jobs import commands as job_commands
 from launch.jobs import submit
 from launch.offline import stage, unstage
@@ -30,7 +32,21 @@ from launch.starting import export, train
 from launch.starting.processes import PROGRAMS
 from launch.transfer import fetch
 
-COMMANDS = (train, experiment, submit, job_commands, fetch, export, preflight, stage, unstage, verify, bench, parity)
+COMMANDS = (
+    train,
+    experiment,
+    submit,
+    job_commands,
+    fetch,
+    export,
+    preflight,
+    setup,
+    stage,
+    unstage,
+    verify,
+    bench,
+    parity,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

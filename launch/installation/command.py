@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError
 from common.utils.command_line import Parser, end_cleanly_on_sigterm, path
@@ -16,6 +17,8 @@ from launch.installation.cuda import ONLY, Environment, Node, check, choose, des
 from launch.installation.node import described_node, gpu_present, this_node
 from launch.installation.packed import pack, unpack
 from launch.installation.state import SetupState, choose_frameworks, in_order, link_first, make_room, remembered
+
+DESCRIPTION = "Set up .venv: packages, MPI, Horovod, the project."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +37,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = Parser(prog="setup.py", description="Set up .venv: packages, MPI, Horovod, the project.")
+    parser = Parser(prog="setup.py", description=DESCRIPTION)
+    add_options(parser)
+    return parser.parse_args(arguments)
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands, for who has an environment already."""
+    parser = commands.add_parser("setup", help="set up, or plan it for a site's GPUs", description=DESCRIPTION)
+    add_options(parser)
+    parser.set_defaults(run=set_up)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument(
         "--frameworks", default="", help='"torch", "keras" or both (default: as in the last set-up, at first both)'
     )
@@ -47,7 +63,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fill-wheels", default="", metavar="FOLDER", help="fill that folder for another machine")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, run none")
     parser.add_argument("--root", type=path, default=ROOT, help="the clone to set up (default: this one)")
-    return parser.parse_args(arguments)
 
 
 def set_up(options: argparse.Namespace) -> None:
