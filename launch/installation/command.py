@@ -76,6 +76,8 @@ def set_up(options: argparse.Namespace) -> None:
     if complete and not options.dry_run and not options.fill_wheels:
         return
     node = look() if any(environment.cuda for environment in environments) else None
+    if node:
+        check(environments, node)
     toolkits = [node.toolkit(request.cuda) if node and request.cuda else None for request in requests]
     if options.dry_run:
         if node:
@@ -141,7 +143,4 @@ def decide(options: argparse.Namespace, wheels: Path | None, look: Callable[[], 
         return (Environment(folder=ONLY, frameworks=frameworks),)
     if had_gpu and not options.node and before.issuperset(frameworks):
         return made
-    if packed:
-        check(packed, look())
-        return packed
-    return choose(look(), in_order({*frameworks, *(before if had_gpu else ())}))
+    return packed or choose(look(), in_order({*frameworks, *(before if had_gpu else ())}))

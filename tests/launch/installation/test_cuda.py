@@ -10,7 +10,7 @@ import pytest
 
 from common.checks import horovod_trial
 from common.errors import UserError
-from launch.installation import cuda, node, packed
+from launch.installation import command, cuda, node, packed
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
 from launch.installation import state as setup_state
@@ -239,6 +239,40 @@ def test_a_folder_of_wheels_says_what_it_is_for(tmp_path: Path) -> None:
     (tmp_path / packed.NAME).write_text('[{"folder": 1}]')
     with pytest.raises(UserError, match="damaged"):
         packed.unpack(tmp_path)
+
+
+def test_set_up_asks_the_machine_only_when_it_has_to_decide(tmp_path: Path) -> None:
+    """What was made or packed stays; another node or `GPU=0` is a new decision."""
+
+    def decided(*args: str) -> tuple[Environment, ...]:
+        return command.decide(command.parse(["--root", str(tmp_path), *args]), wheels, look)
+
+    def refuse() -> Node:
+        raise AssertionError("the machine was asked")
+
+    wheels, look = None, lambda: A10G
+    assert [one.cuda for one in decided("--gpu", "--frameworks", "torch")] == [13]
+    pretend(tmp_path, Environment(folder=".venv", frameworks=("torch",), cuda=13, capabilities=("9.0",)))
+    look = refuse
+    made = setup_state.remembered(tmp_path)
+    assert decided() == decided("--gpu") == decided("--frameworks", "torch") == made
+    assert decided("--no-gpu") == (Environment(folder=".venv", frameworks=("torch",)),)
+    look = lambda: A10G  # noqa: E731
+    assert decided("--need", "keras") == (Environment(folder=".venv", frameworks=BOTH, cuda=12, capabilities=("8.6",)),)
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    packed.pack(wheels, APART)
+    assert decided("--need", "keras") == APART
+
+
+def test_environments_that_this_driver_cannot_run_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("")
+    pretend(tmp_path, APART[0])
+    monkeypatch.setattr(command, "this_node", lambda: Node(driver="550.54.15"))
+    assert command.main(["--root", str(tmp_path), "--frameworks", "torch"]) == 2
+    assert "CUDA 13 needs driver 580 or newer, this is 550.54.15" in capsys.readouterr().err
 
 
 # The command line
