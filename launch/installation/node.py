@@ -136,7 +136,7 @@ def described_node(reference: str) -> Node:
         driver=software.get("driver", ""),
         capabilities=tuple(sorted(capabilities, key=float)),
         toolkits=tuple(
-            Toolkit(home=Path(f"/usr/local/cuda-{version}"), version=version)
+            Toolkit(home=Path(f"cuda-{version}"), version=version)  # its place is not known
             for version in sorted(software.get("toolkits", ()), key=float, reverse=True)
         ),
     )
