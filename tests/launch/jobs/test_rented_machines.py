@@ -13,6 +13,7 @@ import yaml
 from debian13 import ADDRESSES, Machine, new_machine, two_machines
 
 from common.run_folder.records import World, read_run
+from common.utils.timestamps import SUBMITTED_AT, timestamp
 from launch import __main__ as launch
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -50,9 +51,12 @@ def bring_scripts(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert launch.main([*words.split(), "--dataset", "synthetic:6400x28x28x1x10"]) == 0
     task = yaml.safe_load(capsys.readouterr().out)
-    nodes = "export SKYPILOT_NODE_RANK=0 SKYPILOT_NODE_IPS=$'" + "\\n".join(ADDRESSES) + "'\n"
+    nodes = "SKYPILOT_NODE_RANK=0 SKYPILOT_NODE_IPS=$'" + "\\n".join(ADDRESSES) + "'"
+    (submitted,) = ("=".join(each) for each in timestamp(SUBMITTED_AT).items())
     for name in ("setup", "run"):
-        (machine.home / name).write_text(f"{HEAD}{nodes}{task[name]}")
+        (machine.home / name).write_text(
+            f"{HEAD}export {nodes} SKYPILOT_TASK_ID=sky-1_demo_1 {submitted}\n{task[name]}"
+        )
 
 
 def test_a_task_goes_from_nothing_to_its_records(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,4 +81,7 @@ def test_a_task_goes_from_nothing_to_its_records(machine: Machine, capsys: pytes
         upper = machine.root.with_name(f"{machine.root.name}.ip-10-0-0-5-upper")
         found = read_run(upper / written.relative_to("/"))
     assert (found.state, found.record.site) == ("finished", "aws-c7i-16xlarge")
-    assert isinstance(found.record.world, World) and found.record.world.size == 2
+    assert isinstance(found.record.world, World) and len(set(found.record.world.hosts)) == 2
+    assert found.record.environment.variables["SKYPILOT_TASK_ID"] == "sky-1_demo_1"
+    queued = found.record.totals and found.record.totals.queue_seconds
+    assert isinstance(queued, float) and queued > 60.0, "of which set-up took most"
