@@ -1,4 +1,4 @@
-"""A SkyPilot task from nothing to its records, step by step as its machines run it, on Debian 13: 10 minutes, 6 GB.
+"""A SkyPilot task from nothing to its records, step by step as its machines run it, on Debian 13: 6 minutes, 4 GB.
 
 Stand-ins: SkyPilot, whose shell around the scripts is repeated here; the cloud's machines; see `debian13`.
 """
