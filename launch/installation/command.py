@@ -13,10 +13,10 @@ from common.utils.command_line import Parser, end_cleanly_on_sigterm, path
 from common.utils.paths import ROOT
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
-from launch.installation.cuda import ONLY, Environment, Node, check, choose, describe
+from launch.installation.cuda import NAMES, ONLY, Environment, Node, check, choose, describe
 from launch.installation.node import described_node, gpu_present, this_node
 from launch.installation.packed import pack, unpack
-from launch.installation.state import SetupState, choose_frameworks, in_order, link_first, make_room, remembered
+from launch.installation.state import SetupState, arrange, choose_frameworks, in_order, locked, remembered
 
 DESCRIPTION = "Set up .venv: packages, MPI, Horovod, the project."
 
@@ -72,7 +72,7 @@ def set_up(options: argparse.Namespace) -> None:
     environments = decide(options, wheels, look)
     requests = [request_for(environment, options, wheels) for environment in environments]
     states = [SetupState(options.root, request.folder) for request in requests]
-    complete = all(state.satisfies(request) for state, request in zip(states, requests, strict=True))
+    complete = (options.root / ONLY / "bin").exists() and all(map(SetupState.satisfies, states, requests))
     if complete and not options.dry_run and not options.fill_wheels:
         return
     node = look() if any(environment.cuda for environment in environments) else None
@@ -86,19 +86,24 @@ def set_up(options: argparse.Namespace) -> None:
             machine = setup_run.look_at_machine(request, toolkit)
             print(setup_plan.describe(setup_plan.plan(request, machine=machine)))
         return
-    make_room(options.root, environments)
-    for request, state, toolkit in zip(requests, states, toolkits, strict=True):
-        with state.locked():
-            if not state.satisfies(request):  # another set-up may have done it while this one waited
-                setup_run.run_set_up(request, state, toolkit)
-    link_first(options.root, environments)
-    if options.fill_wheels:
-        folder = Path(options.fill_wheels).expanduser().absolute()
-        for request, state, toolkit in zip(requests, states, toolkits, strict=True):
-            with state.locked():
+    with locked(*states):
+        works = [
+            setup_run.work_on(request, state, toolkit)
+            for request, state, toolkit in zip(requests, states, toolkits, strict=True)
+            if not state.satisfies(request)  # another set-up may have done it while this one waited
+        ]
+        setup_run.check_needs(works)
+        arrange(options.root, environments)
+        for work in works:  # all before the first: after an interruption it is known what was wanted
+            work.state.begin(work.request)
+        for work in works:
+            setup_run.run_set_up(work)
+        if options.fill_wheels:
+            folder = Path(options.fill_wheels).expanduser().absolute()
+            for request, state, toolkit in zip(requests, states, toolkits, strict=True):
                 setup_run.fill_wheels(request, state, folder, toolkit)
-        pack(folder, environments)
-        print(f"setup: on the other machine, of the same kind: make setup WHEELS={folder}")
+            pack(folder, environments)
+            print(f"setup: on the other machine, of the same kind: make setup WHEELS={folder}")
 
 
 def request_for(environment: Environment, options: argparse.Namespace, wheels: Path | None) -> setup_plan.Request:
@@ -132,15 +137,27 @@ def decide(options: argparse.Namespace, wheels: Path | None, look: Callable[[], 
         UserError: a framework cannot use the node's GPUs.
     """
     made, packed = remembered(options.root), unpack(wheels) if wheels else ()
-    before = {name for environment in made for name in environment.frameworks}
-    frameworks = choose_frameworks(options.frameworks, need=options.need, remembered=in_order(before))
+    installed = {name for one in made for name in SetupState(options.root, one.folder).installed()[0]}
+    begun = {name for one in made for name in one.frameworks}
+    frameworks = choose_frameworks(options.frameworks, need=options.need, remembered=in_order(begun))
     had_gpu = any(environment.cuda for environment in made)
     if options.gpu is None:
-        gpu = bool(options.node) or (had_gpu if made else bool(packed) or (wheels is None and gpu_present()))
+        gpu = bool(options.node or packed) or (had_gpu if made else wheels is None and gpu_present())
     else:
         gpu = options.gpu
     if not gpu:
         return (Environment(folder=ONLY, frameworks=frameworks),)
-    if had_gpu and not options.node and before.issuperset(frameworks):
-        return made
-    return packed or choose(look(), in_order({*frameworks, *(before if had_gpu else ())}))
+    kept = tuple(one for one in made if {*one.frameworks} & {*frameworks})
+    # What was begun and did not work is given up where less is asked for now.
+    unwanted = {name for one in kept for name in one.frameworks} - {*frameworks} - installed
+    if had_gpu and not options.node and begun.issuperset(frameworks) and not unwanted:
+        return kept
+    if packed:
+        lacking = [NAMES[name] for name in frameworks if all(name not in one.frameworks for one in packed)]
+        if lacking:
+            raise UserError(
+                f"the folder of wheels lacks a framework. Received: {wheels} without {' and '.join(lacking)}. Name "
+                "what it has in FRAMEWORKS"
+            )
+        return tuple(one for one in packed if {*one.frameworks} & {*frameworks})
+    return choose(look(), in_order({*frameworks, *(installed if had_gpu else ())}))

@@ -17,6 +17,7 @@ FRAMEWORKS = ("torch", "keras")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CUDA_12_BUILD = "cu126"  # PyTorch's only build for CUDA 12; the one for CUDA 13 is on PyPI
 CUDA_12_INDEX = f"https://download.pytorch.org/whl/{CUDA_12_BUILD}"
+TRIAL_SECONDS = 300  # a GPU whose driver hangs never answers
 CUDA_PACKAGES = ("nvidia-", "cuda-", "triton")
 # PyPI has CUDA's compiler for CUDA 13 alone. It is of the same release as PyTorch's own CUDA.
 PIP_TOOLKIT = (
@@ -84,8 +85,9 @@ class Command:
     Args:
         installs: it leaves the environment half changed when it is interrupted
         folder: where it runs, if not in the clone
-        programs: a folder of programs that come before all others
+        programs: a folder of programs that come next after the environment's own
         tries: it tries the new Horovod
+        seconds: after which it is ended
         remedy: what to do if it fails; without it, what its output suggests
     """
 
@@ -95,6 +97,7 @@ class Command:
     folder: Path | None = None
     programs: Path | None = None
     tries: bool = False
+    seconds: int | None = None
     remedy: str = ""
 
 
@@ -295,8 +298,9 @@ def trial(request: Request, machine: Machine, framework: str) -> Command:
     words = ("mpirun", "-np", "1", request.python, program, *(["--nccl"] if request.cuda else []))
     # Alone on this machine, whoever runs it.
     settings = {"OMPI_MCA_plm": "isolated", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    remedy = f"Remove {machine.wheel}, so that Horovod is built again" if machine.wheel else ""
-    return Command(words, settings, tries=not machine.wheel, remedy=remedy)
+    settings["LD_LIBRARY_PATH"] = ""  # modules that were loaded to compile would put their libraries first
+    remedy = f"Remove {machine.wheel} and run the same again: Horovod is built anew" if machine.wheel else ""
+    return Command(words, settings, tries=not machine.wheel, seconds=TRIAL_SECONDS, remedy=remedy)
 
 
 def wheels_step(request: Request, folder: Path, *, cpu_index: bool) -> Step:

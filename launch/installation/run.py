@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -54,19 +54,38 @@ FAILURES = (
 )
 
 
-def run_set_up(request: Request, state: SetupState, toolkit: Toolkit | None = None) -> None:
-    """Set up, the lock being held: check what can be checked first, run the plan, write the stamp at the very end."""
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """An environment to be brought to what is asked for.
+
+    Attributes:
+        request: what it will hold, with what is installed already.
+        state: its memory.
+        machine: what the plan depends on.
+        installed: the frameworks in it.
+    """
+
+    request: Request
+    state: SetupState
+    machine: Machine
+    installed: tuple[str, ...]
+
+
+def work_on(request: Request, state: SetupState, toolkit: Toolkit | None = None) -> Work:
+    """Return what has to be done for a request; `toolkit`: CUDA's compiler, if not pip's."""
     frameworks, dev = state.installed() if state.usable(request) else ((), False)
     wanted = tuple(f for f in setup_plan.FRAMEWORKS if f in {*request.frameworks, *frameworks})
     full = replace(request, frameworks=wanted, dev=request.dev or dev)
-    machine = look_at_machine(full, toolkit)
-    check_needs(full, machine, installed=frameworks)
-    state.begin(full)
+    return Work(request=full, state=state, machine=look_at_machine(full, toolkit), installed=frameworks)
+
+
+def run_set_up(work: Work) -> None:
+    """Run the plan, the lock being held and the work begun; write the stamp at the very end."""
     started = time.monotonic()
-    with only_builder(machine):
-        machine = look_at_machine(full, toolkit)
-        Runner(full, state, machine).run_all(setup_plan.plan(full, machine=machine))
-    state.finish(full)
+    with only_builder(work.machine):
+        machine = look_at_machine(work.request, work.machine.toolkit)  # another set-up may have built it meanwhile
+        Runner(work.request, work.state, machine).run_all(setup_plan.plan(work.request, machine=machine))
+    work.state.finish(work.request)
     print(f"setup: done in {spell(time.monotonic() - started)}", flush=True)
 
 
@@ -113,27 +132,31 @@ def look_at_machine(request: Request, toolkit: Toolkit | None = None) -> Machine
     )
 
 
-def check_needs(request: Request, machine: Machine, *, installed: tuple[str, ...]) -> None:
-    """Raise UserError for what can be known to be missing before minutes are spent."""
+def check_needs(works: Sequence[Work]) -> None:
+    """Raise UserError for what can be known to be missing before minutes are spent or anything is removed."""
+    if not works:
+        return
+    root = works[0].request.root
     if sys.platform != "linux":
         raise UserError(f"Horovod and MPI are set up on Linux only. Received: {sys.platform}. Use a container or WSL")
-    if re.search(r"\s", str(request.root)):
-        raise UserError(f"MPI and Horovod's build take no blanks in a path. Received: {request.root}. Move this clone")
-    if request.wheels and not request.wheels.is_dir():
-        raise UserError(f"WHEELS names no folder. Received: {request.wheels}. Fill one: make wheels WHEELS=DIR")
-    if machine.wheel is None:
-        check_build_tools()
-        if request.cuda == 12 and machine.toolkit is None:
+    if re.search(r"\s", str(root)):
+        raise UserError(f"MPI and Horovod's build take no blanks in a path. Received: {root}. Move this clone")
+    for request, machine in ((work.request, work.machine) for work in works):
+        if request.wheels and not request.wheels.is_dir():
+            raise UserError(f"WHEELS names no folder. Received: {request.wheels}. Fill one: make wheels WHEELS=DIR")
+        if machine.wheel is None:
+            check_build_tools()
+        if machine.wheel is None and request.cuda == 12 and machine.toolkit is None:
             raise UserError(
                 "Horovod has to be compiled by an nvcc 12, which pip does not have. Received: no CUDA 12 toolkit. "
                 "Install one, load its module, or name it in HOROVOD_CUDA_HOME"
             )
-    needed = setup_plan.gigabytes(request, installed=installed, build=machine.wheel is None)
-    free = shutil.disk_usage(request.root).free / 1e9
+    needed = sum(
+        setup_plan.gigabytes(work.request, installed=work.installed, build=work.machine.wheel is None) for work in works
+    )
+    free = shutil.disk_usage(root).free / 1e9
     if free < needed:
-        raise UserError(
-            f"set-up needs {needed:.1f} GB of free disk. Received: {free:.1f} GB at {request.root}. Free some"
-        )
+        raise UserError(f"set-up needs {needed:.1f} GB of free disk. Received: {free:.1f} GB at {root}. Free some")
 
 
 def check_build_tools() -> None:
@@ -177,27 +200,32 @@ class Runner:
         with self.state.log.open("a", encoding="utf-8") as log:
             print(f"\n$ {' '.join(command.args)}", file=log, flush=True)
             start_of_output = log.tell()
-            code = self.wait(
-                subprocess.Popen(
-                    command.args,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=environment(self.request.venv, command.programs) | dict(command.env),
-                    cwd=command.folder or self.request.root,
-                    start_new_session=True,  # so that its compilers can be ended with it
-                    pass_fds=(self.state.lock_descriptor,),  # if this process is killed, the lock outlives it with pip
-                )
+            process = subprocess.Popen(
+                command.args,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment(self.request.venv, command.programs) | dict(command.env),
+                cwd=command.folder or self.request.root,
+                start_new_session=True,  # so that its compilers can be ended with it
+                pass_fds=(self.state.lock_descriptor,),  # if this process is killed, the lock outlives it with pip
             )
+            try:
+                code = self.wait(process, seconds=command.seconds)
+            except subprocess.TimeoutExpired:
+                raise UserError(
+                    f"a command does not end: {command.args[-1]}. Received: nothing for {command.seconds} s. If "
+                    f"`nvidia-smi` hangs, too, restart its driver. All output: {self.state.log}"
+                ) from None
         if code != 0:
             self.fail(start_of_output, self.set_apart() if command.tries else command.remedy)
         if command.installs:
             self.state.installing.unlink()
 
-    def wait(self, process: subprocess.Popen[bytes]) -> int:
-        """Wait for a command; when interrupted, end it and all that it started."""
+    def wait(self, process: subprocess.Popen[bytes], *, seconds: float | None = None) -> int:
+        """Wait for a command; when interrupted or after so many seconds, end it and all that it started."""
         try:
-            return process.wait()
+            return process.wait(seconds)
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -208,7 +236,8 @@ class Runner:
         with self.state.log.open(encoding="utf-8", errors="replace") as log:
             log.seek(start_of_output)
             what, usual = explain(log.read())
-        raise UserError(f"{what}. {remedy or usual}, then run the same again. All output: {self.state.log}")
+        remedy = remedy or f"{usual}, then run the same again"
+        raise UserError(f"{what}. {remedy}. All output: {self.state.log}")
 
     def ask(self, args: list[str]) -> str:
         """Return what a program of the environment prints; raise UserError if it fails."""
@@ -267,7 +296,7 @@ class Runner:
         """Put a wheel that failed its trial where no set-up looks for one, with the log; return what to do."""
         assert self.wheel
         place = horovod_wheel.set_apart(self.wheel, self.state.log, self.machine.key)
-        return f"The wheel and its log are kept in {place}, and the next set-up builds anew"
+        return f"The wheel and its log are kept in {place}: run the same again to build anew"
 
     def install_horovod(self) -> None:
         """Install the wheel, in place of one for other frameworks."""
@@ -284,13 +313,13 @@ class Runner:
 
 
 def environment(venv: Path, programs: Path | None = None) -> dict[str, str]:
-    """Return the variables for commands in the environment: its programs first, no packages from elsewhere.
+    """Return the variables for commands in the environment: its programs first, then `programs`, no other packages.
 
     Set-up works on this machine alone, also within a job, whose variables would lead mpirun to others.
     """
     left_out = ("PYTHONPATH", "PYTHONHOME", "SLURM_", "PMI_", "PMIX_")
     settings = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    folders = [*([str(programs)] if programs else []), str(venv / "bin"), settings.get("PATH", os.defpath)]
+    folders = [str(venv / "bin"), *([str(programs)] if programs else []), settings.get("PATH", os.defpath)]
     return settings | {
         "PATH": ":".join(folders),
         "VIRTUAL_ENV": str(venv),
@@ -307,10 +336,13 @@ def explain(output: str) -> tuple[str, str]:
     for pattern, what, remedy in FAILURES:
         if found := re.search(pattern, output):
             return what.format(*found.groups()), remedy
-    lines = output.strip().splitlines() or ["nothing"]
-    errors = [line for line in lines if re.search(r"\berror\b[: ]", line, flags=re.IGNORECASE)]
-    message = lines[-1] if "Traceback" in output else (errors or lines)[0]
-    return f"a command failed: {message.strip()[:200]}", "See the log"
+    own = re.split(r"^-{20,}$", output, maxsplit=1, flags=re.MULTILINE)[0]  # mpirun's lines come after the program's
+    lines = [line for line in output.splitlines() if re.search(r"\w", line)] or ["nothing"]
+    raised = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .*", own, flags=re.MULTILINE)
+    errors = [line for line in own.splitlines() if re.search(r"\berror\b[: ]", line, flags=re.IGNORECASE)]
+    ended = [line for line in lines if "exited on signal" in line]
+    message = [*raised[-1:], *ended, *errors, *lines][0]
+    return f"a command failed: {message.strip()[:300]}", "See the log"
 
 
 def spell(seconds: float) -> str:

@@ -5,7 +5,6 @@ place.json   where and for what kind of machine this environment was made; if th
 chosen       the frameworks asked for last, the default of the next time
 installing   there while pip changes the environment: found at the start, the environment is created again,
              for a package that pip was unpacking can look installed
-lock         held while a set-up works here
 setup.log    the output of pip and CMake
 """
 
@@ -50,27 +49,47 @@ def remembered(root: Path) -> tuple[Environment, ...]:
     return tuple(environment for environment in found if environment)
 
 
-def make_room(root: Path, environments: Sequence[Environment]) -> None:
-    """Remove environments of another arrangement: programs would be handed over to them.
+@contextmanager
+def locked(*states: "SetupState") -> Iterator[None]:
+    """Keep other set-ups out of the clone of these environments. The lock ends with the last process that holds it.
 
     Raises:
-        UserError: one was not made by this set-up.
+        UserError: an environment was not made by this set-up.
     """
-    only, wanted = root / ONLY, {environment.folder for environment in environments}
-    if only.is_symlink() and ONLY in wanted:
+    root = states[0].root
+    for state in (SetupState(root, folder) for folder in (ONLY, *EACH)):
+        if state.venv.exists() and not state.folder.exists() and any(state.venv.iterdir()):
+            raise UserError(f"{state.venv} was not made by this set-up. Move it away, then run the same command again")
+    descriptor = os.open(root, os.O_RDONLY)  # the folder itself: environments come and go
+    try:
+        wait_for_lock(descriptor, "another set-up works in this clone")
+        for state in states:
+            state.lock_descriptor = descriptor
+        yield
+    finally:
+        for state in states:
+            state.lock_descriptor = -1
+        os.close(descriptor)
+
+
+def arrange(root: Path, environments: Sequence[Environment]) -> None:
+    """Remove what belongs to the other arrangement, one environment or one per framework, and link `.venv` if needed.
+
+    The other's would not only lie about: programs would be handed over to them.
+    """
+    only, single = root / ONLY, environments[0].folder == ONLY
+    if only.is_symlink():
         only.unlink()
-    for folder in {ONLY, *EACH} - wanted:
+    for folder in EACH if single else (ONLY,):
         state = SetupState(root, folder)
-        if state.venv.is_dir() and not state.venv.is_symlink():
-            with state.locked():
-                shutil.rmtree(state.venv)
-
-
-def link_first(root: Path, environments: Sequence[Environment]) -> None:
-    """Let `.venv` name the first of several environments, so that every command works in either arrangement."""
-    if len(environments) > 1 and not (root / ONLY).exists():
-        (root / ONLY).unlink(missing_ok=True)
-        (root / ONLY).symlink_to(environments[0].folder)
+        if state.folder.is_dir():
+            (state.folder / "stamp.json").unlink(missing_ok=True)
+            state.installing.touch()  # whatever is left after an interruption is not used
+            state.wipe()
+            shutil.rmtree(state.venv)
+    if not single:
+        there = [folder for folder in EACH if (root / folder).exists()]
+        only.symlink_to(min([*there, environments[0].folder], key=EACH.index))
 
 
 class SetupState:
@@ -78,7 +97,7 @@ class SetupState:
 
     def __init__(self, root: Path, folder: str = ONLY) -> None:
         """Look at the clone in `root`; nothing is created."""
-        self.venv = root / folder
+        self.root, self.venv = root, root / folder
         self.folder = self.venv / "horovod-twins"
         self.log = self.folder / "setup.log"
         self.installing = self.folder / "installing"
@@ -122,26 +141,16 @@ class SetupState:
         stamp = read(self.folder / "stamp.json")
         return tuple(stamp.get("frameworks", ())), bool(stamp.get("dev"))
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other set-ups out of this clone. The lock ends with the last process that holds it."""
-        if self.venv.exists() and not self.folder.exists() and any(self.venv.iterdir()):
-            raise UserError(f"{self.venv} was not made by this set-up. Move it away, then run the same command again")
+    def begin(self, request: Request) -> None:
+        """Take the stamp away, and with it an environment that cannot be built upon.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise UserError(f"this folder cannot be written: {error}. Use a clone of your own") from None
-        try:
-            wait_for_lock(descriptor, "another set-up works in this clone")
-            self.lock_descriptor = descriptor
-            yield
-        finally:
-            self.lock_descriptor = -1
-            os.close(descriptor)
-
-    def begin(self, request: Request) -> None:
-        """Take the stamp away, and with it an environment that cannot be built upon."""
         (self.folder / "stamp.json").unlink(missing_ok=True)
         if not self.usable(request):
             self.wipe()
@@ -149,7 +158,7 @@ class SetupState:
         write(self.folder / "place.json", place(request))
 
     def wipe(self) -> None:
-        """Remove the environment; only the lock, which is held, stays."""
+        """Remove the environment; only what set-up remembers of it stays."""
         for path in self.venv.iterdir():
             if path.is_dir() and not path.is_symlink() and path != self.folder:
                 shutil.rmtree(path)

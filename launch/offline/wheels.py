@@ -11,7 +11,7 @@ from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
 from launch.installation.packed import pack
 from launch.installation.plan import Request
-from launch.installation.state import SetupState, in_order, remembered
+from launch.installation.state import SetupState, in_order, locked, remembered
 from launch.offline.packing import BundledFile
 
 MISSING_SHOWN = 5
@@ -57,7 +57,7 @@ def fill(requests: Sequence[Request], folder: Path) -> None:
     """Put all packages, Horovod's source and the built wheels into a folder."""
     for request in requests:
         state = SetupState(request.root, request.folder)
-        with state.locked():
+        with locked(state):
             setup_run.fill_wheels(request, state, folder)
     pack(folder, [request.environment for request in requests])
 
@@ -69,7 +69,7 @@ def fill_pure(request: Request, folder: Path) -> None:
     """
     state = SetupState(request.root, request.folder)
     lock = ("--no-deps", "-r", str(request.lock_files / "base.txt"))
-    with state.locked():
+    with locked(state):
         runner = setup_run.Runner(request, state, setup_run.Machine())
         report = state.folder / "base-report.json"
         ask = ("install", "--dry-run", "--ignore-installed", "--quiet", "--report", str(report), *lock)

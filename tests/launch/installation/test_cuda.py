@@ -2,9 +2,11 @@
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -113,7 +115,7 @@ def test_tensorflow_alone_gets_a_cudnn_that_has_code_for_v100() -> None:
 def test_the_build_of_a_framework_is_checked_before_horovod_is_compiled(tmp_path: Path) -> None:
     request = Request(root=tmp_path, frameworks=("torch",), cuda=13)
     state = setup_state.SetupState(tmp_path)
-    with state.locked():
+    with setup_state.locked(state):
         runner = setup_run.Runner(request, state, Machine())
         for answer in ("None", "12.6"):
             runner.ask = lambda _, answer=answer: f"{answer}\n"  # type: ignore[misc, assignment]
@@ -194,7 +196,7 @@ def pretend(root: Path, environment: Environment) -> None:
     """Make what a finished set-up leaves."""
     state = setup_state.SetupState(root, environment.folder)
     request = Request(root=root, **dataclasses.asdict(environment))
-    with state.locked():
+    with setup_state.locked(state):
         state.begin(request)
         (state.venv / "bin").mkdir(exist_ok=True)
         (state.venv / "bin" / "python").touch()
@@ -211,21 +213,161 @@ def test_environments_stay_as_they_were_made_and_make_room_for_others(tmp_path: 
     single = Environment(folder=".venv", frameworks=BOTH)
     pretend(tmp_path, single)
     assert setup_state.remembered(tmp_path) == (single,)
-    setup_state.make_room(tmp_path, APART)
+    setup_state.arrange(tmp_path, APART)
     for environment in APART:
         pretend(tmp_path, environment)
-    setup_state.link_first(tmp_path, APART)
     assert (tmp_path / ".venv").resolve() == tmp_path / ".venv-torch"
     assert setup_state.remembered(tmp_path) == APART
-    setup_state.make_room(tmp_path, [single])
+    setup_state.arrange(tmp_path, APART[1:])
+    assert setup_state.remembered(tmp_path) == APART
+    setup_state.arrange(tmp_path, [single])
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".venv")]
 
 
 def test_an_environment_of_someone_else_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    with pytest.raises(UserError, match="was not made by this set-up"):
-        setup_state.make_room(tmp_path, APART)
-    assert (tmp_path / ".venv" / "bin").exists()
+    with (
+        pytest.raises(UserError, match="was not made by this set-up"),
+        setup_state.locked(setup_state.SetupState(tmp_path, ".venv-torch")),
+    ):
+        pass
+
+
+def test_what_a_removal_leaves_after_an_interruption_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    single = Environment(folder=".venv", frameworks=BOTH)
+    pretend(tmp_path, single)
+    (tmp_path / ".venv" / "lib").mkdir()
+
+    def interrupted(_path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        setup_state.arrange(tmp_path, APART)
+    state = setup_state.SetupState(tmp_path)
+    assert state.installed() == ((), False)
+    assert not state.usable(Request(root=tmp_path))
+
+
+class FakeSetUp:
+    """Set-up whose plan is not run: it fails in the environments named, else it leaves what a real one leaves."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, *, there: Node, free: float = 100.0) -> None:
+        self.root, self.failing = root, set[str]()
+        requirements = root / "launch" / "installation" / "requirements"
+        shutil.copytree(ROOT / "launch" / "installation" / "requirements", requirements)
+        (root / "pyproject.toml").write_text("")
+        monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(root / "cache"))
+        monkeypatch.setattr(command, "this_node", lambda: there)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free * 1e9))
+        monkeypatch.setattr(setup_run, "run_set_up", self.run)
+
+    def run(self, work: setup_run.Work) -> None:
+        if work.request.folder in self.failing:
+            raise UserError(f"{work.request.folder} fails")
+        (work.state.venv / "bin").mkdir(exist_ok=True)
+        (work.state.venv / "bin" / "python").touch()
+        work.state.finish(work.request)
+
+    def __call__(self, *args: str) -> int:
+        return command.main(["--root", str(self.root), *args])
+
+    def folders(self) -> list[str]:
+        return sorted(path.name for path in self.root.iterdir() if path.name.startswith(".venv"))
+
+
+BLACKWELL = Node(driver="580.95.05", capabilities=("12.0",), toolkits=(NVCC_12,))
+
+
+def test_where_one_framework_fails_the_other_can_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up = FakeSetUp(tmp_path, monkeypatch, there=BLACKWELL)
+    set_up.failing = {".venv-keras"}
+    assert set_up("--gpu") == 2
+    assert (tmp_path / ".venv" / "bin" / "python").exists()
+    assert set_up("--gpu", "--frameworks", "torch") == 0
+    assert set_up("--need", "torch") == 2, "what was chosen first is still wanted"
+    assert ".venv-keras fails" in capsys.readouterr().err
+    set_up.failing = set()
+    assert set_up() == 0
+    assert set_up.folders() == [".venv", ".venv-keras", ".venv-torch"]
+
+
+def test_an_interruption_in_the_first_environment_forgets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_up = FakeSetUp(tmp_path, monkeypatch, there=BLACKWELL)
+    set_up.failing = {".venv-torch"}
+    assert set_up("--gpu") == 2
+    set_up.failing = set()
+    assert set_up("--need", "torch") == 0
+    assert [one.frameworks for one in setup_state.remembered(tmp_path)] == [("torch",), ("keras",)]
+    assert (tmp_path / ".venv" / "bin" / "python").exists()
+
+
+def test_after_a_failure_less_can_be_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_up = FakeSetUp(tmp_path, monkeypatch, there=A10G)
+    set_up.failing = {".venv"}
+    assert set_up("--gpu") == 2
+    set_up.failing = set()
+    assert set_up("--gpu", "--frameworks", "torch") == 0
+    assert [(one.frameworks, one.cuda) for one in setup_state.remembered(tmp_path)] == [(("torch",), 13)]
+
+
+@pytest.mark.parametrize(
+    ("args", "free", "words"),
+    [
+        (("--gpu",), 10.0, "set-up needs"),  # enough for the first environment, not for both
+        (("--gpu", "--wheels", "/nonexistent"), 100.0, "WHEELS names no folder"),
+    ],
+)
+def test_nothing_is_removed_before_all_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: tuple[str, ...],
+    free: float, words: str,
+) -> None:  # fmt: skip
+    set_up = FakeSetUp(tmp_path, monkeypatch, there=BLACKWELL, free=free)
+    pretend(tmp_path, Environment(folder=".venv", frameworks=BOTH))
+    assert set_up(*args) == 2
+    assert words in capsys.readouterr().err
+    assert set_up.folders() == [".venv"]
+    assert (tmp_path / ".venv" / "bin" / "python").exists()
+
+
+MPIRUNS_LINES = (
+    "--------------------------------------------------------------------------\n"
+    "Primary job  terminated normally, but 1 process returned\na non-zero exit code.\n"
+    "--------------------------------------------------------------------------\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        (
+            f"Traceback (most recent call last):\n  File\nImportError: a.so: undefined symbol: Stream\n{MPIRUNS_LINES}",
+            "ImportError: a.so: undefined symbol: Stream",
+        ),
+        (
+            f"[vm:1] *** Process received signal ***\n{MPIRUNS_LINES}mpirun noticed that rank 0 exited on signal 11",
+            "exited on signal 11",
+        ),
+        (f"keras_impl/horovod_trial.py: error: two copies of a. Received: b\n{MPIRUNS_LINES}", "two copies of a"),
+    ],
+)
+def test_what_mpirun_adds_does_not_hide_the_reason(output: str, words: str) -> None:
+    assert words in setup_run.explain(output)[0]
+
+
+def test_a_trial_that_hangs_is_ended(tmp_path: Path) -> None:
+    state = setup_state.SetupState(tmp_path)
+    with setup_state.locked(state):
+        state.begin(Request(root=tmp_path))
+        runner = setup_run.Runner(Request(root=tmp_path), state, Machine())
+        with pytest.raises(UserError, match=r"does not end.*nvidia-smi"):
+            runner.run(Command((sys.executable, "-c", "import time; time.sleep(60)"), seconds=1))
 
 
 def test_a_folder_of_wheels_says_what_it_is_for(tmp_path: Path) -> None:
@@ -263,6 +405,9 @@ def test_set_up_asks_the_machine_only_when_it_has_to_decide(tmp_path: Path) -> N
     wheels.mkdir()
     packed.pack(wheels, APART)
     assert decided("--need", "keras") == APART
+    packed.pack(wheels, APART[:1])
+    with pytest.raises(UserError, match=r"lacks a framework.*without TensorFlow"):
+        decided("--need", "keras")
 
 
 def test_environments_that_this_driver_cannot_run_are_refused(
@@ -327,12 +472,13 @@ def test_a_command_of_set_up_sees_nothing_of_a_job(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     settings = setup_run.environment(Path("/clone/.venv"), Path("/cuda/bin"))
     assert "SLURM_JOB_ID" not in settings
-    assert settings["PATH"].startswith("/cuda/bin:/clone/.venv/bin:")
+    assert settings["PATH"].startswith("/clone/.venv/bin:/cuda/bin:")
 
 
 def test_a_full_disk_while_compiling_is_one_line(tmp_path: Path) -> None:
     state = setup_state.SetupState(tmp_path)
-    with state.locked():
+    with setup_state.locked(state):
+        state.begin(Request(root=tmp_path))
         runner = setup_run.Runner(Request(root=tmp_path), state, Machine())
         words = "nvcc fatal: Could not write temporary file: No space left on device"
         with pytest.raises(UserError, match="the disk is full"):

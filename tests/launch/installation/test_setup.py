@@ -44,7 +44,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def state(clone: Path) -> Iterator[setup_state.SetupState]:
     """The memory of set-up in that clone, locked, with an environment that looks made."""
     found = setup_state.SetupState(clone)
-    with found.locked():
+    with setup_state.locked(found):
         found.begin(Request(root=clone))
         fake_environment(clone)
         yield found
@@ -64,6 +64,12 @@ def commands(steps: list[Step]) -> list[Command]:
 def text_of(steps: list[Step]) -> str:
     """Return the commands of a plan with their variables, as text."""
     return "\n".join(" ".join([*(f"{k}={v}" for k, v in c.env.items()), *c.args]) for c in commands(steps))
+
+
+def work(request: Request) -> setup_run.Work:
+    """Return the work of a first set-up."""
+    state = setup_state.SetupState(request.root, request.folder)
+    return setup_run.Work(request=request, state=state, machine=Machine(), installed=())
 
 
 def run_setup(clone: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -248,7 +254,10 @@ def test_a_moved_clone_is_set_up_again(clone: Path, state: setup_state.SetupStat
 def test_an_environment_of_someone_else_is_left_alone(clone: Path) -> None:
     (clone / ".venv").mkdir()
     fake_environment(clone)
-    with pytest.raises(UserError, match="was not made by this set-up"), setup_state.SetupState(clone).locked():
+    with (
+        pytest.raises(UserError, match="was not made by this set-up"),
+        setup_state.locked(setup_state.SetupState(clone)),
+    ):
         pass
 
 
@@ -267,7 +276,7 @@ def test_a_second_set_up_starts_no_program(
 
 def test_a_set_up_waits_for_another_one_in_the_same_clone(clone: Path) -> None:
     state, request = setup_state.SetupState(clone), Request(root=clone)
-    with state.locked():
+    with setup_state.locked(state):
         state.begin(request)
         fake_environment(clone)
         command = [BASE_PYTHON, str(ROOT / "launch" / "setup.py"), "--root", str(clone), "--no-gpu"]
@@ -329,7 +338,7 @@ def test_a_missing_compiler_is_one_line_before_anything_is_made(clone: Path, tmp
 def test_a_full_disk_is_one_line_before_anything_is_made(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**9))
     with pytest.raises(UserError, match=r"needs [\d.]+ GB of free disk. Received: 1.0 GB"):
-        setup_run.check_needs(Request(root=clone), Machine(), installed=())
+        setup_run.check_needs([work(Request(root=clone))])
 
 
 @pytest.mark.ci
@@ -346,7 +355,7 @@ def test_an_empty_folder_of_wheels_is_one_line_and_never_half_used(clone: Path, 
 
 def test_a_path_with_blanks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no blanks in a path"):
-        setup_run.check_needs(Request(root=tmp_path / "my clone"), Machine(), installed=())
+        setup_run.check_needs([work(Request(root=tmp_path / "my clone"))])
 
 
 def test_a_failed_command_names_the_log(clone: Path, state: setup_state.SetupState) -> None:
@@ -488,7 +497,7 @@ def test_a_wheel_that_fails_its_trial_is_set_apart_with_its_log_and_built_anew(
     runner.wheel = tmp_path / "horovod-0.28.1-cp311.whl"
     runner.wheel.write_bytes(b"wheel")
     failing = Command((sys.executable, "-c", "raise SystemExit('undefined symbol: AsGpuStreamValue')"), tries=True)
-    with pytest.raises(UserError, match=r"undefined symbol.*the next set-up builds anew"):
+    with pytest.raises(UserError, match=r"undefined symbol.*run the same again to build anew\. All output"):
         runner.run(failing)
     (apart,) = (horovod_wheel.wheel_cache() / "failed").iterdir()
     assert sorted(path.name for path in apart.iterdir()) == [runner.wheel.name, "setup.log"]
