@@ -53,9 +53,11 @@ class Node:
     def toolkit(self, cuda: int) -> Toolkit | None:
         """Return the toolkit to compile with for a CUDA major; None: that of pip, of the release of PyTorch's CUDA 13.
 
-        Another release of the same major will do for CUDA 12, as its drivers run code of all of them.
+        Another release of the same major will do for CUDA 12, as its drivers run code of all of them, if it knows the
+        GPUs: those of 10.0 and later are known since 12.8.
         """
-        return next((one for one in self.toolkits if cuda == 12 and one.version.startswith("12.")), None)
+        least = (12, 8) if any(numbers(capability) >= (10, 0) for capability in self.capabilities) else (12, 0)
+        return next((one for one in self.toolkits if cuda == 12 and least <= numbers(one.version) < (13, 0)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +123,7 @@ def choose(node: Node, frameworks: Sequence[str]) -> tuple[Environment, ...]:
     for name in frameworks:
         if not fitting[name]:
             others = [other for other in frameworks if fitting[other]]
-            raise UserError(_refusal(name, list(problems[name].values()), others=others))
+            raise UserError(_refusal(name, list(problems[name].values()), node=node, others=others))
     if len(frameworks) > 1 and all(12 in majors for majors in fitting.values()):
         return (_environment(ONLY, frameworks, cuda=12, node=node),)
     return tuple(
@@ -140,7 +142,7 @@ def check(environments: Sequence[Environment], node: Node) -> None:
         for build in BUILDS:
             why = problem(build, node, with_nvcc=False)
             if build.framework in one.frameworks and build.cuda == one.cuda and why:
-                raise UserError(_refusal(build.framework, [why]))
+                raise UserError(_refusal(build.framework, [why], node=node))
 
 
 def _environment(folder: str, frameworks: Sequence[str], *, cuda: int, node: Node) -> Environment:
@@ -155,26 +157,25 @@ def problem(build: Build, node: Node, *, with_nvcc: bool) -> str:
         return f"{name} has no wheels for {node.architecture}"
     if node.driver and int(node.driver.split(".")[0]) < DRIVERS[build.cuda]:
         return f"{name} needs driver {DRIVERS[build.cuda]} or newer, this is {node.driver}"
-    newest = _number(build.newest) if build.newest else (math.inf, 0)
+    newest = numbers(build.newest) if build.newest else (math.inf, 0)
     for capability in node.capabilities:
-        if not _number(build.oldest) <= _number(capability) <= newest:
+        if not numbers(build.oldest) <= numbers(capability) <= newest:
             return f"{name} has no code for GPUs of compute capability {capability}"
     if with_nvcc and build.cuda == 12:
-        toolkit, there = node.toolkit(12), ", ".join(toolkit.version for toolkit in node.toolkits)
-        if not toolkit:
-            return f"{name} needs an nvcc 12, which pip does not have (found: {there or 'no toolkit'})"
-        blackwell = any(_number(capability) >= (10, 0) for capability in node.capabilities)
-        if blackwell and _number(toolkit.version) < (12, 8):
-            return f"{name} needs an nvcc of 12.8 or newer for these GPUs (found: {there})"
+        there = [toolkit.version for toolkit in node.toolkits]
+        if not node.toolkit(12):
+            old = any(version.startswith("12.") for version in there)
+            needed = "an nvcc of 12.8 or newer for these GPUs" if old else "an nvcc 12, which pip does not have"
+            return f"{name} needs {needed} (found: {', '.join(there) or 'no toolkit'})"
     return ""
 
 
-def _number(capability: str) -> tuple[int, int]:
-    major, minor = capability.split(".")
-    return int(major), int(minor)
+def numbers(version: str) -> tuple[int, ...]:
+    """Return "12.10" as (12, 10), which is later than (12, 9)."""
+    return tuple(map(int, version.split(".")))
 
 
-def _refusal(framework: str, problems: Sequence[str], *, others: Sequence[str] = ()) -> str:
+def _refusal(framework: str, problems: Sequence[str], *, node: Node, others: Sequence[str] = ()) -> str:
     """Return the error for a framework; `others` would work."""
     remedies = []
     if any("nvcc" in why for why in problems):
@@ -183,7 +184,10 @@ def _refusal(framework: str, problems: Sequence[str], *, others: Sequence[str] =
             "or name it in HOROVOD_CUDA_HOME"
         )
     remedies += [f"set up {NAMES[other]} alone: make setup GPU=1 FRAMEWORKS={other}" for other in others]
-    remedies.append("leave the GPU unused: make setup GPU=0")
+    if any(node.architecture in build.architectures for build in BUILDS):
+        remedies.append("leave the GPU unused: make setup GPU=0")
+    else:  # nor for the CPU
+        remedies.append(f"use other machines, as nothing is published for {node.architecture}")
     what = f"{NAMES[framework]} cannot use this node's GPU. Received: {'; '.join(problems)}"
     return f"{what}. To go on: {', or '.join(remedies)}"
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Installs CUDA 12's compiler from NVIDIA's packages on Debian 12 or Ubuntu, as root or by sudo. Horovod for TensorFlow's
-# GPU build needs it, and PyPI has none. Where one is in /usr/local/cuda-12* nothing is done.
+# GPU build needs it, and PyPI has none. Where a whole one that knows all GPUs is in /usr/local nothing is done.
 set -euo pipefail
 
-RELEASE=12-9 # the last of CUDA 12: it knows all GPUs
-if compgen -G '/usr/local/cuda-12*/bin/nvcc' > /dev/null; then exit 0; fi
+RELEASE=12-9 # the last of CUDA 12; Blackwell needs 12.8
+for home in /usr/local/cuda-12.{8,9}; do
+  if [[ -x $home/bin/nvcc && -e $home/include/cuda_runtime.h ]]; then exit 0; fi
+done
 
 fail() {
   echo "cuda12.sh: error: $1. Install a CUDA 12 toolkit in another way and name it in HOROVOD_CUDA_HOME" >&2
@@ -13,7 +15,8 @@ fail() {
 as_root=()
 if ((EUID)); then as_root=(sudo -n); fi
 # shellcheck source=/dev/null
-distribution=$(. /etc/os-release && echo "$ID${VERSION_ID//./}")
+distribution=$(. /etc/os-release && [[ ${VERSION_ID:-} ]] && echo "$ID${VERSION_ID//./}") ||
+  fail "NVIDIA's packages are for releases of Debian and Ubuntu. Received: no VERSION_ID in /etc/os-release"
 keyring=https://developer.download.nvidia.com/compute/cuda/repos/$distribution/x86_64/cuda-keyring_1.1-1_all.deb
 file=$(mktemp --suffix=.deb)
 trap 'rm -f "$file"' EXIT

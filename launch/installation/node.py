@@ -12,13 +12,24 @@ from typing import Any
 
 from common.errors import UserError
 from common.utils.paths import ROOT
-from launch.installation.cuda import Node, Toolkit, parse_driver
+from launch.installation.cuda import Node, Toolkit, numbers, parse_driver
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
+SITES_FILE = ROOT / "common" / "sites" / "sites.toml"
 PATIENCE_SECONDS = 20  # a driver that hangs does not answer at all
 VARIABLES = ("HOROVOD_CUDA_HOME", "CUDA_HOME", "CUDA_PATH")
 # Where a toolkit has its libraries: NVIDIA's own installer, pip, Debian.
 LIBRARIES = ("lib64", "lib", "targets/*/lib", "lib/*-linux-gnu")
+HEADERS = ("include", "targets/*/include")  # conda has the second alone
+# What is read of a site file: its type, the pattern of each text, an example. Keys of no other name are tables.
+KEYS: dict[str, tuple[type, str, str]] = {
+    "architecture": (str, r"\w+", '"x86_64"'),
+    "nodes": (list, ".+", '["aws-g5-12xlarge"]'),
+    "gpu": (str, ".+", '"a10g"'),
+    "compute_capability": (str, r"[0-9]{1,2}\.[0-9]", '"8.6"'),
+    "driver": (str, r"[0-9]+(\.[0-9]+)*", '"580.126.09"'),
+    "toolkits": (list, r"[0-9]+\.[0-9]+", '["12.9", "13.0"]'),
+}
 
 
 def gpu_present() -> bool:
@@ -29,12 +40,16 @@ def gpu_present() -> bool:
 def ask_nvidia(*args: str) -> str:
     """Return what nvidia-smi answers; nothing if there is none, it finds no GPU, or it hangs."""
     try:
-        done = subprocess.run(
-            ["nvidia-smi", *args], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-        )
+        done = _ask(["nvidia-smi", *args])
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""
+
+
+def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", timeout=PATIENCE_SECONDS, check=False
+    )
 
 
 def this_node() -> Node:
@@ -57,7 +72,7 @@ def this_node() -> Node:
     return Node(
         architecture=platform.machine(),
         driver=driver,
-        capabilities=tuple(sorted(capabilities, key=lambda one: tuple(map(int, one.split("."))))),
+        capabilities=tuple(sorted(capabilities, key=numbers)),
         toolkits=toolkits,
         notes=(*notes, *passed_over),
     )
@@ -77,29 +92,38 @@ def find_toolkits(homes: Iterable[Path]) -> tuple[tuple[Toolkit, ...], tuple[str
     notes: dict[Path, str] = {}
     for home in homes:
         place = home.resolve()
-        nvcc = place / "bin" / "nvcc"
-        if place in toolkits or place in notes or not nvcc.exists():
+        if place in toolkits or place in notes:
             continue
-        version = nvcc_version(nvcc)
-        if not version:
-            notes[place] = f"passed over {nvcc}: it does not tell its version"
-        elif not (place / "include" / "cuda_runtime.h").exists():
-            notes[place] = (
-                f"passed over {nvcc} ({version}): a script or half a toolkit, as there is no include/cuda_runtime.h"
-            )
-        elif not any(list(place.glob(f"{folder}/libcudart.so*")) for folder in LIBRARIES):
-            notes[place] = f"passed over {nvcc} ({version}): half a toolkit, as there is no libcudart.so"
-        else:
+        try:
+            version, problem = _look_into(place)
+        except OSError as error:  # no permission, say
+            version, problem = "", error.strerror or str(error)
+        if problem:
+            notes[place] = f"passed over {place / 'bin' / 'nvcc'}: {problem}"
+        elif version:
             toolkits[place] = Toolkit(home=place, version=version)
     return tuple(toolkits.values()), tuple(notes.values())
+
+
+def _look_into(home: Path) -> tuple[str, str]:
+    """Return the version of the toolkit in a folder, and what is wrong with it; both empty: none is there."""
+    nvcc = home / "bin" / "nvcc"
+    if not nvcc.exists():
+        return "", ""
+    version = nvcc_version(nvcc)
+    if not version:
+        return "", "it does not tell its version"
+    if not any(list(home.glob(f"{folder}/cuda_runtime.h")) for folder in HEADERS):
+        return version, f"{version}, a script or half a toolkit, as there is no include/cuda_runtime.h"
+    if not any(list(home.glob(f"{folder}/libcudart.so*")) for folder in LIBRARIES):
+        return version, f"{version}, half a toolkit, as there is no libcudart.so"
+    return version, ""
 
 
 def nvcc_version(nvcc: Path) -> str:
     """Return the release that an nvcc prints, such as "12.9"; empty if it does not."""
     try:
-        done = subprocess.run(
-            [nvcc, "--version"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-        )
+        done = _ask([str(nvcc), "--version"])
     except (OSError, subprocess.TimeoutExpired):
         return ""
     found = re.search(r"release (\d+\.\d+)", done.stdout)
@@ -113,33 +137,63 @@ def described_node(reference: str) -> Node:
         reference: a shipped site, or the path of a file; with `:KIND`, one of its kinds of node.
 
     Raises:
-        UserError: there is no such site, or its nodes have no NVIDIA GPU that is known.
+        UserError: there is no such site, a value in its file is none, or its nodes have no NVIDIA GPU that is known.
     """
     name, _, kind = (reference, "", "") if reference.endswith(".toml") else reference.partition(":")
     shipped = ROOT / "launch" / "sites"
     path = Path(name) if name.endswith(".toml") else shipped / f"{name}.toml"
-    known = _read(ROOT / "common" / "sites" / "sites.toml")
     if not path.is_file():
         names = ", ".join(sorted(file.stem for file in shipped.glob("*.toml")))
         raise UserError(f"--node names no site. Received: {reference}. Use one of {names}, or a file of your own")
     own = _read(path)
-    launch = own.get("launch", {})
-    gpus, sites = (known[part] | own.get(part, {}) for part in ("gpus", "sites"))
-    nodes = [node for node in launch.get("nodes", []) if kind in ("", node, node.removeprefix(f"{name}-"))]
-    models = {sites[node]["gpu"] for node in nodes if "gpu" in sites.get(node, {})}
-    capabilities = {gpus[model]["compute_capability"] for model in models if "compute_capability" in gpus[model]}
+    launch = _value(own, "launch", path)
+    software = _value(launch, "software", path)
+    kinds = _value(launch, "nodes", path)
+    nodes = [node for node in kinds if kind in ("", node, node.removeprefix(f"{name}-"))]
+    if kinds and not nodes:
+        raise UserError(f"{name} has no such kind of node. Received: {reference}. Use {', '.join(kinds)}")
+    known = _read(SITES_FILE)
+    capabilities = {_capability(node, own, known, path) for node in nodes} - {""}
     if not capabilities:
         raise UserError(f"no NVIDIA GPU is known of these nodes. Received: {reference}. Name nodes with GPUs: aws-g5")
-    software: dict[str, Any] = launch.get("software", {})
     return Node(
-        architecture=launch.get("architecture", "x86_64"),
-        driver=software.get("driver", ""),
-        capabilities=tuple(sorted(capabilities, key=float)),
+        architecture=_value(launch, "architecture", path) or "x86_64",
+        driver=_value(software, "driver", path),
+        capabilities=tuple(sorted(capabilities, key=numbers)),
         toolkits=tuple(
             Toolkit(home=Path(f"cuda-{version}"), version=version)  # its place is not known
-            for version in sorted(software.get("toolkits", ()), key=float, reverse=True)
+            for version in sorted(_value(software, "toolkits", path), key=numbers, reverse=True)
         ),
     )
+
+
+def _capability(node: str, own: dict[str, Any], known: dict[str, Any], path: Path) -> str:
+    """Return the compute capability of a node's GPUs, by a site file's entries over the project's; empty: none."""
+
+    def entry(part: str, name: str) -> dict[str, Any]:
+        return {**known[part].get(name, {}), **_value(_value(own, part, path), name, path)}
+
+    model = _value(entry("sites", node), "gpu", path)
+    gpu = entry("gpus", model) if model else {}
+    if model and not gpu:
+        raise UserError(f"the site's GPU is not known. Received: gpu = {model!r} in {path}. Add [gpus.{model}] to it")
+    return str(_value(gpu, "compute_capability", path))
+
+
+def _value(table: dict[str, Any], key: str, path: Path) -> Any:
+    """Return a value of a site file; an empty one if it is absent. pydantic, which checks all, is not there yet.
+
+    Raises:
+        UserError: it has another type or form.
+    """
+    kind, pattern, example = KEYS.get(key, (dict, "", "a table"))
+    value = table.get(key, kind())
+    texts = [value] if kind is str else value if kind is list else []
+    if key in table and not (
+        isinstance(value, kind) and all(isinstance(text, str) and re.fullmatch(pattern, text) for text in texts)
+    ):
+        raise UserError(f"the site has no valid `{key}`. Received: {value!r} in {path}. Write {example}")
+    return value
 
 
 def _read(path: Path) -> dict[str, Any]:

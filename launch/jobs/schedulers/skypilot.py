@@ -104,7 +104,8 @@ def setup_script(job: Job) -> str:
 
     Python 3.11 of a distribution is the second choice: it may lack its headers or the module venv.
     """
-    frameworks = [name for name, path in PROGRAMS.items() if job.program in (path, None)]
+    wanted = [name for name, path in PROGRAMS.items() if job.program in (path, None)]
+    frameworks = [name for name in wanted if name not in job.site.refuses]
     # PyTorch's compiler for CUDA comes from PyPI, TensorFlow's does not.
     nvcc = "launch/installation/cuda12.sh\n" if job.gpus_per_node and "keras" in frameworks else ""
     return rf"""set -eu

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from launch.installation import run as setup_run
 from launch.installation import state as setup_state
 from launch.installation.cuda import Environment, Node, Toolkit
 from launch.installation.plan import Command, Machine, Request
+from launch.sites.site_files import read_launch_site, shipped_sites
 
 ROOT = Path(__file__).resolve().parents[3]
 BOTH = ("torch", "keras")
@@ -77,7 +79,17 @@ def test_what_cannot_work_is_one_line(changes: dict[str, object], frameworks: tu
     with pytest.raises(UserError, match=words) as caught:
         cuda.choose(dataclasses.replace(A10G, **changes), frameworks)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
-    assert "GPU=0" in str(caught.value)
+    nothing_at_all = changes.get("architecture") == "ppc64le"
+    assert ("use other machines" if nothing_at_all else "GPU=0") in str(caught.value)
+    assert nothing_at_all == ("GPU=0" not in str(caught.value))
+
+
+def test_a_toolkit_too_old_for_the_gpus_does_not_hide_a_later_one() -> None:
+    old, pips = (Toolkit(home=Path(f"/{version}"), version=version) for version in ("12.4", "13.0"))
+    there = dataclasses.replace(A10G, capabilities=("9.0", "12.0"), toolkits=(pips, old, NVCC_12))
+    assert there.toolkit(12) == NVCC_12
+    assert chosen(there, ("keras",)) == {".venv": 12}
+    assert dataclasses.replace(there, capabilities=("9.0",)).toolkit(12) == old
 
 
 def text_of(request: Request, machine: Machine) -> str:
@@ -159,6 +171,36 @@ def test_only_whole_toolkits_are_taken(tmp_path: Path) -> None:
     ] * 3
 
 
+def test_a_toolkit_with_its_headers_where_conda_has_them_is_whole(tmp_path: Path) -> None:
+    home = toolkit(tmp_path, "12.9", header=False)
+    (home / "targets/x86_64-linux/include").mkdir(parents=True)
+    (home / "targets/x86_64-linux/include/cuda_runtime.h").touch()
+    assert node.find_toolkits([home]) == ((Toolkit(home=home, version="12.9"),), ())
+
+
+def test_a_folder_without_permission_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, shut = toolkit(tmp_path / "whole", "12.9"), tmp_path / "shut"
+    ask = Path.exists
+
+    def exists(path: Path) -> bool:
+        if path.is_relative_to(shut):
+            raise PermissionError(13, "Permission denied")
+        return ask(path)
+
+    monkeypatch.setattr(Path, "exists", exists)  # root may read everything
+    found, notes = node.find_toolkits([shut, whole])
+    assert [one.home for one in found] == [whole]
+    assert notes == (f"passed over {shut}/bin/nvcc: Permission denied",)
+
+
+def test_programs_that_print_no_utf_8_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "nvidia-smi", r"printf '580.95.05, 9.0\n\377\n'")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert node.this_node().capabilities == ("9.0",)
+    program(tmp_path / "nvcc", r"printf '\377 release 12.9, V12.9.88'")
+    assert node.nvcc_version(tmp_path / "nvcc") == "12.9"
+
+
 def test_the_driver_and_the_gpus_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path / "nvidia-smi", "echo '580.95.05, 9.0'; echo '580.95.05, 8.0'")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -187,6 +229,31 @@ def test_a_hanging_nvidia_smi_is_given_up_and_the_drivers_file_read(
     assert (there.driver, there.capabilities) == ("535.183.01", ())
     assert "nvidia-smi does not answer" in there.notes[0]
     assert node.gpu_present()
+
+
+def test_the_compiler_is_installed_where_none_that_knows_all_gpus_is_whole(tmp_path: Path) -> None:
+    """A copy of the script that sees another /usr/local and another system, without a version or with one."""
+    script, system = tmp_path / "cuda12.sh", tmp_path / "os-release"
+    text = (ROOT / "launch/installation/cuda12.sh").read_text().replace("/etc/os-release", str(system))
+    script.write_text(text.replace("/usr/local", str(tmp_path)))
+    program(tmp_path / "python3", "exit 1")  # which would fetch NVIDIA's packages
+
+    def run() -> subprocess.CompletedProcess[str]:
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        return subprocess.run(["bash", script], capture_output=True, text=True, check=False, env={"PATH": path})
+
+    toolkit(tmp_path / "cuda-12.4", "12.4")
+    half = toolkit(tmp_path / "cuda-12.9", "12.9", header=False)
+    system.write_text("ID=debian\n")
+    done = run()
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith("cuda12.sh: error: ") and "no VERSION_ID" in done.stderr
+    system.write_text('ID=ubuntu\nVERSION_ID="22.04"\n')
+    done = run()
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "/repos/ubuntu2204/x86_64" in done.stderr
+    toolkit(half, "12.9")
+    assert run().returncode == 0
 
 
 # Several environments
@@ -447,6 +514,81 @@ def test_a_node_that_nobody_knows_is_refused() -> None:
     done = dry_run("--node", "nowhere")
     assert done.returncode == 2
     assert "--node names no site. Received: nowhere" in done.stderr
+
+
+SITE = """
+[launch]
+nodes = ["ours"]
+[launch.software]
+driver = "580"
+toolkits = ["12.9", "12.10"]
+[sites.ours]
+gpu = "theirs"
+[gpus.theirs]
+compute_capability = "12.0"
+"""
+
+
+def test_a_site_of_ones_own_is_described(tmp_path: Path) -> None:
+    file = tmp_path / "ours.toml"
+    file.write_text(SITE)
+    there = node.described_node(str(file))
+    assert (there.driver, there.capabilities) == ("580", ("12.0",))
+    assert [one.version for one in there.toolkits] == ["12.10", "12.9"]
+    file.write_text('[launch]\nnodes = ["aws-g5-12xlarge"]\n[sites.aws-g5-12xlarge]\ncores = 8\n')
+    assert node.described_node(str(file)).capabilities == ("8.6",), "the project's values stay where it names none"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"580"', '"abc"', "no valid `driver`. Received: 'abc'"),
+        ('"580"', "580", "no valid `driver`. Received: 580"),
+        ('["12.9", "12.10"]', '"12.9"', "no valid `toolkits`. Received: '12.9'"),
+        ('"12.9"', '"12.9.1"', "no valid `toolkits`. Received: ['12.9.1'"),
+        ('"12.9"', "12.9", "no valid `toolkits`. Received: [12.9"),
+        ('"theirs"', '"nobodys"', "GPU is not known. Received: gpu = 'nobodys'"),
+        ('"theirs"', "7", "no valid `gpu`. Received: 7"),
+        ('"12.0"', '"9"', "no valid `compute_capability`. Received: '9'"),
+        ('"12.0"', "9.0", "no valid `compute_capability`. Received: 9.0"),
+        ('["ours"]', '[["ours"]]', "no valid `nodes`. Received: [['ours']]"),
+        ('["ours"]', '["ours"]\narchitecture = 64', "no valid `architecture`. Received: 64"),
+        ('[launch.software]\ndriver = "580"', 'software = "x"\n[x]', "no valid `software`. Received: 'x'"),
+        ("[launch]", "launch = [1]\n[x]", "no valid `launch`. Received: [1]"),
+        ('[sites.ours]\ngpu = "theirs"', "[sites]\nours = [1]", "no valid `ours`. Received: [1]"),
+    ],
+)
+def test_a_value_of_a_site_that_is_none_is_one_line(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert old in SITE
+    text = SITE.replace(old, new)
+    if "launch = [1]" in new or "software = " in new:  # the table is no table
+        text = text.replace("[launch.software]", "[y]")
+    (tmp_path / "ours.toml").write_text(text)
+    with pytest.raises(UserError, match=re.escape(words)) as caught:
+        node.described_node(str(tmp_path / "ours.toml"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_sites() if name.startswith(("aws", "gcp", "cte"))])
+@pytest.mark.parametrize("framework", BOTH)
+def test_a_site_refuses_a_framework_that_set_up_would_refuse_there(name: str, framework: str) -> None:
+    """Before machines are rented. Modules can bring PyTorch to CTE-POWER, a user an nvcc to ParallelCluster."""
+    site, there = read_launch_site(name), node.described_node(name)
+    try:
+        cuda.choose(there, (framework,))
+        refused = ""
+    except UserError as error:
+        refused = str(error)
+    if (name, framework) in {("cte-power", "torch"), ("aws-parallelcluster", "keras")}:
+        assert refused
+    else:
+        assert bool(refused) == (framework in site.refuses), refused
+
+
+def test_a_kind_of_node_that_a_site_lacks_is_refused_with_those_that_it_has() -> None:
+    with pytest.raises(UserError, match=r"aws has no such kind of node. Received: aws:p5. Use .*aws-p5-48xlarge"):
+        node.described_node("aws:p5")
+    assert node.described_node("aws:p5-48xlarge").capabilities == ("9.0",)
 
 
 # The trial

@@ -302,6 +302,8 @@ def test_set_up_is_the_project_s_own(machine: MadePrograms) -> None:
     assert set_up(machine, program="torch_impl/train.py").returncode == 0
     assert machine.calls()[-1][-2:] == ["FRAMEWORKS=torch", "GPU=1"]
     assert machine.calls().count(["cuda12.sh"]) == 1
+    assert set_up(machine, site="aws-g3", program=None, experiment="smoke").returncode == 0
+    assert machine.calls()[-1][-2:] == ["FRAMEWORKS=torch", "GPU=1"], "the site refuses the other"
 
 
 def test_a_compiler_is_installed_if_there_is_none(machine: MadePrograms) -> None:
