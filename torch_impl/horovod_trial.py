@@ -6,6 +6,7 @@
 import sys
 from collections.abc import Sequence
 
+import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
 import horovod.torch as hvd
 import numpy as np
 import torch
