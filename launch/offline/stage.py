@@ -9,7 +9,6 @@ import argparse
 import platform
 import sys
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -56,7 +55,7 @@ def add_command(commands: Any) -> None:
     wheels = parser.add_mutually_exclusive_group()
     wheels.add_argument("--wheels", type=path, metavar="FOLDER", help="already filled: make wheels WHEELS=DIR")
     wheels.add_argument("--no-wheels", action="store_true", help="pack no packages")
-    parser.add_argument("--gpu", action="store_true", help="insist on packages for GPUs, from a clone that has them")
+    parser.add_argument("--gpu", action="store_true", help="insist on packages for GPUs")
     parser.add_argument(
         "--uncommitted",
         action="store_true",
@@ -131,16 +130,18 @@ def gather_wheels(
     """Return the wheels, and what set-up on the other machine has to know; `folder` is empty."""
     foreign = architecture != platform.machine()
     if options.no_wheels:
+        if options.gpu:
+            raise UserError("--gpu is about packages. Received: --gpu --no-wheels, which packs none. Leave out either")
         return [], {"wheels": NONE, "frameworks": list(frameworks or setup_plan.FRAMEWORKS), "gpu": False}
     if options.wheels:
         named = expanded(options.wheels).absolute()
         if not named.is_dir():
             raise UserError(f"--wheels names no folder. Received: {named}. Fill one: make wheels WHEELS=DIR")
-        request = setup_plan.Request(root=ROOT, frameworks=frameworks or setup_plan.FRAMEWORKS)
+        request = stage_wheels.request_in(named, ROOT, frameworks, gpu=options.gpu)
         sources = stage_wheels.pure_sources(request, named) if foreign else stage_wheels.wheel_sources(named)
     else:
         requests = stage_wheels.requests_of(ROOT, frameworks, gpu=options.gpu)
-        request = replace(requests[0], frameworks=tuple(name for one in requests for name in one.frameworks))
+        request = stage_wheels.together(requests)
         if foreign:
             stage_wheels.fill_pure(request, folder)
         else:

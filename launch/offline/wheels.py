@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from common.errors import UserError
 from launch.installation import horovod_source
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
-from launch.installation.packed import pack
+from launch.installation.packed import pack, unpack
 from launch.installation.plan import Request
 from launch.installation.state import SetupState, in_order, locked, remembered
 from launch.offline.packing import BundledFile
@@ -51,6 +52,40 @@ def requests_of(root: Path, frameworks: tuple[str, ...], *, gpu: bool) -> list[R
             f"{kind}. Run `{command}` first, or name wheels: --wheels DIR, or pack none: --no-wheels"
         )
     return requests
+
+
+def together(requests: Sequence[Request]) -> Request:
+    """Return one request with the frameworks of all."""
+    return replace(requests[0], frameworks=in_order({name for one in requests for name in one.frameworks}))
+
+
+def request_in(folder: Path, root: Path, frameworks: tuple[str, ...], *, gpu: bool) -> Request:
+    """Return what a folder of wheels is for; one for the CPU does not say for which frameworks.
+
+    Args:
+        folder: as `make wheels` filled it.
+        root: of the clone.
+        frameworks: those that are wanted; none: all.
+        gpu: whether it must be for GPUs.
+
+    Raises:
+        UserError: it is not for GPUs, or not for these frameworks.
+    """
+    environments = unpack(folder)
+    if gpu and not environments:
+        raise UserError(
+            f"--gpu needs wheels for GPUs. Received: {folder}, without a list of environments with CUDA. Fill a "
+            "folder: make wheels GPU=1 WHEELS=DIR"
+        )
+    if not environments:
+        return Request(root=root, frameworks=frameworks or setup_plan.FRAMEWORKS)
+    request = together([Request(root=root, frameworks=one.frameworks, cuda=one.cuda) for one in environments])
+    if not {*frameworks} <= {*request.frameworks}:
+        raise UserError(
+            f"the folder of wheels lacks a framework. Received: {folder}, for {' and '.join(request.frameworks)}. "
+            f'Fill another: make wheels GPU=1 WHEELS=DIR FRAMEWORKS="{" ".join(frameworks)}"'
+        )
+    return request
 
 
 def fill(requests: Sequence[Request], folder: Path) -> None:
@@ -101,28 +136,34 @@ def versions_of(sources: list[BundledFile]) -> dict[str, str]:
 
 def from_modules(request: Request, sources: list[BundledFile]) -> list[str]:
     """Return "name==version" of what pure wheels lack: compiled base packages, frameworks, Horovod."""
+    needed = base_and_frameworks(request) | {"horovod": horovod_source.VERSION}
+    there = versions_of(sources)
+    return [f"{name}=={version}" for name, version in needed.items() if name not in {*there, *ONLY_TO_BUILD}]
+
+
+def base_and_frameworks(request: Request) -> dict[str, str]:
+    """Return name -> version of the base packages and of the frameworks themselves, in whatever build."""
     pins = setup_plan.pins(request.lock_files)
     needed = setup_plan.read_pins(request.lock_files / "base.txt")
     if "torch" in request.frameworks:
         needed["torch"] = pins["torch"]
     if "keras" in request.frameworks:
         needed |= {"tensorflow": pins["tensorflow-cpu"], "keras": pins["keras"]}
-    needed["horovod"] = horovod_source.VERSION
-    there = versions_of(sources)
-    return [f"{name}=={version}" for name, version in needed.items() if name not in {*there, *ONLY_TO_BUILD}]
+    return needed
 
 
 def require_all(request: Request, sources: list[BundledFile]) -> None:
     """Check that the wheels are what set-up will ask for, before they are carried to another machine.
 
+    With CUDA frameworks need other packages, whose names only pip knows.
+
     Raises:
         UserError: packages are missing.
     """
-    if request.cuda:
-        return  # other packages, whose names only pip knows
-    there = versions_of(sources)
-    names = [name for name in setup_plan.lock_names(request) if name != "dev"]
-    needed = {n: v for name in names for n, v in setup_plan.read_pins(request.lock_files / f"{name}.txt").items()}
+    there, needed = versions_of(sources), base_and_frameworks(request)
+    if not request.cuda:
+        names = [name for name in setup_plan.lock_names(request) if name != "dev"]
+        needed = {n: v for name in names for n, v in setup_plan.read_pins(request.lock_files / f"{name}.txt").items()}
     missing = [f"{name}=={version}" for name, version in needed.items() if there.get(name) != version]
     if not any(source.file.name.startswith("horovod-") for source in sources):
         missing.append(f"horovod=={horovod_source.VERSION}")
@@ -130,7 +171,7 @@ def require_all(request: Request, sources: list[BundledFile]) -> None:
         more = f" and {len(missing) - MISSING_SHOWN} more" if len(missing) > MISSING_SHOWN else ""
         raise UserError(
             f"the wheels are not complete. Received: none of {', '.join(missing[:MISSING_SHOWN])}{more}. Fill a "
-            "folder with them: make wheels WHEELS=DIR"
+            f"folder with them: make wheels{' GPU=1' if request.cuda else ''} WHEELS=DIR"
         )
 
 

@@ -24,8 +24,9 @@ from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.run_folder import revision
 from common.utils import cache_folder as cache
 from launch import __main__ as launch_program
-from launch.installation import horovod_source
+from launch.installation import horovod_source, packed
 from launch.installation import plan as setup_plan
+from launch.installation.cuda import Environment
 from launch.installation.state import SetupState
 from launch.offline import bundle as bundle_format
 from launch.offline import stage, unstage
@@ -309,6 +310,7 @@ def test_a_folder_that_was_unstaged_can_be_staged_again_and_knows_its_commit(
         (["--weights", "none.safetensors"], "none.safetensors"),
         (["--site", "nowhere"], "unknown site"),
         (["--wheels", "nowhere"], "no folder"),
+        (["--gpu"], "--gpu --no-wheels"),
     ],
 )
 def test_what_cannot_be_packed_is_one_line(
@@ -361,6 +363,32 @@ def test_wheels_of_every_pin_are_complete() -> None:
     both = setup_plan.Request(root=ROOT)
     with pytest.raises(UserError, match=r"tensorflow|absl"):
         stage_wheels.require_all(both, sources)
+
+
+def test_a_folder_of_wheels_for_gpus_is_packed_as_one(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheels, out = tmp_path / "wheels", tmp_path / "bundle"
+    wheels.mkdir()
+    assert "--gpu needs wheels for GPUs" in refused(capsys, "stage", "-o", out, "--gpu", "--wheels", wheels)
+    packed.pack(wheels, [Environment(folder=".venv", frameworks=("torch",), cuda=13, capabilities=("9.0",))])
+    lacking = refused(capsys, "stage", "-o", out, "--wheels", wheels, "--frameworks", "keras")
+    assert "lacks a framework" in lacking and "GPU=1" in lacking
+    request = setup_plan.Request(root=project, frameworks=("torch",))
+    pins = setup_plan.read_pins(request.lock_files / "base.txt")
+    names = [f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name, version in pins.items()]
+    torch = f"torch-{setup_plan.pins(request.lock_files)['torch']}-cp311-cp311-linux_x86_64.whl"
+    names += [torch, horovod_source.SDIST]
+    for name in names:
+        (wheels / name).touch()
+    for missing in (names[3], torch, horovod_source.SDIST):
+        (wheels / missing).unlink()
+        assert "not complete" in refused(capsys, "stage", "-o", out, "--gpu", "--wheels", wheels)
+        (wheels / missing).touch()
+    run_launch("stage", "-o", out, "--gpu", "--wheels", wheels)
+    setup = bundle_format.read_manifest(out)["setup"]
+    assert setup == {"wheels": "all", "frameworks": ["torch"], "gpu": True}
+    assert (out / "wheels" / packed.NAME).is_file()
 
 
 # Damage
@@ -601,7 +629,7 @@ def test_for_ppc64le_pure_wheels_go_on_top_of_modules(
 ) -> None:
     """All but the processor is real: the wheels, the environment on top of another Python's packages, their install."""
     state = SetupState(ROOT)
-    if not state.satisfies(setup_plan.Request(root=ROOT, frameworks=("torch",), gpu=bool(state.gpu()))):
+    if not state.satisfies(setup_plan.Request(root=ROOT, frameworks=("torch",))):
         pytest.skip("wheels are taken from a clone that is set up: make setup")
     run_launch("stage", "-o", tmp_path / "bundle", "--site", "cte-power", "--frameworks", "torch", "--uncommitted")
     assert "only pure-Python wheels run on ppc64le; from modules come" in capfd.readouterr().out
