@@ -19,8 +19,9 @@ NODE ?=
 export TF_CPP_MIN_LOG_LEVEL := 3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") \
-	$(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu) $(if $(NODE),--node "$(NODE)")
+FOR_NODE = $(if $(NODE),--node "$(if $(filter %.toml,$(NODE)),$(abspath $(NODE)),$(NODE))")
+FOR_GPU = $(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu) $(FOR_NODE)
+SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") $(FOR_GPU)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-ci test-all lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build clean
@@ -89,7 +90,7 @@ results: ## write the tables of results in README.md and analysis/RESULTS.md (AR
 
 wheels: ## fill WHEELS=DIR for `make setup WHEELS=DIR` on a machine without network
 	@test -n "$(WHEELS)" || { echo "make wheels: name the folder: make wheels WHEELS=DIR" >&2; exit 2; }
-	@$(PYTHON) launch/setup.py --frameworks "$(or $(FRAMEWORKS),torch keras)" --fill-wheels "$(WHEELS)"
+	@$(PYTHON) launch/setup.py $(FOR_GPU) --frameworks "$(or $(FRAMEWORKS),torch keras)" --fill-wheels "$(WHEELS)"
 
 lock: ## write launch/installation/requirements/ anew from what is installed in .venv
 	@.venv/bin/python -m launch.installation.lock
@@ -108,7 +109,7 @@ extras: ## .venv.extras: MLflow, ONNX and Parquet, for tests of what is exported
 
 gpu-build: ## build and try Horovod for GPUs in a folder of its own, then remove it (FRAMEWORK; 5 minutes, 7 GB)
 	@place=$$(mktemp -d) && trap 'rm -rf "$$place"' EXIT && git clone --quiet . "$$place/clone" && cd "$$place/clone" && \
-	  HOROVOD_TWINS_CACHE="$$place/cache" $(PYTHON) launch/setup.py --gpu --frameworks $(FRAMEWORK) && \
+	  HOROVOD_TWINS_CACHE="$$place/cache" $(PYTHON) launch/setup.py --gpu $(FOR_NODE) --frameworks $(FRAMEWORK) && \
 	  tail -n 1 .venv/horovod-twins/setup.log && du -sh .venv
 
 clean: ## remove .venv and what tools left (runs/ and the user's cache stay)

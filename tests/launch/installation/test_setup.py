@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -158,6 +159,31 @@ def test_every_need_of_the_project_is_pinned_once() -> None:
     for path in (ROOT / "launch" / "installation" / "requirements").glob("*.txt"):
         for name, version in setup_plan.read_pins(path).items():
             assert pins[name] == version, f"{name} has two versions"
+
+
+def test_an_environment_for_gpus_or_without_a_framework_is_not_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(lock.FOLDER, tmp_path / "requirements"))
+    for path in folder.iterdir():
+        path.write_text("as before")
+    monkeypatch.setattr(lock, "FOLDER", folder)
+    closure = lock.closure
+
+    def lacking(needs: list[str]) -> dict[str, str]:
+        return closure([need.replace("tensorflow-cpu", "tensorflow-of-nobody") for need in needs])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "closure", lacking)
+        with pytest.raises(UserError, match="Received: none of tensorflow-of-nobody"):
+            lock.main()
+    (tmp_path / "nvidia_nccl_cu13-2.29.7.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: nvidia-nccl-cu13\nVersion: 2.29.7\n"
+    (tmp_path / "nvidia_nccl_cu13-2.29.7.dist-info" / "METADATA").write_text(metadata)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"is for GPUs, the lock files are not\. Received: nvidia-nccl-cu13"):
+        lock.main()
+    assert {path.read_text() for path in folder.iterdir()} == {"as before"}
 
 
 def test_extras_are_in_no_lock_file_and_an_environment_with_one_is_not_locked(
@@ -540,6 +566,21 @@ def test_help_lists_every_target() -> None:
     targets = next(line for line in text.splitlines() if line.startswith(".PHONY:")).split()[1:]
     printed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [target for target in targets if f"make {target} " not in printed] == []
+
+
+@pytest.mark.parametrize("target", ["setup", "wheels WHEELS=folder", "gpu-build"])
+def test_every_set_up_is_for_the_gpus_that_were_named(target: str) -> None:
+    words = ["make", "-n", *target.split(), "GPU=1", "NODE=ours.toml"]
+    printed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.search(rf'launch/setup\.py +--gpu +--node "{re.escape(str(ROOT))}/ours\.toml"', printed), printed
+    assert "--wheels" not in printed
+
+
+def test_a_node_is_not_named_to_leave_its_gpus_unused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command.parse(["--no-gpu", "--node", "aws-g5"])
+    assert "--node: not allowed with argument --no-gpu" in capsys.readouterr().err
+    assert command.parse([]).gpu is None
 
 
 @pytest.mark.long
