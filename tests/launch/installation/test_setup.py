@@ -493,11 +493,15 @@ def test_the_key_holds_what_the_build_depends_on() -> None:
         {"cuda": 13},
         {"cuda": 13, "nvcc": "13.0"},
         {"cuda": 13, "pins": pins | {"nvidia-nccl-cu13": "2.30.0"}},
+        {"cuda": 12, "frameworks": ("keras",)},
+        {"cuda": 12, "frameworks": ("keras",), "pins": pins | {"nvidia-nccl-cu12": "2.30.0"}},
         {"cuda": 13, "compute_capabilities": ("9.0",)},
         {"compiler": "13.1.0"},
     ]
     keys = {horovod_wheel.cache_key(**(usual | change)) for change in [{}, *changed]}  # type: ignore[arg-type]
     assert len(keys) == len(changed) + 1
+    unused = {"cuda": 12, "pins": pins | {"nvidia-nccl-cu12": "2.30.0"}}
+    assert horovod_wheel.cache_key(**(usual | unused)) in keys, "beside PyTorch NCCL is that of its build"  # type: ignore[arg-type]
 
 
 def test_a_wheel_is_kept_and_found_again(clone: Path, tmp_path: Path) -> None:
