@@ -91,7 +91,8 @@ def closure(needs: list[str]) -> dict[str, str]:
             found = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             raise UserError(
-                f'the environment lacks a package. Received: none of {name}. Install all: make lint FRAMEWORKS="torch keras"'
+                f"the environment lacks a package. Received: none of {name}. Install all: "
+                'make lint FRAMEWORKS="torch keras"'
             ) from None
         pins[name] = found.version.split("+")[0]  # "2.13.0+cpu": which build it is, set-up decides
         for line in found.requires or []:
