@@ -186,8 +186,8 @@ def _refusal(framework: str, problems: Sequence[str], *, node: Node, others: Seq
     remedies += [f"set up {NAMES[other]} alone: make setup GPU=1 FRAMEWORKS={other}" for other in others]
     if any(node.architecture in build.architectures for build in BUILDS):
         remedies.append("leave the GPU unused: make setup GPU=0")
-    else:  # nor for the CPU
-        remedies.append(f"use other machines, as nothing is published for {node.architecture}")
+    else:  # also none for the CPU
+        remedies.append(f"use other machines, as PyPI has no wheels for {node.architecture}")
     what = f"{NAMES[framework]} cannot use this node's GPU. Received: {'; '.join(problems)}"
     return f"{what}. To go on: {', or '.join(remedies)}"
 
