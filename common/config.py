@@ -79,7 +79,7 @@ class _Settings:
             value, flag = getattr(self, name), f"--{name.replace('_', '-')}"
             for allowed in _ranges(annotation):
                 _require(
-                    value is None or allowed.contains(value),
+                    value is None or isinstance(value, str) or allowed.contains(value),
                     problem=f"{flag} is out of range",
                     received=f"{flag} {value}",
                     remedy=f"Give a number that is {allowed}",
@@ -280,6 +280,44 @@ class DeviceConfig(_Settings):
 
 
 @dataclass(frozen=True)
+class StrategyConfig(_Settings):
+    """how the ranks share the work of a batch"""
+
+    strategy: Literal["allreduce", "averaging"] = "allreduce"
+    """allreduce: gradients are averaged over the ranks before every update; averaging: each rank updates its own
+    weights, which are averaged now and then"""
+    average_every: Count | Literal["epoch"] | None = None
+    """updates from one averaging of the weights to the next, counted from the start of the run, or epoch: at the end of
+    each; needed by averaging"""
+    average_state: bool = True
+    """average the optimizer's state (momentum, moments) together with the weights; --no-average-state: each rank keeps
+    its own"""
+    warmup_allreduce: Annotated[int, Range(least=0)] = 0
+    """updates at the start of the run whose gradients are averaged, before averaging begins (post-local SGD)"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        averaging = self.strategy == "averaging"
+        _require(
+            not averaging or self.average_every is not None,
+            problem="averaging needs an interval",
+            received="--strategy averaging",
+            remedy="Give --average-every, such as 8 or epoch",
+        )
+        for flag, given in (
+            (f"--average-every {self.average_every}", self.average_every is not None),
+            ("--no-average-state", not self.average_state),
+            (f"--warmup-allreduce {self.warmup_allreduce}", self.warmup_allreduce > 0),
+        ):
+            _require(
+                averaging or not given,
+                problem=f"{flag.split()[0]} is an option of --strategy averaging",
+                received=f"--strategy {self.strategy} {flag}",
+                remedy="Leave it out, or give --strategy averaging",
+            )
+
+
+@dataclass(frozen=True)
 class EnergyConfig(_Settings):
     """the measurement of energy, in separate runs"""
 
@@ -358,6 +396,7 @@ class Config:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
+    strategy: StrategyConfig = field(default_factory=StrategyConfig)
     energy: EnergyConfig = field(default_factory=EnergyConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
 
@@ -394,6 +433,21 @@ class Config:
             problem="--profile changes the steps whose energy would be measured",
             received="--profile --energy",
         )
+        for flag, given, problem in (
+            ("--profile", profile, "--profile times the averaging of gradients"),
+            (
+                f"--compression {self.device.compression}",
+                self.device.compression != "none",
+                "weights are averaged as they are",
+            ),
+            ("--gradient-groups each", self.device.gradient_groups == "each", "all weights are averaged in one group"),
+            ("--mixed-precision float16", mixed == "float16", "each rank would scale its loss in its own way"),
+        ):
+            _exclude(
+                given and self.strategy.strategy == "averaging",
+                problem=problem,
+                received=f"--strategy averaging {flag}",
+            )
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Return the settings as plain nested dictionaries (for JSON)."""

@@ -92,6 +92,18 @@ def wait_for_all_ranks() -> None:
         hvd.allreduce(tf.zeros(1), op=hvd.Sum, name="barrier")
 
 
+def average_in_place(values: Sequence[Any], *, name: str, config: Config) -> None:
+    """Replace variables by their averages over the ranks, in one grouped all-reduce of their own type.
+
+    Args:
+        name: of the operation; the same on all ranks.
+    """
+    exchange = GradientExchange(name=name, device=_exchange_device(config))
+    averages = exchange([tf.convert_to_tensor(variable.value) for variable in values], values)
+    for variable, average in zip(values, averages, strict=True):
+        variable.assign(average)
+
+
 def average_gradients(gradients: Sequence[tf.Tensor], *, config: Config) -> list[tf.Tensor]:
     """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
     exchange = GradientExchange(
@@ -120,12 +132,7 @@ def average_batch_norm(state: TrainingState, *, comm: Communicator) -> None:
     maps = weight_maps(state.model, state.spec)
     statistics = [maps[weight.name].variable for weight in state.spec.weights if not weight.trainable]
     if comm.size > 1 and statistics:
-        averages = hvd.grouped_allreduce(
-            [variable.value for variable in statistics],
-            op=hvd.Average, name="batch_norm", device_dense=_exchange_device(state.config),
-        )  # fmt: skip
-        for variable, average in zip(statistics, averages, strict=True):
-            variable.assign(average)
+        average_in_place(statistics, name="batch_norm", config=state.config)
 
 
 @contextmanager

@@ -78,7 +78,7 @@ class Trainer:
 
         Args:
             epoch: its number, from 1.
-            partial: what was done of it before, as `partial_epoch` returned it, with BatchNorm statistics.
+            partial: what was done of it before, as `partial_epoch` returned it, with what is this rank's own.
         """
         partial = partial or PartialEpoch()
         if self.data.setup.freezes_batch_norm_in(epoch):
@@ -114,7 +114,7 @@ class Trainer:
         return Measured(sums=Sums(float(loss), float(correct), samples), seconds=self._seconds, data_wait_seconds=wait)
 
     def partial_epoch(self) -> PartialEpoch:
-        """Return what this rank has of the epoch so far; its BatchNorm statistics are among the weights."""
+        """Return what this rank has of the epoch so far, but for weights and optimizer state."""
         return PartialEpoch(
             steps=self._steps_done,
             training_seconds=self._seconds,
@@ -198,8 +198,8 @@ class Trainer:
 
     def _restore(self, partial: PartialEpoch) -> None:
         """Continue an epoch that was trained in part."""
-        if partial.statistics:  # inside an epoch each rank has BatchNorm statistics of its own
-            self.state.restore({**self.state.export_weights(), **partial.statistics})
+        if partial.weights or partial.optimizer_state:
+            self.state.restore({**self.state.export_weights(), **partial.weights}, partial.optimizer_state)
         if partial.state:
             for name, variable in self._variables().items():
                 variable.assign(partial.state[name].reshape(variable.shape))

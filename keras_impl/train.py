@@ -14,7 +14,7 @@ import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: 
 
 from common.config import Config
 from common.distributed.communicator import Communicator
-from common.run_folder.checkpoints import Checkpoint, PartialEpoch
+from common.run_folder.checkpoints import Checkpoint
 from common.training.entry_point import exit_rank, program_name, read_settings, run_program, wants_timeline
 from common.training.measured import NOT_MEASURED
 from common.training.run_setup import prepare_on_all_ranks
@@ -26,6 +26,7 @@ from keras_impl.models import build_model, set_precision_and_layout
 from keras_impl.optimizers import build_optimizer
 from keras_impl.profiled import ProfiledTrainer
 from keras_impl.state import TrainingState
+from keras_impl.strategies import build_strategy
 
 PROGRAM = program_name(__file__)
 
@@ -46,6 +47,8 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     setup = prepare_on_all_ranks(config, comm=comm)
     gpu = distributed.gpu_model(device)
     checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)
+    start = checkpoint or Checkpoint(0, 0, setup.first_weights, {})
+    strategy = build_strategy(setup, comm=comm)
     # Horovod 3/7 - shard: each rank reads its own part of every global batch.
     data = ShardedData(setup, comm=comm, device=device)
 
@@ -54,11 +57,10 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     # Horovod 4/7 - scale: more ranks make larger batches, which allow larger steps; a warm-up leads there.
     learning_rates = setup.scaled_learning_rates()
     optimizer = build_optimizer(model, config, learning_rates=learning_rates)
-    # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update.
-    optimizer = distributed.wrap_optimizer(optimizer, model=model, config=config, comm=comm)
+    # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update; or weights after it (`--strategy`).
+    optimizer = strategy.wrap_optimizer(optimizer, model=model)
 
     state = TrainingState(model, optimizer, spec=setup.spec, config=config)
-    start = checkpoint or Checkpoint(0, 0, setup.first_weights, {})
     state.restore(start.weights, start.optimizer_state)
     # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they compare them.
     distributed.broadcast_state(state, comm=comm)
@@ -82,13 +84,12 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
             while trainer.steps_left:
                 trainer.train_segment(checkpointer.next_segment(trainer.steps_left), advance=advance)
                 checkpointer.save_if_due(trainer)
-            distributed.average_batch_norm(state, comm=comm)
+            partial = strategy.end_epoch(state, epoch)
             validation = trainer.evaluate("validation") if setup.validates_after(epoch) else NOT_MEASURED
-            seconds = checkpointer.save_epoch(epoch, state)
+            seconds = checkpointer.save_epoch(epoch, state, partial)
             # Horovod 7/7 - rank 0 only: one rank prints and writes; the recorder of every other rank does nothing.
             is_complete = session.record_epoch(epoch, trainer, validation, checkpoint_seconds=seconds)
             checkpointer.remove_old()
-            partial = PartialEpoch()
     session.finish(trainer, trainer.evaluate("test"), peak_memory_bytes=distributed.peak_device_memory(device))
 
 

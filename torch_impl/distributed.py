@@ -68,6 +68,17 @@ def wait_for_all_ranks() -> None:
     hvd.allreduce(torch.zeros(1), op=hvd.Sum, name="barrier")
 
 
+def average_in_place(values: Sequence[Tensor], *, name: str, config: Config) -> None:
+    """Replace tensors by their averages over the ranks, in one grouped all-reduce of their own type.
+
+    Args:
+        name: of the operation; the same on all ranks.
+    """
+    averages = _average(values, compression=_way(hvd.Compression.none, config), name=name)
+    for tensor, average in zip(values, averages, strict=True):
+        tensor.copy_(average)
+
+
 def average_gradients(gradients: Sequence[Tensor], *, config: Config) -> list[Tensor]:
     """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
     return _average(gradients, compression=_compression(config), name="gradients")
@@ -98,9 +109,7 @@ def average_batch_norm(state: TrainingState, *, comm: Communicator) -> None:
     buffers = state.model.named_buffers()
     statistics = [buffer for name, buffer in buffers if name.endswith(("running_mean", "running_var"))]
     if comm.size > 1 and statistics:
-        averages = _average(statistics, compression=_way(hvd.Compression.none, state.config), name="batch_norm")
-        for statistic, average in zip(statistics, averages, strict=True):
-            statistic.copy_(average)
+        average_in_place(statistics, name="batch_norm", config=state.config)
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class Trainer:
 
         Args:
             epoch: its number, from 1.
-            partial: what was done of it before, as `partial_epoch` returned it, with BatchNorm statistics.
+            partial: what was done of it before, as `partial_epoch` returned it, with what is this rank's own.
         """
         partial = partial or PartialEpoch()
         self.epoch, self._steps_done = epoch, partial.steps
@@ -98,7 +98,7 @@ class Trainer:
         return Measured(sums=sums, seconds=self._seconds, data_wait_seconds=self._waiting.seconds)
 
     def partial_epoch(self) -> PartialEpoch:
-        """Return what this rank has of the epoch so far; its BatchNorm statistics are among the weights."""
+        """Return what this rank has of the epoch so far, but for weights and optimizer state."""
         state = {name: tensor.cpu().numpy().copy() for name, tensor in self._sums().items()}
         state["generator"] = torch.get_rng_state().numpy()
         if self.data.device.type == "cuda":
@@ -169,8 +169,8 @@ class Trainer:
 
     def _restore(self, partial: PartialEpoch) -> None:
         """Continue an epoch that was trained in part."""
-        if partial.statistics:  # inside an epoch each rank has BatchNorm statistics of its own
-            self.state.restore({**self.state.export_weights(), **partial.statistics})
+        if partial.weights or partial.optimizer_state:
+            self.state.restore({**self.state.export_weights(), **partial.weights}, partial.optimizer_state)
         if partial.state:
             for name, tensor in self._sums().items():
                 tensor.copy_(torch.from_numpy(partial.state[name]))

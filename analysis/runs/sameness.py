@@ -3,7 +3,15 @@
 from dataclasses import fields
 from typing import Any
 
-from common.config import Config, DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
+from common.config import (
+    Config,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    StrategyConfig,
+    TrainingConfig,
+)
 from common.model.specs import BatchNorm, Dropout, model_spec
 from common.run_folder.records import DataRecord, NotRecorded, Run, RunRecord, World
 
@@ -16,6 +24,7 @@ _SUBJECTS: dict[str, Any] = {
     "optimizer": OptimizerConfig,
     "schedule": ScheduleConfig,
     "training": TrainingConfig,
+    "strategy": StrategyConfig,
 }
 # Subject -> settings that define an experiment; of the device those that change what is computed, not where.
 SETTINGS = {

@@ -3,9 +3,10 @@
 checkpoints/epoch-0003/weights.safetensors     weights, framework-neutral
                        optimizer.safetensors   optimizer state, "<parameter>.<slot>" with PyTorch's slot names
                        state.json              finished epochs, updates done
+                       ranks.safetensors       only where ranks hold weights or optimizer states of their own
             epoch-0004-step-000120/            inside an epoch, after 120 of its updates (`--checkpoint-minutes`)
                        ...                     the same, weights of rank 0, and
-                       ranks.safetensors       the state of each rank: "<rank>.state.<name>", "<rank>.statistics..."
+                       ranks.safetensors       the state of each rank: "<rank>.state.<name>", "<rank>.weights.<name>"
 """
 
 import json
@@ -29,19 +30,22 @@ _NAME = re.compile(r"epoch-(\d+)(?:-step-(\d+))?")
 
 @dataclass(frozen=True, kw_only=True)
 class PartialEpoch:
-    """What one rank has of an epoch that is trained in part; by default of one that has not started.
+    """What one rank alone has, in an epoch that is trained in part; by default in one that has not started.
 
     Attributes:
         data_wait_seconds: part of these.
         state: sums of loss and accuracy, and the state of the dropout generators; as the framework keeps them.
-        statistics: BatchNorm's running statistics, which are averaged over ranks only at the end of an epoch.
+        weights: those that other ranks hold otherwise: BatchNorm's running statistics, which are averaged at the end of
+            an epoch; with `--strategy averaging` all, unless they have just been averaged.
+        optimizer_state: with `--strategy averaging`, where other ranks have another.
     """
 
     steps: int = 0
     training_seconds: float = 0.0
     data_wait_seconds: float = 0.0
     state: Weights = field(default_factory=dict)
-    statistics: Weights = field(default_factory=dict)
+    weights: Weights = field(default_factory=dict)
+    optimizer_state: Weights = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,9 @@ class Checkpoint:
     Attributes:
         epoch: finished epochs.
         step: updates done, since the first epoch.
-        weights: of all ranks; inside an epoch rank 0's BatchNorm statistics are among them.
-        optimizer_state: of all ranks.
-        ranks: inside an epoch: its progress on each rank, in the order of ranks.
+        weights: of all ranks; their average at the end of an epoch, rank 0's inside it, where they differ.
+        optimizer_state: of all ranks; rank 0's where they differ.
+        ranks: inside an epoch, and where ranks differ: what each has, in the order of ranks.
         checkpoint_seconds: inside an epoch: time spent on its earlier checkpoints.
     """
 
@@ -69,11 +73,16 @@ class Checkpoint:
         return self.ranks[rank] if self.ranks else PartialEpoch()
 
     @property
+    def steps_inside(self) -> int:
+        """Updates of the epoch after the finished ones; 0 at the end of an epoch."""
+        return self.ranks[0].steps if self.ranks else 0
+
+    @property
     def name(self) -> str:
         """Name of its folder."""
-        if not self.ranks:
+        if not self.steps_inside:
             return f"epoch-{self.epoch:04d}"
-        return f"epoch-{self.epoch + 1:04d}-step-{self.ranks[0].steps:06d}"
+        return f"epoch-{self.epoch + 1:04d}-step-{self.steps_inside:06d}"
 
 
 def save_checkpoint(run_folder: Path, checkpoint: Checkpoint) -> None:
@@ -101,7 +110,7 @@ def save_checkpoint(run_folder: Path, checkpoint: Checkpoint) -> None:
         write_atomically(unfinished / "state.json", json.dumps(state) + "\n")
         shutil.rmtree(finished, ignore_errors=True)  # written before the run was resumed from an earlier epoch
     _sync_folder(parent)
-    if checkpoint.ranks:
+    if checkpoint.steps_inside:
         for old in checkpoint_folders(run_folder):
             if _is_inside_epoch(old) and _position(old) < _position(finished):
                 shutil.rmtree(old)
@@ -144,7 +153,9 @@ def usable_checkpoints(run_folder: Path, *, recorded_epochs: int) -> list[Path]:
 def _files(folder: Path) -> tuple[str, ...]:
     """Return the names of the files of a checkpoint."""
     files = ("weights.safetensors", "optimizer.safetensors", "state.json")
-    return (*files, "ranks.safetensors") if _is_inside_epoch(folder) else files
+    state = folder / "state.json"
+    has_ranks = _is_inside_epoch(folder) or (state.exists() and '"ranks"' in state.read_text(errors="replace"))
+    return (*files, "ranks.safetensors") if has_ranks else files
 
 
 def _finished_epochs(folder: Path) -> int:
@@ -195,7 +206,7 @@ def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs
                 training_seconds=float(rank["training_seconds"]),
                 data_wait_seconds=float(rank["data_wait_seconds"]),
             )
-            for rank in (state["ranks"] if _is_inside_epoch(newest) else [])
+            for rank in (state["ranks"] if _is_inside_epoch(newest) else state.get("ranks", []))
         ]
         seconds = float(state.get("checkpoint_seconds", 0.0))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -213,8 +224,8 @@ def _arrays_of_ranks(ranks: Sequence[PartialEpoch]) -> Weights:
     return {
         f"{rank}.{kind}.{name}": array
         for rank, partial in enumerate(ranks)
-        for kind, arrays in (("state", partial.state), ("statistics", partial.statistics))
-        for name, array in arrays.items()
+        for kind in ("state", "weights", "optimizer_state")
+        for name, array in getattr(partial, kind).items()
     }
 
 
@@ -222,6 +233,7 @@ def _put_arrays(arrays: Weights, ranks: Sequence[PartialEpoch]) -> None:
     """Assign the arrays to the ranks, the inverse of `_arrays_of_ranks`."""
     for key, array in arrays.items():
         rank, kind, name = key.split(".", 2)
+        kind = "weights" if kind == "statistics" else kind  # as earlier versions called them
         getattr(ranks[int(rank)], kind)[name] = array
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.distributed.communicator import Communicator
-from common.run_folder.checkpoints import Checkpoint, remove_old_checkpoints, save_checkpoint
+from common.run_folder.checkpoints import Checkpoint, PartialEpoch, remove_old_checkpoints, save_checkpoint
 from common.training.checkpoint_schedule import CheckpointSchedule
 from common.training.run_setup import RunSetup
 from common.training.trainer import Trainer, TrainingState
@@ -55,8 +55,13 @@ class Checkpointer:
                 self._save_inside(trainer)
                 self._schedule.written()
 
-    def save_epoch(self, epoch: int, state: TrainingState) -> float:
+    def save_epoch(self, epoch: int, state: TrainingState, own: PartialEpoch) -> float:
         """Write the checkpoint of a finished epoch; return the seconds spent on checkpoints since the epoch started.
+
+        Args:
+            epoch: its number, from 1.
+            state: at its end, with the same weights on all ranks.
+            own: what this rank alone starts the next epoch with.
 
         Raises:
             UserError: the weights differ between ranks, or the checkpoint cannot be written; on all ranks.
@@ -64,10 +69,11 @@ class Checkpointer:
         with self._timed():
             weights = state.export_weights()
             self.comm.check_same_weights(weights, when=f"after epoch {epoch}")
+            step = self.setup.steps_after(epoch)
+            ranks = self.comm.allgather(own) if self.setup.averaging.optimizers_differ_after(step) else []
             with self.comm.propagate_errors("writing the checkpoint"):
                 if self.folder:
-                    step = self.setup.steps_after(epoch)
-                    save_checkpoint(self.folder, Checkpoint(epoch, step, weights, state.export_optimizer()))
+                    save_checkpoint(self.folder, Checkpoint(epoch, step, weights, state.export_optimizer(), ranks))
             if self._schedule:
                 self._schedule.written()
         seconds, self._seconds = self._seconds, 0.0
@@ -85,14 +91,16 @@ class Checkpointer:
 
     def _save_inside(self, trainer: Trainer) -> None:
         weights, partial = trainer.state.export_weights(), trainer.partial_epoch()
-        trained = {weight.name: weights[weight.name] for weight in self.setup.spec.weights if weight.trainable}
-        self.comm.check_same_weights(trained, when=f"after step {partial.steps} of epoch {trainer.epoch}")
-        statistics = {name: array for name, array in weights.items() if name not in trained}
-        ranks = self.comm.allgather(replace(partial, statistics=statistics))
+        finished = trainer.epoch - 1
+        step = self.setup.steps_after(finished) + partial.steps
+        own = own_state(self.setup, trainer.state, step=step)
+        if not own.weights:
+            trained = {weight.name: weights[weight.name] for weight in self.setup.spec.weights if weight.trainable}
+            self.comm.check_same_weights(trained, when=f"after step {partial.steps} of epoch {trainer.epoch}")
+            own = replace(own, weights={name: array for name, array in weights.items() if name not in trained})
+        ranks = self.comm.allgather(replace(partial, weights=own.weights, optimizer_state=own.optimizer_state))
         with self.comm.propagate_errors("writing the checkpoint"):
             if self.folder:
-                finished = trainer.epoch - 1
-                step = self.setup.steps_after(finished) + partial.steps
                 optimizer = trainer.state.export_optimizer()
                 save_checkpoint(self.folder, Checkpoint(finished, step, weights, optimizer, ranks, self._seconds))
 
@@ -103,3 +111,11 @@ class Checkpointer:
             yield
         finally:
             self._seconds += time.perf_counter() - started
+
+
+def own_state(setup: RunSetup, state: TrainingState, *, step: int) -> PartialEpoch:
+    """Return the weights and optimizer state of this rank after an update of the run, where other ranks have others."""
+    return PartialEpoch(
+        weights=state.export_weights() if setup.averaging.weights_differ_after(step) else {},
+        optimizer_state=state.export_optimizer() if setup.averaging.optimizers_differ_after(step) else {},
+    )

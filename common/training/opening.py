@@ -61,7 +61,7 @@ def open_run_folder(
     # Lines after the checkpoint are written again, as the epochs are trained again.
     record = replace(record, status=status, initial_test=run.record.initial_test)
     writer = RunWriter(folder, record, epochs=run.epochs[: checkpoint.epoch])
-    inside = f" and {counted(checkpoint.ranks[0].steps, 'update')} of the next" if checkpoint.ranks else ""
+    inside = f" and {counted(checkpoint.steps_inside, 'update')} of the next" if checkpoint.steps_inside else ""
     console.line(f"resuming {folder} after epoch {checkpoint.epoch}{inside}")
     return writer, checkpoint
 

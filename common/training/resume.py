@@ -198,7 +198,7 @@ def read_resumable_run(folder: Path, *, framework: str, setup: RunSetup) -> tupl
         )
     # A run that ended between its last checkpoint and the test is resumed for the test alone.
     is_trained = checkpoint.step >= setup.total_steps
-    if checkpoint.ranks:
+    if checkpoint.steps_inside:
         if "losses_of_places" not in checkpoint.ranks[0].state:
             raise UserError(
                 f"the checkpoint inside an epoch was written by an older version. Received: "

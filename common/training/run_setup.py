@@ -13,6 +13,7 @@ from common.config import Config
 from common.data.batches import normalization_table
 from common.data.loading import Dataset, Split, load_dataset
 from common.data.sharding import dropped_samples, epoch_order, split_validation, steps_per_epoch
+from common.distributed.averaging import AveragingPlan
 from common.distributed.communicator import Communicator
 from common.errors import UserError
 from common.measurement.step_profile import LEFT_OUT_STEPS
@@ -95,6 +96,11 @@ class RunSetup:
         return wanted and any(self.validates_after(before) for before in range(1, epoch))
 
     @cached_property
+    def averaging(self) -> AveragingPlan:
+        """When weights are averaged over ranks."""
+        return AveragingPlan(self.config.strategy, self.size, self.steps_per_epoch)
+
+    @cached_property
     def first_weights(self) -> Weights:
         """The first weights of the run, drawn from the seed."""
         return draw_initial_weights(self.spec, seed=self.config.training.seed, dtype=self.config.model.dtype)
@@ -147,6 +153,12 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
         raise UserError(
             f"a profile leaves out the first {LEFT_OUT_STEPS} updates. Received: --profile and {total} updates. "
             "Train for more of them"
+        )
+    warmup = config.strategy.warmup_allreduce
+    if warmup >= max(total, 1):
+        raise UserError(
+            f"the warm-up is as long as the run or longer, which has {total} updates. Received: --warmup-allreduce "
+            f"{warmup}. Give fewer, or --strategy allreduce"
         )
     table = normalization_table(
         dataset,

@@ -25,6 +25,7 @@ SPECIAL = {
     "output_activation": "softmax",
     "target_accuracy": 0.75,
     "checkpoint_minutes": 7.5,
+    "average_every": 8,
 }
 # Other settings that some values need.
 COMPANIONS = {
@@ -230,6 +231,18 @@ IMPOSSIBLE = [
     ("--threads 0", ["--threads 0"]),
     ("--compression zip", ["zip", "fp16"]),
     ("--gradient-groups two", ["two", "each"]),
+    ("--strategy gossip", ["gossip", "averaging"]),
+    ("--strategy averaging", ["averaging needs an interval", "Give --average-every"]),
+    ("--strategy averaging --average-every 0", ["--average-every 0", "at least 1"]),
+    ("--strategy averaging --average-every often", ["often", "epoch"]),
+    ("--average-every 8", ["--strategy allreduce --average-every 8", "Leave it out, or give --strategy averaging"]),
+    ("--no-average-state", ["--strategy allreduce --no-average-state"]),
+    ("--warmup-allreduce 5", ["--strategy allreduce --warmup-allreduce 5"]),
+    ("--strategy averaging --average-every 8 --warmup-allreduce -1", ["--warmup-allreduce -1", "at least 0"]),
+    ("--strategy averaging --average-every 8 --profile", ["--strategy averaging --profile", "one of the two"]),
+    ("--strategy averaging --average-every 8 --compression fp16", ["--strategy averaging --compression fp16"]),
+    ("--strategy averaging --average-every 8 --gradient-groups each", ["--strategy averaging --gradient-groups each"]),
+    ("--strategy averaging --average-every 8 --mixed-precision float16", ["--mixed-precision float16", "its own way"]),
     ("--name a/b", ["a/b"]),
     ("--name .hidden", [".hidden"]),
     ("--name ..", [".."]),
@@ -291,6 +304,17 @@ def test_settings_that_need_validation_samples_are_checked_against_the_data(
     make_setup(make_config(tmp_path, training=setting, data={"validation_share": 0.25}))
 
 
+def test_the_warm_up_of_averaging_is_shorter_than_the_run(tmp_path: Path) -> None:
+    def prepare(steps: int) -> None:
+        averaging = {"strategy": "averaging", "average_every": "epoch", "warmup_allreduce": steps}
+        make_setup(make_config(tmp_path, strategy=averaging))
+
+    prepare(11)
+    with pytest.raises(UserError) as error:
+        prepare(12)
+    assert_one_line(error, "which has 12 updates. Received: --warmup-allreduce 12. Give fewer")
+
+
 def test_every_setting_with_a_limit_is_in_the_table_above() -> None:
     """All but paths, free text and switches."""
     free = {
@@ -298,6 +322,7 @@ def test_every_setting_with_a_limit_is_in_the_table_above() -> None:
         "data_folder",
         "gray",
         "dropout",
+        "average_state",
         "evaluate_first",
         "runs_folder",
         "resume",

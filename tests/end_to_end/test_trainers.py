@@ -171,6 +171,23 @@ def one_process_jobs(framework: str, killed_epochs: int) -> list[Job]:
     own, epochs = f"runs/{framework}2-whole", ["--epochs", str(killed_epochs + 1)]
     jobs = [
         Job("whole", [*WHOLE, "--epochs", "2", "--steps-per-epoch", "3", "--name", f"{framework}1-whole"]),
+        Job(
+            "averaging",
+            [
+                *WHOLE,
+                "--epochs",
+                "2",
+                "--steps-per-epoch",
+                "3",
+                "--name",
+                f"{framework}1-averaging",
+                "--strategy",
+                "averaging",
+                "--average-every",
+                "2",
+                "--no-average-state",
+            ],
+        ),
         Job("double", [*DOUBLE, "--batch-size", "64", "--name", f"{framework}1-double"]),
         Job("profile", [*DOUBLE, "--batch-size", "64", "--profile", "--name", f"{framework}1-profile"]),
         Job("timeline", [*MLP, "--horovod-timeline"]),
@@ -507,6 +524,14 @@ def test_losses_and_accuracies_are_those_worked_out_by_hand(starts: Starts, fram
         assert found == (pytest.approx(loss, rel=1e-12), pytest.approx(accuracy, rel=1e-12))
     assert epoch.images_per_second == pytest.approx(64 / figure(epoch.training_seconds))
     assert relative_difference(after["fc1.weight"], before["fc1.weight"]) > 0
+
+
+@pytest.mark.ci
+def test_one_rank_by_averaging_is_one_process(starts: Starts, framework: str) -> None:
+    starts.ranks(framework, 1)
+    one, other = (starts.run(f"{framework}1-{name}") for name in ("averaging", "whole"))
+    assert isinstance(one.record.hashes, Hashes) and one.record.hashes == other.record.hashes
+    assert [epoch.training_loss for epoch in one.epochs] == [epoch.training_loss for epoch in other.epochs]
 
 
 @pytest.mark.ci

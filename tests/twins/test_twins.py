@@ -81,6 +81,9 @@ EXTRA_PARAMETERS = {
     # PyTorch's loop sets the rate of each step, Keras' optimizer looks it up.
     ("loop.py", "Trainer.__init__"): ({"learning_rates"}, set()),
     ("profiled.py", "ProfiledTrainer.__init__"): ({"learning_rates"}, set()),
+    # PyTorch's optimizers count no updates.
+    ("strategies.py", "build_strategy"): ({"step"}, set()),
+    ("strategies.py", "Averaging.__init__"): ({"step"}, set()),
     # TensorFlow accepts the number of threads once, so the worker pins the device once for all contestants.
     ("bench_worker.py", "build_contestant"): (set(), {"device"}),
 }
@@ -88,11 +91,13 @@ EXTRA_PARAMETERS = {
 EXTRA_STATEMENTS = {
     "torch": {
         "trainer = trainer_class(state, data, learning_rates=learning_rates, phases=session.phases)": "see above",
+        "strategy = build_strategy(setup, comm=comm, step=start.step)": "see above",
         "model = build_model(setup.spec, config.model).to(device)": "TensorFlow places the model itself",
         "checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)": "a torch.device has a name",
     },
     "keras": {
         "trainer = trainer_class(state, data, phases=session.phases)": "see above",
+        "strategy = build_strategy(setup, comm=comm)": "see above",
         "model = build_model(setup.spec, config.model)": "see above",
         "checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)": "same",
         "set_precision_and_layout(config)": "both are global in Keras",
@@ -165,7 +170,7 @@ STEPS = [
     ("2", "pin", "distributed.pin_device"),
     ("3", "shard", "ShardedData"),
     ("4", "scale", "setup.scaled_learning_rates"),
-    ("5", "wrap", "distributed.wrap_optimizer"),
+    ("5", "wrap", "strategy.wrap_optimizer"),
     ("6", "broadcast", "distributed.broadcast_state"),
     ("7", "rank 0 only", "session.record_epoch"),
 ]

@@ -46,7 +46,8 @@ def make_inside(setup: RunSetup, epoch: int, step: int) -> Checkpoint:
                 "losses": np.random.default_rng(rank).normal(size=3),
                 "dots.in.names": np.array([7], dtype=np.int64),
             },
-            statistics={"bn1.running_mean": np.full(4, rank, np.float32)},
+            weights={"bn1.running_mean": np.full(4, rank, np.float32)},
+            optimizer_state={"fc1.bias.momentum_buffer": np.full(3, -rank, np.float32)},
         )
         for rank in range(2)
     ]
@@ -67,7 +68,11 @@ def assert_same(one: Checkpoint, other: Checkpoint) -> None:
     for rank, twin in zip(one.ranks, other.ranks, strict=True):
         assert (rank.steps, rank.training_seconds) == (twin.steps, twin.training_seconds)
         assert rank.data_wait_seconds == twin.data_wait_seconds
-        for ours, others in [(rank.state, twin.state), (rank.statistics, twin.statistics)]:
+        for ours, others in [
+            (rank.state, twin.state),
+            (rank.weights, twin.weights),
+            (rank.optimizer_state, twin.optimizer_state),
+        ]:
             assert ours.keys() == others.keys()
             assert all(ours[name].tobytes() == others[name].tobytes() for name in ours)
             assert all(ours[name].dtype == others[name].dtype for name in ours)

@@ -17,6 +17,7 @@ from played_session import FakeState
 from common.config import Config
 from common.distributed.communicator import Communicator
 from common.errors import UserError
+from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.records import NotRecorded, RunWriter, Status, read_run
 from common.training import entry_point as program_module
 from common.training.entry_point import exit_rank, program_name, read_settings, run_program
@@ -107,7 +108,7 @@ def test_a_full_disk_is_one_line_even_if_the_status_cannot_be_written(
     def train(config: Config, comm: Communicator, session: Session) -> None:
         start(config, comm, session)
         monkeypatch.setattr(os, "fsync", full)
-        session.start_training(None).save_epoch(1, FakeState(random_weights(session.setup)))
+        session.start_training(None).save_epoch(1, FakeState(random_weights(session.setup)), PartialEpoch())
 
     assert run_with(train, make_config(tmp_path)) == [2]
     error = capfd.readouterr().err

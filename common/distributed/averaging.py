@@ -1,0 +1,40 @@
+"""When `--strategy averaging` averages the weights, and what differs between ranks in the meantime."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from common.config import StrategyConfig
+
+
+@dataclass(frozen=True)
+class AveragingPlan:
+    """The updates of a run, counted from 1; with one rank, and with every other strategy, no weights are averaged.
+
+    Attributes:
+        size: number of ranks.
+        steps_per_epoch: updates of an epoch.
+    """
+
+    config: StrategyConfig
+    size: int
+    steps_per_epoch: int
+
+    def averages_after(self, step: Any) -> Any:
+        """Return whether weights are averaged after an update: an int, or a tensor of one."""
+        return self._is_local(step) & (step % self._interval == 0)
+
+    def weights_differ_after(self, step: int) -> bool:
+        """Return whether the ranks hold different weights after an update."""
+        return bool(self._is_local(step) & (step % self._interval != 0))
+
+    def optimizers_differ_after(self, step: int) -> bool:
+        """Return whether the ranks hold different states of the optimizer after an update."""
+        return self.weights_differ_after(step) or (not self.config.average_state and bool(self._is_local(step)))
+
+    def _is_local(self, step: Any) -> Any:
+        """Return whether each rank makes an update from its own gradients."""
+        return self.config.strategy == "averaging" and self.size > 1 and step > self.config.warmup_allreduce
+
+    @property
+    def _interval(self) -> int:
+        return self.config.average_every if isinstance(self.config.average_every, int) else self.steps_per_epoch

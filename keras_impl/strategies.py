@@ -1,0 +1,101 @@
+"""How the ranks share the work of a batch (`--strategy`): one class per strategy, all with the same methods."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+from common.distributed.communicator import Communicator
+from common.run_folder.checkpoints import PartialEpoch
+from common.training.checkpointer import own_state
+from common.training.run_setup import RunSetup
+from keras_impl import distributed
+from keras_impl.state import TrainingState
+from keras_impl.weights import weight_maps
+
+
+class Strategy(Protocol):
+    """What the trainer asks of every strategy."""
+
+    def wrap_optimizer(
+        self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
+    ) -> keras.optimizers.Optimizer:
+        """Return the optimizer with what ranks share before and after each update."""
+
+    def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
+        """Give all ranks the same weights, for evaluation and record.
+
+        Returns:
+            What this rank alone starts the next epoch with.
+        """
+
+
+def build_strategy(setup: RunSetup, *, comm: Communicator) -> Strategy:
+    """Return the strategy that the settings name."""
+    return (Averaging if setup.config.strategy.strategy == "averaging" else AllReduce)(setup, comm=comm)
+
+
+class AllReduce:
+    """Gradients are averaged before every update, so that all ranks hold the same weights at all times."""
+
+    def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
+        self.setup = setup
+        self.comm = comm
+
+    def wrap_optimizer(
+        self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
+    ) -> keras.optimizers.Optimizer:
+        """Return our `DistributedOptimizer`."""
+        return distributed.wrap_optimizer(optimizer, model=model, config=self.setup.config, comm=self.comm)
+
+    def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
+        """Average BatchNorm's statistics, the only weights that are each rank's own."""
+        distributed.average_batch_norm(state, comm=self.comm)
+        return PartialEpoch()
+
+
+class Averaging:
+    """Each rank updates its own weights, which are averaged at the end of every interval."""
+
+    def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
+        self.setup = setup
+        self.comm = comm
+
+    def wrap_optimizer(
+        self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
+    ) -> keras.optimizers.Optimizer:
+        """Return the optimizer, which averages gradients before an update (in warm-up) or weights after it."""
+        self._weights = [weight.variable for weight in weight_maps(model, self.setup.spec).values()]
+        if self.comm.size > 1:
+            optimizer.apply = partial(self._update, optimizer, optimizer.apply)  # Keras has no hooks for this
+        return optimizer
+
+    def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
+        """Keep this rank's own weights, where they differ, and load their average."""
+        own = own_state(self.setup, state, step=self.setup.steps_after(epoch))
+        if own.weights:
+            distributed.average_in_place(self._weights, name="copy", config=self.setup.config)
+        return own
+
+    def _update(
+        self, optimizer: keras.optimizers.Optimizer, apply: Any, gradients: Sequence[tf.Tensor], weights: Sequence[Any]
+    ) -> None:
+        """Update the weights in a graph, in which every rank takes the same branches: they count the same updates."""
+        config = self.setup.config
+        if config.strategy.warmup_allreduce:
+            gradients = tf.cond(
+                optimizer.iterations.value < config.strategy.warmup_allreduce,
+                lambda: distributed.average_gradients(gradients, config=config),
+                lambda: list(gradients),
+            )
+        apply(gradients, weights)
+        averaged = list(self._weights)
+        if config.strategy.average_state:
+            averaged += [one for one in optimizer.variables if one.dtype in ("float32", "float64")]  # not its count
+        tf.cond(
+            self.setup.averaging.averages_after(tf.convert_to_tensor(optimizer.iterations.value)),
+            lambda: distributed.average_in_place(averaged, name="weights", config=config),
+            lambda: None,
+        )

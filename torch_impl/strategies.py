@@ -1,0 +1,97 @@
+"""How the ranks share the work of a batch (`--strategy`): one class per strategy, all with the same methods."""
+
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from common.distributed.communicator import Communicator
+from common.run_folder.checkpoints import PartialEpoch
+from common.training.checkpointer import own_state
+from common.training.run_setup import RunSetup
+from torch_impl import distributed
+from torch_impl.state import SLOTS, TrainingState
+
+
+class Strategy(Protocol):
+    """What the trainer asks of every strategy."""
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, *, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer with what ranks share before and after each update."""
+
+    def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
+        """Give all ranks the same weights, for evaluation and record.
+
+        Returns:
+            What this rank alone starts the next epoch with.
+        """
+
+
+def build_strategy(setup: RunSetup, *, comm: Communicator, step: int) -> Strategy:
+    """Return the strategy that the settings name.
+
+    Args:
+        step: updates of the run that were done before it was resumed.
+    """
+    if setup.config.strategy.strategy == "averaging":
+        return Averaging(setup, comm=comm, step=step)
+    return AllReduce(setup, comm=comm)
+
+
+class AllReduce:
+    """Gradients are averaged before every update, so that all ranks hold the same weights at all times."""
+
+    def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
+        self.setup = setup
+        self.comm = comm
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, *, model: nn.Module) -> torch.optim.Optimizer:
+        """Return Horovod's optimizer."""
+        return distributed.wrap_optimizer(optimizer, model=model, config=self.setup.config, comm=self.comm)
+
+    def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
+        """Average BatchNorm's statistics, the only weights that are each rank's own."""
+        distributed.average_batch_norm(state, comm=self.comm)
+        return PartialEpoch()
+
+
+class Averaging:
+    """Each rank updates its own weights, which are averaged at the end of every interval."""
+
+    def __init__(self, setup: RunSetup, *, comm: Communicator, step: int) -> None:
+        self.setup = setup
+        self.comm = comm
+        self._step = step
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, *, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer, which averages gradients before an update (in warm-up) or weights after it."""
+        self._model = model
+        if self.comm.size > 1:
+            optimizer.register_step_pre_hook(self._before_update)
+            optimizer.register_step_post_hook(self._after_update)
+        return optimizer
+
+    def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
+        """Keep this rank's own weights, where they differ, and load their average."""
+        own = own_state(self.setup, state, step=self.setup.steps_after(epoch))
+        if own.weights:
+            distributed.average_in_place(self._weights(), name="copy", config=self.setup.config)
+        return own
+
+    def _before_update(self, *_: Any) -> None:
+        if self._step < self.setup.config.strategy.warmup_allreduce:
+            gradients = [weight.grad for weight in self._model.parameters() if weight.grad is not None]
+            distributed.average_in_place(gradients, name="gradients", config=self.setup.config)
+
+    def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._step += 1
+        if self.setup.averaging.averages_after(self._step):
+            averaged = self._weights()
+            if self.setup.config.strategy.average_state:
+                states = [optimizer.state.get(weight, {}) for weight in self._model.parameters()]
+                averaged += [state[slot] for state in states for slot in SLOTS if state.get(slot) is not None]
+            distributed.average_in_place(averaged, name="weights", config=self.setup.config)
+
+    def _weights(self) -> list[torch.Tensor]:
+        """Return all weights and BatchNorm statistics, without BatchNorm's count of batches."""
+        return [tensor for tensor in self._model.state_dict().values() if tensor.is_floating_point()]
