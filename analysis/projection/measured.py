@@ -97,6 +97,8 @@ def _why_not(run: RunRow) -> str | None:
         return "not in float32"
     if record.config.device.compression != "none":
         return "its gradients are compressed"
+    if record.config.strategy.strategy != "allreduce":
+        return "its ranks do not average gradients at every update"
     if not record.world.on_cpu:
         return "not on a CPU"
     if record.world.oversubscribed or len(set(record.world.hosts)) > 1:

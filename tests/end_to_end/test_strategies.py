@@ -32,8 +32,8 @@ MLP += ["--lr-scaling", "none", "--learning-rate", str(RATE)]
 # Dropout, momentum, a learning rate that grows: 2 epochs of 6 updates, neither of which divides by the interval.
 CNN = [*DATA, "--model", "cnn", "--steps-per-epoch", "6", "--strategy", "averaging", "--average-every", "5"]
 CNN += ["--no-average-state"]
-RESNET34 = ["--dataset", "synthetic:48x17x19x1x3", "--model", "resnet34", "--batch-size", "4", "--epochs", "2"]
-RESNET34 += ["--momentum", "0", "--dtype", "float64", "--steps-per-epoch", "2"]
+RESNET34 = ["--dataset", "synthetic:48x17x19x1x3", "--model", "resnet34", "--batch-size", "4", "--epochs", "1"]
+RESNET34 += ["--momentum", "0", "--dtype", "float64", "--steps-per-epoch", "3"]
 OFTEN = ["--checkpoint-minutes", "1e-9"]  # after every update
 
 

@@ -189,6 +189,20 @@ def test_how_a_device_computes_tells_cells_apart(tmp_path: Path) -> None:
     ]
 
 
+def test_runs_by_other_strategies_are_cells_of_their_own(tmp_path: Path) -> None:
+    write_study(tmp_path, seconds=[5.0], name="plain")
+    for every in (8, 32, "epoch"):
+        strategy = {"strategy": "averaging", "average_every": every}
+        write_study(tmp_path, seconds=[5.0], name=f"every_{every}", settings={"strategy": strategy})
+    labels = [cell.label.removeprefix("cnn, mnist, np 1, ") for cell in cells_of(load_runs([tmp_path]).runs)]
+    assert sorted(labels) == [
+        "strategy allreduce, no average every",
+        "strategy averaging, average every 32",
+        "strategy averaging, average every 8",
+        "strategy averaging, average every epoch",
+    ]
+
+
 def test_runs_on_shared_gpus_count_for_accuracy_alone(tmp_path: Path) -> None:
     write_study(tmp_path, seconds=[5.0], name="plain")
     write_study(tmp_path, seconds=[5.0], name="shared", settings={"device": {"share_gpu": True}})
