@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from builders import make_config, make_setup, random_weights
 
 from common.errors import UserError
 from common.model.specs import model_spec
+from common.model.weights import load_weights, save_weights
 from common.run_folder import checkpoints
 from common.run_folder.checkpoints import (
     Checkpoint,
@@ -53,6 +55,12 @@ def make_inside(setup: RunSetup, epoch: int, step: int) -> Checkpoint:
     ]
     done = 4 * (epoch - 1) + step
     return Checkpoint(epoch - 1, done, whole.weights, whole.optimizer_state, ranks, checkpoint_seconds=0.7)
+
+
+def make_apart(setup: RunSetup, epoch: int) -> Checkpoint:
+    """Return a checkpoint at the end of an epoch, of two ranks with weights of their own."""
+    ranks = [replace(rank, steps=0, state={}) for rank in make_inside(setup, epoch, 3).ranks]
+    return replace(make_checkpoint(setup, epoch), ranks=ranks)
 
 
 def names(run: Path) -> list[str]:
@@ -165,6 +173,23 @@ def test_damage_is_reported_in_one_line(file: str, damage: str, setup: RunSetup,
     shutil.rmtree(path.parent)
     save_checkpoint(tmp_path, make_checkpoint(setup, 1))
     load_newest_checkpoint(tmp_path, spec=setup.spec)
+
+
+def test_ranks_with_weights_of_their_own_at_the_end_of_an_epoch(setup: RunSetup, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
+    save_checkpoint(tmp_path, make_apart(setup, 2))
+    assert names(tmp_path) == ["epoch-0002-step-000003", "epoch-0002"]
+    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=2), make_apart(setup, 2))
+    (tmp_path / "checkpoints" / "epoch-0002" / "ranks.safetensors").unlink()  # not copied yet
+    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec, recorded_epochs=2), make_inside(setup, 2, 3))
+
+
+def test_statistics_of_an_earlier_version_are_weights(setup: RunSetup, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
+    file = checkpoint_folders(tmp_path)[0] / "ranks.safetensors"
+    arrays = load_weights(file).items()
+    save_weights(file, {name.replace(".weights.", ".statistics."): array for name, array in arrays})
+    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_inside(setup, 2, 3))
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.safetensors", "ranks.safetensors", "state.json"])
