@@ -280,7 +280,7 @@ def test_what_contradicts_is_refused_on_all_ranks(starts: Starts, framework: str
         assert [outcome.code for outcome in ranks] == [2, 2] and message in ranks[0].stderr
 
 
-@pytest.mark.long
+@pytest.mark.ci
 def test_averaging_over_gloo_is_the_formula_worked_out_by_hand(starts: Starts) -> None:
     run = starts.run("torch", "every2", "gloo2")
     assert max(differences(weights_of(run), by_hand(CASES["every2"], run)[-1]).values()) < 1e-12
