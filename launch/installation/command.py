@@ -13,9 +13,9 @@ from common.utils.command_line import Parser, end_cleanly_on_sigterm, path
 from common.utils.paths import ROOT
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
-from launch.installation.cuda import NAMES, ONLY, Environment, Node, check, choose, describe
+from launch.installation.cuda import ONLY, Environment, Node, check, choose, describe
 from launch.installation.node import described_node, gpu_present, this_node
-from launch.installation.packed import pack, unpack
+from launch.installation.packed import pack, require, unpack
 from launch.installation.state import SetupState, arrange, choose_frameworks, in_order, locked, remembered
 
 DESCRIPTION = "Set up .venv: packages, MPI, Horovod, the project."
@@ -71,7 +71,10 @@ def set_up(options: argparse.Namespace) -> None:
     wheels = Path(options.wheels).expanduser().absolute() if options.wheels else None
     look = functools.cache(lambda: node_of(options))  # which takes a while
     environments = decide(options, wheels, look)
-    requests = [request_for(environment, options, wheels) for environment in environments]
+    requests = [
+        setup_plan.Request(root=options.root, dev=options.dev, wheels=wheels, **vars(environment))
+        for environment in environments
+    ]
     states = [SetupState(options.root, request.folder) for request in requests]
     complete = (options.root / ONLY / "bin").exists() and all(map(SetupState.satisfies, states, requests))
     if complete and not options.dry_run and not options.fill_wheels:
@@ -107,19 +110,6 @@ def set_up(options: argparse.Namespace) -> None:
             print(f"setup: on the other machine, of the same kind: make setup WHEELS={folder}")
 
 
-def request_for(environment: Environment, options: argparse.Namespace, wheels: Path | None) -> setup_plan.Request:
-    """Return what set-up is asked for in one environment."""
-    return setup_plan.Request(
-        root=options.root,
-        frameworks=environment.frameworks,
-        dev=options.dev,
-        cuda=environment.cuda,
-        capabilities=environment.capabilities,
-        folder=environment.folder,
-        wheels=wheels,
-    )
-
-
 def node_of(options: argparse.Namespace) -> Node:
     """Return the node to set up for: this machine, or the one described; what compiles is here in any case."""
     if not options.node:
@@ -153,12 +143,7 @@ def decide(options: argparse.Namespace, wheels: Path | None, look: Callable[[], 
     unwanted = {name for one in kept for name in one.frameworks} - {*frameworks} - installed
     if had_gpu and not options.node and begun.issuperset(frameworks) and not unwanted:
         return kept
-    if packed:
-        lacking = [NAMES[name] for name in frameworks if all(name not in one.frameworks for one in packed)]
-        if lacking:
-            raise UserError(
-                f"the folder of wheels lacks a framework. Received: {wheels} without {' and '.join(lacking)}. Name "
-                "what it has in FRAMEWORKS"
-            )
+    if wheels and packed:
+        require(frameworks, packed, folder=wheels)
         return tuple(one for one in packed if {*one.frameworks} & {*frameworks})
     return choose(look(), in_order({*frameworks, *(installed if had_gpu else ())}))

@@ -18,7 +18,6 @@ from pathlib import Path
 from common.errors import UserError
 from common.utils.atomic import atomic_file
 from common.utils.cache_folder import cache_folder
-from launch.installation.cuda import Toolkit
 from launch.installation.horovod_source import VERSION
 
 COMPILER_PART = "cxx"
@@ -136,13 +135,13 @@ def build_environment(
     venv: Path,
     frameworks: tuple[str, ...],
     jobs: int,
-    toolkit: Toolkit | None = None,
+    cuda_home: Path | None = None,
     compute_capabilities: tuple[str, ...] = (),
 ) -> dict[str, str]:
     """Return the variables that steer Horovod's build.
 
     Args:
-        toolkit: CUDA's compiler; None: for the CPU
+        cuda_home: the folder of a CUDA toolkit; None: for the CPU
         compute_capabilities: of the GPUs, e.g. ("8.0", "9.0")
     """
     settings = {
@@ -153,10 +152,10 @@ def build_environment(
         "HOROVOD_WITH_TENSORFLOW" if "keras" in frameworks else "HOROVOD_WITHOUT_TENSORFLOW": "1",
         "MAKEFLAGS": f"-j{jobs}",
     }
-    if toolkit:
+    if cuda_home:
         numbers = sorted({capability.replace(".", "") for capability in compute_capabilities}, key=int)
         settings |= {
-            **dict.fromkeys(("HOROVOD_CUDA_HOME", "CUDA_HOME", "CUDAToolkit_ROOT"), str(toolkit.home)),
+            **dict.fromkeys(("HOROVOD_CUDA_HOME", "CUDA_HOME", "CUDAToolkit_ROOT"), str(cuda_home)),
             "HOROVOD_GPU": "CUDA",
             "HOROVOD_GPU_OPERATIONS": "NCCL",
             # Which NCCL: the one that came with the framework, so that one process loads only one.

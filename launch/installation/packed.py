@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import UserError
-from launch.installation.cuda import Environment
+from launch.installation.cuda import NAMES, Environment
 
 NAME = "environments.json"
 
@@ -41,3 +41,17 @@ def unpack(folder: Path) -> tuple[Environment, ...]:
         raise UserError(
             f"the list of environments is damaged. Received: {path}. Fill the folder again: make wheels"
         ) from None
+
+
+def require(frameworks: Sequence[str], environments: Sequence[Environment], *, folder: Path) -> None:
+    """Check that a folder of wheels for these environments has all frameworks that are wanted.
+
+    Raises:
+        UserError: one is missing.
+    """
+    lacking = [NAMES[name] for name in frameworks if all(name not in one.frameworks for one in environments)]
+    if lacking:
+        raise UserError(
+            f"the folder of wheels lacks a framework. Received: {folder} without {' and '.join(lacking)}. Name what it "
+            "has, or fill another folder: make wheels GPU=1 WHEELS=DIR"
+        )

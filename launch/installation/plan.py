@@ -240,10 +240,10 @@ def horovod_step(request: Request, machine: Machine) -> Step:
 
 def build_horovod(request: Request, machine: Machine) -> list[Command | Call]:
     """Return the actions that fetch Horovod's source, edit it and compile it."""
-    build, toolkit = build_folder(request.venv), None
+    build, cuda_home = build_folder(request.venv), None
     actions: list[Command | Call] = []
     if request.cuda:
-        toolkit = machine.toolkit or Toolkit(home=horovod_wheel.pip_toolkit(request.venv), version="13.0")
+        cuda_home = machine.toolkit.home if machine.toolkit else horovod_wheel.pip_toolkit(request.venv)
         if not machine.toolkit:
             lock = str(request.lock_files / "cuda13.txt")
             actions.append(pip(request, "install", "-c", lock, *PIP_TOOLKIT, installs=True))
@@ -252,7 +252,7 @@ def build_horovod(request: Request, machine: Machine) -> list[Command | Call]:
         venv=request.venv,
         frameworks=request.frameworks,
         jobs=machine.jobs,
-        toolkit=toolkit,
+        cuda_home=cuda_home,
         compute_capabilities=request.capabilities,
     )
     wheel = pip(request, "wheel", "--verbose", "--no-deps", "--no-build-isolation", "--wheel-dir", str(build), ".")
@@ -265,7 +265,7 @@ def build_horovod(request: Request, machine: Machine) -> list[Command | Call]:
             wheel.args,
             {**wheel.env, **settings},
             folder=build / "source" / f"horovod-{horovod_source.VERSION}",
-            programs=toolkit.home / "bin" if toolkit else None,
+            programs=cuda_home / "bin" if cuda_home else None,
         ),
         Call("relocate_horovod", "make the libraries' RUNPATH relative"),
     ]

@@ -10,7 +10,7 @@ from common.errors import UserError
 from launch.installation import horovod_source
 from launch.installation import plan as setup_plan
 from launch.installation import run as setup_run
-from launch.installation.packed import pack, unpack
+from launch.installation.packed import pack, require, unpack
 from launch.installation.plan import Request
 from launch.installation.state import SetupState, in_order, locked, remembered
 from launch.offline.packing import BundledFile
@@ -33,13 +33,7 @@ def requests_of(root: Path, frameworks: tuple[str, ...], *, gpu: bool) -> list[R
     made = remembered(root)
     wanted = frameworks or in_order({name for one in made for name in one.frameworks}) or setup_plan.FRAMEWORKS
     requests = [
-        Request(
-            root=root,
-            frameworks=tuple(name for name in one.frameworks if name in wanted),
-            cuda=one.cuda,
-            capabilities=one.capabilities,
-            folder=one.folder,
-        )
+        Request(root=root, **vars(replace(one, frameworks=tuple(name for name in one.frameworks if name in wanted))))
         for one in made
         if {*one.frameworks} & {*wanted}
     ]
@@ -79,13 +73,8 @@ def request_in(folder: Path, root: Path, frameworks: tuple[str, ...], *, gpu: bo
         )
     if not environments:
         return Request(root=root, frameworks=frameworks or setup_plan.FRAMEWORKS)
-    request = together([Request(root=root, frameworks=one.frameworks, cuda=one.cuda) for one in environments])
-    if not {*frameworks} <= {*request.frameworks}:
-        raise UserError(
-            f"the folder of wheels lacks a framework. Received: {folder}, for {' and '.join(request.frameworks)}. "
-            f'Fill another: make wheels GPU=1 WHEELS=DIR FRAMEWORKS="{" ".join(frameworks)}"'
-        )
-    return request
+    require(frameworks, environments, folder=folder)
+    return together([Request(root=root, frameworks=one.frameworks, cuda=one.cuda) for one in environments])
 
 
 def fill(requests: Sequence[Request], folder: Path) -> None:
