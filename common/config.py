@@ -295,6 +295,11 @@ class StrategyConfig(_Settings):
     warmup_allreduce: Annotated[int, Range(least=0)] = 0
     """updates at the start of the run whose gradients are averaged, before averaging begins (post-local SGD)"""
 
+    @property
+    def uses_horovod(self) -> bool:
+        """Whether Horovod connects the ranks; else MPI alone does."""
+        return self.strategy in ("allreduce", "averaging")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         averaging = self.strategy == "averaging"

@@ -12,8 +12,9 @@ import keras
 import tensorflow as tf
 
 from common.config import Config, DeviceConfig
-from common.distributed.communicator import Communicator, join
+from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
+from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
 from keras_impl.distributed_optimizer import DistributedOptimizer
@@ -24,13 +25,13 @@ from keras_impl.weights import weight_maps
 _HOST = "/cpu:0"
 
 
-def init(*, timeline: bool = False) -> Communicator:
+def init(settings: Config | UserError | None = None) -> Communicator:
     """Join the other processes of this run; one process alone is a run of one rank.
 
     Args:
-        timeline: whether `timeline` will be used.
+        settings: of the run; an error waits until all ranks can receive it.
     """
-    comm = join(hvd, timeline=timeline)
+    comm = join_ranks(hvd, settings)
 
     def allgather(value: Any) -> list[Any]:
         with tf.device(_HOST):  # objects are in host memory; PyTorch's Horovod keeps them there, too
@@ -120,7 +121,7 @@ def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
     if comm.size > 1:
         weights = [weight.variable for weight in weight_maps(state.model, state.spec).values()]
         variables = [*weights, *state.optimizer.variables]
-        if state.config.device.share_gpu:
+        if state.config.device.share_gpu or comm.world is not None:
             for variable, value in zip(variables, comm.broadcast([one.numpy() for one in variables]), strict=True):
                 variable.assign(value)
         else:
@@ -131,7 +132,10 @@ def average_batch_norm(state: TrainingState, *, comm: Communicator) -> None:
     """Average the running means and variances over ranks, in one grouped all-reduce."""
     maps = weight_maps(state.model, state.spec)
     statistics = [maps[weight.name].variable for weight in state.spec.weights if not weight.trainable]
-    if comm.size > 1 and statistics:
+    if comm.world is not None:
+        for statistic in statistics:
+            statistic.assign(comm.sum(statistic.numpy()) / comm.size)
+    elif comm.size > 1 and statistics:
         average_in_place(statistics, name="batch_norm", config=state.config)
 
 

@@ -15,7 +15,7 @@ import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: 
 from common.config import Config
 from common.distributed.communicator import Communicator
 from common.run_folder.checkpoints import Checkpoint
-from common.training.entry_point import exit_rank, program_name, read_settings, run_program, wants_timeline
+from common.training.entry_point import exit_rank, program_name, read_settings, run_program
 from common.training.measured import NOT_MEASURED
 from common.training.run_setup import prepare_on_all_ranks
 from common.training.session import Session
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     settings = read_settings(arguments, program=PROGRAM)
     # Horovod 1/7 - init: the processes that the launcher started find each other.
-    comm = distributed.init(timeline=wants_timeline(settings))
+    comm = distributed.init(settings)
     return run_program(train, settings, comm=comm, framework="keras", program=PROGRAM)
 
 

@@ -10,19 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from common.config import Config, DeviceConfig
-from common.distributed.communicator import Communicator, join
+from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
+from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
+from common.errors import UserError
 from torch_impl.state import TrainingState
 
 
-def init(*, timeline: bool = False) -> Communicator:
+def init(settings: Config | UserError | None = None) -> Communicator:
     """Join the other processes of this run; one process alone is a run of one rank.
 
     Args:
-        timeline: whether `timeline` will be used.
+        settings: of the run; an error waits until all ranks can receive it.
     """
-    return join(hvd, timeline=timeline)
+    return join_ranks(hvd, settings)
 
 
 def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[torch.device, int]:
@@ -90,7 +92,9 @@ def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
     Not by `hvd.broadcast_optimizer_state`: without a state it creates one by a step with zero gradients, which counts
     as Adam's first and lets AdamW shrink the weights. No state means all zeros: there is nothing to send.
     """
-    if comm.size > 1:
+    if comm.world is not None:
+        state.restore(*comm.broadcast((state.export_weights(), state.export_optimizer())))
+    elif comm.size > 1:
         slots = [
             (f"{name}.{slot}", value)
             for name, parameter in state.model.named_parameters()
@@ -108,7 +112,11 @@ def average_batch_norm(state: TrainingState, *, comm: Communicator) -> None:
     """Average the running means and variances over ranks, in one grouped all-reduce."""
     buffers = state.model.named_buffers()
     statistics = [buffer for name, buffer in buffers if name.endswith(("running_mean", "running_var"))]
-    if comm.size > 1 and statistics:
+    if comm.world is not None:
+        for statistic in statistics:
+            total = comm.sum(statistic.cpu().numpy())
+            statistic.copy_(torch.from_numpy(total / comm.size))
+    elif comm.size > 1 and statistics:
         average_in_place(statistics, name="batch_norm", config=state.config)
 
 

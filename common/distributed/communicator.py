@@ -19,6 +19,11 @@ class Communicator:
     """This rank among all ranks of the run.
 
     `allgather` returns the objects of all ranks in the order of ranks; every rank must call it.
+
+    Ranks are those that hold data, the workers; a server (`--strategy server`) is none of them.
+
+    Attributes:
+        world: mpi4py's communicator of all processes, workers first, then servers; None: Horovod, or one process.
     """
 
     rank: int
@@ -27,6 +32,12 @@ class Communicator:
     local_size: int
     controller: str  # mpi, gloo or none
     allgather: Callable[[Any], list[Any]]
+    world: Any = None
+
+    @property
+    def is_server(self) -> bool:
+        """Whether this process holds parameters instead of data; its `rank` is that among all processes."""
+        return self.rank >= self.size
 
     @cached_property
     def cores(self) -> CoreShare:

@@ -11,6 +11,7 @@ from pathlib import Path
 from common.config import Config, parse_command_line, requested_resume
 from common.distributed.communicator import Communicator
 from common.distributed.console import Console
+from common.distributed.mpi import check_controller
 from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.training.resume import AlreadyFinished, resumed_settings
 from common.training.session import Session
@@ -22,8 +23,11 @@ def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | 
     try:
         folder = requested_resume(arguments)
         if folder is None:
-            return parse_command_line(arguments, program=program)
-        return resumed_settings(arguments, folder=folder, program=program)
+            config = parse_command_line(arguments, program=program)
+        else:
+            config = resumed_settings(arguments, folder=folder, program=program)
+        check_controller(config.strategy, os.environ)
+        return config
     except UserError as error:
         return error
 
@@ -59,11 +63,6 @@ def run_program(
         session.recorder.end("failed", message=traceback.format_exc(limit=-1).strip().splitlines()[-1])
         raise
     return 0
-
-
-def wants_timeline(settings: Config | UserError) -> bool:
-    """Return whether a run with these settings records Horovod's timeline."""
-    return isinstance(settings, Config) and settings.record.horovod_timeline
 
 
 def exit_rank(code: int) -> None:

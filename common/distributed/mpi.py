@@ -1,0 +1,89 @@
+"""Ranks that start by MPI alone: strategies that do not use Horovod, and those with servers.
+
+mpi4py is imported when it is needed, which must be after TensorFlow: initialized first, Open MPI brings its own hwloc,
+and a process that then imports TensorFlow dies in `MPI_Finalize`.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from common.config import Config, StrategyConfig
+from common.distributed.communicator import GPU_ORDER, Communicator, controller_variables, join, under_launcher
+from common.errors import UserError
+
+
+def join_ranks(hvd: Any, settings: Config | UserError | None) -> Communicator:
+    """Join the other processes of a run in the way of its strategy, which alone decides; return the communicator.
+
+    Args:
+        hvd: the framework's Horovod, which is not started where the strategy does not use it.
+        settings: an error waits until all ranks can receive it; None: no run, Horovod.
+    """
+    if isinstance(settings, Config) and not settings.strategy.uses_horovod:
+        return join_mpi()
+    return join(hvd, timeline=isinstance(settings, Config) and settings.record.horovod_timeline)
+
+
+def join_mpi(*, servers: int = 0) -> Communicator:
+    """Return the communicator of the processes that MPI started; one process without a launcher is a run of one rank.
+
+    Args:
+        servers: how many of the last processes are servers. The communicator counts workers only; if none would be
+            left, all are workers, and whoever knows the settings has to complain.
+
+    Raises:
+        UserError: mpi4py is missing.
+    """
+    for name, value in GPU_ORDER.items():
+        os.environ.setdefault(name, value)
+    if not under_launcher(os.environ):
+        return Communicator(
+            rank=0, size=1, local_rank=0, local_size=1, controller="none", allgather=lambda value: [value]
+        )
+    os.environ.update(controller_variables(os.environ, nccl=True))  # without what only Horovod reads
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        raise UserError(
+            "this strategy exchanges messages by mpi4py, which is missing. Received: an environment without it. "
+            "Install the extra horovod"
+        ) from None
+    world = MPI.COMM_WORLD
+    workers = world.size - servers if servers < world.size else world.size
+    ours = world.Split(color=int(world.rank >= workers), key=world.rank)
+    on_host = ours.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
+    sys.excepthook = _end_all_ranks
+    return Communicator(
+        rank=world.rank,
+        size=workers,
+        local_rank=on_host.rank,
+        local_size=on_host.size,
+        controller="mpi" if world.size > 1 else "none",
+        allgather=ours.allgather,
+        world=world,
+    )
+
+
+def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Report a bug and end this process: else it waits at its end for ranks that wait for it."""
+    sys.__excepthook__(kind, error, trace)
+    sys.stderr.flush()
+    os._exit(1)  # then the launcher ends the others
+
+
+def check_controller(config: StrategyConfig, variables: Mapping[str, str]) -> None:
+    """Raise UserError if a strategy needs MPI and the launcher uses Gloo.
+
+    Args:
+        variables: the environment.
+    """
+    if config.uses_horovod or not under_launcher(variables):
+        return
+    if variables.get("HOROVOD_CONTROLLER") == "gloo" or "HOROVOD_GLOO_RENDEZVOUS_ADDR" in variables:
+        raise UserError(
+            f"--strategy {config.strategy} exchanges messages by MPI. Received: ranks started with Gloo. Start them "
+            "by horovodrun --mpi, mpirun or srun"
+        )
