@@ -23,12 +23,16 @@ class ShardedData:
 
     Args:
         device: of this rank; TensorFlow moves the batches there itself.
+
+    Attributes:
+        batch_size: images of this rank in each update.
     """
 
     def __init__(self, setup: RunSetup, *, comm: Communicator, device: str) -> None:
         self.setup = setup
         self.comm = comm
         self.device = device
+        self.batch_size = setup.batch_sizes[comm.rank]
 
     def training(self, epoch: int, *, first_step: int = 0) -> tf.data.Dataset:
         """Return this rank's batches of an epoch: images (batch, height, width, channels), labels (batch,) int64.
@@ -45,29 +49,28 @@ class ShardedData:
                 self.setup.training_indices,
                 seed=config.seed,
                 epoch=epoch,
-                batch_size=config.batch_size,
                 rank=self.comm.rank,
-                size=self.comm.size,
+                batch_sizes=self.setup.batch_sizes,
                 table=self.setup.table,
                 steps=steps,
                 first_step=first_step,
             )
 
-        return self._dataset(batches, batch_size=config.batch_size, steps=steps - first_step)
+        return self._dataset(batches, batch_size=self.batch_size, steps=steps - first_step)
 
     def evaluation(self, part: Literal["validation", "test"]) -> tf.data.Dataset:
         """Return this rank's batches of an evaluation, each sample once over all ranks, or on each if replicated."""
         config = self.setup.config.training
         split, indices = self.setup.evaluation_samples(part)
         is_replicated = part == "validation" and config.validation == "replicated"
-        rank, size = (0, 1) if is_replicated else (self.comm.rank, self.comm.size)
+        rank, sizes = (0, (1,)) if is_replicated else (self.comm.rank, self.setup.batch_sizes)
 
         def batches() -> Arrays:
             return evaluation_batches(
-                split, indices, batch_size=config.eval_batch_size, rank=rank, size=size, table=self.setup.table
+                split, indices, batch_size=config.eval_batch_size, rank=rank, batch_sizes=sizes, table=self.setup.table
             )
 
-        samples = len(evaluation_range(len(indices), rank=rank, size=size))
+        samples = len(evaluation_range(len(indices), rank=rank, batch_sizes=sizes))
         return self._dataset(batches, batch_size=None, steps=-(-samples // config.eval_batch_size))
 
     def _dataset(self, batches: Callable[[], Arrays], *, batch_size: int | None, steps: int) -> tf.data.Dataset:

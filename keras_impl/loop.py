@@ -43,7 +43,7 @@ class Trainer:
         self.epoch = 0
         # One sum per place in the batch, as all batches have one size: the sum within the batch is taken once, at the
         # end of the epoch.
-        places = data.setup.config.training.batch_size
+        places = data.batch_size
         self._losses_of_places = tf.Variable(tf.zeros(places, tf.float64), trainable=False)
         self._correct_of_places = tf.Variable(tf.zeros(places, tf.int64), trainable=False)
         self._waiting_seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
@@ -108,7 +108,7 @@ class Trainer:
 
     def result(self) -> Measured:
         """Return the sums of this rank over the epoch so far, as the weights were at each step, and its time."""
-        samples = self._steps_done * self.data.setup.config.training.batch_size
+        samples = self._steps_done * self.data.batch_size
         loss, correct = self._losses_of_places.numpy().sum(), self._correct_of_places.numpy().sum()
         wait = float(self._waiting_seconds.numpy())
         return Measured(sums=Sums(float(loss), float(correct), samples), seconds=self._seconds, data_wait_seconds=wait)

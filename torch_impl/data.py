@@ -15,12 +15,17 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 
 class ShardedData:
-    """This rank's part of the samples."""
+    """This rank's part of the samples.
+
+    Attributes:
+        batch_size: images of this rank in each update.
+    """
 
     def __init__(self, setup: RunSetup, *, comm: Communicator, device: torch.device) -> None:
         self.setup = setup
         self.comm = comm
         self.device = device
+        self.batch_size = setup.batch_sizes[comm.rank]
         config = setup.config.device
         self._layout = torch.channels_last if config.channels_last else torch.contiguous_format
         self._pins = config.pinned_memory and device.type == "cuda"
@@ -38,9 +43,8 @@ class ShardedData:
             self.setup.training_indices,
             seed=config.seed,
             epoch=epoch,
-            batch_size=config.batch_size,
             rank=self.comm.rank,
-            size=self.comm.size,
+            batch_sizes=self.setup.batch_sizes,
             table=self.setup.table,
             steps=self.setup.steps_of_epoch(epoch),
             first_step=first_step,
@@ -59,7 +63,7 @@ class ShardedData:
             indices,
             batch_size=config.eval_batch_size,
             rank=0 if is_replicated else self.comm.rank,
-            size=1 if is_replicated else self.comm.size,
+            batch_sizes=(1,) if is_replicated else self.setup.batch_sizes,
             table=self.setup.table,
         )
         return self._on_device(map(self._tensors, batches))

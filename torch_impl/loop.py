@@ -60,7 +60,7 @@ class Trainer:
         self._batches = timed(self.data.training(epoch, first_step=partial.steps), self._waiting)
         # Sums stay on the device: reading them at every step would make it wait for each. One sum per place in the
         # batch, as all batches have one size: the sum within the batch is taken once, at the end of the epoch.
-        places, device = self.data.setup.config.training.batch_size, self.data.device
+        places, device = self.data.batch_size, self.data.device
         self._losses_of_places = torch.zeros(places, dtype=torch.float64, device=device)
         self._correct_of_places = torch.zeros(places, dtype=torch.int64, device=device)
         self._seed_dropout()
@@ -93,7 +93,7 @@ class Trainer:
 
         On a CPU waiting for data includes making the batches, as no thread makes them ahead.
         """
-        samples = self._steps_done * self.data.setup.config.training.batch_size
+        samples = self._steps_done * self.data.batch_size
         sums = Sums(float(self._losses_of_places.sum()), float(self._correct_of_places.sum()), samples)
         return Measured(sums=sums, seconds=self._seconds, data_wait_seconds=self._waiting.seconds)
 

@@ -85,7 +85,7 @@ def task_config(model: str, *, threads: int) -> Config:
 
 def with_steps(setup: RunSetup, *, size: int, steps: int) -> RunSetup:
     """Return the experiment with epochs of so many steps on `size` ranks, without an end."""
-    return replace(setup, size=size, steps_per_epoch=steps, total_steps=steps * 10**9)
+    return replace(setup, batch_sizes=setup.batch_sizes[:1] * size, steps_per_epoch=steps, total_steps=steps * 10**9)
 
 
 def setup_of(contestant: str, setup: RunSetup) -> RunSetup:

@@ -107,9 +107,8 @@ def training_batches(
     *,
     seed: int,
     epoch: int,
-    batch_size: int,
     rank: int,
-    size: int,
+    batch_sizes: Sequence[int],
     table: np.ndarray,
     steps: int | None = None,
     first_step: int = 0,
@@ -119,32 +118,42 @@ def training_batches(
     Args:
         sample_indices: (samples,) the samples to train on.
         epoch: any integer >= 0; each has its own order.
-        batch_size: samples per step on this rank.
+        batch_sizes: samples of each rank in a step.
         steps: maximum number of steps in the epoch; None for all full global batches.
         first_step: number of steps already done in this epoch; their batches are skipped.
 
     Yields:
-        Images (batch_size, height, width, channels) of the table's dtype, C-contiguous; labels (batch_size,) int64.
-
+        Images (batch, height, width, channels) of the table's dtype, C-contiguous; labels (batch,) int64. A batch has
+        `batch_sizes[rank]` samples.
     """
-    last_step = steps_per_epoch(len(sample_indices), batch_size=batch_size, size=size)
+    last_step = steps_per_epoch(len(sample_indices), batch_sizes=batch_sizes)
     if steps is not None:
         last_step = min(last_step, steps)
     order = sample_indices[epoch_order(len(sample_indices), seed=seed, epoch=epoch)]
     for step in range(first_step, last_step):
-        yield gather(split, order[rank_slice(step, batch_size=batch_size, rank=rank, size=size)], table)
+        yield gather(split, order[rank_slice(step, rank=rank, batch_sizes=batch_sizes)], table)
 
 
 def evaluation_batches(
-    split: Split, sample_indices: np.ndarray, *, batch_size: int, rank: int, size: int, table: np.ndarray
+    split: Split,
+    sample_indices: np.ndarray,
+    *,
+    batch_size: int,
+    rank: int,
+    batch_sizes: Sequence[int],
+    table: np.ndarray,
 ) -> Iterator[Batch]:
     """Yield one rank's part of the given samples, in their order; each sample is on exactly one rank.
+
+    Args:
+        batch_size: samples per step of the evaluation.
+        batch_sizes: samples of each rank in a step of the training, in proportion to which the ranks share.
 
     Yields:
         Images (batch, height, width, channels) of the table's dtype, labels (batch,) int64. All batches but
         the last have `batch_size` samples; a rank may have no batch at all.
     """
-    mine = evaluation_range(len(sample_indices), rank=rank, size=size)
+    mine = evaluation_range(len(sample_indices), rank=rank, batch_sizes=batch_sizes)
     for start in range(mine.start, mine.stop, batch_size):
         yield gather(split, sample_indices[start : min(start + batch_size, mine.stop)], table)
 

@@ -1,17 +1,20 @@
-"""The sample order and its sharding over ranks: pure functions of seed, epoch, step, rank and number of ranks.
+"""The sample order and its sharding over ranks: pure functions of seed, epoch, step, rank and batch sizes.
 
 The rules, which both trainers share:
 
 1. The seed determines the validation split, which is cut from the training samples before sharding.
 2. Each epoch has one order of all training samples, which depends on (seed, epoch) only, not on the ranks.
-3. Global batch `step` is the next `batch_size * size` samples of that order; rank r takes its r-th `batch_size`
-   samples. So 4 ranks of 64 and 1 process of 256 see the same 256 samples in the same step, in the same order.
+3. Global batch `step` is the next `sum(batch_sizes)` samples of that order, which the ranks cut in their order: rank r
+   takes the next `batch_sizes[r]`. So 4 ranks of 64 and 1 process of 256 see the same 256 samples in the same step, in
+   the same order; and so do 2 ranks of 171 and 85.
 4. The incomplete last global batch is dropped: every rank runs the same number of steps with full batches, so that
    no rank waits in a collective for one that has already finished.
-5. Each sample is evaluated on exactly one rank.
+5. Each sample is evaluated on exactly one rank; the ranks share them in proportion to their batch sizes.
 
-`size` is the number of ranks and `batch_size` the number of samples in a step of one rank, throughout.
+`batch_sizes` holds the samples of each rank in one step, throughout.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -75,32 +78,33 @@ def epoch_order(sample_count: int, *, seed: int, epoch: int) -> np.ndarray:
     return stable_permutation(sample_count, seed=seed, stream=(_EPOCH_STREAM, epoch))
 
 
-def steps_per_epoch(sample_count: int, *, batch_size: int, size: int) -> int:
-    """Return the number of full global batches in an epoch, floor(sample_count / (batch_size * size)).
+def steps_per_epoch(sample_count: int, *, batch_sizes: Sequence[int]) -> int:
+    """Return the number of full global batches in an epoch, floor(sample_count / sum(batch_sizes)).
 
     It is 0 if one global batch is larger than the training set, which callers reject.
     """
-    return sample_count // (batch_size * size)
+    return sample_count // sum(batch_sizes)
 
 
-def dropped_samples(sample_count: int, *, batch_size: int, size: int) -> int:
+def dropped_samples(sample_count: int, *, batch_sizes: Sequence[int]) -> int:
     """Return the size of the incomplete last global batch, which is dropped (other samples in each epoch)."""
-    return sample_count % (batch_size * size)
+    return sample_count % sum(batch_sizes)
 
 
-def rank_slice(step: int, *, batch_size: int, rank: int, size: int) -> slice:
+def rank_slice(step: int, *, rank: int, batch_sizes: Sequence[int]) -> slice:
     """Return the part of the epoch's order that `rank` uses in `step` (counted from 0).
 
-    Global batch `step` is `order[step * batch_size * size : (step + 1) * batch_size * size]`; rank r takes its r-th
-    `batch_size` samples.
+    Global batch `step` is `order[step * sum(batch_sizes) : (step + 1) * sum(batch_sizes)]`; rank r takes its next
+    `batch_sizes[r]` samples after those of the ranks before it.
     """
-    start = (step * size + rank) * batch_size
-    return slice(start, start + batch_size)
+    start = step * sum(batch_sizes) + sum(batch_sizes[:rank])
+    return slice(start, start + batch_sizes[rank])
 
 
-def evaluation_range(sample_count: int, *, rank: int, size: int) -> range:
-    """Return the contiguous range of samples that `rank` evaluates.
+def evaluation_range(sample_count: int, *, rank: int, batch_sizes: Sequence[int]) -> range:
+    """Return the contiguous range of samples that `rank` evaluates, in proportion to its batch size.
 
-    The ranges of two ranks differ in length by at most one; with fewer samples than ranks some are empty.
+    It is at most one sample longer or shorter than the exact proportion; with few samples some ranges are empty.
     """
-    return range(sample_count * rank // size, sample_count * (rank + 1) // size)
+    whole, before, after = sum(batch_sizes), sum(batch_sizes[:rank]), sum(batch_sizes[: rank + 1])
+    return range(sample_count * before // whole, sample_count * after // whole)

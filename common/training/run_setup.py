@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,9 +26,10 @@ from common.training.schedule import learning_rates
 
 @dataclass(frozen=True)
 class RunSetup:
-    """The samples, the model and the steps of a run of `size` ranks.
+    """The samples, the model and the steps of a run.
 
     Attributes:
+        batch_sizes: images of each rank in an update, in the order of ranks.
         table: (values, channels) of the model's dtype, the float of every pixel value.
         training_indices, validation_indices: sorted rows of `dataset.train`, disjoint.
         steps_per_epoch: updates of an epoch; the incomplete last global batch is dropped.
@@ -35,7 +37,7 @@ class RunSetup:
     """
 
     config: Config
-    size: int
+    batch_sizes: tuple[int, ...]
     dataset: Dataset
     spec: ModelSpec
     table: np.ndarray
@@ -45,9 +47,14 @@ class RunSetup:
     total_steps: int
 
     @property
+    def size(self) -> int:
+        """Ranks that train."""
+        return len(self.batch_sizes)
+
+    @property
     def global_batch_size(self) -> int:
         """Images of one update, over all ranks."""
-        return self.config.training.batch_size * self.size
+        return sum(self.batch_sizes)
 
     @property
     def dropped_samples(self) -> int:
@@ -145,7 +152,8 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
     spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=_outputs(config, dataset))
     _check_batch_norm(spec, batch_size=config.training.batch_size)
     training, validation = _split_training(config, dataset)
-    steps = _steps(config, samples=len(training), size=size)
+    batch_sizes = (config.training.batch_size,) * size
+    steps = _steps(config, samples=len(training), batch_sizes=batch_sizes)
     total = config.training.epochs * steps
     if config.training.max_steps is not None:
         total = min(total, config.training.max_steps)
@@ -166,7 +174,7 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
         normalization=config.data.normalization,
         dtype=np.dtype(config.model.dtype),
     )
-    return RunSetup(config, size, dataset, spec, table, training, validation, steps, total)
+    return RunSetup(config, batch_sizes, dataset, spec, table, training, validation, steps, total)
 
 
 def _split_training(config: Config, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -212,9 +220,9 @@ def _check_batch_norm(spec: ModelSpec, *, batch_size: int) -> None:
             )
 
 
-def _steps(config: Config, *, samples: int, size: int) -> int:
-    batch_size = config.training.batch_size
-    steps = steps_per_epoch(samples, batch_size=batch_size, size=size)
+def _steps(config: Config, *, samples: int, batch_sizes: Sequence[int]) -> int:
+    batch_size, size = config.training.batch_size, len(batch_sizes)
+    steps = steps_per_epoch(samples, batch_sizes=batch_sizes)
     if steps == 0:
         raise UserError(
             f"the batch is larger than each rank's shard ({samples // size} of {samples} training samples on {size} "
@@ -226,5 +234,5 @@ def _steps(config: Config, *, samples: int, size: int) -> int:
             f"an epoch has {steps} whole global batches of {batch_size} x {size} images. "
             f"Received: --steps-per-epoch {wanted}. Give {steps} or less"
         )
-    assert steps * batch_size * size + dropped_samples(samples, batch_size=batch_size, size=size) == samples
+    assert steps * sum(batch_sizes) + dropped_samples(samples, batch_sizes=batch_sizes) == samples
     return wanted or steps

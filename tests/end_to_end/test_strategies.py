@@ -184,7 +184,7 @@ def by_hand(case: Case, run: Run) -> list[Weights]:
     for update in range(1, EPOCHS * STEPS + 1):
         epoch, step = (update - 1) // STEPS + 1, (update - 1) % STEPS
         order = training[epoch_order(len(training), seed=SEED, epoch=epoch)]
-        rows = [order[rank_slice(step, batch_size=BATCH, rank=rank, size=2)] for rank in range(2)]
+        rows = [order[rank_slice(step, rank=rank, batch_sizes=[BATCH, BATCH])] for rank in range(2)]
         found = [gradient(weights[rank], pixels[rows[rank]], split.labels[rows[rank]]) for rank in range(2)]
         if update <= case.warmup:
             found = [mean(found)] * 2

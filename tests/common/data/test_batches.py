@@ -94,9 +94,8 @@ def test_the_ranks_together_train_on_the_epoch_order(samples: int, batch_size: i
                 indices,
                 seed=9,
                 epoch=epoch,
-                batch_size=batch_size,
                 rank=rank,
-                size=size,
+                batch_sizes=[batch_size] * size,
                 table=IDENTITY_TABLE,
             )
         )
@@ -121,9 +120,8 @@ def test_an_epoch_can_be_shortened() -> None:
             np.arange(100),
             seed=1,
             epoch=2,
-            batch_size=8,
             rank=1,
-            size=2,
+            batch_sizes=[8, 8],
             table=IDENTITY_TABLE,
             steps=steps,
         )
@@ -141,7 +139,9 @@ def test_evaluation_uses_every_sample_once_and_in_order(size: int) -> None:
     split, indices = numbered_split(60), np.arange(1, 60, 2)
     labels = []
     for rank in range(size):
-        batches = list(evaluation_batches(split, indices, batch_size=4, rank=rank, size=size, table=IDENTITY_TABLE))
+        batches = list(
+            evaluation_batches(split, indices, batch_size=4, rank=rank, batch_sizes=[5] * size, table=IDENTITY_TABLE)
+        )
         assert all(len(batch_labels) == 4 for _, batch_labels in batches[:-1])
         labels += [label for _, batch_labels in batches for label in batch_labels.tolist()]
     assert labels == indices.tolist()

@@ -18,51 +18,54 @@ from common.errors import UserError
 
 SIZES = st.integers(1, 64)
 SEEDS = st.integers(0, 2**32)
+BATCH_SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=64)
 
 
-@given(
-    sample_count=st.integers(0, 3000), batch_size=st.integers(1, 40), size=SIZES, seed=SEEDS, epoch=st.integers(0, 99)
-)
-@example(sample_count=60_000, batch_size=64, size=4, seed=0, epoch=1)
+@given(sample_count=st.integers(0, 3000), batch_sizes=BATCH_SIZES, seed=SEEDS, epoch=st.integers(0, 99))
+@example(sample_count=60_000, batch_sizes=[64] * 4, seed=0, epoch=1)
 def test_an_epoch_uses_each_sample_at_most_once_and_drops_only_the_last_global_batch(
-    sample_count: int, batch_size: int, size: int, seed: int, epoch: int
+    sample_count: int, batch_sizes: list[int], seed: int, epoch: int
 ) -> None:
     order = epoch_order(sample_count, seed=seed, epoch=epoch)
-    steps = steps_per_epoch(sample_count, batch_size=batch_size, size=size)
+    steps = steps_per_epoch(sample_count, batch_sizes=batch_sizes)
     used = [
-        order[rank_slice(step, batch_size=batch_size, rank=rank, size=size)]
+        order[rank_slice(step, rank=rank, batch_sizes=batch_sizes)]
         for step in range(steps)
-        for rank in range(size)
+        for rank in range(len(batch_sizes))
     ]
-    assert all(len(samples) == batch_size for samples in used)
+    assert [len(samples) for samples in used] == batch_sizes * steps
     # Step by step and rank by rank, the ranks use the order from its start, without gap or repetition.
-    dropped = dropped_samples(sample_count, batch_size=batch_size, size=size)
-    assert 0 <= dropped < batch_size * size
+    dropped = dropped_samples(sample_count, batch_sizes=batch_sizes)
+    assert 0 <= dropped < sum(batch_sizes)
     np.testing.assert_array_equal(np.concatenate([*used, order[:0]]), order[: sample_count - dropped])
     np.testing.assert_array_equal(np.sort(order), np.arange(sample_count))
 
 
-@given(size=SIZES, batch_size=st.integers(1, 16), step=st.integers(0, 50), seed=SEEDS)
-def test_a_global_batch_is_the_same_for_every_number_of_ranks_that_divides_it(
-    size: int, batch_size: int, step: int, seed: int
-) -> None:
-    global_batch = batch_size * size
+@given(batch_sizes=BATCH_SIZES, step=st.integers(0, 50), seed=SEEDS)
+def test_a_global_batch_is_the_same_however_ranks_share_it(batch_sizes: list[int], step: int, seed: int) -> None:
+    global_batch = sum(batch_sizes)
     order = epoch_order(global_batch * (step + 1), seed=seed, epoch=1)
-    alone = order[rank_slice(step, batch_size=global_batch, rank=0, size=1)]
-    for ranks in (number for number in range(1, global_batch + 1) if global_batch % number == 0):
-        batches = [
-            order[rank_slice(step, batch_size=global_batch // ranks, rank=rank, size=ranks)] for rank in range(ranks)
-        ]
-        np.testing.assert_array_equal(np.concatenate(batches), alone)
+    alone = order[rank_slice(step, rank=0, batch_sizes=[global_batch])]
+    batches = [order[rank_slice(step, rank=rank, batch_sizes=batch_sizes)] for rank in range(len(batch_sizes))]
+    np.testing.assert_array_equal(np.concatenate(batches), alone)
 
 
 @pytest.mark.parametrize("size", range(1, 65))
 def test_evaluation_covers_every_sample_once(size: int) -> None:
     for sample_count in (0, 1, size - 1, size, size + 1, 997, 10_000):
-        ranges = [evaluation_range(sample_count, rank=rank, size=size) for rank in range(size)]
+        ranges = [evaluation_range(sample_count, rank=rank, batch_sizes=[7] * size) for rank in range(size)]
         assert [sample for part in ranges for sample in part] == list(range(sample_count))
         lengths = [len(part) for part in ranges]
         assert max(lengths) - min(lengths) <= 1
+
+
+@given(sample_count=st.integers(0, 3000), batch_sizes=BATCH_SIZES)
+def test_evaluation_is_shared_in_proportion_to_the_batch_sizes(sample_count: int, batch_sizes: list[int]) -> None:
+    ranks = range(len(batch_sizes))
+    ranges = [evaluation_range(sample_count, rank=rank, batch_sizes=batch_sizes) for rank in ranks]
+    assert [sample for part in ranges for sample in part] == list(range(sample_count))
+    for part, batch_size in zip(ranges, batch_sizes, strict=True):
+        assert abs(len(part) - sample_count * batch_size / sum(batch_sizes)) < 1
 
 
 @given(sample_count=st.integers(2, 3000), share=st.floats(0, 0.95), seed=SEEDS)
@@ -111,5 +114,5 @@ def test_the_order_never_changes() -> None:
 
 
 def test_fewer_samples_than_a_global_batch_give_no_step() -> None:
-    assert steps_per_epoch(255, batch_size=64, size=4) == 0
-    assert dropped_samples(255, batch_size=64, size=4) == 255
+    assert steps_per_epoch(255, batch_sizes=[64] * 4) == 0
+    assert dropped_samples(255, batch_sizes=[64] * 4) == 255

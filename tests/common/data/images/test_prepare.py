@@ -325,7 +325,7 @@ def test_batches_are_normalized(folder: Path, tmp_path: Path, pixels: str) -> No
     data = {"dataset": f"prepared:{make(folder, pixels=pixels)}"}
     setup = make_setup(make_config(tmp_path, data=data, model={"dtype": "float64"}))
     dataset, rows = setup.dataset, setup.training_indices
-    batches = training_batches(dataset.train, rows, seed=1, epoch=1, batch_size=119, rank=0, size=1, table=setup.table)
+    batches = training_batches(dataset.train, rows, seed=1, epoch=1, rank=0, batch_sizes=[119], table=setup.table)
     ((images, labels),) = batches
     assert images.dtype == np.float64 and images.shape == (119, 4, 6, 1)
     assert images.mean() == pytest.approx(0, abs=1e-3) and images.std() == pytest.approx(1, abs=1e-3)
