@@ -18,6 +18,7 @@ from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
 from keras_impl.distributed_optimizer import DistributedOptimizer
+from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.gradient_exchange import GradientExchange
 from keras_impl.state import TrainingState
 from keras_impl.weights import weight_maps
@@ -71,20 +72,32 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
 
 
 def wrap_optimizer(
-    optimizer: keras.optimizers.Optimizer, *, model: keras.Model, config: Config, comm: Communicator
+    optimizer: keras.optimizers.Optimizer,
+    *,
+    model: keras.Model,
+    config: Config,
+    comm: Communicator,
+    meter: ExchangeMeter | None = None,
 ) -> keras.optimizers.Optimizer:
     """Return the optimizer with gradients averaged over the ranks before each update.
 
     The optimizer itself is returned where there is one rank, and for `--profile`, whose steps average the gradients.
+
+    Args:
+        meter: counts what is exchanged.
     """
     if comm.size == 1 or config.record.profile:
         return optimizer
-    return DistributedOptimizer(
+    distributed = DistributedOptimizer(
         optimizer,
         compression=config.device.compression,
         groups=1 if config.device.gradient_groups == "one" else None,
         device=_exchange_device(config),
+        meter=meter,
     )
+    if meter:
+        distributed.apply = meter.counting(distributed.apply)
+    return distributed
 
 
 def wait_for_all_ranks() -> None:
@@ -93,22 +106,29 @@ def wait_for_all_ranks() -> None:
         hvd.allreduce(tf.zeros(1), op=hvd.Sum, name="barrier")
 
 
-def average_in_place(values: Sequence[Any], *, name: str, config: Config) -> None:
+def average_in_place(values: Sequence[Any], *, name: str, config: Config, meter: ExchangeMeter | None = None) -> None:
     """Replace variables by their averages over the ranks, in one grouped all-reduce of their own type.
 
     Args:
         name: of the operation; the same on all ranks.
+        meter: counts what is exchanged.
     """
-    exchange = GradientExchange(name=name, device=_exchange_device(config))
+    exchange = GradientExchange(name=name, device=_exchange_device(config), meter=meter)
     averages = exchange([tf.convert_to_tensor(variable.value) for variable in values], values)
     for variable, average in zip(values, averages, strict=True):
         variable.assign(average)
 
 
-def average_gradients(gradients: Sequence[tf.Tensor], *, config: Config) -> list[tf.Tensor]:
-    """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
+def average_gradients(
+    gradients: Sequence[tf.Tensor], *, config: Config, meter: ExchangeMeter | None = None
+) -> list[tf.Tensor]:
+    """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group.
+
+    Args:
+        meter: counts what is exchanged.
+    """
     exchange = GradientExchange(
-        name="gradients", compression=config.device.compression, device=_exchange_device(config)
+        name="gradients", compression=config.device.compression, device=_exchange_device(config), meter=meter
     )
     return exchange(gradients, gradients)  # none of them is of a local variable
 

@@ -37,6 +37,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
     local_variables: Iterable[keras.Variable] = (),
     process_set: hvd.ProcessSet = hvd.global_process_set,
     device: str = "",
+    meter: Any = None,
 ) -> keras.optimizers.Optimizer:
     """Makes a copy of a Keras 3 optimizer that averages the gradients over all ranks before every update.
 
@@ -74,6 +75,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
             `hvd.Average`) divided by the number of ranks, being a part of the gradient of the average loss.
         process_set: the ranks that take part; all others train alone.
         device: where gradients are averaged, such as "/cpu:0"; "": on GPUs if Horovod was built for them.
+        meter: an object whose `measure(exchange, gradients, compression)` returns `exchange(gradients, compression)`,
+            to count and time it.
 
     Returns:
         The distributed optimizer.
@@ -98,6 +101,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
         local_variables=tuple(local_variables),
         process_set=process_set,
         device=device,
+        meter=meter,
     )
     config = optimizer.get_config()
     rate = getattr(optimizer, "_learning_rate", None)

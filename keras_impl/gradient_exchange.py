@@ -36,6 +36,7 @@ class GradientExchange:
     local_variables: tuple[Any, ...] = ()
     process_set: hvd.ProcessSet = hvd.global_process_set
     device: str = ""
+    meter: Any = None
 
     def __post_init__(self) -> None:
         if self.op not in (hvd.Average, hvd.Sum):
@@ -75,6 +76,14 @@ class GradientExchange:
             return gradients
         if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             raise ValueError(NO_XLA)
+
+        def exchange(gradients: list[Any], compression: Any) -> list[Any]:
+            return self._exchange(gradients, variables, compression)
+
+        compression = _COMPRESSION[self.compression]
+        return self.meter.measure(exchange, gradients, compression) if self.meter else exchange(gradients, compression)
+
+    def _exchange(self, gradients: list[Any], variables: Sequence[Any], compression: Any) -> list[Any]:
         local = {id(variable) for variable in self.local_variables}
         indices_of_kind: dict[str, list[int]] = {}
         for index, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
@@ -89,7 +98,8 @@ class GradientExchange:
             indices_of_kind.setdefault(kind, []).append(index)
         for kind, indices in indices_of_kind.items():
             for number, part in enumerate(self._parts(indices)):
-                reduced = self._reduce([gradients[index] for index in part], name=f"{self.name}_{kind}_{number}")
+                name = f"{self.name}_{kind}_{number}"
+                reduced = self._reduce([gradients[index] for index in part], name=name, compression=compression)
                 for index, gradient in zip(part, reduced, strict=True):
                     gradients[index] = gradient
         return gradients
@@ -100,12 +110,12 @@ class GradientExchange:
         cuts = [len(indices) * part // count for part in range(count + 1)]
         return [indices[start:end] for start, end in itertools.pairwise(cuts)]
 
-    def _reduce(self, gradients: list[Any], *, name: str) -> list[Any]:
+    def _reduce(self, gradients: list[Any], *, name: str, compression: Any) -> list[Any]:
         # ignore_name_scope: the ranks match operations by this name alone, not by the scopes TensorFlow puts before it,
         # which change from trace to trace.
         options = {
             "op": self.op,
-            "compression": _COMPRESSION[self.compression],
+            "compression": compression,
             "process_set": self.process_set,
             "name": name,
             "ignore_name_scope": True,

@@ -9,15 +9,20 @@ import tensorflow as tf
 
 from common.distributed.communicator import Communicator
 from common.run_folder.checkpoints import PartialEpoch
+from common.run_folder.sharing import SharingRecord
 from common.training.checkpointer import own_state
 from common.training.run_setup import RunSetup
+from common.training.sharing import ring_record
 from keras_impl import distributed
+from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.state import TrainingState
 from keras_impl.weights import weight_maps
 
 
 class Strategy(Protocol):
     """What the trainer asks of every strategy."""
+
+    meter: ExchangeMeter
 
     def wrap_optimizer(
         self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
@@ -31,6 +36,9 @@ class Strategy(Protocol):
             What this rank alone starts the next epoch with.
         """
 
+    def sharing(self) -> SharingRecord | None:
+        """Return what this rank exchanged in its updates; None: nothing that can be told."""
+
 
 def build_strategy(setup: RunSetup, *, comm: Communicator) -> Strategy:
     """Return the strategy that the settings name."""
@@ -43,17 +51,23 @@ class AllReduce:
     def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
         self.setup = setup
         self.comm = comm
+        self.meter = ExchangeMeter()
 
     def wrap_optimizer(
         self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
     ) -> keras.optimizers.Optimizer:
         """Return our `DistributedOptimizer`."""
-        return distributed.wrap_optimizer(optimizer, model=model, config=self.setup.config, comm=self.comm)
+        config = self.setup.config
+        return distributed.wrap_optimizer(optimizer, model=model, config=config, comm=self.comm, meter=self.meter)
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""
         distributed.average_batch_norm(state, comm=self.comm)
         return PartialEpoch()
+
+    def sharing(self) -> SharingRecord | None:
+        """Return what this rank exchanged in its updates; None: nothing that can be told."""
+        return ring_record(self.setup, self.meter.read(), rank=self.comm.rank)
 
 
 class Averaging:
@@ -62,6 +76,7 @@ class Averaging:
     def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
         self.setup = setup
         self.comm = comm
+        self.meter = ExchangeMeter()
 
     def wrap_optimizer(
         self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
@@ -69,7 +84,8 @@ class Averaging:
         """Return the optimizer, which averages gradients before an update (in warm-up) or weights after it."""
         self._weights = [weight.variable for weight in weight_maps(model, self.setup.spec).values()]
         if self.comm.size > 1:
-            optimizer.apply = partial(self._update, optimizer, optimizer.apply)  # Keras has no hooks for this
+            # Keras has no hooks for this.
+            optimizer.apply = self.meter.counting(partial(self._update, optimizer, optimizer.apply))
         return optimizer
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
@@ -79,6 +95,10 @@ class Averaging:
             distributed.average_in_place(self._weights, name="copy", config=self.setup.config)
         return own
 
+    def sharing(self) -> SharingRecord | None:
+        """Return what this rank exchanged in its updates; None: nothing that can be told."""
+        return ring_record(self.setup, self.meter.read(), rank=self.comm.rank)
+
     def _update(
         self, optimizer: keras.optimizers.Optimizer, apply: Any, gradients: Sequence[tf.Tensor], weights: Sequence[Any]
     ) -> None:
@@ -87,7 +107,7 @@ class Averaging:
         if config.strategy.warmup_allreduce:
             gradients = tf.cond(
                 optimizer.iterations.value < config.strategy.warmup_allreduce,
-                lambda: distributed.average_gradients(gradients, config=config),
+                lambda: distributed.average_gradients(gradients, config=config, meter=self.meter),
                 lambda: list(gradients),
             )
         apply(gradients, weights)
@@ -96,6 +116,6 @@ class Averaging:
             averaged += [one for one in optimizer.variables if one.dtype in ("float32", "float64")]  # not its count
         tf.cond(
             self.setup.averaging.averages_after(tf.convert_to_tensor(optimizer.iterations.value)),
-            lambda: distributed.average_in_place(averaged, name="weights", config=config),
+            lambda: distributed.average_in_place(averaged, name="weights", config=config, meter=self.meter),
             lambda: None,
         )

@@ -75,6 +75,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     is_complete = session.is_complete(step=start.step)
     if not is_complete:
         trainer.warm_up(epoch + 1)
+        strategy.meter.restart()
     with distributed.timeline(session.timeline_file()):
         checkpointer = session.start_training(checkpoint)
         while not is_complete:
@@ -90,7 +91,8 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
             # Horovod 7/7 - rank 0 only: one rank prints and writes; the recorder of every other rank does nothing.
             is_complete = session.record_epoch(epoch, trainer, validation, checkpoint_seconds=seconds)
             checkpointer.remove_old()
-    session.finish(trainer, trainer.evaluate("test"), peak_memory_bytes=distributed.peak_device_memory(device))
+    peak = distributed.peak_device_memory(device)
+    session.finish(trainer, trainer.evaluate("test"), strategy.sharing(), peak_memory_bytes=peak)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
+from common.distributed.exchange_meter import ExchangeMeter
 from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_own_gpu, choose_gpu
 from common.errors import UserError
@@ -48,21 +49,39 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[torch.device, 
 
 
 def wrap_optimizer(
-    optimizer: torch.optim.Optimizer, *, model: nn.Module, config: Config, comm: Communicator
+    optimizer: torch.optim.Optimizer,
+    *,
+    model: nn.Module,
+    config: Config,
+    comm: Communicator,
+    meter: ExchangeMeter | None = None,
 ) -> torch.optim.Optimizer:
     """Return the optimizer with gradients averaged over the ranks before each update.
 
     The optimizer itself is returned where there is one rank, and for `--profile`, whose steps average the gradients.
+
+    Args:
+        meter: counts what is exchanged.
     """
     if comm.size == 1 or config.record.profile:
         return optimizer
-    return hvd.DistributedOptimizer(
+    meter = meter or ExchangeMeter()
+    distributed: Any = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
-        compression=_compression(config),
+        compression=_Counted(_compression(config), meter),
         op=hvd.Average,
         groups=1 if config.device.gradient_groups == "one" else None,
     )
+    synchronize_gradients = distributed.synchronize
+
+    def timed_synchronize() -> None:
+        with meter.timed():
+            synchronize_gradients()
+        meter.updates += 1
+
+    distributed.synchronize = timed_synchronize  # `step` calls it
+    return distributed
 
 
 def wait_for_all_ranks() -> None:
@@ -70,20 +89,29 @@ def wait_for_all_ranks() -> None:
     hvd.allreduce(torch.zeros(1), op=hvd.Sum, name="barrier")
 
 
-def average_in_place(values: Sequence[Tensor], *, name: str, config: Config) -> None:
+def average_in_place(
+    values: Sequence[Tensor], *, name: str, config: Config, meter: ExchangeMeter | None = None
+) -> None:
     """Replace tensors by their averages over the ranks, in one grouped all-reduce of their own type.
 
     Args:
         name: of the operation; the same on all ranks.
+        meter: counts what is exchanged.
     """
-    averages = _average(values, compression=_way(hvd.Compression.none, config), name=name)
+    averages = _average(values, compression=_way(hvd.Compression.none, config), name=name, meter=meter)
     for tensor, average in zip(values, averages, strict=True):
         tensor.copy_(average)
 
 
-def average_gradients(gradients: Sequence[Tensor], *, config: Config) -> list[Tensor]:
-    """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group."""
-    return _average(gradients, compression=_compression(config), name="gradients")
+def average_gradients(
+    gradients: Sequence[Tensor], *, config: Config, meter: ExchangeMeter | None = None
+) -> list[Tensor]:
+    """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group.
+
+    Args:
+        meter: counts what is exchanged.
+    """
+    return _average(gradients, compression=_compression(config), name="gradients", meter=meter)
 
 
 def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
@@ -166,6 +194,24 @@ class _ThroughHost:
         return original
 
 
+class _Counted:
+    """Horovod's hook for compression, which counts the bytes that are handed to Horovod and got back."""
+
+    def __init__(self, compression: Any, meter: ExchangeMeter) -> None:
+        self._compression = compression
+        self._meter = meter
+
+    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
+        small, context = self._compression.compress(tensor)
+        self._meter.sent_bytes += small.nbytes
+        return small, context
+
+    def decompress(self, tensor: Tensor, context: Any) -> Tensor:
+        self._meter.received_bytes += tensor.nbytes
+        original: Tensor = self._compression.decompress(tensor, context)
+        return original
+
+
 def _compression(config: Config) -> Any:
     return _way(hvd.Compression.fp16 if config.device.compression == "fp16" else hvd.Compression.none, config)
 
@@ -174,7 +220,12 @@ def _way(compression: Any, config: Config) -> Any:
     return _ThroughHost(compression) if config.device.share_gpu else compression
 
 
-def _average(tensors: Sequence[Tensor], *, compression: Any, name: str) -> list[Tensor]:
-    small, contexts = zip(*map(compression.compress, tensors), strict=True)
-    averages = hvd.grouped_allreduce(small, op=hvd.Average, name=name)
-    return [compression.decompress(average, context) for average, context in zip(averages, contexts, strict=True)]
+def _average(
+    tensors: Sequence[Tensor], *, compression: Any, name: str, meter: ExchangeMeter | None = None
+) -> list[Tensor]:
+    meter = meter or ExchangeMeter()
+    compression = _Counted(compression, meter)
+    with meter.timed():
+        small, contexts = zip(*map(compression.compress, tensors), strict=True)
+        averages = hvd.grouped_allreduce(small, op=hvd.Average, name=name)
+        return [compression.decompress(average, context) for average, context in zip(averages, contexts, strict=True)]

@@ -6,9 +6,12 @@ import torch
 from torch import nn
 
 from common.distributed.communicator import Communicator
+from common.distributed.exchange_meter import ExchangeMeter
 from common.run_folder.checkpoints import PartialEpoch
+from common.run_folder.sharing import SharingRecord
 from common.training.checkpointer import own_state
 from common.training.run_setup import RunSetup
+from common.training.sharing import ring_record
 from torch_impl import distributed
 from torch_impl.state import SLOTS, TrainingState
 
@@ -25,6 +28,9 @@ class Strategy(Protocol):
         Returns:
             What this rank alone starts the next epoch with.
         """
+
+    def sharing(self) -> SharingRecord | None:
+        """Return what this rank exchanged in its updates; None: nothing that can be told."""
 
 
 def build_strategy(setup: RunSetup, *, comm: Communicator, step: int) -> Strategy:
@@ -44,15 +50,21 @@ class AllReduce:
     def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
         self.setup = setup
         self.comm = comm
+        self.meter = ExchangeMeter()
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, *, model: nn.Module) -> torch.optim.Optimizer:
         """Return Horovod's optimizer."""
-        return distributed.wrap_optimizer(optimizer, model=model, config=self.setup.config, comm=self.comm)
+        config = self.setup.config
+        return distributed.wrap_optimizer(optimizer, model=model, config=config, comm=self.comm, meter=self.meter)
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""
         distributed.average_batch_norm(state, comm=self.comm)
         return PartialEpoch()
+
+    def sharing(self) -> SharingRecord | None:
+        """Return what this rank exchanged in its updates; None: nothing that can be told."""
+        return ring_record(self.setup, self.meter, rank=self.comm.rank)
 
 
 class Averaging:
@@ -61,6 +73,7 @@ class Averaging:
     def __init__(self, setup: RunSetup, *, comm: Communicator, step: int) -> None:
         self.setup = setup
         self.comm = comm
+        self.meter = ExchangeMeter()
         self._step = step
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, *, model: nn.Module) -> torch.optim.Optimizer:
@@ -78,19 +91,24 @@ class Averaging:
             distributed.average_in_place(self._weights(), name="copy", config=self.setup.config)
         return own
 
+    def sharing(self) -> SharingRecord | None:
+        """Return what this rank exchanged in its updates; None: nothing that can be told."""
+        return ring_record(self.setup, self.meter, rank=self.comm.rank)
+
     def _before_update(self, *_: Any) -> None:
         if self._step < self.setup.config.strategy.warmup_allreduce:
             gradients = [weight.grad for weight in self._model.parameters() if weight.grad is not None]
-            distributed.average_in_place(gradients, name="gradients", config=self.setup.config)
+            distributed.average_in_place(gradients, name="gradients", config=self.setup.config, meter=self.meter)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._step += 1
+        self.meter.updates += 1
         if self.setup.averaging.averages_after(self._step):
             averaged = self._weights()
             if self.setup.config.strategy.average_state:
                 states = [optimizer.state.get(weight, {}) for weight in self._model.parameters()]
                 averaged += [state[slot] for state in states for slot in SLOTS if state.get(slot) is not None]
-            distributed.average_in_place(averaged, name="weights", config=self.setup.config)
+            distributed.average_in_place(averaged, name="weights", config=self.setup.config, meter=self.meter)
 
     def _weights(self) -> list[torch.Tensor]:
         """Return all weights and BatchNorm statistics, without BatchNorm's count of batches."""

@@ -21,11 +21,11 @@ class AveragingPlan:
 
     def averages_after(self, step: Any) -> Any:
         """Return whether weights are averaged after an update: an int, or a tensor of one."""
-        return self._is_local(step) & (step % self._interval == 0)
+        return self._is_local(step) & (step % self.interval == 0)
 
     def weights_differ_after(self, step: int) -> bool:
         """Return whether the ranks hold different weights after an update."""
-        return bool(self._is_local(step) & (step % self._interval != 0))
+        return bool(self._is_local(step) & (step % self.interval != 0))
 
     def optimizers_differ_after(self, step: int) -> bool:
         """Return whether the ranks hold different states of the optimizer after an update."""
@@ -36,5 +36,6 @@ class AveragingPlan:
         return self.config.strategy == "averaging" and self.size > 1 and step > self.config.warmup_allreduce
 
     @property
-    def _interval(self) -> int:
+    def interval(self) -> int:
+        """Updates from one averaging to the next."""
         return self.config.average_every if isinstance(self.config.average_every, int) else self.steps_per_epoch

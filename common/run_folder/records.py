@@ -15,7 +15,6 @@ schema` prints the JSON Schema. Unknown fields are errors; a setting that is mis
 
 import errno
 import json
-import math
 import os
 import socket
 import threading
@@ -24,9 +23,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from common.config import Config
 from common.errors import UserError, first_problem, user_errors
@@ -34,6 +33,8 @@ from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
 from common.measurement.step_profile import StepProfile
 from common.run_folder.environment import Environment
+from common.run_folder.sharing import SharingRecord
+from common.run_folder.values import STRICT, NotRecorded, RankCount, Seconds, Timestamp, WholeNumber
 from common.utils.atomic import write_atomically
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -45,41 +46,13 @@ HEARTBEAT_SECONDS = 5.0
 STALE_HEARTBEAT_SECONDS = 60.0
 
 RunState = Literal["running", "finished", "failed", "interrupted", "killed"]
-_STRICT = ConfigDict(extra="forbid")
-
-
-def _check_timestamp(text: str) -> str:
-    if datetime.fromisoformat(text).tzinfo is None:
-        raise ValueError("a time needs a time zone, such as 2026-01-31T12:00:00.000+00:00")
-    return text
-
-
-def _check_seconds(value: float) -> float:
-    if value < 0 or math.isinf(value):
-        raise ValueError("a time is finite and not negative")
-    return value
-
-
-Timestamp = Annotated[str, AfterValidator(_check_timestamp)]  # UTC, ISO 8601
-
-WholeNumber = Annotated[int, Field(ge=0, le=2**53)]  # what a float64 still counts
-RankCount = Annotated[int, Field(ge=1, le=2**53)]
-Seconds = Annotated[float, AfterValidator(_check_seconds)]  # NaN: lost
-
-
-@dataclass(frozen=True)
-class NotRecorded:
-    """The reason why a value was not recorded, in its place."""
-
-    __pydantic_config__ = _STRICT
-    not_recorded: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
     """The ranks of the run: number, hosts, controller, devices."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
     size: RankCount
     local_size: RankCount
     hosts: list[str]
@@ -102,7 +75,7 @@ class World:
 class DataRecord:
     """The data set as used in the run."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
     name: str
     training_samples: WholeNumber
     validation_samples: WholeNumber
@@ -120,7 +93,7 @@ class DataRecord:
 class ModelRecord:
     """The model."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
     name: str
     outputs: int
     parameters: WholeNumber
@@ -131,7 +104,7 @@ class ModelRecord:
 class Hashes:
     """Two runs with the same initial weights and sample order have equal hashes of them."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
     initial_weights: str | NotRecorded
     sample_order: str | NotRecorded
     final_weights: str | NotRecorded | None = None
@@ -141,7 +114,7 @@ class Hashes:
 class Status:
     """The state of the run."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
     state: RunState
     host: str
     process: int
@@ -158,7 +131,7 @@ class Status:
 class Totals:
     """Sums over the whole run, including the parts before a resume; start-up is not training time."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
     epochs: WholeNumber
     steps: WholeNumber | NotRecorded
     startup_seconds: Seconds | NotRecorded  # of the last start, up to the first update
@@ -186,7 +159,7 @@ class Totals:
 class Evaluation:
     """Means over the test samples."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
     loss: float | None
     accuracy: float | None
 
@@ -195,7 +168,7 @@ class Evaluation:
 class RunRecord:
     """`run.json`."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
     schema_version: Literal[1]
     origin: Literal["measured", "imported", "published"]
     framework: str
@@ -212,13 +185,14 @@ class RunRecord:
     isolation: Interference | NotRecorded | None = None
     energy: EnergyRecord | NotRecorded | None = None  # with --energy; the times of such a run are not compared
     profile: StepProfile | None = None  # with --profile; the times of such a run are not compared
+    sharing: SharingRecord | None = None  # None: one worker, not finished, with --profile, in old records
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRecord:
     """One line of `epochs.jsonl`. Epochs count from 1."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = STRICT
     epoch: WholeNumber
     steps: WholeNumber
     learning_rate: float | NotRecorded  # of the last step

@@ -14,6 +14,7 @@ from common.measurement.step_profile import StepProfile, profile_table
 from common.model.weights import save_weights, weights_hash
 from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import WEIGHTS_FILE, EpochRecord, Evaluation, Hashes, RunState, RunWriter
+from common.run_folder.sharing import SharingRecord
 from common.run_folder.tensorboard_events import write_scalars
 from common.training.console_report import describe_sums, end_lines, epoch_line
 from common.training.measured import Measured
@@ -40,7 +41,8 @@ class NullRecorder:
         return False
 
     def finish(self, test: Measured, *, state: TrainingState, startup_seconds: float, isolation: Interference,
-               metered: Metered | None, profile: StepProfile | None) -> None:  # fmt: skip
+               metered: Metered | None, profile: StepProfile | None,
+               sharing: SharingRecord | None) -> None:  # fmt: skip
         """Record the end of the run."""
 
     def end(self, state: RunState, *, message: str) -> None:
@@ -102,7 +104,8 @@ class RunRecorder(NullRecorder):
         return step >= self._setup.total_steps or self._stopping.reason_to_stop(self._writer.epochs) is not None
 
     def finish(self, test: Measured, *, state: TrainingState, startup_seconds: float, isolation: Interference,
-               metered: Metered | None, profile: StepProfile | None) -> None:  # fmt: skip
+               metered: Metered | None, profile: StepProfile | None,
+               sharing: SharingRecord | None) -> None:  # fmt: skip
         """Write final weights, totals and status; print the end.
 
         Args:
@@ -112,6 +115,7 @@ class RunRecorder(NullRecorder):
             isolation: what the ranks saw of other programs.
             metered: power and energy, where asked for.
             profile: where a step spends its time, where asked for.
+            sharing: what the ranks exchanged; None if nothing.
 
         Raises:
             OSError: full disk, missing permission.
@@ -124,7 +128,15 @@ class RunRecorder(NullRecorder):
         if metered:
             write_power(self._writer.folder / POWER_FILE, metered.traces)
         energy = metered.record if metered else None
-        self._writer.end("finished", totals=totals, hashes=hashes, isolation=isolation, energy=energy, profile=profile)
+        self._writer.end(
+            "finished",
+            totals=totals,
+            hashes=hashes,
+            isolation=isolation,
+            energy=energy,
+            profile=profile,
+            sharing=sharing,
+        )
         if profile:
             self._console.line(profile_table(profile))
         self._console.line("\n".join(end_lines(totals, test.sums, folder=self._writer.folder)))

@@ -16,6 +16,7 @@ from common.measurement.step_profile import average_over_ranks
 from common.measurement.timing import Phases
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import TIMELINE_FILE, NotRecorded, World
+from common.run_folder.sharing import SharingRecord, join_shares, without_seconds
 from common.training.checkpointer import Checkpointer
 from common.training.console_report import start_lines
 from common.training.measured import Measured
@@ -65,6 +66,7 @@ class Session:
             AlreadyFinished: `--resume-or-start` found a finished run; on all ranks.
         """
         self.setup = setup
+        self._on_gpu = gpu is not None
         config = setup.config
         standing = self._look_at_run(config) if config.record.resume_or_start else None
         pinned = pinned_memory or config.device.pinned_memory
@@ -171,12 +173,15 @@ class Session:
             )
         return bool(self.comm.broadcast(self.recorder.should_stop(self.setup.steps_after(epoch))))
 
-    def finish(self, trainer: Trainer, test: Measured, *, peak_memory_bytes: int | None) -> None:
+    def finish(
+        self, trainer: Trainer, test: Measured, sharing: SharingRecord | None, *, peak_memory_bytes: int | None
+    ) -> None:
         """Record the test, final weights, totals and status.
 
         Args:
             trainer: the one that trained the run on this rank.
             test: of this rank.
+            sharing: this rank's part of what was exchanged; None on all ranks if nothing was.
             peak_memory_bytes: of this rank's device, as the framework counts it; None on a CPU.
 
         Raises:
@@ -188,6 +193,9 @@ class Session:
         metered = self._meter.finish() if self._meter else None
         profiler = trainer.profiler
         profile = average_over_ranks(self.comm.allgather(profiler.laps)) if profiler else None
+        shared = join_shares(self.comm.allgather(sharing)) if sharing else None
+        if shared and self._on_gpu:
+            shared = without_seconds(shared, reason="a GPU still computes while the host waits for the exchange")
         with self.comm.propagate_errors("writing the final weights"):
             self.recorder.finish(
                 test,
@@ -196,4 +204,5 @@ class Session:
                 isolation=isolation,
                 metered=metered,
                 profile=profile,
+                sharing=shared,
             )

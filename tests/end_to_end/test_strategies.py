@@ -76,6 +76,7 @@ def all_jobs() -> list[Job]:
     return [
         *(train(name, case.arguments) for name, case in CASES.items()),
         train("allreduce", [*MLP, "--momentum", "0"]),
+        train("fp16", [*MLP, "--epochs", "1", "--compression", "fp16"]),
         train("adam", ADAM),
         train("resnet34", RESNET34, "shallow"),
         train("resnet34_every1", [*RESNET34, *every1], "shallow"),
@@ -241,6 +242,31 @@ def test_averaging_after_every_update_is_allreduce(
     """With plain SGD; with BatchNorm its statistics, too, for they are linear in those of the batches."""
     apart = differences(weights_of(starts.run(framework, one)), weights_of(starts.run(framework, other)))
     assert max(apart.values()) < tolerance, apart
+
+
+VALUES = 152_650  # of mlp
+BYTES = {  # per update: 8 for each value, in float64, of gradients, or of weights and momentum
+    "allreduce": 8 * VALUES,
+    "fp16": 2 * VALUES,
+    "every1": 8 * VALUES,
+    "every2": 8 * 2 * VALUES / 2,
+    "every2_own": 8 * VALUES / 2,
+    "epoch": 8 * (3 * VALUES + 2 * 2 * VALUES) / 10,  # 3 updates of warm-up, 2 averages, in 10 updates
+}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_are_counted_where_they_are_exchanged(starts: Starts, framework: str, name: str) -> None:
+    run = starts.run(framework, name)
+    sharing, totals = run.record.sharing, run.record.totals
+    assert sharing and isinstance(totals, Totals) and isinstance(totals.training_seconds, float)
+    for worker in sharing.workers:
+        assert worker.sent_bytes == worker.received_bytes == BYTES[name]
+        assert worker.updates == totals.steps and worker.images == BATCH * worker.updates
+        assert isinstance(worker.exchange_seconds, float)
+        assert 0 < worker.exchange_seconds < totals.training_seconds
+    if name != "epoch":  # the ring's formula, of two ranks; it leaves the warm-up out
+        assert (len(sharing.workers), sharing.formula_bytes) == (2, BYTES[name])
 
 
 @pytest.mark.parametrize(("name", "steps"), [("part", [3, 8]), ("one_epoch", [6])])

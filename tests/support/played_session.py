@@ -14,6 +14,7 @@ from common.measurement.step_profile import Profiler
 from common.model.weights import Weights
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.records import RunState
+from common.run_folder.sharing import SharingRecord
 from common.training.measured import Measured
 from common.training.session import Session
 
@@ -60,11 +61,19 @@ class FakeTrainer:
 class Played:
     """A session of one rank that has started training, and the steps of `train.py` around its epochs."""
 
-    def __init__(self, config: Config, comm: Communicator, *, framework: str = "torch", device: str = "cpu") -> None:
+    def __init__(
+        self,
+        config: Config,
+        comm: Communicator,
+        *,
+        framework: str = "torch",
+        device: str = "cpu",
+        gpu: str | None = None,
+    ) -> None:
         self.comm = comm
         self.session = Session(framework=framework, comm=comm, console=Console(comm, progress="lines"))
         self.setup = make_setup(config, size=comm.size)
-        checkpoint = self.session.start(self.setup, device=device, gpu=None, threads=1)
+        checkpoint = self.session.start(self.setup, device=device, gpu=gpu, threads=1)
         self.checkpointer = self.session.start_training(checkpoint)
         self.done = checkpoint.epoch if checkpoint else 0
         self.step = checkpoint.step if checkpoint else 0
@@ -89,10 +98,16 @@ class Played:
         self.checkpointer.remove_old()
         return not is_complete
 
-    def finish(self, test: Sums = Sums(8.0, 15, 20), *, seconds: float = 0.5) -> None:  # noqa: B008 - frozen
+    def finish(
+        self,
+        test: Sums = Sums(8.0, 15, 20),  # noqa: B008 - frozen
+        *,
+        seconds: float = 0.5,
+        sharing: SharingRecord | None = None,
+    ) -> None:
         """End the run with its test."""
         trainer = FakeTrainer(random_weights(self.setup, seed=99))
-        self.session.finish(trainer, Measured(sums=test, seconds=seconds), peak_memory_bytes=None)
+        self.session.finish(trainer, Measured(sums=test, seconds=seconds), sharing, peak_memory_bytes=None)
 
     def end(self, state: RunState) -> None:
         """End the run early."""
@@ -102,10 +117,10 @@ class Played:
 Script = Callable[[Played], Any]
 
 
-def play(config: Config, script: Script, *, size: int = 1) -> list[Any]:
+def play(config: Config, script: Script, *, size: int = 1, gpu: str | None = None) -> list[Any]:
     """Start a session on every rank and run the script of a trainer with it; return what the ranks returned."""
 
     def work(comm: Communicator) -> Any:
-        return script(Played(config, comm, device=f"cpu {comm.rank}"))
+        return script(Played(config, comm, device=f"cpu {comm.rank}", gpu=gpu))
 
     return [work(alone())] if size == 1 else run_ranks(size, work)

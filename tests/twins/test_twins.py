@@ -43,6 +43,7 @@ EXTRA_FILES = {
     "keras": {
         "batch_norm.py": "PyTorch's running variance; Keras keeps the biased one",
         "distributed_optimizer.py": "Horovod's DistributedOptimizer, which averages nothing under Keras 3",
+        "exchange_meter.py": "counts inside a graph; PyTorch's loop takes the one of `common`",
         "gradient_exchange.py": "the Horovod calls behind it",
         "quiet_tensorflow.py": "TensorFlow without its start-up lines",
         "update_rules.py": "PyTorch's update rules",
@@ -103,6 +104,7 @@ EXTRA_STATEMENTS = {
         "set_precision_and_layout(config)": "both are global in Keras",
         "if not is_complete:": "the graph is built before the clock starts",
         "trainer.warm_up(epoch + 1)": "the same",
+        "strategy.meter.restart()": "the same",
         "trainer.warm_up_evaluation()": "the same",
     },
 }

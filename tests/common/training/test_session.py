@@ -15,6 +15,7 @@ from played_session import Played, play
 
 from common.config import Config, config_from_dict
 from common.distributed.console import readable_seconds
+from common.distributed.exchange_meter import ExchangeMeter
 from common.errors import UserError
 from common.measurement.metrics import Sums
 from common.model.weights import load_weights, weights_hash
@@ -23,6 +24,7 @@ from common.run_folder.environment import Environment
 from common.run_folder.records import Evaluation, NotRecorded, Run, RunWriter, Totals, World, read_run
 from common.training import checkpointer as checkpointer_module
 from common.training.measured import Measured
+from common.training.sharing import ring_record
 from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS
 
 
@@ -109,6 +111,53 @@ def test_totals_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "test loss 0.4000, accuracy 75.00 % (15/20)" in shown
     assert f"run folder: {tmp_path / 'run'}" in shown and "trained 3 epochs in 11.0 s, 33 images/s" in shown
     assert "before training: test loss 2.3000, accuracy 10.00 % (2/20)" in shown
+
+
+def test_what_ranks_exchanged_is_joined_in_their_order(tmp_path: Path) -> None:
+    def script(played: Played) -> None:
+        meter = ExchangeMeter(updates=4, sent_bytes=80 + played.comm.rank, received_bytes=40, seconds=0.5)
+        part = ring_record(played.setup, meter, rank=played.comm.rank)
+        assert part
+        lags = {"0": 3, "10": 1} if played.comm.rank == 0 else {"2": 4, "0": 1}
+        played.finish(sharing=replace(part, staleness=lags, clock_lead=2 + played.comm.rank))
+
+    config = make_config(tmp_path, training={"batch_size": 15}, optimizer={"momentum": 0.0})
+    play(config, script, size=2)
+    sharing = read_run(tmp_path / "run").record.sharing
+    assert sharing
+    assert [worker.sent_bytes for worker in sharing.workers] == [20.0, 20.25]
+    assert {(one.received_bytes, one.exchange_seconds, one.images) for one in sharing.workers} == {(10.0, 0.5, 60)}
+    assert sharing.staleness == {"0": 4, "2": 4, "10": 1} and list(sharing.staleness) == ["0", "2", "10"]
+    assert (sharing.clock_lead, sharing.servers) == (3, 0)
+    parameters = make_setup(config, size=2).spec.parameters
+    assert (sharing.formula, sharing.formula_bytes) == ("ring: 2 (N-1)/N S", 4 * parameters)
+
+
+def test_seconds_of_exchanges_are_not_recorded_on_a_gpu(tmp_path: Path) -> None:
+    def script(played: Played) -> None:
+        played.finish(sharing=ring_record(played.setup, ExchangeMeter(updates=4, seconds=0.5), rank=0))
+
+    play(make_config(tmp_path, training={"batch_size": 15}), script, size=2, gpu="M60")
+    sharing = read_run(tmp_path / "run").record.sharing
+    assert sharing and all(isinstance(worker.exchange_seconds, NotRecorded) for worker in sharing.workers)
+
+
+@pytest.mark.parametrize(
+    ("settings", "values"),
+    [
+        ({"device": {"compression": "fp16"}}, 0.5),
+        ({"strategy": {"strategy": "averaging", "average_every": 4}}, 2 / 4),
+        ({"strategy": {"strategy": "averaging", "average_every": "epoch", "average_state": False}}, 1 / 4),
+        ({"strategy": {"strategy": "averaging", "average_every": 1}, "optimizer": {"optimizer": "adam"}}, 3),
+        ({"strategy": {"strategy": "averaging", "average_every": 1}, "optimizer": {"momentum": 0.0}}, 1),
+    ],
+)
+def test_the_formula_of_a_ring(settings: dict[str, Any], values: float, tmp_path: Path) -> None:
+    """Of 3 ranks, each sends 2 (N-1)/N times the bytes; here in float32 values for each weight, per update."""
+    setup = make_setup(make_config(tmp_path, training={"batch_size": 10}, **settings), size=3)
+    record = ring_record(setup, ExchangeMeter(), rank=0)
+    assert record and record.formula_bytes == pytest.approx(2 * 2 / 3 * 4 * values * setup.spec.parameters)
+    assert ring_record(make_setup(setup.config, size=1), ExchangeMeter(), rank=0) is None
 
 
 def test_the_last_start_records_what_came_before_it(

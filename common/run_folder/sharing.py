@@ -1,0 +1,69 @@
+"""What the workers of a run exchanged in their updates: counted, and by the formula of their strategy."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from common.run_folder.values import STRICT, NotRecorded, Seconds, WholeNumber
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerShare:
+    """What one worker did since its last start.
+
+    Attributes:
+        batch_size: its part of a global batch, in images.
+        images: that it trained on.
+        sent_bytes, received_bytes: per update: what it hands to its messages (to Horovod, MPI) and gets back, as
+            counted where they are made; not what gives all ranks the first weights, or weights for an evaluation.
+        exchange_seconds: spent in these messages, waiting for others included.
+    """
+
+    __pydantic_config__ = STRICT
+    batch_size: WholeNumber
+    images: WholeNumber
+    updates: WholeNumber
+    sent_bytes: float | NotRecorded
+    received_bytes: float | NotRecorded
+    exchange_seconds: Seconds | NotRecorded
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharingRecord:
+    """How the workers of a run shared their work; a worker's part has one entry in `workers`.
+
+    Attributes:
+        servers: ranks or threads that held parameters for the workers.
+        formula: of the bytes on the wire, per update and worker.
+        formula_bytes: its value: of a ring, what each rank sends (it receives as much); of servers, what a worker sends
+            and receives.
+        staleness: updates between a fetch and its push -> number of pushes; None: no update can be stale.
+        clock_lead: the most steps that a worker was ahead of the slowest; None: not bounded.
+    """
+
+    __pydantic_config__ = STRICT
+    workers: list[WorkerShare]
+    servers: WholeNumber = 0
+    formula: str
+    formula_bytes: float
+    staleness: dict[str, WholeNumber] | None = None
+    clock_lead: WholeNumber | None = None
+
+
+def join_shares(parts: Sequence[SharingRecord]) -> SharingRecord:
+    """Return the record of all workers from their parts, given in the order of ranks."""
+    counts = [Counter(part.staleness) for part in parts if part.staleness is not None]
+    leads = [part.clock_lead for part in parts if part.clock_lead is not None]
+    staleness = sum(counts, Counter()) if counts else None
+    return replace(
+        parts[0],
+        workers=[worker for part in parts for worker in part.workers],
+        staleness=None if staleness is None else {str(lag): staleness[lag] for lag in sorted(staleness, key=int)},
+        clock_lead=max(leads, default=None),
+    )
+
+
+def without_seconds(record: SharingRecord, *, reason: str) -> SharingRecord:
+    """Return the record without the times of exchanges."""
+    workers = [replace(worker, exchange_seconds=NotRecorded(reason)) for worker in record.workers]
+    return replace(record, workers=workers)

@@ -1,0 +1,53 @@
+"""This rank's part of the record of what workers exchanged, with the formula of the wire beside the count."""
+
+import math
+
+import numpy as np
+
+from common.distributed.exchange_meter import ExchangeMeter
+from common.run_folder.sharing import SharingRecord, WorkerShare
+from common.run_folder.values import NotRecorded
+from common.training.run_setup import RunSetup
+
+RING = "ring: 2 (N-1)/N S"  # Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009), doi 10.1016/j.jpdc.2008.09.002
+
+
+def ring_record(setup: RunSetup, meter: ExchangeMeter, *, rank: int) -> SharingRecord | None:
+    """Return the part of this rank, one of N, which averaged S bytes of gradients or weights by all-reduce.
+
+    None where it is the only one, and for `--profile`, whose steps exchange gradients themselves.
+    """
+    if setup.size == 1 or setup.config.record.profile:
+        return None
+    every = setup.averaging.interval if setup.config.strategy.strategy == "averaging" else 1
+    sent = 2 * (setup.size - 1) / setup.size * averaged_bytes(setup) / every
+    return SharingRecord(
+        workers=[worker_share(setup, meter, rank=rank)],
+        formula=RING + (f" / {every}" if every > 1 else ""),
+        formula_bytes=sent,
+    )
+
+
+def worker_share(setup: RunSetup, meter: ExchangeMeter, *, rank: int) -> WorkerShare:
+    """Return what this worker did, as its meter counted it."""
+    overlap = setup.config.device.gradient_groups == "each"
+    return WorkerShare(
+        batch_size=setup.batch_sizes[rank],
+        images=setup.batch_sizes[rank] * meter.updates,
+        updates=meter.updates,
+        sent_bytes=meter.sent_bytes / max(meter.updates, 1),
+        received_bytes=meter.received_bytes / max(meter.updates, 1),
+        exchange_seconds=NotRecorded("the exchanges of several tensors overlap") if overlap else meter.seconds,
+    )
+
+
+def averaged_bytes(setup: RunSetup) -> int:
+    """Return the bytes that one all-reduce averages: of gradients as they are sent; or of weights and states."""
+    config, spec = setup.config, setup.spec
+    value_bytes = np.dtype(config.model.dtype).itemsize
+    if config.strategy.strategy != "averaging":
+        return spec.parameters * (2 if config.device.compression == "fp16" else value_bytes)
+    weights = sum(math.prod(weight.shape) for weight in spec.weights)
+    slots = {"sgd": int(config.optimizer.momentum > 0), "adam": 2, "adamw": 2, "rmsprop": 1}
+    averaged = slots[config.optimizer.optimizer] if config.strategy.average_state else 0
+    return (weights + averaged * spec.parameters) * value_bytes

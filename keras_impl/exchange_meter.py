@@ -1,0 +1,71 @@
+"""`common.distributed.exchange_meter` inside a graph, which counts at every call, not only when it is traced."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from common.distributed import exchange_meter as counted
+
+
+class ExchangeMeter:
+    """Counts from its creation, or the last `restart`."""
+
+    def __init__(self) -> None:
+        self._counts = {
+            name: tf.Variable(0, dtype=tf.int64, trainable=False)
+            for name in ("updates", "sent_bytes", "received_bytes")
+        }
+        self._seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+
+    def read(self) -> counted.ExchangeMeter:
+        """Return what was counted."""
+        counts = {name: int(variable) for name, variable in self._counts.items()}
+        return counted.ExchangeMeter(**counts, seconds=float(self._seconds))
+
+    def restart(self) -> None:
+        """Forget what was counted."""
+        for variable in (*self._counts.values(), self._seconds):
+            variable.assign(tf.zeros_like(variable))
+
+    def counting(self, apply: Callable[..., None]) -> Callable[..., None]:
+        """Return an optimizer's `apply` that also counts the updates."""
+
+        def apply_and_count(*arguments: Any) -> None:
+            apply(*arguments)
+            self._counts["updates"].assign_add(1)
+
+        return apply_and_count
+
+    def measure(
+        self, exchange: Callable[[list[Any], Any], list[Any]], tensors: list[Any], compression: Any
+    ) -> list[Any]:
+        """Return `exchange(tensors, compression)` of tensors that are ready; count its bytes and its time."""
+        counting = _Counted(compression)
+        with tf.control_dependencies([tensor for tensor in tensors if tensor is not None]):
+            started = tf.timestamp()
+        with tf.control_dependencies([started]):
+            ready = [None if tensor is None else tf.identity(tensor) for tensor in tensors]
+        exchanged = exchange(ready, counting)
+        with tf.control_dependencies([tensor for tensor in exchanged if tensor is not None]):
+            self._seconds.assign_add(tf.timestamp() - started)
+        self._counts["sent_bytes"].assign_add(counting.sent_bytes)
+        self._counts["received_bytes"].assign_add(counting.received_bytes)
+        return exchanged
+
+
+class _Counted:
+    """Horovod's hook for compression, which counts the bytes that are handed to Horovod and got back in one call."""
+
+    def __init__(self, compression: Any) -> None:
+        self._compression = compression
+        self.sent_bytes = self.received_bytes = 0
+
+    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        small, context = self._compression.compress(tensor)
+        self.sent_bytes += small.dtype.size * small.shape.num_elements()
+        return small, context
+
+    def decompress(self, tensor: tf.Tensor, context: Any) -> tf.Tensor:
+        self.received_bytes += tensor.dtype.size * tensor.shape.num_elements()
+        return self._compression.decompress(tensor, context)
