@@ -443,6 +443,10 @@ def test_each_edit_finds_its_text_once_in_the_published_source(tmp_path: Path) -
     source = horovod_source.unpack(tmp_path / horovod_source.SDIST, tmp_path / "source")
     operations = (source / "horovod" / "tensorflow" / "mpi_ops.cc").read_text(encoding="utf-8")
     assert operations.index("inline GpuStreamHandle AsGpuStreamValue") < operations.index('stream_executor/stream.h"')
+    lists = re.findall(r"^ *require_list(?: = |\.append)(.*)", (source / "setup.py").read_text(), flags=re.MULTILINE)
+    needed = {name for text in lists for name in re.findall(r"'([a-z]+)[>=0-9.]*'", text)}
+    assert needed, "what setuptools would fetch in the middle of a build, without pip's settings"
+    assert needed <= setup_plan.read_pins(lock.FOLDER / "base.txt").keys()
 
 
 def test_edits_are_applied(tmp_path: Path) -> None:
