@@ -31,7 +31,7 @@ EDITS = (
         "setup.py",
         "require_list.append('cffi>=1.4.0')",
         "pass",
-        "nothing in Horovod uses cffi any more, and setuptools would fetch it from the network in the middle of a build",
+        "nothing in Horovod uses cffi any more, which setuptools would fetch from the network in the middle of a build",
     ),
     Edit(
         "CMakeLists.txt",
