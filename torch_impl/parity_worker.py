@@ -18,6 +18,7 @@ from common.measurement.metrics import Sums
 from common.measurement.timing import Phases
 from common.model.specs import ModelSpec
 from common.model.weights import Weights
+from common.run_folder.checkpoints import PartialEpoch
 from common.training.entry_point import exit_rank
 from common.training.run_setup import RunSetup
 from torch_impl import distributed
@@ -26,6 +27,7 @@ from torch_impl.loop import Trainer
 from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer, loss_per_sample
 from torch_impl.state import TrainingState
+from torch_impl.strategies import build_strategy
 from torch_impl.weights import get_weights, load_weights
 
 
@@ -41,10 +43,11 @@ class Twin:
     """PyTorch's training, update by update."""
 
     def __init__(self, setup: RunSetup, learning_rates: np.ndarray, comm: Communicator) -> None:
-        self.comm = comm
+        self.strategy = build_strategy(setup, comm=comm, step=0)
+        self._own = PartialEpoch()  # what this rank alone starts the next update with
         model = build_model(setup.spec, setup.config.model)
         optimizer = build_optimizer(model, setup.config, learning_rates=learning_rates)
-        optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
+        optimizer = self.strategy.wrap_optimizer(optimizer, model=model)
         self.state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
         self.state.restore(setup.first_weights)
         distributed.broadcast_state(self.state, comm=comm)
@@ -53,9 +56,9 @@ class Twin:
 
     def update(self, number: int) -> Sums:
         """Make an update, counted from 1; return this rank's sums over its batch, as the weights were before."""
-        self.trainer.start_epoch(number)
+        self.trainer.start_epoch(number, self._own)
         self.trainer.train_segment(1)
-        distributed.average_batch_norm(self.state, comm=self.comm)
+        self._own = self.strategy.end_epoch(self.state, number)
         return self.trainer.result().sums
 
 

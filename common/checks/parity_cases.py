@@ -40,6 +40,11 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "rmsprop": {"optimizer": "rmsprop", "learning_rate": 0.001},
     "mse": {"loss": "mse", "learning_rate": 0.1},  # momentum, on another loss
 }
+# Strategies whose updates are the same in every run, besides allreduce, on STRATEGY_RANKS ranks.
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "averaging": {"strategy": "averaging", "average_every": 3},
+}
+STRATEGY_RANKS = 2
 LOSSES = {
     "cross_entropy": (OptimizerConfig(loss="cross_entropy"), ModelConfig()),
     "mse": (OptimizerConfig(loss="mse"), ModelConfig()),
@@ -92,13 +97,16 @@ def random_batch(spec: ModelSpec) -> tuple[np.ndarray, np.ndarray]:
     return images, generator.integers(0, spec.outputs, OUTPUTS_BATCH)
 
 
-def make_setup(model: str, optimizer: str, *, dtype: Dtype, updates: int, size: int) -> tuple[RunSetup, np.ndarray]:
+def make_setup(
+    model: str, optimizer: str, *, dtype: Dtype, updates: int, size: int, strategy: str = "allreduce"
+) -> tuple[RunSetup, np.ndarray]:
     """Return a training of `size` ranks and its learning rates.
 
     Every update is an epoch of its own, so that losses and weights can be asked for after each.
 
     Args:
         size: number of ranks; divides GLOBAL_BATCH.
+        strategy: allreduce, or one of STRATEGIES.
 
     Returns:
         The setup, and (updates,) float64 learning rates, which go up and then down.
@@ -124,6 +132,7 @@ def make_setup(model: str, optimizer: str, *, dtype: Dtype, updates: int, size: 
                 "seed": 3,
             },
             "device": {"device": "cpu", "threads": 1},
+            "strategy": STRATEGIES.get(strategy, {}),
         }
     )
     rates = learning_rates(

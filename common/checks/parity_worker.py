@@ -43,6 +43,7 @@ class ParityJob:
         mode: for outputs.
         updates: for training and exchange.
         traced: keep the weights after every update, too.
+        strategy: allreduce, or one of `common.checks.parity_cases.STRATEGIES`, for training.
     """
 
     kind: Literal["start", "outputs", "training", "exchange"]
@@ -52,12 +53,14 @@ class ParityJob:
     mode: Mode = "training"
     updates: int = 1
     traced: bool = False
+    strategy: str = "allreduce"
 
     @property
     def name(self) -> str:
         """Name of the file of the results."""
         about = {"start": "", "outputs": self.mode}.get(self.kind, f"{self.optimizer}-{self.updates}")
-        return "-".join(part for part in (self.kind, self.model, about, self.dtype) if part)
+        strategy = "" if self.strategy == "allreduce" else self.strategy
+        return "-".join(part for part in (self.kind, self.model, about, self.dtype, strategy) if part)
 
 
 class Twin(Protocol):
@@ -128,7 +131,9 @@ def _do(settings: WorkerSettings, *, comm: Communicator, build_twin: BuildTwin, 
 
 
 def _do_with_twin(job: ParityJob, comm: Communicator, build_twin: BuildTwin, *, leads: bool, folder: Path) -> Arrays:
-    setup, rates = make_setup(job.model, job.optimizer, dtype=job.dtype, updates=job.updates, size=comm.size)
+    setup, rates = make_setup(
+        job.model, job.optimizer, dtype=job.dtype, updates=job.updates, size=comm.size, strategy=job.strategy
+    )
     twin = build_twin(setup, rates, comm)
     if job.kind == "start":
         return twin.state.export_weights()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from common.checks.parity_cases import DTYPES, MODES, has_batch_norm
+from common.checks.parity_cases import DTYPES, MODES, STRATEGIES, STRATEGY_RANKS, has_batch_norm
 from common.checks.parity_record import ParitySettings
 from common.checks.parity_worker import ParityJob
 from common.config import Config, parse_command_line
@@ -48,6 +48,17 @@ def exchange_jobs(settings: ParitySettings, *, np: int) -> list[ParityJob]:
         if has_batch_norm(model)
         for optimizer in settings.optimizers
     ]
+
+
+def strategy_jobs(settings: ParitySettings, *, np: int) -> list[ParityJob]:
+    """Return the trainings by other strategies than allreduce, for which one model and the last optimizer suffice."""
+    free = [model for model in settings.models if not has_batch_norm(model)]
+    return [
+        ParityJob(kind="training", model=free[0], optimizer=settings.optimizers[-1], updates=settings.updates,
+                  strategy=strategy)
+        for strategy in STRATEGIES
+        if np == STRATEGY_RANKS and free
+    ]  # fmt: skip
 
 
 def run_flags(settings: ParitySettings, folder: Path, *, name: str) -> list[str]:

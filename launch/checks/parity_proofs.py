@@ -33,6 +33,7 @@ from launch.checks.parity_jobs import (
     jobs_of,
     planned_seconds,
     run_flags,
+    strategy_jobs,
 )
 from launch.starting.processes import PROGRAMS, last_lines, launcher_command, started
 from launch.starting.progress import Progress
@@ -59,7 +60,7 @@ class ParityProofs:
         )
         planned = 2 * RUN_COST * settings.epochs
         for np in settings.np:
-            planned += 2 * planned_seconds(jobs_of(settings, np=np), np=np)
+            planned += 2 * planned_seconds(jobs_of(settings, np=np) + strategy_jobs(settings, np=np), np=np)
             planned += sum(planned_seconds([job], np=np) for job in exchange_jobs(settings, np=np))
         self.progress = Progress(planned)
 
@@ -84,9 +85,9 @@ class ParityProofs:
     def _prove(self) -> None:
         first: dict[str, ParitySide] = {}
         for np in self.settings.np:
-            jobs = jobs_of(self.settings, np=np)
-            torch, keras = (self._start([framework], jobs, np=np)[0] for framework in FRAMEWORKS)
-            for job in jobs:
+            jobs, by_strategy = jobs_of(self.settings, np=np), strategy_jobs(self.settings, np=np)
+            torch, keras = (self._start([framework], jobs + by_strategy, np=np)[0] for framework in FRAMEWORKS)
+            for job in jobs + by_strategy:
                 self._keep(compare_frameworks(job, keras, torch))
             for side in (torch, keras):
                 if np == self.settings.np[0]:
