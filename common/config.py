@@ -207,7 +207,7 @@ class TrainingConfig(_Settings):
     epochs: Annotated[int, Range(least=0, most=10**6)] = 12
     """passes over the training samples; 0 evaluates only"""
     batch_size: LimitedCount = 64
-    """images per step and rank; the global batch is this times the number of ranks"""
+    """images per step and rank; the global batch is this times the number of ranks, however they share it"""
     eval_batch_size: LimitedCount = 500
     """images per step and rank in validation and test"""
     seed: Annotated[int, Range(least=0)] = 1
@@ -279,6 +279,10 @@ class DeviceConfig(_Settings):
         )
 
 
+def _is_ratio(text: str) -> bool:
+    return all(re.fullmatch(r"\d{1,9}(\.\d{1,9})?", part) and float(part) > 0 for part in text.split(":"))
+
+
 @dataclass(frozen=True)
 class StrategyConfig(_Settings):
     """how the ranks share the work of a batch"""
@@ -295,6 +299,16 @@ class StrategyConfig(_Settings):
     warmup_allreduce: Annotated[int, Range(least=0)] = 0
     """updates at the start of the run whose gradients are averaged, before averaging begins (post-local SGD)"""
 
+    shares: str | None = None
+    """parts of a global batch that the ranks take, in their order, such as 2:1, or auto: by their speed, measured
+    before training; at least one image each. Gradients and averages are weighted by images, and validation and test are
+    shared in the same way (None: equal parts)"""
+
+    @property
+    def parts(self) -> tuple[float, ...] | None:
+        """The numbers of `shares`; None: equal parts, or parts that are yet to be measured."""
+        return None if self.shares in (None, "auto") else tuple(map(float, str(self.shares).split(":")))
+
     @property
     def uses_horovod(self) -> bool:
         """Whether Horovod connects the ranks; else MPI alone does."""
@@ -303,6 +317,12 @@ class StrategyConfig(_Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         averaging = self.strategy == "averaging"
+        _require(
+            self.shares in (None, "auto") or _is_ratio(str(self.shares)),
+            problem="--shares is no ratio",
+            received=f"--shares {self.shares}",
+            remedy="Give a number above 0 for each rank, such as 2:1, or auto",
+        )
         _require(
             not averaging or self.average_every is not None,
             problem="averaging needs an interval",

@@ -106,15 +106,19 @@ def wait_for_all_ranks() -> None:
         hvd.allreduce(tf.zeros(1), op=hvd.Sum, name="barrier")
 
 
-def average_in_place(values: Sequence[Any], *, name: str, config: Config, meter: ExchangeMeter | None = None) -> None:
+def average_in_place(
+    values: Sequence[Any], *, name: str, config: Config, weight: float = 1.0, meter: ExchangeMeter | None = None
+) -> None:
     """Replace variables by their averages over the ranks, in one grouped all-reduce of their own type.
 
     Args:
         name: of the operation; the same on all ranks.
+        weight: of this rank; the mean over ranks is 1.
         meter: counts what is exchanged.
     """
     exchange = GradientExchange(name=name, device=_exchange_device(config), meter=meter)
-    averages = exchange([tf.convert_to_tensor(variable.value) for variable in values], values)
+    tensors = [tf.convert_to_tensor(variable.value) for variable in values]
+    averages = exchange(tensors if weight == 1 else [tensor * weight for tensor in tensors], values)
     for variable, average in zip(values, averages, strict=True):
         variable.assign(average)
 
@@ -148,15 +152,19 @@ def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
             hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
 
 
-def average_batch_norm(state: TrainingState, *, comm: Communicator) -> None:
-    """Average the running means and variances over ranks, in one grouped all-reduce."""
+def average_batch_norm(state: TrainingState, *, comm: Communicator, weight: float = 1.0) -> None:
+    """Average the running means and variances over ranks, in one grouped all-reduce.
+
+    Args:
+        weight: of this rank; the mean over ranks is 1.
+    """
     maps = weight_maps(state.model, state.spec)
     statistics = [maps[weight.name].variable for weight in state.spec.weights if not weight.trainable]
     if comm.world is not None:
         for statistic in statistics:
-            statistic.assign(comm.sum(statistic.numpy()) / comm.size)
+            statistic.assign(comm.sum(weight * statistic.numpy()) / comm.size)
     elif comm.size > 1 and statistics:
-        average_in_place(statistics, name="batch_norm", config=state.config)
+        average_in_place(statistics, name="batch_norm", config=state.config, weight=weight)
 
 
 @contextmanager

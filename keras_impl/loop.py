@@ -41,6 +41,7 @@ class Trainer:
         self.data = data
         self.phases = phases
         self.epoch = 0
+        self._loss_weight = data.setup.loss_weight(data.comm.rank)
         # One sum per place in the batch, as all batches have one size: the sum within the batch is taken once, at the
         # end of the epoch.
         places = data.batch_size
@@ -163,7 +164,7 @@ class Trainer:
         weights = self.state.model.trainable_variables
         with tf.GradientTape() as tape:
             outputs, losses = self._forward(images, labels, training=True)
-            loss = self.state.optimizer.scale_loss(tf.reduce_mean(losses))  # scaled where precision is mixed
+            loss = self.state.optimizer.scale_loss(self._loss(losses))  # scaled where precision is mixed
         gradients = tape.gradient(loss, [weight.value for weight in weights])
         self.state.optimizer.apply(gradients, weights)
         self._add(outputs, losses, labels)
@@ -172,6 +173,11 @@ class Trainer:
         outputs = self.state.model(images, training=training)
         config = self.state.config
         return outputs, loss_per_sample(outputs, labels, config=config.optimizer, model_config=config.model)
+
+    def _loss(self, losses: tf.Tensor) -> tf.Tensor:
+        """Return the mean loss, weighted where ranks have batches of other sizes."""
+        mean = tf.reduce_mean(losses)
+        return mean if self._loss_weight == 1 else mean * self._loss_weight
 
     def _add(self, outputs: tf.Tensor, losses: tf.Tensor, labels: tf.Tensor) -> None:
         self._losses_of_places.assign_add(tf.cast(losses, tf.float64))

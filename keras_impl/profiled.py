@@ -61,7 +61,7 @@ class ProfiledTrainer(Trainer):
         """Return outputs, losses, gradients, and when the forward pass ended (seconds since 1970)."""
         with tf.GradientTape() as tape:
             outputs, losses = self._forward(images, labels, training=True)
-            loss = tf.reduce_mean(losses)
+            loss = self._loss(losses)
         with tf.control_dependencies([_on_host(loss)]):
             forward_ended = tf.timestamp()
         with tf.control_dependencies([forward_ended]):

@@ -62,7 +62,7 @@ class AllReduce:
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""
-        distributed.average_batch_norm(state, comm=self.comm)
+        distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.weight_of(self.comm.rank))
         return PartialEpoch()
 
     def sharing(self) -> SharingRecord | None:
@@ -77,6 +77,7 @@ class Averaging:
         self.setup = setup
         self.comm = comm
         self.meter = ExchangeMeter()
+        self._weight = setup.weight_of(comm.rank)
 
     def wrap_optimizer(
         self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
@@ -92,7 +93,7 @@ class Averaging:
         """Keep this rank's own weights, where they differ, and load their average."""
         own = own_state(self.setup, state, step=self.setup.steps_after(epoch))
         if own.weights:
-            distributed.average_in_place(self._weights, name="copy", config=self.setup.config)
+            distributed.average_in_place(self._weights, name="copy", config=self.setup.config, weight=self._weight)
         return own
 
     def sharing(self) -> SharingRecord | None:
@@ -107,7 +108,9 @@ class Averaging:
         if config.strategy.warmup_allreduce:
             gradients = tf.cond(
                 optimizer.iterations.value < config.strategy.warmup_allreduce,
-                lambda: distributed.average_gradients(gradients, config=config, meter=self.meter),
+                lambda: distributed.average_gradients(
+                    [one * self._weight for one in gradients], config=config, meter=self.meter
+                ),
                 lambda: list(gradients),
             )
         apply(gradients, weights)
@@ -116,6 +119,8 @@ class Averaging:
             averaged += [one for one in optimizer.variables if one.dtype in ("float32", "float64")]  # not its count
         tf.cond(
             self.setup.averaging.averages_after(tf.convert_to_tensor(optimizer.iterations.value)),
-            lambda: distributed.average_in_place(averaged, name="weights", config=config, meter=self.meter),
+            lambda: distributed.average_in_place(
+                averaged, name="weights", config=config, weight=self._weight, meter=self.meter
+            ),
             lambda: None,
         )

@@ -15,9 +15,9 @@ import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: 
 from common.config import Config
 from common.distributed.communicator import Communicator
 from common.run_folder.checkpoints import Checkpoint
+from common.training.balance import prepare_on_all_ranks
 from common.training.entry_point import exit_rank, program_name, read_settings, run_program
 from common.training.measured import NOT_MEASURED
-from common.training.run_setup import prepare_on_all_ranks
 from common.training.session import Session
 from keras_impl import distributed
 from keras_impl.data import NOT_PINNED, ShardedData
@@ -25,6 +25,7 @@ from keras_impl.loop import Trainer
 from keras_impl.models import build_model, set_precision_and_layout
 from keras_impl.optimizers import build_optimizer
 from keras_impl.profiled import ProfiledTrainer
+from keras_impl.speed import speed_alone
 from keras_impl.state import TrainingState
 from keras_impl.strategies import build_strategy
 
@@ -44,7 +45,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     # Horovod 2/7 - pin: one GPU per local rank, or a share of the cores, so that ranks do not compete for one device.
     device, threads = distributed.pin_device(config.device, comm)
 
-    setup = prepare_on_all_ranks(config, comm=comm)
+    setup = prepare_on_all_ranks(config, comm=comm, measure=lambda one: speed_alone(one, comm=comm, device=device))
     gpu = distributed.gpu_model(device)
     checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)
     start = checkpoint or Checkpoint(0, 0, setup.first_weights, {})

@@ -90,15 +90,17 @@ def wait_for_all_ranks() -> None:
 
 
 def average_in_place(
-    values: Sequence[Tensor], *, name: str, config: Config, meter: ExchangeMeter | None = None
+    values: Sequence[Tensor], *, name: str, config: Config, weight: float = 1.0, meter: ExchangeMeter | None = None
 ) -> None:
     """Replace tensors by their averages over the ranks, in one grouped all-reduce of their own type.
 
     Args:
         name: of the operation; the same on all ranks.
+        weight: of this rank; the mean over ranks is 1.
         meter: counts what is exchanged.
     """
-    averages = _average(values, compression=_way(hvd.Compression.none, config), name=name, meter=meter)
+    weighted = values if weight == 1 else [value * weight for value in values]
+    averages = _average(weighted, compression=_way(hvd.Compression.none, config), name=name, meter=meter)
     for tensor, average in zip(values, averages, strict=True):
         tensor.copy_(average)
 
@@ -136,16 +138,20 @@ def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
             tensor.copy_(received)
 
 
-def average_batch_norm(state: TrainingState, *, comm: Communicator) -> None:
-    """Average the running means and variances over ranks, in one grouped all-reduce."""
+def average_batch_norm(state: TrainingState, *, comm: Communicator, weight: float = 1.0) -> None:
+    """Average the running means and variances over ranks, in one grouped all-reduce.
+
+    Args:
+        weight: of this rank; the mean over ranks is 1.
+    """
     buffers = state.model.named_buffers()
     statistics = [buffer for name, buffer in buffers if name.endswith(("running_mean", "running_var"))]
     if comm.world is not None:
         for statistic in statistics:
-            total = comm.sum(statistic.cpu().numpy())
+            total = comm.sum(weight * statistic.cpu().numpy())
             statistic.copy_(torch.from_numpy(total / comm.size))
     elif comm.size > 1 and statistics:
-        average_in_place(statistics, name="batch_norm", config=state.config)
+        average_in_place(statistics, name="batch_norm", config=state.config, weight=weight)
 
 
 @contextmanager

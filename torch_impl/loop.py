@@ -41,6 +41,7 @@ class Trainer:
         self.learning_rates = learning_rates
         self.phases = phases
         self.epoch = 0
+        self._loss_weight = data.setup.loss_weight(data.comm.rank)
 
     @property
     def steps_left(self) -> int:
@@ -130,13 +131,19 @@ class Trainer:
             group["lr"] = learning_rate
         self.state.optimizer.zero_grad()
         outputs, losses = self._forward(images, labels)
+        loss = self._loss(losses)
         if self.state.scaler.is_enabled():
-            self.state.scaler.scale(losses.mean()).backward()
+            self.state.scaler.scale(loss).backward()
             self._scaled_update()
         else:
-            losses.mean().backward()
+            loss.backward()
             self.state.optimizer.step()
         return outputs.detach(), losses.detach()
+
+    def _loss(self, losses: Tensor) -> Tensor:
+        """Return the mean loss, weighted where ranks have batches of other sizes."""
+        mean = losses.mean()
+        return mean if self._loss_weight == 1 else mean * self._loss_weight
 
     def _scaled_update(self) -> None:
         """Average the gradients first, so that an overflow on one rank makes all ranks skip the same step."""

@@ -26,7 +26,7 @@ class ProfiledTrainer(Trainer):
             group["lr"] = learning_rate
         self.state.optimizer.zero_grad()
         outputs, losses = self._forward(images, labels)
-        loss = losses.mean()
+        loss = self._loss(losses)
         lap("forward")
         loss.backward()
         lap("backward")

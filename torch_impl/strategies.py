@@ -59,7 +59,7 @@ class AllReduce:
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""
-        distributed.average_batch_norm(state, comm=self.comm)
+        distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.weight_of(self.comm.rank))
         return PartialEpoch()
 
     def sharing(self) -> SharingRecord | None:
@@ -88,7 +88,7 @@ class Averaging:
         """Keep this rank's own weights, where they differ, and load their average."""
         own = own_state(self.setup, state, step=self.setup.steps_after(epoch))
         if own.weights:
-            distributed.average_in_place(self._weights(), name="copy", config=self.setup.config)
+            self._average(self._weights(), name="copy")
         return own
 
     def sharing(self) -> SharingRecord | None:
@@ -98,7 +98,7 @@ class Averaging:
     def _before_update(self, *_: Any) -> None:
         if self._step < self.setup.config.strategy.warmup_allreduce:
             gradients = [weight.grad for weight in self._model.parameters() if weight.grad is not None]
-            distributed.average_in_place(gradients, name="gradients", config=self.setup.config, meter=self.meter)
+            self._average(gradients, name="gradients", meter=self.meter)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self._step += 1
@@ -108,7 +108,11 @@ class Averaging:
             if self.setup.config.strategy.average_state:
                 states = [optimizer.state.get(weight, {}) for weight in self._model.parameters()]
                 averaged += [state[slot] for state in states for slot in SLOTS if state.get(slot) is not None]
-            distributed.average_in_place(averaged, name="weights", config=self.setup.config, meter=self.meter)
+            self._average(averaged, name="weights", meter=self.meter)
+
+    def _average(self, values: list[torch.Tensor], *, name: str, meter: ExchangeMeter | None = None) -> None:
+        weight = self.setup.weight_of(self.comm.rank)
+        distributed.average_in_place(values, name=name, config=self.setup.config, weight=weight, meter=meter)
 
     def _weights(self) -> list[torch.Tensor]:
         """Return all weights and BatchNorm statistics, without BatchNorm's count of batches."""

@@ -15,9 +15,9 @@ import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the
 from common.config import Config
 from common.distributed.communicator import Communicator
 from common.run_folder.checkpoints import Checkpoint
+from common.training.balance import prepare_on_all_ranks
 from common.training.entry_point import exit_rank, program_name, read_settings, run_program
 from common.training.measured import NOT_MEASURED
-from common.training.run_setup import prepare_on_all_ranks
 from common.training.session import Session
 from torch_impl import distributed
 from torch_impl.data import ShardedData
@@ -25,6 +25,7 @@ from torch_impl.loop import Trainer
 from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer
 from torch_impl.profiled import ProfiledTrainer
+from torch_impl.speed import speed_alone
 from torch_impl.state import TrainingState
 from torch_impl.strategies import build_strategy
 
@@ -44,7 +45,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     # Horovod 2/7 - pin: one GPU per local rank, or a share of the cores, so that ranks do not compete for one device.
     device, threads = distributed.pin_device(config.device, comm)
 
-    setup = prepare_on_all_ranks(config, comm=comm)
+    setup = prepare_on_all_ranks(config, comm=comm, measure=lambda one: speed_alone(one, comm=comm, device=device))
     gpu = distributed.gpu_model(device)
     checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)
     start = checkpoint or Checkpoint(0, 0, setup.first_weights, {})

@@ -14,7 +14,9 @@ The rules, which both trainers share:
 `batch_sizes` holds the samples of each rank in one step, throughout.
 """
 
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 
@@ -76,6 +78,26 @@ def epoch_order(sample_count: int, *, seed: int, epoch: int) -> np.ndarray:
     It depends on (sample_count, seed, epoch) only, so it is the same in both frameworks and for every number of ranks.
     """
     return stable_permutation(sample_count, seed=seed, stream=(_EPOCH_STREAM, epoch))
+
+
+def share_out(total: int, *, parts: Sequence[float]) -> tuple[int, ...]:
+    """Divide a number of samples in proportion to `parts` by largest remainder, with at least one sample in each part.
+
+    Every part has its whole samples; of what is left, each one goes where most is missing. A part of less than one
+    sample takes the rest of it from those that have most beyond theirs. Equal cases are decided for the first.
+
+    Args:
+        total: at least the number of parts.
+        parts: above 0.
+    """
+    whole = sum(map(Fraction, parts))
+    exact = [total * Fraction(part) / whole for part in parts]
+    counts = [max(1, math.floor(one)) for one in exact]
+    while left := total - sum(counts):
+        change = 1 if left > 0 else -1
+        possible = [rank for rank, count in enumerate(counts) if count + change >= 1]
+        counts[max(possible, key=lambda rank: change * (exact[rank] - counts[rank]))] += change
+    return tuple(counts)
 
 
 def steps_per_epoch(sample_count: int, *, batch_sizes: Sequence[int]) -> int:

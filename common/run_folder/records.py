@@ -87,6 +87,7 @@ class DataRecord:
     class_names: list[str]
     mean: list[float]
     standard_deviation: list[float]
+    batch_sizes: list[WholeNumber] | None = None  # of each rank in an update; None: equal, as in old records
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
     lines += [
         f"data: {setup.dataset.name}, {len(setup.training_indices):,} training, {len(setup.validation_indices):,} "
         f"validation, {len(setup.dataset.test.labels):,} test samples",
-        f"batch: {config.training.batch_size} x {counted(world.size, 'rank')} = {setup.global_batch_size} images per "
+        f"batch: {_batch(setup)} = {setup.global_batch_size} images per "
         f"update, {setup.steps_per_epoch} updates per epoch, the last {setup.dropped_samples} samples of each epoch's "
         f"order dropped; {setup.total_steps} updates in all",
         f"ranks: {world.size} on {', '.join(world.hosts)}, controller {world.controller}, device {world.devices[0]}, "
@@ -39,6 +39,14 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
             "correct but slow; its record is marked as functional, not timed"
         )
     return lines
+
+
+def _batch(setup: RunSetup) -> str:
+    sizes = setup.batch_sizes
+    if len(set(sizes)) == 1:
+        return f"{sizes[0]} x {counted(len(sizes), 'rank')}"
+    how = ", measured" if setup.config.strategy.shares == "auto" else ""
+    return f"{' + '.join(map(str, sizes))} (one part per rank{how})"
 
 
 def epoch_line(setup: RunSetup, epochs: Sequence[EpochRecord]) -> str:

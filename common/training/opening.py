@@ -89,6 +89,7 @@ def _new_record(setup: RunSetup, world: World, *, framework: str) -> RunRecord:
             test_samples=len(setup.dataset.test.labels),
             dropped_samples_per_epoch=setup.dropped_samples,
             global_batch_size=setup.global_batch_size,
+            batch_sizes=list(setup.batch_sizes),
             steps_per_epoch=setup.steps_per_epoch,
             image_shape=setup.dataset.image_shape,
             class_names=list(setup.dataset.class_names),

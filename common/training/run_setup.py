@@ -13,9 +13,9 @@ import numpy as np
 from common.config import Config
 from common.data.batches import normalization_table
 from common.data.loading import Dataset, Split, load_dataset
-from common.data.sharding import dropped_samples, epoch_order, split_validation, steps_per_epoch
+from common.data.sharding import dropped_samples, epoch_order, share_out, split_validation, steps_per_epoch
 from common.distributed.averaging import AveragingPlan
-from common.distributed.communicator import Communicator
+from common.distributed.console import counted
 from common.errors import UserError
 from common.measurement.step_profile import LEFT_OUT_STEPS
 from common.model.specs import BatchNorm, ModelSpec, model_spec
@@ -65,6 +65,20 @@ class RunSetup:
     def epochs(self) -> int:
         """Epochs of the run; `--max-steps` may cut the last one short."""
         return -(-self.total_steps // self.steps_per_epoch)
+
+    def weight_of(self, rank: int) -> float:
+        """Return the images of a rank relative to their mean over ranks: 1 where all have as many.
+
+        The mean over ranks of (weight x mean over the rank's images) is the mean over all images of an update.
+        """
+        return self.batch_sizes[rank] * self.size / self.global_batch_size
+
+    def loss_weight(self, rank: int) -> float:
+        """Return the factor of a rank's mean loss with which the gradients of the ranks average to the global batch's.
+
+        1 with `averaging`, where ranks learn from their own mean, and `weight_of` is for the average of their weights.
+        """
+        return 1.0 if self.config.strategy.strategy == "averaging" else self.weight_of(rank)
 
     def steps_of_epoch(self, epoch: int) -> int:
         """Return the updates of an epoch, counted from 1."""
@@ -119,16 +133,6 @@ class RunSetup:
         return hashlib.blake2b(self.training_indices[order].astype("<i8").tobytes(), digest_size=16).hexdigest()
 
 
-def prepare_on_all_ranks(config: Config, *, comm: Communicator) -> RunSetup:
-    """Return the run setup of all ranks; every rank calls this.
-
-    Raises:
-        UserError: settings or data do not fit together; on all ranks.
-    """
-    with comm.propagate_errors("preparing the data"):
-        return prepare_run(config, size=comm.size)
-
-
 def prepare_run(config: Config, *, size: int) -> RunSetup:
     """Fetch the data if needed and check every setting against it.
 
@@ -150,9 +154,9 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
     )
     height, width, channels = dataset.image_shape
     spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=_outputs(config, dataset))
-    _check_batch_norm(spec, batch_size=config.training.batch_size)
+    batch_sizes = _batch_sizes(config, size=size)
+    check_batch_norm(spec, batch_size=min(batch_sizes))
     training, validation = _split_training(config, dataset)
-    batch_sizes = (config.training.batch_size,) * size
     steps = _steps(config, samples=len(training), batch_sizes=batch_sizes)
     total = config.training.epochs * steps
     if config.training.max_steps is not None:
@@ -175,6 +179,17 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
         dtype=np.dtype(config.model.dtype),
     )
     return RunSetup(config, batch_sizes, dataset, spec, table, training, validation, steps, total)
+
+
+def _batch_sizes(config: Config, *, size: int) -> tuple[int, ...]:
+    """Return the images of each rank in an update; equal numbers where their parts are yet to be measured."""
+    parts = config.strategy.parts or (1.0,) * size
+    if len(parts) != size:
+        raise UserError(
+            f"there is one part for each rank. Received: --shares {config.strategy.shares} on {counted(size, 'rank')}. "
+            f"Give {counted(size, 'number')}, such as {':'.join(['2'] + ['1'] * (size - 1))}"
+        )
+    return share_out(config.training.batch_size * size, parts=parts)
 
 
 def _split_training(config: Config, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -211,12 +226,13 @@ def _outputs(config: Config, dataset: Dataset) -> int:
     return outputs
 
 
-def _check_batch_norm(spec: ModelSpec, *, batch_size: int) -> None:
+def check_batch_norm(spec: ModelSpec, *, batch_size: int) -> None:
+    """Raise UserError if a BatchNorm layer sees a single value per channel in a batch of this many images."""
     for row in spec.rows:
         if isinstance(row.layer, BatchNorm) and batch_size * math.prod(row.output_shape[1:]) == 1:
             raise UserError(
                 f"{spec.name} normalizes over the batch, and its layer {row.layer.name} sees only one value per channel"
-                f". Received: --batch-size {batch_size}. Give 2 or more, or larger images"
+                f". Received: a batch of {counted(batch_size, 'image')} on a rank. Give 2 or more, or larger images"
             )
 
 
