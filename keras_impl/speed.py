@@ -2,7 +2,7 @@
 
 from common.distributed.communicator import Communicator
 from common.measurement.timing import Phases
-from common.training.balance import LEFT_OUT_STEPS, MEASURED_STEPS
+from common.strategies.balance import LEFT_OUT_STEPS, MEASURED_STEPS
 from common.training.run_setup import RunSetup
 from keras_impl.data import ShardedData
 from keras_impl.loop import Trainer

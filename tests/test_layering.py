@@ -94,6 +94,7 @@ ORDER = {
         {"measurement"},
         {"data", "run_folder"},
         {"training", "trained"},
+        {"strategies"},
         {"checks"},
     ],
     "launch": [

@@ -4,7 +4,7 @@ import torch
 
 from common.distributed.communicator import Communicator
 from common.measurement.timing import Phases
-from common.training.balance import LEFT_OUT_STEPS, MEASURED_STEPS
+from common.strategies.balance import LEFT_OUT_STEPS, MEASURED_STEPS
 from common.training.run_setup import RunSetup
 from torch_impl.data import ShardedData
 from torch_impl.loop import Trainer

@@ -15,7 +15,7 @@ import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the
 from common.config import Config
 from common.distributed.communicator import Communicator
 from common.run_folder.checkpoints import Checkpoint
-from common.training.balance import prepare_on_all_ranks
+from common.strategies.balance import prepare_on_all_ranks
 from common.training.entry_point import exit_rank, program_name, read_settings, run_program
 from common.training.measured import NOT_MEASURED
 from common.training.session import Session

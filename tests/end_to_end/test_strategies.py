@@ -5,53 +5,38 @@ and CI. That one rank equals one process is in `test_trainers.py`.
 """
 
 import importlib.util
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
-import reference_rules
 from _pytest.mark import ParameterSet
 from rule_workers import relative_difference
-from trainer_runs import Job, Outcome, Outcomes, run_jobs
+from strategy_runs import (
+    BATCH,
+    DATA,
+    EPOCHS,
+    MLP,
+    OFTEN,
+    Case,
+    Starts,
+    by_hand,
+    check_resumed,
+    differences,
+    validation_loss,
+    weights_of,
+)
+from trainer_runs import Job
 
-from common.data.loading import load_dataset
-from common.data.sharding import epoch_order, rank_slice, split_validation
-from common.model.specs import model_spec
-from common.model.weights import Weights, draw_initial_weights, load_weights, weights_hash
+from common.model.weights import load_weights, weights_hash
 from common.run_folder.checkpoints import checkpoint_folders
-from common.run_folder.records import DataRecord, Hashes, Run, Status, Totals, read_run
+from common.run_folder.records import Totals
 
 pytestmark = pytest.mark.ranks
 
-DATASET = "synthetic:1200x28x28x1x10"
-BATCH, RATE, EPOCHS, STEPS, SEED = 32, 0.05, 2, 5, 1
-DATA = ["--dataset", DATASET, "--validation-share", "0.1", "--batch-size", str(BATCH), "--epochs", str(EPOCHS)]
-MLP = [*DATA, "--model", "mlp", "--dtype", "float64", "--steps-per-epoch", str(STEPS)]
-MLP += ["--lr-scaling", "none", "--learning-rate", str(RATE)]
 # Dropout, momentum, a learning rate that grows: 2 epochs of 6 updates, neither of which divides by the interval.
 CNN = [*DATA, "--model", "cnn", "--steps-per-epoch", "6", "--strategy", "averaging", "--average-every", "5"]
 CNN += ["--no-average-state"]
 RESNET34 = ["--dataset", "synthetic:48x17x19x1x3", "--model", "resnet34", "--batch-size", "4", "--epochs", "1"]
 RESNET34 += ["--momentum", "0", "--dtype", "float64", "--steps-per-epoch", "3"]
-OFTEN = ["--checkpoint-minutes", "1e-9"]  # after every update
-
-
-@dataclass(frozen=True)
-class Case:
-    """A run of mlp by averaging, and what is worked out for it by hand."""
-
-    every: int | str
-    momentum: float = 0.9
-    average_state: bool = True
-    warmup: int = 0
-
-    @property
-    def arguments(self) -> list[str]:
-        """The settings of the run."""
-        flags = ["--strategy", "averaging", "--average-every", str(self.every), "--momentum", str(self.momentum)]
-        flags += ["--warmup-allreduce", str(self.warmup)]
-        return [*MLP, *flags, "--average-state" if self.average_state else "--no-average-state"]
 
 
 CASES = {
@@ -97,40 +82,9 @@ BAD_INPUT = {
 }
 
 
-class Starts:
-    """Starts what a test asks for, once."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._done: dict[str, Outcomes | str] = {}
-
-    def outcomes(self, framework: str, name: str, launcher: str = "mpirun2") -> list[Outcome]:
-        """Return what a job did on each rank."""
-        jobs = all_jobs()
-        if framework == "torch":
-            jobs = [job for job in jobs if (job.name in MORE) == (name in MORE)]
-        if launcher != "mpirun2":
-            jobs = [job for job in jobs if job.name == name]
-        start = f"{framework}-{launcher}-{jobs[0].name}"
-        if start not in self._done:
-            (self.folder / start).mkdir()
-            self._done[start] = run_jobs(framework, jobs, folder=self.folder / start, launcher=launcher)
-        outcomes = self._done[start]
-        assert isinstance(outcomes, dict), outcomes
-        return outcomes[name]
-
-    def run(self, framework: str, name: str, launcher: str = "mpirun2") -> Run:
-        """Return a run that has ended well on all ranks."""
-        self.outcomes(framework, name, launcher)
-        (folder,) = self.folder.glob(f"{framework}-{launcher}-*/runs/{name}")
-        run = read_run(folder)
-        assert run.state == "finished"
-        return run
-
-
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory: pytest.TempPathFactory) -> Starts:
-    return Starts(tmp_path_factory.mktemp("strategies"))
+    return Starts(tmp_path_factory.mktemp("strategies"), all_jobs(), more=MORE)
 
 
 @pytest.fixture(params=["torch", pytest.param("keras", marks=pytest.mark.ci)])
@@ -138,76 +92,6 @@ def framework(request: pytest.FixtureRequest) -> str:
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
     return request.param
-
-
-def weights_of(run: Run) -> Weights:
-    return load_weights(run.folder / "weights.safetensors")
-
-
-def differences(one: Weights, other: Weights) -> dict[str, float]:
-    assert one.keys() == other.keys()
-    return {name: relative_difference(one[name], other[name]) for name in other}
-
-
-# By hand: each rank has a dictionary of weights and one of momentum buffers; every formula is in float64.
-
-
-def gradient(weights: Weights, pixels: np.ndarray, labels: np.ndarray) -> Weights:
-    """Return the gradient of mlp's mean cross entropy: dense, sigmoid, dense; pixels (samples, 784)."""
-    hidden = 1 / (1 + np.exp(-(pixels @ weights["fc1.weight"].T + weights["fc1.bias"])))
-    outputs = hidden @ weights["fc2.weight"].T + weights["fc2.bias"]
-    probabilities = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
-    of_outputs = (probabilities - np.eye(outputs.shape[1])[labels]) / len(labels)
-    of_hidden = (of_outputs @ weights["fc2.weight"]) * hidden * (1 - hidden)
-    return {
-        "fc1.weight": of_hidden.T @ pixels,
-        "fc1.bias": of_hidden.sum(axis=0),
-        "fc2.weight": of_outputs.T @ hidden,
-        "fc2.bias": of_outputs.sum(axis=0),
-    }
-
-
-def mean(ranks: list[Weights]) -> Weights:
-    return {name: np.mean([one[name] for one in ranks], axis=0) for name in ranks[0]}
-
-
-def by_hand(case: Case, run: Run) -> list[Weights]:
-    """Return the weights averaged over two ranks at the end of each epoch, and those at the end of the run."""
-    data, split = run.record.data, load_dataset(DATASET).train
-    assert isinstance(data, DataRecord)
-    pixels = (split.images.reshape(len(split.images), -1) / 255 - data.mean[0]) / data.standard_deviation[0]
-    training, _ = split_validation(1200, share=0.1, seed=SEED)
-    spec = model_spec("mlp", input_shape=(1, 28, 28), outputs=10)
-    weights = [draw_initial_weights(spec, seed=SEED, dtype="float64") for _ in range(2)]
-    buffers: list[Weights] = [{name: np.zeros_like(array) for name, array in one.items()} for one in weights]
-    interval = STEPS if case.every == "epoch" else int(case.every)
-    averages = []
-    for update in range(1, EPOCHS * STEPS + 1):
-        epoch, step = (update - 1) // STEPS + 1, (update - 1) % STEPS
-        order = training[epoch_order(len(training), seed=SEED, epoch=epoch)]
-        rows = [order[rank_slice(step, rank=rank, batch_sizes=[BATCH, BATCH])] for rank in range(2)]
-        found = [gradient(weights[rank], pixels[rows[rank]], split.labels[rows[rank]]) for rank in range(2)]
-        if update <= case.warmup:
-            found = [mean(found)] * 2
-        for rank in range(2):
-            buffers[rank] = {name: case.momentum * buffers[rank][name] + found[rank][name] for name in found[rank]}
-            weights[rank] = {name: array - RATE * buffers[rank][name] for name, array in weights[rank].items()}
-        if update > case.warmup and update % interval == 0:
-            weights = [mean(weights)] * 2
-            buffers = [mean(buffers)] * 2 if case.average_state else buffers
-        if step == STEPS - 1:
-            averages.append(mean(weights))
-    return averages
-
-
-def validation_loss(weights: Weights, run: Run) -> float:
-    """Return the loss of mlp over the validation samples."""
-    data, split = run.record.data, load_dataset(DATASET).train
-    assert isinstance(data, DataRecord)
-    _, rows = split_validation(1200, share=0.1, seed=SEED)
-    pixels = (split.images[rows].reshape(len(rows), -1) / 255 - data.mean[0]) / data.standard_deviation[0]
-    hidden = 1 / (1 + np.exp(-(pixels @ weights["fc1.weight"].T + weights["fc1.bias"])))
-    return reference_rules.cross_entropy(hidden @ weights["fc2.weight"].T + weights["fc2.bias"], split.labels[rows])
 
 
 def more(*values: object) -> ParameterSet:
@@ -274,17 +158,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_unbroken_one(
     starts: Starts, framework: str, name: str, steps: list[int]
 ) -> None:
     """Resumed inside an interval, inside an epoch and at its end: each rank has its own weights and momentum."""
-    whole, run = starts.run(framework, "whole"), starts.run(framework, name)
-    assert isinstance(run.record.status, Status) and run.record.status.resumed_after_steps == steps
-    assert isinstance(run.record.hashes, Hashes) and run.record.hashes == whole.record.hashes
-    assert isinstance(run.record.totals, Totals) and isinstance(whole.record.totals, Totals)
-    assert run.record.totals.test_loss == whole.record.totals.test_loss
-    for ours, theirs in zip(run.epochs, whole.epochs, strict=True):
-        assert (ours.weights_hash, ours.training_loss) == (theirs.weights_hash, theirs.training_loss)
-        assert ours.validation_loss == theirs.validation_loss
-    (checkpoint,), (twin,) = checkpoint_folders(run.folder), checkpoint_folders(whole.folder)
-    for file in ("weights.safetensors", "optimizer.safetensors", "ranks.safetensors"):
-        assert (checkpoint / file).read_bytes() == (twin / file).read_bytes()
+    check_resumed(starts.run(framework, name), starts.run(framework, "whole"), steps=steps)
 
 
 def test_a_checkpoint_holds_what_each_rank_has(starts: Starts, framework: str) -> None:

@@ -10,6 +10,7 @@ from common.data.sharding import (
     epoch_order,
     evaluation_range,
     rank_slice,
+    share_out,
     split_validation,
     stable_permutation,
     steps_per_epoch,
@@ -48,6 +49,33 @@ def test_a_global_batch_is_the_same_however_ranks_share_it(batch_sizes: list[int
     alone = order[rank_slice(step, rank=0, batch_sizes=[global_batch])]
     batches = [order[rank_slice(step, rank=rank, batch_sizes=batch_sizes)] for rank in range(len(batch_sizes))]
     np.testing.assert_array_equal(np.concatenate(batches), alone)
+
+
+@given(parts=st.lists(st.floats(0.001, 1000), min_size=1, max_size=16), more=st.integers(0, 2000))
+def test_a_batch_is_shared_out_in_proportion_with_something_for_everyone(parts: list[float], more: int) -> None:
+    total = len(parts) + more
+    counts = share_out(total, parts=parts)
+    exact = [total * part / sum(parts) for part in parts]
+    assert sum(counts) == total and min(counts) >= 1
+    if min(exact) >= 1:
+        assert all(abs(count - one) < 1 + 1e-9 for count, one in zip(counts, exact, strict=True))
+    for count, part in zip(counts, parts, strict=True):  # who has a larger part has no fewer samples
+        assert all(count >= other for other, less in zip(counts, parts, strict=True) if less < part)
+
+
+@pytest.mark.parametrize(
+    ("total", "parts", "expected"),
+    [
+        (128, [2, 1], (85, 43)),
+        (64, [1, 1, 1, 1], (16, 16, 16, 16)),
+        (10, [1, 1, 1], (4, 3, 3)),
+        (100, [1000, 1], (99, 1)),
+        (5, [1000, 1, 1, 1], (2, 1, 1, 1)),
+        (268, [128, 128, 12], (128, 128, 12)),
+    ],
+)
+def test_shares_by_largest_remainder(total: int, parts: list[float], expected: tuple[int, ...]) -> None:
+    assert share_out(total, parts=parts) == expected
 
 
 @pytest.mark.parametrize("size", range(1, 65))

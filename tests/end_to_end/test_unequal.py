@@ -1,0 +1,132 @@
+"""Ranks with parts of a batch of their own on two ranks: against NumPy, against all-reduce, after a resume.
+
+One start of two ranks does all runs of a framework (`trainer_worker.py`).
+"""
+
+import importlib.util
+
+import numpy as np
+import pytest
+from strategy_runs import (
+    BATCH,
+    DATA,
+    OFTEN,
+    Case,
+    Starts,
+    by_hand,
+    check_resumed,
+    differences,
+    validation_loss,
+    weights_of,
+)
+from trainer_runs import Job
+
+from common.run_folder.records import DataRecord
+
+pytestmark = pytest.mark.ranks
+
+PARTS, SHARES = (45, 19), ("--shares", "2.4:1")  # of 64: 45.18 and 18.82, so the last image goes to the second
+CASES = {
+    "allreduce": Case(None, batch_sizes=PARTS, more=SHARES),
+    "equal": Case(None, more=("--shares", "7:7")),
+    "averaging": Case(2, warmup=3, batch_sizes=PARTS, more=SHARES),
+    "averaging_own": Case(2, average_state=False, batch_sizes=PARTS, more=SHARES),
+}
+CNN = [*DATA, "--model", "cnn", "--steps-per-epoch", "6", *SHARES]
+AVERAGING = ["--strategy", "averaging", "--average-every", "5", "--no-average-state"]
+RESNET34 = ["--dataset", "synthetic:48x17x19x1x3", "--model", "resnet34", "--batch-size", "8", "--epochs", "1"]
+RESNET34 += ["--momentum", "0", "--dtype", "float64", "--steps-per-epoch", "3", "--shares", "5:3"]
+
+
+def all_jobs() -> list[Job]:
+    """Return the jobs of two ranks."""
+
+    def train(name: str, arguments: list[str], patch: str = "") -> Job:
+        return Job(name, [*arguments, "--name", name], patch=patch)
+
+    return [
+        *(train(name, case.arguments) for name, case in CASES.items()),
+        train("resnet34", RESNET34, "shallow"),
+        train("resnet34_every1", [*RESNET34, "--strategy", "averaging", "--average-every", "1"], "shallow"),
+        train("whole", [*CNN, *AVERAGING]),
+        train("part", [*CNN, *AVERAGING, *OFTEN], "stopped"),
+        Job("part_resumed", ["--resume", "runs/part"]),
+        train("auto", [*DATA, "--model", "mlp", "--shares", "auto", *OFTEN], "stopped"),
+        Job("auto_resumed", ["--resume", "runs/auto"], patch="slow_source_of_one"),
+        *(train(name, [*DATA, "--model", "mlp", *flags]) for name, (flags, _) in BAD_INPUT.items()),
+    ]
+
+
+BAD_INPUT = {
+    "too_many": (
+        ["--shares", "1:2:3"],
+        "there is one part for each rank. Received: --shares 1:2:3 on 2 ranks. Give 2 numbers, such as 2:1",
+    ),
+    "nothing": (["--shares", "1:0"], "--shares is no ratio. Received: --shares 1:0. Give a number above 0 for each"),
+    "words": (["--shares", "fast:slow"], "--shares is no ratio. Received: --shares fast:slow."),
+}
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory: pytest.TempPathFactory) -> Starts:
+    return Starts(tmp_path_factory.mktemp("unequal"), all_jobs())
+
+
+@pytest.fixture(params=["torch", pytest.param("keras", marks=pytest.mark.ci)])
+def framework(request: pytest.FixtureRequest) -> str:
+    if importlib.util.find_spec(request.param) is None:
+        pytest.skip(f"{request.param} is not installed")
+    return request.param
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_shares_are_weighted_by_images_as_worked_out_by_hand(starts: Starts, framework: str, name: str) -> None:
+    """With all-reduce the formula is that of one process, whose batch is the global batch."""
+    case, run = CASES[name], starts.run(framework, name)
+    assert isinstance(run.record.data, DataRecord)
+    assert run.record.data.batch_sizes == list(case.batch_sizes) and run.record.data.global_batch_size == 2 * BATCH
+    expected = by_hand(case, run)
+    apart = differences(weights_of(run), expected[-1])
+    assert max(apart.values()) < 1e-12, apart
+    for epoch, weights in zip(run.epochs, expected, strict=True):
+        assert epoch.validation_loss == pytest.approx(validation_loss(weights, run), rel=1e-12)
+
+
+def test_the_update_of_a_global_batch_does_not_depend_on_its_shares(starts: Starts, framework: str) -> None:
+    shared, equal = starts.run(framework, "allreduce"), starts.run(framework, "equal")
+    assert max(differences(weights_of(shared), weights_of(equal)).values()) < 1e-12
+    for ours, theirs in zip(shared.epochs, equal.epochs, strict=True):
+        assert ours.training_loss == pytest.approx(theirs.training_loss, rel=1e-12)
+    # And averaged weights do: else the proof of averaging would show nothing.
+    averaged = weights_of(starts.run(framework, "averaging_own"))
+    assert min(differences(averaged, weights_of(equal)).values()) > 1e-6
+
+
+def test_the_statistics_of_batch_norm_are_weighted_too(starts: Starts, framework: str) -> None:
+    """Averaging after every update is all-reduce, with plain SGD, also for unequal parts."""
+    one, other = (weights_of(starts.run(framework, name)) for name in ("resnet34", "resnet34_every1"))
+    assert max(differences(one, other).values()) < 1e-9  # unweighted they differ by more than 1e-3
+
+
+def test_a_resumed_run_ends_bit_for_bit_as_an_unbroken_one(starts: Starts, framework: str) -> None:
+    check_resumed(starts.run(framework, "part"), starts.run(framework, "whole"), steps=[3])
+
+
+def test_measured_shares_are_kept_when_a_run_is_resumed(starts: Starts, framework: str) -> None:
+    printed = [line for line in starts.outcomes(framework, "auto")[0].stdout.splitlines() if line.startswith("batch:")]
+    data = starts.run(framework, "auto").record.data
+    assert isinstance(data, DataRecord) and data.batch_sizes and sum(data.batch_sizes) == 2 * BATCH
+    parts = " + ".join(map(str, data.batch_sizes))
+    assert [line.split(" =")[0] for line in printed] in (
+        [f"batch: {parts} (one part per rank, measured)"],
+        [f"batch: {BATCH} x 2 ranks"],
+    )
+    resumed = starts.outcomes(framework, "auto_resumed")
+    assert [outcome.code for outcome in resumed] == [0, 0] and printed[0] in resumed[0].stdout
+    assert np.isfinite([epoch.training_loss for epoch in starts.run(framework, "auto").epochs]).all()
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_what_contradicts_is_refused_on_all_ranks(starts: Starts, framework: str, name: str) -> None:
+    ranks = starts.outcomes(framework, name)
+    assert [outcome.code for outcome in ranks] == [2, 2] and BAD_INPUT[name][1] in ranks[0].stderr
