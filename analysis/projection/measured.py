@@ -8,8 +8,9 @@ import numpy as np
 
 from analysis.projection.work import FLOAT32, Operation, step_operations
 from analysis.runs.cells import Cell, cells_of
+from analysis.runs.labels import strategy_label
 from analysis.runs.table import RunRow, Selection, curve, runs_in
-from common.config import Config
+from common.config import Config, StrategyConfig
 from common.model.specs import MODEL_NAMES, ModelSpec, model_spec
 from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, ModelRecord, World
@@ -97,8 +98,8 @@ def _why_not(run: RunRow) -> str | None:
         return "not in float32"
     if record.config.device.compression != "none":
         return "its gradients are compressed"
-    if record.config.strategy.strategy != "allreduce":
-        return "its ranks do not average gradients at every update"
+    if record.config.strategy != StrategyConfig():
+        return f"its ranks do not simply average gradients at every update ({strategy_label(record.config)})"
     if not record.world.on_cpu:
         return "not on a CPU"
     if record.world.oversubscribed or len(set(record.world.hosts)) > 1:

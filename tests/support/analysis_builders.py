@@ -34,6 +34,7 @@ def made_record(
     threads: int = 1,
     classes: int = 10,
     steps: int | None = None,
+    strategy: dict[str, Any] | None = None,
     **changes: Any,
 ) -> RunRecord:
     """Return the record of a finished run on `ranks` GPUs by default.
@@ -42,6 +43,7 @@ def made_record(
         size: width and height.
         steps: of all epochs; None: as many as the samples make.
         samples: of training and of validation.
+        strategy: settings of it.
         changes: further fields of the record.
     """
     data = DataRecord(
@@ -59,7 +61,7 @@ def made_record(
         size=ranks, local_size=ranks, hosts=["a"], controller="mpi" if ranks > 1 else "none", threads_per_rank=threads,
         cores=64, oversubscribed=False, devices=[devices] * ranks,
     )  # fmt: skip
-    settings = {"training": {"seed": seed, "epochs": epochs}}
+    settings = {"training": {"seed": seed, "epochs": epochs}, "strategy": strategy or {}}
     values: dict[str, Any] = {
         "config": config_from_dict(settings, base=make_config(Path("runs"))),
         "world": world,

@@ -112,7 +112,7 @@ _NOTHING = "There are no runs that differ in the number of ranks and in nothing 
 def _answers(studies: Sequence[Study], *, margin: float) -> list[str]:
     """Return a statement for each study: what its most ranks bring."""
     most = [(study, ranks[-1]) for study in studies if (ranks := [p for p in study.ranks if study.at(p)])]
-    return [f"{study.label}: {_at_ranks(study, ranks, margin=margin)}" for study, ranks in most]
+    return [f"{study.short_label}: {_at_ranks(study, ranks, margin=margin)}" for study, ranks in most]
 
 
 def _at_ranks(study: Study, ranks: int, *, margin: float) -> str:
@@ -140,7 +140,7 @@ def _projected(fits: Sequence[CurveFit]) -> list[str]:
         if one.projections and (key not in best or _error(one) < _error(best[key])):
             best[key] = one
     return [
-        f"Projected, not measured: {one.study.label}, {one.kind}: {counted(found.ranks, 'rank')} at {one.site} would "
+        f"Projected, not measured: {one.study.short_label}, {one.kind}: {counted(found.ranks, 'rank')} at {one.site} would "
         f"train in {found.seconds:,.1f} s."
         for one in best.values()
         for found in one.projections[-1:]

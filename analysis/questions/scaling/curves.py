@@ -11,12 +11,12 @@ import numpy as np
 
 from analysis.questions.scaling.models import Work
 from analysis.runs.cells import Cell, Settings
-from analysis.runs.labels import framework_label
+from analysis.runs.labels import framework_label, strategy_label
 from analysis.runs.settings import SERIES
 from analysis.runs.table import images_trained, runs_in
 from analysis.runs.validity import pair_flags
 from analysis.stats.inference import EQUIVALENCE_CONFIDENCE, Effect, Equivalence, difference, equivalence, ratio
-from common.config import Config
+from common.config import Config, StrategyConfig
 from common.errors import UserError
 from common.run_folder.records import ModelRecord, RunRecord, World
 
@@ -24,6 +24,7 @@ TIMES = ("total_seconds", "training_seconds")  # T = train + validation + test, 
 Kind = Literal["strong", "weak", "other batch", "as many ranks"]
 # Settings that follow from np, or that np is scaled with; `image size` and the like must stay.
 _FOLLOWING = ("np", "global batch", "controller", "threads", "hosts", SERIES)
+PLAIN = StrategyConfig()  # allreduce without options
 BYTES = {"float16": 2, "float32": 4, "float64": 8}  # of a number
 
 
@@ -79,10 +80,25 @@ class Study:
 
     @property
     def label(self) -> str:
-        """Framework, model and data set."""
+        """Framework, model, data set, and the strategy with its options if it is another than plain allreduce."""
+        return self._label(strategy_label(self.base.first.record.config))
+
+    @property
+    def short_label(self) -> str:
+        """The same without the options."""
+        return self._label(self.strategy.strategy)
+
+    def _label(self, strategy: str) -> str:
         run = self.base.first
-        label = framework_label(run.framework)
-        return f"{label}, {run.model}, {run.data_set}" + (" (published)" if run.origin == "published" else "")
+        parts = [framework_label(run.framework), run.model, run.data_set]
+        parts += [strategy] if self.strategy != PLAIN else []
+        return ", ".join(parts) + (" (published)" if run.origin == "published" else "")
+
+    @property
+    def strategy(self) -> StrategyConfig:
+        """How the base's ranks share their work; where settings are unknown, by allreduce."""
+        config = self.base.first.record.config
+        return config.strategy if isinstance(config, Config) else PLAIN
 
     @property
     def ranks(self) -> list[int]:

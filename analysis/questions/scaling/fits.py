@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from analysis.projection.ratio import SpeedRatio
-from analysis.questions.scaling.curves import Kind, Study, training_runs, work_of
+from analysis.questions.scaling.curves import PLAIN, Kind, Study, training_runs, work_of
 from analysis.questions.scaling.models import (
     EXCHANGE,
     FEWEST_SIZES,
@@ -121,6 +121,8 @@ def _why_no_fit(study: Study, kind: Kind, sizes: Sequence[int]) -> str | None:
             f"there are {len(sizes)} numbers of ranks ({', '.join(map(str, sizes))}); it takes {FEWEST_SIZES}, two to "
             "fit a model and one to test it on"
         )
+    if study.strategy != PLAIN:
+        return "the models describe ranks that average gradients at every update"
     own = study.base.first.np
     if any(point.devices != point.ranks / own for point in study.curve(kind)):
         return "cores do not grow with ranks, the models take both as one"

@@ -379,6 +379,18 @@ def test_a_projection_from_single_runs_notes_that_its_interval_lacks_their_noise
     assert not any("only one run" in note for note in find(select(scaled(1, 2, 4, 8))).notes)
 
 
+def test_other_strategies_have_curves_of_their_own_and_no_models() -> None:
+    averaging = {"strategy": "averaging", "average_every": 8, "average_state": False}
+    plain, other = scaled(1, 2, 4), scaled(1, 2, 4, strategy=averaging)
+    found = find(select(plain, other))
+    name = "PyTorch, mlp, made, averaging, average every 8, no average state"
+    bases = [row for row in rows_of(found, "Speedup over the base") if row["scaling"] == "base"]
+    assert len(bases) == 2
+    assert {row["framework, model, data set"] for row in rows_of(found, "Models")} == {"PyTorch, mlp, made"}
+    reason = "the models describe ranks that average gradients at every update"
+    assert f"{name}, strong scaling: no projection is supported: {reason}" in found.notes
+
+
 def test_a_projection_too_far_or_from_too_little_is_refused_in_a_sentence() -> None:
     found = find(select(scaled(1, 2, 4, 8)), project=64)
     assert not any(table.title.startswith("Projection") for table in found.tables)
