@@ -140,8 +140,8 @@ def _projected(fits: Sequence[CurveFit]) -> list[str]:
         if one.projections and (key not in best or _error(one) < _error(best[key])):
             best[key] = one
     return [
-        f"Projected, not measured: {one.study.short_label}, {one.kind}: {counted(found.ranks, 'rank')} at {one.site} would "
-        f"train in {found.seconds:,.1f} s."
+        f"Projected, not measured: {one.study.short_label}, {one.kind}: {counted(found.ranks, 'rank')} at {one.site} "
+        f"would train in {found.seconds:,.1f} s."
         for one in best.values()
         for found in one.projections[-1:]
     ]
