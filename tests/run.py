@@ -1,10 +1,10 @@
-"""Run the tests: unit tests on two processes, then those that start ranks, hosts or a browser, one at a time.
+"""Run the tests: unit tests, then those that start ranks, both on two processes; then clusters and browsers, alone.
 
     python tests/run.py quick    # `make test`
     python tests/run.py ci       # `make test-ci`: what CI runs beyond the quick ones
     python tests/run.py all      # `make test-all`
 
-Further arguments go to both calls of pytest. The last line adds up the two summaries; the exit code is that of the
+Further arguments go to every call of pytest. The last line adds up the summaries; the exit code is that of the
 first call that failed.
 """
 
@@ -23,12 +23,19 @@ SELECTIONS = {
     "ci": "(ci or cluster or browser) and not long",
     "all": "unit or not unit",
 }
+# A start of ranks is long in one thread on each: files of them, side by side, use what it leaves of the cores.
+TWO_FILES_AT_ONCE = ("-n", "2", "--dist", "loadfile")
+KINDS = {
+    "unit": TWO_FILES_AT_ONCE,
+    "ranks and not (cluster or browser)": TWO_FILES_AT_ONCE,
+    "cluster or browser": (),
+}
 NOTHING_SELECTED = 5  # pytest's exit code
 INTERRUPTED = 2
 
 
 def main(arguments: list[str]) -> int:
-    """Run both calls of pytest and print their totals; return the exit code."""
+    """Run the calls of pytest and print their totals; return the exit code."""
     if not arguments or arguments[0] not in SELECTIONS:
         print(f"usage: python tests/run.py {'|'.join(SELECTIONS)} [ARGUMENTS OF PYTEST]", file=sys.stderr)
         return 2
@@ -38,10 +45,10 @@ def main(arguments: list[str]) -> int:
     start = time.monotonic()
     totals: Counter[str] = Counter()
     codes = []
-    for kind, workers in (("unit", ["-n", "2", "--dist", "loadfile"]), ("not unit", [])):
+    for kind, workers in KINDS.items():
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.xml"
-            command = [sys.executable, "-m", "pytest", "-m", f"{kind} and ({selection})", *workers, *further]
+            command = [sys.executable, "-m", "pytest", "-m", f"({kind}) and ({selection})", *workers, *further]
             done = subprocess.run([*command, f"--junit-xml={report}"], cwd=ROOT, env=environment, check=False)
             codes.append(done.returncode)
             if report.exists():

@@ -1,4 +1,4 @@
-"""`tests/run.py`: totals and exit codes of its two calls of pytest."""
+"""`tests/run.py`: totals and exit codes of its calls of pytest."""
 
 import importlib.util
 from pathlib import Path
