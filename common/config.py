@@ -189,7 +189,7 @@ class ScheduleConfig(_Settings):
     """the learning rate over the run"""
 
     lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
-    """factor of the learning rate: the number of ranks, its square root, or 1"""
+    """factor of the learning rate: the number of ranks (times --backward-passes-per-step), its square root, or 1"""
     warmup_epochs: NotNegative = 1.0
     """epochs over which the learning rate rises linearly from that of one rank to the scaled one"""
     decay: Literal["none", "cosine", "step"] = "none"
@@ -207,7 +207,7 @@ class TrainingConfig(_Settings):
     epochs: Annotated[int, Range(least=0, most=10**6)] = 12
     """passes over the training samples; 0 evaluates only"""
     batch_size: LimitedCount = 64
-    """images per step and rank; the global batch is this times the number of ranks, however they share it"""
+    """images per backward pass and rank; the global batch is this times the number of ranks, however they share it"""
     eval_batch_size: LimitedCount = 500
     """images per step and rank in validation and test"""
     seed: Annotated[int, Range(least=0)] = 1
@@ -259,6 +259,9 @@ class DeviceConfig(_Settings):
     """type in which gradients are sent: their own, or float16"""
     gradient_groups: Literal["one", "each"] = "one"
     """average all gradients in one grouped all-reduce, or each tensor in its own"""
+    backward_passes_per_step: Count = 1
+    """batches of each rank whose gradients are averaged before one exchange and one update (of allreduce): the global
+    batch is this many times larger, and --lr-scaling counts it like ranks"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -279,10 +282,6 @@ class DeviceConfig(_Settings):
         )
 
 
-def _is_ratio(text: str) -> bool:
-    return all(re.fullmatch(r"\d{1,9}(\.\d{1,9})?", part) and float(part) > 0 for part in text.split(":"))
-
-
 @dataclass(frozen=True)
 class StrategyConfig(_Settings):
     """how the ranks share the work of a batch"""
@@ -299,16 +298,6 @@ class StrategyConfig(_Settings):
     warmup_allreduce: Annotated[int, Range(least=0)] = 0
     """updates at the start of the run whose gradients are averaged, before averaging begins (post-local SGD)"""
 
-    shares: str | None = None
-    """parts of a global batch that the ranks take, in their order, such as 2:1, or auto: by their speed, measured
-    before training; at least one image each. Gradients and averages are weighted by images, and validation and test are
-    shared in the same way (None: equal parts)"""
-
-    @property
-    def parts(self) -> tuple[float, ...] | None:
-        """The numbers of `shares`; None: equal parts, or parts that are yet to be measured."""
-        return None if self.shares in (None, "auto") else tuple(map(float, str(self.shares).split(":")))
-
     @property
     def uses_horovod(self) -> bool:
         """Whether Horovod connects the ranks; else MPI alone does."""
@@ -317,12 +306,6 @@ class StrategyConfig(_Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         averaging = self.strategy == "averaging"
-        _require(
-            self.shares in (None, "auto") or _is_ratio(str(self.shares)),
-            problem="--shares is no ratio",
-            received=f"--shares {self.shares}",
-            remedy="Give a number above 0 for each rank, such as 2:1, or auto",
-        )
         _require(
             not averaging or self.average_every is not None,
             problem="averaging needs an interval",
@@ -340,6 +323,65 @@ class StrategyConfig(_Settings):
                 received=f"--strategy {self.strategy} {flag}",
                 remedy="Leave it out, or give --strategy averaging",
             )
+
+
+_NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """A rank whose computing takes `factor` times as long, in each update with this probability."""
+
+    rank: int
+    factor: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class BalanceConfig(_Settings):
+    """ranks of unequal speed"""
+
+    shares: str | None = None
+    """parts of a global batch that the ranks take, in their order, such as 2:1, or auto: by their speed, measured
+    before training; at least one image each. Gradients and averages are weighted by images, and validation and test are
+    shared in the same way (None: equal parts)"""
+    slow: str | None = None
+    """plant a straggler, RANK:FACTOR[:PROBABILITY]: forward and backward of this rank take FACTOR times as long, in
+    every update or with this probability, drawn from the seed; the times of such a run are not compared"""
+    slow_is_subject: bool = False
+    """compare the times of a run with --slow: an experiment about stragglers"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(
+            self.parts is None or min(self.parts) > 0,
+            problem="--shares is no ratio",
+            received=f"--shares {self.shares}",
+            remedy="Give a number above 0 for each rank, such as 2:1, or auto",
+        )
+        straggler = self.straggler
+        _require(
+            straggler is None or (straggler.factor >= 1 and 0 < straggler.probability <= 1),
+            problem="--slow is no straggler",
+            received=f"--slow {self.slow}",
+            remedy="Give RANK:FACTOR or RANK:FACTOR:PROBABILITY, a factor of 1 or more, such as 0:2 or 0:2:0.1",
+        )
+
+    @property
+    def parts(self) -> tuple[float, ...] | None:
+        """The numbers of `shares`, 0 for what is none; None: equal parts, or parts that are yet to be measured."""
+        if self.shares is None or self.shares == "auto":
+            return None
+        return tuple(float(part) if re.fullmatch(_NUMBER, part) else 0.0 for part in self.shares.split(":"))
+
+    @property
+    def straggler(self) -> Straggler | None:
+        """The rank of `slow`, with a factor of 0 if it cannot be read; None: no straggler is planted."""
+        if self.slow is None:
+            return None
+        found = re.fullmatch(rf"(\d{{1,9}}):({_NUMBER})(?::({_NUMBER}))?", self.slow)
+        rank, factor, probability = found.groups() if found else (0, 0, None)
+        return Straggler(rank=int(rank), factor=float(factor), probability=float(probability or 1))
 
 
 @dataclass(frozen=True)
@@ -422,10 +464,12 @@ class Config:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
     energy: EnergyConfig = field(default_factory=EnergyConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
 
     def __post_init__(self) -> None:
+        self._check_steps()
         _require(
             not (self.optimizer.loss == "cross_entropy" and self.model.output_activation != "linear"),
             problem="cross_entropy contains its own softmax and needs linear outputs",
@@ -473,6 +517,24 @@ class Config:
                 problem=problem,
                 received=f"--strategy averaging {flag}",
             )
+
+    def _check_steps(self) -> None:
+        """Check what steps of another form do not fit together with."""
+        passes, slow, profile = self.device.backward_passes_per_step, self.balance.slow, self.record.profile
+        passes_flag = f"--backward-passes-per-step {passes}"
+        _require(
+            passes == 1 or self.strategy.strategy == "allreduce",
+            problem="--backward-passes-per-step is an option of --strategy allreduce",
+            received=f"--strategy {self.strategy.strategy} {passes_flag}",
+            remedy="Leave it out, or give another --batch-size",
+        )
+        for flag, given in ((passes_flag, passes > 1), (f"--slow {slow}", slow is not None)):
+            _exclude(given and profile, problem="--profile needs plain steps", received=f"--profile {flag}")
+        _exclude(
+            slow is not None and self.device.gradient_groups == "each",
+            problem="a straggler sleeps before it exchanges anything",
+            received=f"--slow {slow} --gradient-groups each",
+        )
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """Return the settings as plain nested dictionaries (for JSON)."""

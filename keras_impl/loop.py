@@ -11,12 +11,14 @@ from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases
 from common.run_folder.checkpoints import PartialEpoch
+from common.strategies.straggler import slowdown_of
 from common.training.measured import Measured
 from keras_impl.batch_norm import BatchNormalization
 from keras_impl.data import ShardedData
 from keras_impl.distributed import synchronize
 from keras_impl.optimizers import loss_per_sample
 from keras_impl.state import TrainingState
+from keras_impl.straggler import late, timed_from_here
 
 STEPS_PER_CALL = 16  # updates in one call of a compiled function
 
@@ -42,6 +44,7 @@ class Trainer:
         self.phases = phases
         self.epoch = 0
         self._loss_weight = data.setup.loss_weight(data.comm.rank)
+        self._slowdown = slowdown_of(data.setup, rank=data.comm.rank)
         # One sum per place in the batch, as all batches have one size: the sum within the batch is taken once, at the
         # end of the epoch.
         places = data.batch_size
@@ -93,6 +96,8 @@ class Trainer:
         self._correct_of_places.assign(tf.zeros_like(self._correct_of_places))
         self._seed_dropout()
         self._restore(partial)
+        if self._slowdown:
+            self._slowdown.start_at(self.data.setup.steps_after(epoch - 1) + partial.steps)
 
     def train_segment(self, steps: int, *, advance: Callable[[int], object] = lambda steps: None) -> None:
         """Train on the next batches of the epoch.
@@ -161,13 +166,44 @@ class Trainer:
 
     @tf.autograph.experimental.do_not_convert
     def _step(self, images: tf.Tensor, labels: tf.Tensor) -> None:
-        weights = self.state.model.trainable_variables
+        outputs, losses = self._update(images, labels)
+        self._add(outputs, losses, labels)
+
+    def _update(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Update the weights with a batch; return its outputs and losses as they were before."""
+        if self._slowdown:
+            started, images = timed_from_here(images)
+        outputs, losses, gradients = self._passes(images, labels)
+        if self._slowdown:
+            gradients = late(gradients, self._slowdown, started=started)
+        self.state.optimizer.apply(gradients, self.state.model.trainable_variables)
+        return outputs, losses
+
+    def _passes(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        """Return outputs, losses and gradients; in several passes, one after the other, which need less memory."""
+        passes = self.data.setup.passes
+        if passes == 1:
+            return self._gradients(images, labels)
+        parts = [tf.reshape(tensor, (passes, -1, *tensor.shape[1:])) for tensor in (images, labels)]
+        first = self._gradients(*(part[0] for part in parts))
+        arrays = [tf.TensorArray(one.dtype, passes).write(0, one) for one in first[:2]]
+
+        def add(number: Any, outputs: Any, losses: Any, sums: Any) -> Any:
+            one = self._gradients(*(part[number] for part in parts))
+            added = [total + gradient for total, gradient in zip(sums, one[2], strict=True)]
+            return number + 1, outputs.write(number, one[0]), losses.write(number, one[1]), added
+
+        _, outputs, losses, gradients = tf.while_loop(
+            lambda number, *_: number < passes, add, (1, *arrays, first[2]), parallel_iterations=1
+        )
+        return outputs.concat(), losses.concat(), gradients
+
+    def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
             outputs, losses = self._forward(images, labels, training=True)
             loss = self.state.optimizer.scale_loss(self._loss(losses))  # scaled where precision is mixed
-        gradients = tape.gradient(loss, [weight.value for weight in weights])
-        self.state.optimizer.apply(gradients, weights)
-        self._add(outputs, losses, labels)
+        weights = [weight.value for weight in self.state.model.trainable_variables]
+        return outputs, losses, tape.gradient(loss, weights)
 
     def _forward(self, images: tf.Tensor, labels: tf.Tensor, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         outputs = self.state.model(images, training=training)
@@ -175,7 +211,7 @@ class Trainer:
         return outputs, loss_per_sample(outputs, labels, config=config.optimizer, model_config=config.model)
 
     def _loss(self, losses: tf.Tensor) -> tf.Tensor:
-        """Return the mean loss, weighted where ranks have batches of other sizes."""
+        """Return the mean loss, weighted where ranks have batches of other sizes, or an update has several passes."""
         mean = tf.reduce_mean(losses)
         return mean if self._loss_weight == 1 else mean * self._loss_weight
 

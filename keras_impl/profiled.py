@@ -28,7 +28,7 @@ class ProfiledTrainer(Trainer):
         # longer.
         self._gradients_of = tf.function(self._forward_and_backward, autograph=False)
         self._average = tf.function(self._averages_of, autograph=False)
-        self._update = tf.function(self._apply, autograph=False)
+        self._apply_gradients = tf.function(self._apply, autograph=False)
         self._add_sums = tf.function(self._add, autograph=False)
 
     def warm_up(self, epoch: int) -> None:
@@ -53,7 +53,7 @@ class ProfiledTrainer(Trainer):
             lap("waiting")
             gradients = self._average(gradients)
             lap("allreduce")
-        self._update(gradients)
+        self._apply_gradients(gradients)
         lap("optimizer")
         self._add_sums(outputs, losses, labels)
 

@@ -71,6 +71,7 @@ def wrap_optimizer(
         named_parameters=model.named_parameters(),
         compression=_Counted(_compression(config), meter),
         op=hvd.Average,
+        backward_passes_per_step=config.device.backward_passes_per_step,
         groups=1 if config.device.gradient_groups == "one" else None,
     )
     synchronize_gradients = distributed.synchronize

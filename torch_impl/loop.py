@@ -17,6 +17,7 @@ from torch_impl.data import Batches, ShardedData
 from torch_impl.distributed import synchronize
 from torch_impl.optimizers import loss_per_sample
 from torch_impl.state import TrainingState
+from torch_impl.straggler import planted_slowdown
 
 
 class Trainer:
@@ -42,6 +43,7 @@ class Trainer:
         self.phases = phases
         self.epoch = 0
         self._loss_weight = data.setup.loss_weight(data.comm.rank)
+        self._slowdown = planted_slowdown(data, state.model)
 
     @property
     def steps_left(self) -> int:
@@ -66,6 +68,8 @@ class Trainer:
         self._correct_of_places = torch.zeros(places, dtype=torch.int64, device=device)
         self._seed_dropout()
         self._restore(partial)
+        if self._slowdown:
+            self._slowdown.start_at(self.data.setup.steps_after(epoch - 1) + partial.steps)
 
     def train_segment(self, steps: int, *, advance: Callable[[int], object] = lambda steps: None) -> None:
         """Train on the next batches of the epoch.
@@ -130,18 +134,25 @@ class Trainer:
         for group in self.state.optimizer.param_groups:
             group["lr"] = learning_rate
         self.state.optimizer.zero_grad()
-        outputs, losses = self._forward(images, labels)
-        loss = self._loss(losses)
+        if self._slowdown:
+            self._slowdown.start()
+        passes = self.data.setup.passes
+        parts = [self._pass(*part) for part in zip(images.chunk(passes), labels.chunk(passes), strict=True)]
+        outputs, losses = parts[0] if passes == 1 else map(torch.cat, zip(*parts, strict=True))
         if self.state.scaler.is_enabled():
-            self.state.scaler.scale(loss).backward()
             self._scaled_update()
         else:
-            loss.backward()
             self.state.optimizer.step()
+        return outputs, losses
+
+    def _pass(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the gradients of a batch, or of a part of it, to those that are there; return outputs and losses."""
+        outputs, losses = self._forward(images, labels)
+        self.state.scaler.scale(self._loss(losses)).backward()
         return outputs.detach(), losses.detach()
 
     def _loss(self, losses: Tensor) -> Tensor:
-        """Return the mean loss, weighted where ranks have batches of other sizes."""
+        """Return the mean loss, weighted where ranks have batches of other sizes, or an update has several passes."""
         mean = losses.mean()
         return mean if self._loss_weight == 1 else mean * self._loss_weight
 

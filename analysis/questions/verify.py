@@ -230,6 +230,7 @@ def _why_time_is_not_judged(first: WholeRun, second: WholeRun, *, shortest: floa
         "another site": first.run.record.site != second.run.record.site,
         "a profiled run": first.config.record.profile,
         "a metered run": first.config.energy.energy,
+        "a planted straggler": first.config.balance.slow is not None,
         "ranks that shared a GPU": first.config.device.share_gpu,
         "more threads than cores": first.world.oversubscribed or second.world.oversubscribed,
         f"epochs shorter than {SHORTEST_SECONDS:g} s vary too much": shortest < SHORTEST_SECONDS,

@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from common.config import (
+    BalanceConfig,
     Config,
     DataConfig,
     ModelConfig,
@@ -25,6 +26,7 @@ _SUBJECTS: dict[str, Any] = {
     "schedule": ScheduleConfig,
     "training": TrainingConfig,
     "strategy": StrategyConfig,
+    "balance": BalanceConfig,
 }
 # Subject -> settings that define an experiment; of the device those that change what is computed, not where.
 SETTINGS = {
@@ -75,6 +77,7 @@ def _untimed(run: Run) -> list[str]:
     if not isinstance(config, Config):
         return []
     untimed = {
+        "of a planted straggler": config.balance.slow is not None and not config.balance.slow_is_subject,
         "profiled": config.record.profile, "metered": config.energy.energy, "of shared GPUs": config.device.share_gpu,
     }  # fmt: skip
     return [what for what, applies in untimed.items() if applies]

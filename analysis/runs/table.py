@@ -142,13 +142,15 @@ def _runs_table(loaded: Sequence[LoadedRun], epochs: pd.DataFrame) -> pd.DataFra
     metered = [record.energy is not None for record in records]
     profiled = [isinstance(record.profile, StepProfile) for record in records]
     return runs.assign(metered=metered, profiled=profiled, **_derived(numbers, epochs)).assign(
-        # Whether its times may be compared: finished, took time, neither metered nor profiled, no GPU shared by ranks.
+        # Whether its times may be compared: finished, took time, neither metered nor profiled, no GPU shared by ranks,
+        # no straggler planted unless that is the subject.
         timed=lambda table: (
             (table["state"] == "finished")
             & (table["training_seconds"] != 0)
             & ~table["metered"]
             & ~table["profiled"]
             & ~table["share_gpu"].eq(True)
+            & (table["slow"].isna() | table["slow_is_subject"].eq(True))
         )
     )
 

@@ -38,7 +38,7 @@ def _epochs(run: RunRow) -> list[str]:
     ends_early = (training.early_stop, training.target_accuracy, training.max_steps) != (None, None, None)
     if run.state == "finished" and recorded < training.epochs and not ends_early:
         flags.append(f"epochs are missing: {training.epochs} were asked for, {recorded} are recorded")
-    scaled = scale_factor(schedule.lr_scaling, size=run.np or 1) != 1
+    scaled = scale_factor(schedule.lr_scaling, size=(run.np or 1) * config.device.backward_passes_per_step) != 1
     if scaled and recorded and schedule.warmup_epochs >= recorded:
         flags.append(
             f"the warm-up is as long as the run: {schedule.warmup_epochs:g} of {recorded} epochs; the full learning "
@@ -67,6 +67,8 @@ def _machine(run: RunRow) -> list[str]:
         )
     if run.config and run.config.device.share_gpu:
         flags.append("its ranks shared GPUs (--share-gpu): its times are left out")
+    if run.config and run.config.balance.slow and not run.config.balance.slow_is_subject:
+        flags.append(f"a straggler was planted (--slow {run.config.balance.slow}): its times are left out")
     if isinstance(isolation, Interference):
         flags += [f"another process ran on the machine: {other}" for other in isolation.other_processes_before]
         if isolation.throttled_cores:

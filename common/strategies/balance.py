@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.config import Config
-from common.data.sharding import share_out
 from common.distributed.communicator import Communicator
 from common.run_folder.records import RUN_FILE, DataRecord, read_record
-from common.training.run_setup import RunSetup, check_batch_norm, prepare_run
+from common.training.run_setup import RunSetup, check_batch_norm, prepare_run, shared_batch
 
 # Updates before those whose time counts, and those.
 LEFT_OUT_STEPS = 3
@@ -27,16 +26,16 @@ def prepare_on_all_ranks(config: Config, *, comm: Communicator, measure: Callabl
     """
     with comm.propagate_errors("preparing the data"):
         setup = prepare_run(config, size=comm.size)
-    if config.strategy.shares != "auto":
+    if config.balance.shares != "auto":
         return setup
     with comm.propagate_errors("looking at the run folder"):
         recorded = _recorded_batch_sizes(config, size=comm.size) if comm.rank == 0 else None
     batch_sizes = comm.broadcast(recorded)
     if batch_sizes is None:
         speeds = comm.allgather(measure(setup))
-        batch_sizes = share_out(setup.global_batch_size, parts=speeds)
+        batch_sizes = shared_batch(config, parts=speeds)
     with comm.propagate_errors("sharing the batch"):
-        check_batch_norm(setup.spec, batch_size=min(batch_sizes))
+        check_batch_norm(setup.spec, config, batch_sizes=batch_sizes)
     return replace(setup, batch_sizes=batch_sizes)
 
 

@@ -33,6 +33,8 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
         lines.append("note: a profiled run waits for the device after each part of a step: do not compare its times")
     if config.device.share_gpu:
         lines.append("note: ranks share GPUs and exchange gradients in host memory: do not compare its times")
+    if config.balance.slow and not config.balance.slow_is_subject:
+        lines.append("note: a straggler is planted: do not compare the times of this run")
     if world.oversubscribed:
         lines.append(
             f"note: {counted(world.local_size, 'rank')} x {threads} on {cores}: more threads than cores. The run is "
@@ -44,8 +46,10 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
 def _batch(setup: RunSetup) -> str:
     sizes = setup.batch_sizes
     if len(set(sizes)) == 1:
-        return f"{sizes[0]} x {counted(len(sizes), 'rank')}"
-    how = ", measured" if setup.config.strategy.shares == "auto" else ""
+        passes = setup.config.device.backward_passes_per_step
+        of_passes = f" x {passes} backward passes" if passes > 1 else ""
+        return f"{sizes[0] // passes} x {counted(len(sizes), 'rank')}{of_passes}"
+    how = ", measured" if setup.config.balance.shares == "auto" else ""
     return f"{' + '.join(map(str, sizes))} (one part per rank{how})"
 
 

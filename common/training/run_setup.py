@@ -52,6 +52,11 @@ class RunSetup:
         return len(self.batch_sizes)
 
     @property
+    def passes(self) -> int:
+        """Backward passes of an update, each with an equal part of a rank's images."""
+        return self.config.device.backward_passes_per_step
+
+    @property
     def global_batch_size(self) -> int:
         """Images of one update, over all ranks."""
         return sum(self.batch_sizes)
@@ -76,9 +81,11 @@ class RunSetup:
     def loss_weight(self, rank: int) -> float:
         """Return the factor of a rank's mean loss with which the gradients of the ranks average to the global batch's.
 
-        1 with `averaging`, where ranks learn from their own mean, and `weight_of` is for the average of their weights.
+        The gradients of the passes of an update are added up. With `averaging` a rank learns from its own mean, and
+        `weight_of` is for the average of weights.
         """
-        return 1.0 if self.config.strategy.strategy == "averaging" else self.weight_of(rank)
+        of_rank = 1.0 if self.config.strategy.strategy == "averaging" else self.weight_of(rank)
+        return of_rank / self.passes
 
     def steps_of_epoch(self, epoch: int) -> int:
         """Return the updates of an epoch, counted from 1."""
@@ -89,13 +96,13 @@ class RunSetup:
         return min(epoch * self.steps_per_epoch, self.total_steps)
 
     def scaled_learning_rates(self) -> np.ndarray:
-        """Return (total_steps,) float64: the learning rate of every update, scaled for the number of ranks."""
+        """Return (total_steps,) float64: the learning rate of every update, scaled for the ranks and their passes."""
         config = self.config
         planned = config.training.epochs * self.steps_per_epoch
         return learning_rates(
             config.schedule,
             base=config.optimizer.learning_rate,
-            size=self.size,
+            size=self.size * self.passes,
             steps=planned,
             steps_per_epoch=self.steps_per_epoch,
             first=self.total_steps,
@@ -155,7 +162,7 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
     height, width, channels = dataset.image_shape
     spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=_outputs(config, dataset))
     batch_sizes = _batch_sizes(config, size=size)
-    check_batch_norm(spec, batch_size=min(batch_sizes))
+    check_batch_norm(spec, config, batch_sizes=batch_sizes)
     training, validation = _split_training(config, dataset)
     steps = _steps(config, samples=len(training), batch_sizes=batch_sizes)
     total = config.training.epochs * steps
@@ -183,13 +190,24 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
 
 def _batch_sizes(config: Config, *, size: int) -> tuple[int, ...]:
     """Return the images of each rank in an update; equal numbers where their parts are yet to be measured."""
-    parts = config.strategy.parts or (1.0,) * size
+    parts = config.balance.parts or (1.0,) * size
     if len(parts) != size:
         raise UserError(
-            f"there is one part for each rank. Received: --shares {config.strategy.shares} on {counted(size, 'rank')}. "
+            f"there is one part for each rank. Received: --shares {config.balance.shares} on {counted(size, 'rank')}. "
             f"Give {counted(size, 'number')}, such as {':'.join(['2'] + ['1'] * (size - 1))}"
         )
-    return share_out(config.training.batch_size * size, parts=parts)
+    if config.balance.straggler and config.balance.straggler.rank >= size:
+        raise UserError(
+            f"the straggler is none of the ranks, which count from 0. Received: --slow {config.balance.slow} on "
+            f"{counted(size, 'rank')}. Give a rank from 0 to {size - 1}"
+        )
+    return shared_batch(config, parts=parts)
+
+
+def shared_batch(config: Config, *, parts: Sequence[float]) -> tuple[int, ...]:
+    """Return the images of each rank in an update, in proportion to `parts`; each backward pass has as many."""
+    of_pass = share_out(config.training.batch_size * len(parts), parts=parts)
+    return tuple(images * config.device.backward_passes_per_step for images in of_pass)
 
 
 def _split_training(config: Config, dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -226,8 +244,9 @@ def _outputs(config: Config, dataset: Dataset) -> int:
     return outputs
 
 
-def check_batch_norm(spec: ModelSpec, *, batch_size: int) -> None:
-    """Raise UserError if a BatchNorm layer sees a single value per channel in a batch of this many images."""
+def check_batch_norm(spec: ModelSpec, config: Config, *, batch_sizes: Sequence[int]) -> None:
+    """Raise UserError if a BatchNorm layer sees a single value per channel in a pass of some rank."""
+    batch_size = min(batch_sizes) // config.device.backward_passes_per_step
     for row in spec.rows:
         if isinstance(row.layer, BatchNorm) and batch_size * math.prod(row.output_shape[1:]) == 1:
             raise UserError(
@@ -237,17 +256,18 @@ def check_batch_norm(spec: ModelSpec, *, batch_size: int) -> None:
 
 
 def _steps(config: Config, *, samples: int, batch_sizes: Sequence[int]) -> int:
-    batch_size, size = config.training.batch_size, len(batch_sizes)
+    size, passes = len(batch_sizes), config.device.backward_passes_per_step
+    batch_size = config.training.batch_size
     steps = steps_per_epoch(samples, batch_sizes=batch_sizes)
     if steps == 0:
         raise UserError(
             f"the batch is larger than each rank's shard ({samples // size} of {samples} training samples on {size} "
-            f"ranks). Received: --batch-size {batch_size}. Give {max(1, samples // size)} or less"
+            f"ranks). Received: --batch-size {batch_size}. Give {max(1, samples // (size * passes))} or less"
         )
     wanted = config.training.steps_per_epoch
     if wanted is not None and wanted > steps:
         raise UserError(
-            f"an epoch has {steps} whole global batches of {batch_size} x {size} images. "
+            f"an epoch has {steps} whole global batches of {sum(batch_sizes)} images. "
             f"Received: --steps-per-epoch {wanted}. Give {steps} or less"
         )
     assert steps * sum(batch_sizes) + dropped_samples(samples, batch_sizes=batch_sizes) == samples

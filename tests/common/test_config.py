@@ -26,6 +26,8 @@ SPECIAL = {
     "target_accuracy": 0.75,
     "checkpoint_minutes": 7.5,
     "average_every": 8,
+    "shares": "2:1",
+    "slow": "0:2:0.5",
 }
 # Other settings that some values need.
 COMPANIONS = {
@@ -235,6 +237,21 @@ IMPOSSIBLE = [
     ("--strategy averaging", ["averaging needs an interval", "Give --average-every"]),
     ("--strategy averaging --average-every 0", ["--average-every 0", "at least 1"]),
     ("--strategy averaging --average-every often", ["often", "epoch"]),
+    ("--shares fast:slow", ["--shares is no ratio", "--shares fast:slow", "such as 2:1, or auto"]),
+    ("--shares 2:0", ["--shares is no ratio", "--shares 2:0", "above 0"]),
+    ("--shares 2:-1", ["--shares is no ratio", "--shares 2:-1", "above 0"]),
+    ("--slow 1", ["--slow is no straggler", "--slow 1.", "RANK:FACTOR"]),
+    ("--slow 1:0.5", ["--slow is no straggler", "--slow 1:0.5", "a factor of 1 or more"]),
+    ("--slow 1:2:1.5", ["--slow is no straggler", "--slow 1:2:1.5", "RANK:FACTOR:PROBABILITY"]),
+    ("--slow 1:2:0", ["--slow is no straggler", "--slow 1:2:0", "RANK:FACTOR:PROBABILITY"]),
+    ("--slow 1:2 --profile", ["--profile --slow 1:2", "one of the two"]),
+    ("--slow 1:2 --gradient-groups each", ["--slow 1:2 --gradient-groups each", "one of the two"]),
+    ("--backward-passes-per-step 0", ["--backward-passes-per-step 0", "at least 1"]),
+    ("--backward-passes-per-step 2 --profile", ["--profile --backward-passes-per-step 2", "one of the two"]),
+    (
+        "--strategy averaging --average-every 8 --backward-passes-per-step 2",
+        ["is an option of --strategy allreduce", "--strategy averaging --backward-passes-per-step 2"],
+    ),
     ("--average-every 8", ["--strategy allreduce --average-every 8", "Leave it out, or give --strategy averaging"]),
     ("--no-average-state", ["--strategy allreduce --no-average-state"]),
     ("--warmup-allreduce 5", ["--strategy allreduce --warmup-allreduce 5"]),
@@ -333,6 +350,7 @@ def test_every_setting_with_a_limit_is_in_the_table_above() -> None:
         "channels_last",
         "powercap_folder",
         "horovod_timeline",
+        "slow_is_subject",
     }
     named = {word[2:].replace("-", "_") for line, _ in IMPOSSIBLE for word in line.split() if word.startswith("--")}
     assert {name for _, name in FIELDS} - free - named == set()

@@ -10,7 +10,9 @@ import pytest
 from strategy_runs import (
     BATCH,
     DATA,
+    MLP,
     OFTEN,
+    STEPS,
     Case,
     Starts,
     by_hand,
@@ -21,7 +23,7 @@ from strategy_runs import (
 )
 from trainer_runs import Job
 
-from common.run_folder.records import DataRecord
+from common.run_folder.records import DataRecord, Totals
 
 pytestmark = pytest.mark.ranks
 
@@ -32,7 +34,10 @@ CASES = {
     "averaging": Case(2, warmup=3, batch_sizes=PARTS, more=SHARES),
     "averaging_own": Case(2, average_state=False, batch_sizes=PARTS, more=SHARES),
 }
+SLOW = ["--slow", "1:1.5:0.5"]
 CNN = [*DATA, "--model", "cnn", "--steps-per-epoch", "6", *SHARES]
+PASSES = ["--batch-size", str(BATCH // 4), "--backward-passes-per-step", "4"]
+EXACT_CNN = [*CNN, "--dtype", "float64", "--no-dropout", "--lr-scaling", "none"]
 AVERAGING = ["--strategy", "averaging", "--average-every", "5", "--no-average-state"]
 RESNET34 = ["--dataset", "synthetic:48x17x19x1x3", "--model", "resnet34", "--batch-size", "8", "--epochs", "1"]
 RESNET34 += ["--momentum", "0", "--dtype", "float64", "--steps-per-epoch", "3", "--shares", "5:3"]
@@ -46,11 +51,19 @@ def all_jobs() -> list[Job]:
 
     return [
         *(train(name, case.arguments) for name, case in CASES.items()),
+        train("passes", [*MLP, *PASSES]),
+        train("passes_cnn", [*EXACT_CNN, *PASSES]),
+        train("batch_cnn", EXACT_CNN),
+        train("slow", [*CASES["equal"].arguments, "--slow", "1:100"]),
+        train("slow_averaging", [*CASES["averaging"].arguments, "--slow", "0:100:0.5"]),
         train("resnet34", RESNET34, "shallow"),
         train("resnet34_every1", [*RESNET34, "--strategy", "averaging", "--average-every", "1"], "shallow"),
-        train("whole", [*CNN, *AVERAGING]),
-        train("part", [*CNN, *AVERAGING, *OFTEN], "stopped"),
+        train("whole", [*CNN, *AVERAGING, *SLOW]),
+        train("part", [*CNN, *AVERAGING, *SLOW, *OFTEN], "stopped"),
         Job("part_resumed", ["--resume", "runs/part"]),
+        train("passes_whole", [*CNN, "--backward-passes-per-step", "2"]),
+        train("passes_part", [*CNN, "--backward-passes-per-step", "2", *OFTEN], "stopped"),
+        Job("passes_part_resumed", ["--resume", "runs/passes_part"]),
         train("auto", [*DATA, "--model", "mlp", "--shares", "auto", *OFTEN], "stopped"),
         Job("auto_resumed", ["--resume", "runs/auto"], patch="slow_source_of_one"),
         *(train(name, [*DATA, "--model", "mlp", *flags]) for name, (flags, _) in BAD_INPUT.items()),
@@ -63,7 +76,15 @@ BAD_INPUT = {
         "there is one part for each rank. Received: --shares 1:2:3 on 2 ranks. Give 2 numbers, such as 2:1",
     ),
     "nothing": (["--shares", "1:0"], "--shares is no ratio. Received: --shares 1:0. Give a number above 0 for each"),
-    "words": (["--shares", "fast:slow"], "--shares is no ratio. Received: --shares fast:slow."),
+    "no_such_rank": (
+        ["--slow", "2:3"],
+        "the straggler is none of the ranks, which count from 0. Received: --slow 2:3 on 2 ranks. Give a rank from 0",
+    ),
+    "too_large": (
+        ["--backward-passes-per-step", "17"],
+        "the batch is larger than each rank's shard (540 of 1080 training samples on 2 ranks). Received: "
+        "--batch-size 32. Give 31 or less",
+    ),
 }
 
 
@@ -108,8 +129,28 @@ def test_the_statistics_of_batch_norm_are_weighted_too(starts: Starts, framework
     assert max(differences(one, other).values()) < 1e-9  # unweighted they differ by more than 1e-3
 
 
-def test_a_resumed_run_ends_bit_for_bit_as_an_unbroken_one(starts: Starts, framework: str) -> None:
-    check_resumed(starts.run(framework, "part"), starts.run(framework, "whole"), steps=[3])
+@pytest.mark.parametrize("prefix", ["", "passes_"])
+def test_a_resumed_run_ends_bit_for_bit_as_an_unbroken_one(starts: Starts, framework: str, prefix: str) -> None:
+    check_resumed(starts.run(framework, f"{prefix}part"), starts.run(framework, f"{prefix}whole"), steps=[3])
+
+
+def test_passes_add_up_to_a_batch(starts: Starts, framework: str) -> None:
+    """Four passes of a quarter of the batch, against NumPy and against one pass; the learning rate scales as well."""
+    run = starts.run(framework, "passes")
+    data = run.record.data
+    assert isinstance(data, DataRecord) and (data.global_batch_size, data.steps_per_epoch) == (2 * BATCH, STEPS)
+    assert max(differences(weights_of(run), by_hand(Case(None), run)[-1]).values()) < 1e-11
+    passes, batch = starts.run(framework, "passes_cnn"), starts.run(framework, "batch_cnn")
+    assert max(differences(weights_of(passes), weights_of(batch)).values()) < 1e-11
+    assert starts.run(framework, "passes_whole").epochs[-1].learning_rate == pytest.approx(0.01 * 2 * 2)
+
+
+def test_a_straggler_takes_time_and_changes_nothing_else(starts: Starts, framework: str) -> None:
+    for slow, plain in (("slow", "equal"), ("slow_averaging", "averaging")):
+        runs = [starts.run(framework, name) for name in (slow, plain)]
+        assert runs[0].epochs[-1].weights_hash == runs[1].epochs[-1].weights_hash
+        times = [run.record.totals.training_seconds for run in runs if isinstance(run.record.totals, Totals)]
+        assert isinstance(times[0], float) and isinstance(times[1], float) and times[0] > 2 * times[1]
 
 
 def test_measured_shares_are_kept_when_a_run_is_resumed(starts: Starts, framework: str) -> None:

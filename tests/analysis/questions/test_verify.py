@@ -167,6 +167,7 @@ def test_the_time_limit_applies_both_ways() -> None:
         ({"config": {"record": {"profile": True}}}, {}, "a profiled run"),
         ({"config": {"energy": {"energy": True}}}, {}, "a metered run"),
         ({"config": {"device": {"share_gpu": True}}}, {}, "ranks that shared a GPU"),
+        ({"config": {"balance": {"slow": "1:2"}}}, {}, "a planted straggler"),
         ({}, {"world": {"oversubscribed": True}}, "more threads than cores"),
     ],
 )

@@ -543,3 +543,13 @@ def test_splits_are_of_the_order_in_which_runs_were_made(tmp_path: Path) -> None
         write_finished_run(tmp_path / f"r{number}", seed=number, seconds=float(second), status=status)
     (cell,) = cells_of(load_runs([tmp_path]).runs)
     assert seconds(cell).tolist() == [10.0, 20.0, 30.0]
+
+
+def test_runs_with_a_straggler_are_timed_only_if_it_is_the_subject(tmp_path: Path) -> None:
+    slow = {"slow": "1:2"}
+    for name, balance in (("plain", {}), ("slow", slow), ("subject", {**slow, "slow_is_subject": True})):
+        write_study(tmp_path, seconds=[5.0], name=name, settings={"balance": balance})
+    runs = load_runs([tmp_path]).runs
+    flags = [run_flags(run) for run in runs_in(runs) if not run.timed]
+    assert flags == [["a straggler was planted (--slow 1:2): its times are left out"]]
+    assert len(runs) == 3 and len(cells_of(runs)) == 3
