@@ -10,7 +10,7 @@ from analysis.projection.work import FLOAT32, Operation, step_operations
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import strategy_label
 from analysis.runs.table import RunRow, Selection, curve, runs_in
-from common.config import Config, StrategyConfig
+from common.config import Config
 from common.model.specs import MODEL_NAMES, ModelSpec, model_spec
 from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, ModelRecord, World
@@ -98,7 +98,7 @@ def _why_not(run: RunRow) -> str | None:
         return "not in float32"
     if record.config.device.compression != "none":
         return "its gradients are compressed"
-    if record.config.strategy != StrategyConfig():
+    if strategy_label(record.config) != strategy_label(Config()):
         return f"its ranks do not simply average gradients at every update ({strategy_label(record.config)})"
     if not record.world.on_cpu:
         return "not on a CPU"

@@ -2,9 +2,15 @@
 
 from dataclasses import fields
 
-from common.config import Config, StrategyConfig
+from common.config import BalanceConfig, Config, DeviceConfig, StrategyConfig
 from common.run_folder.records import NotRecorded
 
+# Subject and field of the settings that say how ranks share the work of a batch.
+_OPTIONS = [
+    *(("strategy", option) for option in fields(StrategyConfig) if option.name != "strategy"),
+    *(("balance", option) for option in fields(BalanceConfig) if option.name != "slow_is_subject"),
+    *(("device", option) for option in fields(DeviceConfig) if option.name == "backward_passes_per_step"),
+]
 FRAMEWORK_LABELS = {"torch": "PyTorch", "keras": "Keras"}
 
 
@@ -17,10 +23,10 @@ def strategy_label(config: Config | NotRecorded) -> str:
     """Return the strategy with those of its options that are not the default, as in "averaging, average every 8"."""
     if isinstance(config, NotRecorded):
         return StrategyConfig().strategy
-    words = [config.strategy.strategy]
-    for option in fields(StrategyConfig):
-        value = getattr(config.strategy, option.name)
-        if option.name == "strategy" or value in (option.default, None):
+    words: list[str] = [config.strategy.strategy]
+    for subject, option in _OPTIONS:
+        value = getattr(getattr(config, subject), option.name)
+        if value in (option.default, None):
             continue
         name = option.name.replace("_", " ")
         words.append(name if value is True else f"no {name}" if value is False else f"{name} {value}")
