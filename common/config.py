@@ -226,6 +226,9 @@ class TrainingConfig(_Settings):
     """stop when the validation accuracy reaches this fraction, and record the time to reach it"""
     evaluate_first: bool = False
     """also evaluate the test samples before training"""
+    start_weights: str | None = None
+    """run folder of either framework, with whose final weights a new run of the same model starts, but not with its
+    optimizer's state (None: weights drawn from the seed)"""
 
 
 # Loss scaling of mixed precision, for which the frameworks have different defaults: the initial factor, which is halved

@@ -105,4 +105,6 @@ def _of_config(config: Config) -> dict[str, Hashable]:
     settings["validation"] = config.training.validation
     for subject, names in SETTINGS.items():
         settings |= {name: getattr(getattr(config, subject), name) for name in names if name in _OF_CONFIG}
+    # Each seed may start from a run of its own; first weights are compared by their hashes.
+    settings["start_weights"] = None if config.training.start_weights is None else "of a run"
     return settings

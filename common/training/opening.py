@@ -25,6 +25,7 @@ from common.run_folder.records import (
     slurm_job,
 )
 from common.run_folder.set_aside import set_aside
+from common.run_folder.values import NotRecorded
 from common.training.resume import Standing, read_resumable_run
 from common.training.run_setup import RunSetup
 
@@ -41,15 +42,18 @@ def open_run_folder(
         UserError: the folder exists, cannot be written or cannot be resumed.
     """
     config = setup.config
-    record = _new_record(setup, world, framework=framework)
     new_folder = _new_folder(config, framework=framework, size=world.size)
     if standing == "to be set aside":
         place = set_aside(new_folder)
         console.line(f"a run of this name cannot be resumed: its folder is now {place}")
     if config.record.resume is None and standing != "to be resumed":
-        return RunWriter.create(new_folder, record), None
+        first = weights_hash(setup.first_weights)
+        return RunWriter.create(new_folder, _new_record(setup, world, framework=framework, first_weights=first)), None
     folder = Path(config.record.resume) if config.record.resume else new_folder
     run, checkpoint = read_resumable_run(folder, framework=framework, setup=setup)
+    assert isinstance(run.record.hashes, Hashes), "a run that is resumed was measured"
+    kept = run.record.hashes.initial_weights  # where they came from may be gone
+    record = _new_record(setup, world, framework=framework, first_weights=kept)
     assert isinstance(record.status, Status)
     assert isinstance(run.record.status, Status), "a run that is resumed was measured"
     status = replace(
@@ -72,7 +76,7 @@ def _new_folder(config: Config, *, framework: str, size: int) -> Path:
     return config.record.folder(config.record.name or f"{framework}-{config.model.model}-{dataset}-np{size}-{stamp}")
 
 
-def _new_record(setup: RunSetup, world: World, *, framework: str) -> RunRecord:
+def _new_record(setup: RunSetup, world: World, *, framework: str, first_weights: str | NotRecorded) -> RunRecord:
     environment = describe_environment()
     return RunRecord(
         schema_version=SCHEMA_VERSION,
@@ -102,7 +106,7 @@ def _new_record(setup: RunSetup, world: World, *, framework: str) -> RunRecord:
             parameters=setup.spec.parameters,
             multiply_adds_per_image=setup.spec.multiply_adds,
         ),
-        hashes=Hashes(initial_weights=weights_hash(setup.first_weights), sample_order=setup.sample_order_hash),
+        hashes=Hashes(initial_weights=first_weights, sample_order=setup.sample_order_hash),
         status=Status(
             state="running",
             host=environment.host,

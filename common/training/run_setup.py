@@ -16,10 +16,11 @@ from common.data.loading import Dataset, Split, load_dataset
 from common.data.sharding import dropped_samples, epoch_order, share_out, split_validation, steps_per_epoch
 from common.distributed.averaging import AveragingPlan
 from common.distributed.console import counted
-from common.errors import UserError
+from common.errors import UserError, expanded
 from common.measurement.step_profile import LEFT_OUT_STEPS
 from common.model.specs import BatchNorm, ModelSpec, model_spec
-from common.model.weights import Weights, draw_initial_weights
+from common.model.weights import Weights, draw_initial_weights, load_weights
+from common.run_folder.records import WEIGHTS_FILE
 from common.run_folder.tensorboard_events import require_tensorboard
 from common.training.schedule import learning_rates
 
@@ -130,7 +131,11 @@ class RunSetup:
 
     @cached_property
     def first_weights(self) -> Weights:
-        """The first weights of the run, drawn from the seed."""
+        """The first weights of the run: drawn from the seed, or those that another run has ended with."""
+        source = self.config.training.start_weights
+        if source is not None:
+            weights = load_weights(expanded(source) / WEIGHTS_FILE, spec=self.spec)
+            return {name: array.astype(self.config.model.dtype) for name, array in weights.items()}
         return draw_initial_weights(self.spec, seed=self.config.training.seed, dtype=self.config.model.dtype)
 
     @property
@@ -185,7 +190,10 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
         normalization=config.data.normalization,
         dtype=np.dtype(config.model.dtype),
     )
-    return RunSetup(config, batch_sizes, dataset, spec, table, training, validation, steps, total)
+    setup = RunSetup(config, batch_sizes, dataset, spec, table, training, validation, steps, total)
+    if config.training.start_weights is not None and config.record.resume is None:
+        _ = setup.first_weights  # a run of another model is found now
+    return setup
 
 
 def _batch_sizes(config: Config, *, size: int) -> tuple[int, ...]:

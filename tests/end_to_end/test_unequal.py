@@ -23,7 +23,7 @@ from strategy_runs import (
 )
 from trainer_runs import Job
 
-from common.run_folder.records import DataRecord, Totals
+from common.run_folder.records import DataRecord, Hashes, Totals
 
 pytestmark = pytest.mark.ranks
 
@@ -54,6 +54,8 @@ def all_jobs() -> list[Job]:
         train("passes", [*MLP, *PASSES]),
         train("passes_cnn", [*EXACT_CNN, *PASSES]),
         train("batch_cnn", EXACT_CNN),
+        train("started", [*MLP, "--epochs", "1", "--start-weights", "runs/passes"]),
+        Job("started_resumed", ["--resume", "runs/started", "--epochs", "2"]),
         train("slow", [*CASES["equal"].arguments, "--slow", "1:100"]),
         train("slow_averaging", [*CASES["averaging"].arguments, "--slow", "0:100:0.5"]),
         train("resnet34", RESNET34, "shallow"),
@@ -76,6 +78,11 @@ BAD_INPUT = {
         "there is one part for each rank. Received: --shares 1:2:3 on 2 ranks. Give 2 numbers, such as 2:1",
     ),
     "nothing": (["--shares", "1:0"], "--shares is no ratio. Received: --shares 1:0. Give a number above 0 for each"),
+    "other_model": (
+        ["--start-weights", "runs/passes_cnn"],
+        "these weights do not belong to mlp for 1 x 28 x 28 images and 10 outputs: fc1.weight should have shape",
+    ),
+    "no_run": (["--start-weights", "runs/none"], "cannot read the weights. Received: runs/none/weights.safetensors"),
     "no_such_rank": (
         ["--slow", "2:3"],
         "the straggler is none of the ranks, which count from 0. Received: --slow 2:3 on 2 ranks. Give a rank from 0",
@@ -151,6 +158,16 @@ def test_a_straggler_takes_time_and_changes_nothing_else(starts: Starts, framewo
         assert runs[0].epochs[-1].weights_hash == runs[1].epochs[-1].weights_hash
         times = [run.record.totals.training_seconds for run in runs if isinstance(run.record.totals, Totals)]
         assert isinstance(times[0], float) and isinstance(times[1], float) and times[0] > 2 * times[1]
+
+
+def test_a_run_starts_from_the_weights_of_another(starts: Starts, framework: str) -> None:
+    """As a second run of the formula would, whose momentum starts at 0; also after a resume."""
+    run, source = starts.run(framework, "started"), starts.run(framework, "passes")
+    assert isinstance(run.record.hashes, Hashes) and isinstance(source.record.hashes, Hashes)
+    assert run.record.hashes.initial_weights == source.record.hashes.final_weights
+    assert run.record.config.training.start_weights == "runs/passes"  # type: ignore[union-attr]
+    expected = by_hand(Case(None), run, start=weights_of(source))[-1]
+    assert max(differences(weights_of(run), expected).values()) < 1e-11
 
 
 def test_measured_shares_are_kept_when_a_run_is_resumed(starts: Starts, framework: str) -> None:

@@ -137,14 +137,18 @@ def mean(ranks: list[Weights], batch_sizes: Sequence[int]) -> Weights:
     return {name: np.average([one[name] for one in ranks], axis=0, weights=batch_sizes) for name in ranks[0]}
 
 
-def by_hand(case: Case, run: Run) -> list[Weights]:
-    """Return the weights averaged over two ranks at the end of each epoch, and those at the end of the run."""
+def by_hand(case: Case, run: Run, *, start: Weights | None = None) -> list[Weights]:
+    """Return the weights averaged over two ranks at the end of each epoch, and those at the end of the run.
+
+    Args:
+        start: the first weights; None: those drawn from the seed.
+    """
     data, split = run.record.data, load_dataset(DATASET).train
     assert isinstance(data, DataRecord)
     pixels = (split.images.reshape(len(split.images), -1) / 255 - data.mean[0]) / data.standard_deviation[0]
     training, _ = split_validation(1200, share=0.1, seed=SEED)
     spec = model_spec("mlp", input_shape=(1, 28, 28), outputs=10)
-    weights = [draw_initial_weights(spec, seed=SEED, dtype="float64") for _ in range(2)]
+    weights = [start or draw_initial_weights(spec, seed=SEED, dtype="float64")] * 2
     buffers: list[Weights] = [{name: np.zeros_like(array) for name, array in one.items()} for one in weights]
     interval = STEPS if case.every == "epoch" else int(case.every or 1)
     averages = []
