@@ -4,6 +4,7 @@ python -m analysis frameworks RUNS...                 tf.keras against PyTorch: 
 python -m analysis clouds                             CTE-POWER or AWS, from what is known without a run
 python -m analysis clouds RUNS... --base cte-power    sites side by side: time, cost, energy
 python -m analysis scaling RUNS...                    speedup and efficiency over ranks, models of them, projections
+python -m analysis strategies RUNS...                 ways to share the work: time, accuracy, bytes, staleness, claims
 python -m analysis energy RUNS...                     energy by device and phase, power over time, EDP
 python -m analysis hyperparameters RUNS...            accuracy and time by batch and resolution
 python -m analysis compare RUN RUN                    two runs on one screen
@@ -40,6 +41,7 @@ from analysis.questions.parity import command as parity
 from analysis.questions.projection import command as projection
 from analysis.questions.ring import command as ring
 from analysis.questions.scaling import command as scaling
+from analysis.questions.strategies import command as strategies
 from analysis.report import command as report
 from analysis.results import command as results
 from analysis.thesis import command as thesis
@@ -50,6 +52,7 @@ COMMANDS = (
     frameworks,
     clouds,
     scaling,
+    strategies,
     energy,
     hyperparameters,
     times,

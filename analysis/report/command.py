@@ -15,6 +15,7 @@ from analysis.questions.clouds import finding as clouds
 from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.scaling import command as scaling
+from analysis.questions.strategies import command as strategies
 from analysis.report import chapters as report_chapters
 from analysis.report.page import Page, facts_of, flags_table, says_nothing, write_page
 from analysis.runs.examples import NOTE as EXAMPLES
@@ -30,6 +31,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     frameworks.find,
     clouds.find,
     scaling.find,
+    strategies.find,
     energy.find,
     hyperparameters.find,
     times.find,

@@ -20,7 +20,7 @@ def framework_label(framework: str) -> str:
 
 
 def strategy_label(config: Config | NotRecorded) -> str:
-    """Return the strategy with those of its options that are not the default, as in "averaging, average every 8"."""
+    """Return the strategy with those of its options that are not the default, as in "averaging, every 8"."""
     if isinstance(config, NotRecorded):
         return StrategyConfig().strategy
     words: list[str] = [config.strategy.strategy]
@@ -28,7 +28,7 @@ def strategy_label(config: Config | NotRecorded) -> str:
         value = getattr(getattr(config, subject), option.name)
         if value in (option.default, None):
             continue
-        name = option.name.replace("_", " ")
+        name = option.name.removeprefix("average_" if value is not False else "").replace("_", " ")
         words.append(name if value is True else f"no {name}" if value is False else f"{name} {value}")
     # An option named as its strategy chooses a kind of it: "native ddp", not "native, native ddp".
     return ", ".join(word for word in words if not any(other.startswith(f"{word} ") for other in words))

@@ -16,7 +16,7 @@ from analysis.runs.settings import SERIES
 from analysis.runs.table import images_trained, runs_in
 from analysis.runs.validity import pair_flags
 from analysis.stats.inference import EQUIVALENCE_CONFIDENCE, Effect, Equivalence, difference, equivalence, ratio
-from common.config import Config, StrategyConfig
+from common.config import Config
 from common.errors import UserError
 from common.run_folder.records import ModelRecord, RunRecord, World
 
@@ -24,7 +24,7 @@ TIMES = ("total_seconds", "training_seconds")  # T = train + validation + test, 
 Kind = Literal["strong", "weak", "other batch", "as many ranks"]
 # Settings that follow from np, or that np is scaled with; `image size` and the like must stay.
 _FOLLOWING = ("np", "global batch", "controller", "threads", "hosts", SERIES)
-PLAIN = StrategyConfig()  # allreduce without options
+PLAIN = strategy_label(Config())
 BYTES = {"float16": 2, "float32": 4, "float64": 8}  # of a number
 
 
@@ -81,7 +81,55 @@ class Study:
     @property
     def label(self) -> str:
         """Framework, model, data set, and the strategy with its options if it is another than plain allreduce."""
-        return self._label(strategy_label(self.base.first.record.config))
+        return self._label(self.strategy)
+
+    @property
+    def short_label(self) -> str:
+        """The same without the options."""
+        return self._label(self.strategy.partition(",")[0])
+
+    def _label(self, strategy: str) -> str:
+        run = self.base.first
+        parts = [framework_label(run.framework), run.model, run.data_set]
+        parts += [strategy] if self.strategy != PLAIN else []
+        return ", ".join(parts) + (" (published)" if run.origin == "published" else "")
+
+    @property
+    def strategy(self) -> str:
+        """How the base's ranks share their work, with options; where settings are unknown, by plain allreduce."""
+        return strategy_label(self.base.first.record.config)
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self.cell.first.np
+
+    @property
+    def speedup(self) -> float:
+        """Of the whole run; NaN where a time is missing."""
+        return self.total.estimate if self.total else float("nan")
+
+    def per_device(self, comparison: Effect | None) -> float | None:
+        """Return the efficiency: speedup / (devices / devices of the base); None between unlike devices."""
+        return comparison.estimate / self.devices if comparison and self.devices else None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A base and the points compared with it, by ranks.
+
+    Attributes:
+        given: whether the base was asked for: it may be another machine.
+    """
+
+    base: Cell
+    points: list[Point]
+    given: bool = False
+
+    @property
+    def label(self) -> str:
+        """Framework, model, data set, and the strategy with its options if it is another than plain allreduce."""
+        return self._label(self.strategy)
 
     @property
     def short_label(self) -> str:

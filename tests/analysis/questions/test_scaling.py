@@ -383,7 +383,7 @@ def test_other_strategies_have_curves_of_their_own_and_no_models() -> None:
     averaging = {"strategy": "averaging", "average_every": 8, "average_state": False}
     plain, other = scaled(1, 2, 4), scaled(1, 2, 4, strategy=averaging)
     found = find(select(plain, other))
-    name = "PyTorch, mlp, made, averaging, average every 8, no average state"
+    name = "PyTorch, mlp, made, averaging, every 8, no average state"
     bases = [row for row in rows_of(found, "Speedup over the base") if row["scaling"] == "base"]
     assert len(bases) == 2
     assert {row["framework, model, data set"] for row in rows_of(found, "Models")} == {"PyTorch, mlp, made"}

@@ -1,0 +1,224 @@
+"""`python -m analysis strategies`: ways to share one batch's work, side by side, in each framework."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from analysis.output.finding import Finding, add_question, brief
+from analysis.output.options import MARGIN, add_margin_option, add_target_option
+from analysis.output.tables import Cell as TableCell
+from analysis.output.tables import Table, effect_cells, in_percent, shown_interval
+from analysis.questions.strategies.claims import claims_table
+from analysis.questions.strategies.curves import at_equal_time
+from analysis.questions.strategies.plots import plots_of
+from analysis.questions.strategies.ways import (
+    Place,
+    Way,
+    bytes_per_image,
+    exchange_shares,
+    formula_bytes_per_image,
+    main_places,
+    places_of,
+    staleness_at,
+    staleness_of,
+)
+from analysis.runs.cells import Cell, cells_of
+from analysis.runs.energy import mean_of, metered
+from analysis.runs.labels import framework_label
+from analysis.runs.table import RunRow, Selection, runs_in, seconds_to
+from analysis.runs.validity import cell_runs, flags_of
+from analysis.stats.inference import difference, harmonic_mean, median_interval, median_of
+from common.measurement.interference import Interference
+
+_NOTHING = "No run shares its work in another way than by all-reduce: there is nothing to compare."
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to argparse's subcommands."""
+    parser = add_question(
+        commands,
+        "strategies",
+        find,
+        "ways to share the work, side by side: time, accuracy, bytes, waiting, staleness",
+        keywords=("margin", "target"),
+    )
+    add_margin_option(parser)
+    add_target_option(parser, shown="time")
+
+
+def find(selection: Selection, *, margin: float = MARGIN, target: float | None = None) -> Finding:
+    """Compare strategies with plain all-reduce, framework by framework.
+
+    Args:
+        selection: the runs.
+        margin: of accuracy, as a fraction, within which two are the same.
+        target: validation accuracy, as a fraction, to which the time is shown; None: what runs recorded.
+    """
+    cells = cells_of(selection.runs.assign(seconds_to_target=seconds_to(selection, target)))
+    places = places_of(cells, margin=margin)
+    question = "Which strategy shares the work best?"
+    if not places:
+        return Finding(name="strategies", question=question, answer=_NOTHING)
+    used = [way.cell for place in places for way in place.ways]
+    plots, missing = plots_of(selection, places)
+    equal_time, why_not = _equal_time(selection, places)
+    tables = [
+        _against_allreduce(places, margin=margin),
+        _figures(places, target=target),
+        equal_time,
+        claims_table(places, cells, margin=margin),
+    ]
+    return Finding(
+        name="strategies",
+        question=question,
+        answer=brief(_answers(places, margin=margin)),
+        tables=[table for table in tables if table.rows],
+        plots=plots,
+        flags=list(
+            dict.fromkeys(
+                [
+                    *selection.left_out,
+                    *flags_of(cell_runs(used), used),
+                    *(flag for place in places for way in place.ways for flag in way.flags),
+                ]
+            )
+        ),
+        notes=[*_METHODS, *why_not, *missing],
+    )
+
+
+_METHODS = (
+    "time is that of training, of the slowest rank; intervals and tests are those of `frameworks`, pairs by seed",
+    "bytes per image: what all workers hand to their messages and get back, as counted; and by the formula of the "
+    "wire: of a ring what ranks send (they receive as much), of servers what workers send and receive",
+    "exchange: mean over workers of the time in messages, waiting for others included, by the training time",
+    "staleness: updates that others made between a fetch and its push, over all runs of a row",
+)
+
+
+# Words
+
+
+def _answers(places: Sequence[Place], *, margin: float) -> list[str]:
+    """Return a sentence per framework, about the work that was done in most ways."""
+    return [f"{framework_label(one.framework)}: {_advice(one, margin=margin)}" for one in main_places(places)]
+
+
+def _advice(place: Place, *, margin: float) -> str:
+    if not place.ways[0].is_base:
+        return "there are no runs of plain allreduce to compare with."
+    faster = [way for way in place.ways if way.is_faster]
+    alike = [way for way in faster if way.equivalence == "same"]
+    if alike:
+        best = min(alike, key=_ratio)
+        return f"take {best.label}, {1 / _ratio(best):.2f} times as fast as allreduce at the same accuracy."
+    words = f"take allreduce: nothing is shown to be faster at the same accuracy, to within {100 * margin:g} points."
+    if not faster:
+        return words
+    best = min(faster, key=_ratio)
+    return f"{words[:-1]}; {best.strategy} is faster, its accuracy {_ACCURACY[best.equivalence]}."
+
+
+_ACCURACY = {"different": "another", "not shown": "not shown to be the same", "same": "the same"}
+
+
+def _ratio(way: Way) -> float:
+    assert way.time, "a way that is faster"
+    return way.time.estimate
+
+
+# Tables
+
+
+def _against_allreduce(places: Sequence[Place], *, margin: float) -> Table:
+    headings = ["framework", "model, data set, workers, site", "strategy", "n", "time / allreduce", "95 % interval",
+                "p", "verdict", "accuracy - allreduce's, points", "95 % interval of it",
+                f"within {100 * margin:g} points"]  # fmt: skip
+    rows: list[list[TableCell]] = [
+        [framework_label(place.framework), place.label, way.label, min(len(way.cell.timed), len(way.base.timed)),
+         *effect_cells(way.time, ".3f"), way.time.p_value if way.time else None, _verdict(way),
+         *effect_cells(way.accuracy, "+.2f", scale=100), way.equivalence]
+        for place in places for way in place.ways if way.base and not way.is_base
+    ]  # fmt: skip
+    formats = {headings[4]: ".3f", "p": ".2g", headings[8]: "+.2f"}
+    return Table("Against plain allreduce of the same work (below 1: faster)", headings, rows, formats)
+
+
+def _verdict(way: Way) -> str:
+    if way.time is None or way.time.interval is None:
+        return "too few runs"
+    if way.is_faster:
+        return "faster"
+    return "slower" if way.time.interval.low > 1 else "not shown"
+
+
+def _figures(places: Sequence[Place], *, target: float | None) -> Table:
+    to_target = "s to target" if target is None else f"s to {100 * target:g} %"
+    headings = ["framework", "model, data set, workers, site", "strategy", "n", "training, s", "95 % interval",
+                "images/s", "accuracy, %", to_target, "bytes/image", "by formula", "exchange, %", "staleness: median",
+                "95 % of pushes", "most", "joules", "memory per rank, MB"]  # fmt: skip
+    rows = [
+        [framework_label(place.framework), place.label, way.label, *_figures_of(way.cell)]
+        for place in places
+        for way in place.ways
+    ]
+    formats = dict.fromkeys(("training, s", "accuracy, %", to_target), ".2f") | {"n": "d"}
+    formats |= dict.fromkeys(("images/s", "bytes/image", "by formula", "joules", "memory per rank, MB"), ",.0f")
+    formats |= {"exchange, %": ".1f"} | dict.fromkeys(("staleness: median", "95 % of pushes", "most"), "d")
+    return Table("Time, accuracy and what they cost (medians; images/s: harmonic means)", headings, rows, formats)
+
+
+def _figures_of(cell: Cell) -> list[TableCell]:
+    seconds = list(cell.seconds("training_seconds").values())
+    lags = staleness_of(cell)
+    return [
+        len(cell.timed),
+        median_of(seconds),
+        shown_interval(median_interval(seconds), ".2f"),
+        harmonic_mean(list(cell.seconds("images_per_second").values())),
+        in_percent(median_of(cell.results("accuracy").values())),
+        median_of(cell.seconds("seconds_to_target").values()),
+        bytes_per_image(cell),
+        formula_bytes_per_image(cell),
+        in_percent(median_of(exchange_shares(cell))),
+        staleness_at(lags, 0.5),
+        staleness_at(lags, 0.95),
+        max(lags, default=None),
+        mean_of(runs, "joules") if (runs := metered(cell)) else None,
+        median_of(_peak_megabytes(run) for run in runs_in(cell.finished) if _peak_megabytes(run)),
+    ]
+
+
+def _peak_megabytes(run: RunRow) -> float:
+    """Return the most memory of a rank, on its GPU where it has one; 0: not recorded."""
+    isolation = run.record.isolation
+    if not isinstance(isolation, Interference):
+        return 0.0
+    devices = [value for value in isolation.peak_device_memory_bytes if value is not None]
+    return float(np.max([0, *(devices or isolation.peak_memory_bytes)])) / 1e6
+
+
+def _equal_time(selection: Selection, places: Sequence[Place]) -> tuple[Table, list[str]]:
+    """Return the accuracies at equal time, and which places have none."""
+    headings = ["framework", "model, data set, workers, site", "at, s", "strategy", "n", "validation accuracy, %",
+                "95 % interval", "minus allreduce's, points", "95 % interval of it"]  # fmt: skip
+    rows: list[list[TableCell]] = []
+    notes: list[str] = []
+    for place in places:
+        cut = at_equal_time(selection, place)
+        if cut is None:
+            notes.append(f"{place.name}: no accuracies at equal time: it takes two ways whose runs validated twice")
+            continue
+        seconds, accuracies = cut
+        base = accuracies.get(0, {}) if place.ways[0].is_base else {}
+        for number, values in accuracies.items():
+            percents = [100 * value for value in values.values()]
+            effect = difference(values, base) if number else None
+            rows.append(
+                [framework_label(place.framework), place.label, seconds, place.ways[number].label, len(values),
+                 median_of(percents), shown_interval(median_interval(percents), ".2f"),
+                 *effect_cells(effect, "+.2f", scale=100)]
+            )  # fmt: skip
+    formats = {"at, s": ".2f", "n": "d", headings[5]: ".2f", headings[7]: "+.2f"}
+    return Table("At equal time: that of the fastest, cut from the same runs", headings, rows, formats), notes

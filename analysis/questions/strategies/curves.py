@@ -1,0 +1,70 @@
+"""Accuracy over the time and the images of a run, and at equal time: cut from the same runs, not run again."""
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.questions.strategies.ways import Place, Way
+from analysis.runs.cells import Cell
+from analysis.runs.table import Selection, curve, runs_in
+
+FEWEST_POINTS = 2  # of a curve
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A run after each of its validations.
+
+    Attributes:
+        seconds: of training so far, (points,) float64.
+        images: trained so far, (points,) float64.
+        accuracy: of validation, as a fraction, (points,) float64.
+    """
+
+    seconds: NDArray[np.float64]
+    images: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+
+    def accuracy_at(self, seconds: float) -> float:
+        """Return the accuracy after so many seconds, on straight lines between validations; NaN before the first."""
+        if seconds < self.seconds[0]:
+            return math.nan
+        return float(np.interp(seconds, self.seconds, self.accuracy))
+
+
+def progress_of(selection: Selection, cell: Cell) -> dict[Hashable, Progress]:
+    """Return seed -> progress of the timed runs of a cell that validated at least twice."""
+    found: dict[Hashable, Progress] = {}
+    for run in runs_in(cell.timed):
+        seconds = np.cumsum(curve(selection.epochs, run, "training_seconds"))
+        images = np.cumsum(curve(selection.epochs, run, "steps")) * (run.global_batch or math.nan)
+        accuracy = curve(selection.epochs, run, "validation_accuracy")
+        known = np.isfinite(accuracy) & np.isfinite(seconds)
+        if known.sum() >= FEWEST_POINTS:
+            key = str(run.folder) if run.seed is None else run.seed
+            found[key] = Progress(seconds[known], images[known], accuracy[known])
+    return found
+
+
+def at_equal_time(selection: Selection, place: Place) -> tuple[float, dict[int, dict[Hashable, float]]] | None:
+    """Return the training seconds of the fastest way, and number of a way -> seed -> accuracy at that time.
+
+    None where fewer than two ways have curves.
+    """
+    curves = {number: found for number, way in enumerate(place.ways) if (found := _curves(selection, way))}
+    if len(curves) < 2:
+        return None
+    seconds = min(float(np.median([one.seconds[-1] for one in found.values()])) for found in curves.values())
+    cut = {number: {key: one.accuracy_at(seconds) for key, one in found.items()} for number, found in curves.items()}
+    return seconds, {number: _known(values) for number, values in cut.items()}
+
+
+def _curves(selection: Selection, way: Way) -> dict[Hashable, Progress]:
+    return progress_of(selection, way.cell)
+
+
+def _known(values: dict[Hashable, float]) -> dict[Hashable, float]:
+    return {key: value for key, value in values.items() if math.isfinite(value)}

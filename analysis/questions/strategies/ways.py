@@ -1,0 +1,237 @@
+"""Cells as ways to share the same work: all-reduce and everything that is compared with it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+import numpy as np
+
+from analysis.runs.cells import Cell
+from analysis.runs.labels import framework_label, strategy_label
+from analysis.runs.settings import SERIES
+from analysis.runs.table import RunRow, runs_in
+from analysis.runs.validity import pair_flags
+from analysis.stats.inference import Effect, Equivalence, difference, equivalence, median_of, ratio
+from common.config import StrategyConfig
+from common.run_folder.records import NotRecorded, World
+from common.run_folder.sharing import SharingRecord, WorkerShare
+
+PLAIN = "allreduce"
+# Settings that `strategy_label` names, but for the straggler, which is part of the work.
+_OF_STRATEGY = (*(one.name.replace("_", " ") for one in fields(StrategyConfig)), "shares", "backward passes per step")
+# Further settings in which two ways to do the same work may differ, and which the label of a way names.
+_NAMED = ("compression", "lr scaling", "learning rate", "warmup epochs")
+# What follows from these.
+_FOLLOWING = ("np", "global batch", "threads", "controller", "slow is subject", "gradient groups", SERIES)
+SLOW = "slow"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A cell beside plain all-reduce on the same work.
+
+    Attributes:
+        label: the strategy, its options, and the settings of `_NAMED` that differ from all-reduce's.
+        base: the cell of plain all-reduce; None: there is none.
+        time, accuracy: against the base; None without one, or without times.
+    """
+
+    cell: Cell
+    label: str
+    base: Cell | None = None
+    time: Effect | None = None
+    accuracy: Effect | None = None
+    equivalence: Equivalence = "not shown"
+    flags: list[str] = field(default_factory=list)
+
+    @property
+    def strategy(self) -> str:
+        """Name of the strategy."""
+        return strategy_of(self.cell.first)
+
+    @property
+    def is_base(self) -> bool:
+        """Whether it is the plain all-reduce that others are compared with."""
+        return self.base is self.cell
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether it is shown to be faster than the base."""
+        interval = self.time.interval if self.time else None
+        return interval is not None and interval.high < 1
+
+    @property
+    def slow_factor(self) -> float:
+        """How many times as long a planted straggler computes; 1: none is planted."""
+        config = self.cell.first.config
+        return config.balance.straggler.factor if config and config.balance.straggler else 1.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """The same work on the same machine, done in several ways, the plain all-reduce first."""
+
+    framework: str
+    label: str
+    ways: list[Way]
+
+    @property
+    def name(self) -> str:
+        """Framework and work."""
+        return f"{framework_label(self.framework)}, {self.label}"
+
+
+def places_of(cells: Sequence[Cell], *, margin: float) -> list[Place]:
+    """Return where work was done in several ways, or in another than plain all-reduce; most ways first.
+
+    Args:
+        cells: of any runs; those without a finished run are dropped.
+        margin: of accuracy, as a fraction, within which two are the same.
+    """
+    groups: dict[Hashable, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if len(cell.finished) and not cell.is_published:
+            groups[_work(cell)].append(cell)
+    places = [_place(group, margin=margin) for group in groups.values()]
+    told = [place for place in places if len(place.ways) > 1 or not place.ways[0].is_base]
+    return sorted(told, key=lambda place: (-len(place.ways), place.framework != "torch"))
+
+
+def main_places(places: Sequence[Place]) -> list[Place]:
+    """Return, of each framework, the work that was done in most ways."""
+    first: dict[str, Place] = {}
+    for place in places:
+        first.setdefault(place.framework, place)
+    return list(first.values())
+
+
+def strategy_of(run: RunRow) -> str:
+    """Return the name of a run's strategy; where settings are unknown, all-reduce."""
+    return PLAIN if run.config is None else run.config.strategy.strategy
+
+
+def workers_of(run: RunRow) -> int | None:
+    """Return how many workers compute gradients; None: not known."""
+    record = run.record
+    if record.sharing:
+        return len(record.sharing.workers)
+    return record.world.size if isinstance(record.world, World) else None
+
+
+def _work(cell: Cell) -> Hashable:
+    settings = {
+        name: value for name, value in cell.settings.items() if name not in (*_OF_STRATEGY, *_NAMED, *_FOLLOWING)
+    }
+    return workers_of(cell.first), *settings.items()
+
+
+def _place(cells: Sequence[Cell], *, margin: float) -> Place:
+    plain = [cell for cell in cells if _is_plain(cell)]
+    base = max(plain, key=lambda cell: len(cell.finished), default=None)
+    ordered = sorted(cells, key=lambda cell: cell is not base)
+    first = ordered[0].first
+    parts = [first.model, first.data_set, f"{workers_of(first)} workers", first.site]
+    slow = ordered[0].settings.get(SLOW)
+    label = ", ".join([*parts, *([f"slow {slow}"] if slow else [])])
+    return Place(str(first.framework), label, [_way(cell, base, margin=margin) for cell in ordered])
+
+
+def _is_plain(cell: Cell) -> bool:
+    return _strategy_label(cell) == PLAIN and cell.settings.get("compression", "none") == "none"
+
+
+def _strategy_label(cell: Cell) -> str:
+    """Return the strategy with its options; a straggler is part of the work, not of the way it is done."""
+    config = cell.first.config
+    return strategy_label(replace(config, balance=replace(config.balance, slow=None))) if config else PLAIN
+
+
+def _way(cell: Cell, base: Cell | None, *, margin: float) -> Way:
+    way = Way(cell, _label(cell, base))
+    return _compared(way, base, margin=margin) if base else way
+
+
+def _label(cell: Cell, base: Cell | None) -> str:
+    words = [_strategy_label(cell)]
+    for name in _NAMED:
+        value = cell.settings.get(name)
+        if value not in (None, False, base.settings.get(name) if base else value):
+            words.append(name if value is True else f"{name} {value}")
+    return ", ".join(words)
+
+
+def _compared(way: Way, base: Cell, *, margin: float) -> Way:
+    if way.cell is base:
+        return replace(way, base=base)
+    accuracies = way.cell.results("accuracy"), base.results("accuracy")
+    asked = (*_OF_STRATEGY, *_NAMED, *_FOLLOWING)  # that they differ is the question, not an objection
+    sides = [
+        replace(one, settings={name: value for name, value in one.settings.items() if name not in asked}, words=words)
+        for one, words in ((base, PLAIN), (way.cell, way.label))
+    ]
+    return replace(
+        way,
+        base=base,
+        time=ratio(way.cell.seconds("training_seconds"), base.seconds("training_seconds")),
+        accuracy=difference(*accuracies),
+        equivalence=equivalence(*accuracies, margin=margin),
+        flags=pair_flags(sides[0], sides[1]),
+    )
+
+
+# What the workers of a way exchanged
+
+
+def shares_of(cell: Cell) -> list[tuple[RunRow, SharingRecord]]:
+    """Return the runs of a cell that recorded what their workers exchanged, and that record."""
+    return [(run, run.record.sharing) for run in runs_in(cell.finished) if run.record.sharing]
+
+
+def bytes_per_image(cell: Cell) -> float | None:
+    """Return the bytes that all workers hand over and get, per image trained; None: not recorded."""
+    return median_of(_per_image(sharing.workers, [_both(one) for one in sharing.workers]) for _, sharing in
+                     shares_of(cell) if all(_both(one) is not None for one in sharing.workers))  # fmt: skip
+
+
+def formula_bytes_per_image(cell: Cell) -> float | None:
+    """Return the bytes of all workers by the formula of the wire, per image trained; None: not recorded."""
+    return median_of(
+        _per_image(sharing.workers, [sharing.formula_bytes] * len(sharing.workers)) for _, sharing in shares_of(cell)
+    )
+
+
+def exchange_shares(cell: Cell) -> list[float]:
+    """Return the part of the training time that workers spend exchanging and waiting, mean over workers, per run."""
+    shares = []
+    for run, sharing in shares_of(cell):
+        seconds = [s for one in sharing.workers if not isinstance(s := one.exchange_seconds, NotRecorded)]
+        if run.training_seconds > 0 and len(seconds) == len(sharing.workers):
+            shares.append(min(1.0, float(np.mean(seconds)) / run.training_seconds))
+    return shares
+
+
+def staleness_of(cell: Cell) -> Counter[int]:
+    """Return updates between fetch and push -> pushes, over all runs of a cell; empty: none can be stale."""
+    counts: Counter[int] = Counter()
+    for _, sharing in shares_of(cell):
+        counts += Counter({int(lag): count for lag, count in (sharing.staleness or {}).items()})
+    return counts
+
+
+def staleness_at(counts: Counter[int], share: float) -> int | None:
+    """Return the staleness that this share of the pushes does not exceed; None without any."""
+    if not counts:
+        return None
+    lags = np.array(sorted(counts))
+    cumulative = np.cumsum([counts[int(lag)] for lag in lags])
+    return int(lags[np.searchsorted(cumulative, share * cumulative[-1])])
+
+
+def _both(worker: WorkerShare) -> float | None:
+    sent, received = worker.sent_bytes, worker.received_bytes
+    return None if isinstance(sent, NotRecorded) or isinstance(received, NotRecorded) else sent + received
+
+
+def _per_image(workers: Sequence[WorkerShare], of_update: Sequence[float | None]) -> float:
+    spent = sum(worker.updates * (value or 0.0) for worker, value in zip(workers, of_update, strict=True))
+    return spent / max(sum(worker.images for worker in workers), 1)

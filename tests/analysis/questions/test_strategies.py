@@ -1,0 +1,274 @@
+"""`python -m analysis strategies`: the comparison with all-reduce, equal time, bytes, staleness, plots, claims."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from analysis_builders import made_record, rows_of, select
+
+from analysis.output.finding import Finding, Plot
+from analysis.questions.strategies.claims import TESTS, read_claims
+from analysis.questions.strategies.command import find
+from analysis.questions.strategies.ways import staleness_at, staleness_of
+from analysis.runs.cells import cells_of
+from analysis.runs.published import read_published
+from analysis.runs.table import FIGURES, LoadedRun
+from common.measurement.interference import Interference
+from common.run_folder.records import NotRecorded
+from common.run_folder.sharing import SharingRecord, WorkerShare
+
+SPREAD = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998)  # of seven runs
+EVERY8 = {"strategy": "averaging", "average_every": 8}
+EVERY128 = {"strategy": "averaging", "average_every": 128}
+STEPS = 50  # of an epoch
+
+
+def sharing_of(
+    *, sent: float | NotRecorded = 4e6, seconds: float = 1.0, staleness: dict[str, int] | None = None
+) -> SharingRecord:
+    """Return what two workers exchanged in 100 updates of 64 images together."""
+    workers = [
+        WorkerShare(batch_size=32, images=3200, updates=100, sent_bytes=sent, received_bytes=sent,
+                    exchange_seconds=seconds * (worker + 1))
+        for worker in range(2)
+    ]  # fmt: skip
+    return SharingRecord(workers=workers, formula="ring: 2 (N-1)/N S", formula_bytes=4e6, staleness=staleness)
+
+
+def runs_of(
+    name: str,
+    seconds: float,
+    *,
+    accuracy: float = 0.9,
+    curve: Sequence[float] = (0.5, 0.8, 0.9),
+    framework: str = "torch",
+    ranks: int = 2,
+    spread: Sequence[float] = SPREAD,
+    **changes: Any,
+) -> list[LoadedRun]:
+    """Return runs of seeds 1, 2, ... with validations after equal parts of their training."""
+    runs = []
+    for seed, factor in enumerate(spread, start=1):
+        record = made_record(
+            seconds=seconds * factor, ranks=ranks, accuracy=accuracy + 0.0001 * seed, seed=seed, epochs=len(curve),
+            framework=framework, steps=STEPS * len(curve), **changes,
+        )  # fmt: skip
+        figures = np.full((len(curve), len(FIGURES)), np.nan)
+        figures[:, FIGURES.index("validation_accuracy")] = curve
+        figures[:, FIGURES.index("training_seconds")] = seconds * factor / len(curve)
+        figures[:, FIGURES.index("steps")] = STEPS
+        runs.append(LoadedRun(Path(f"{framework}-{name}-r{seed}"), record, "finished", figures))
+    return runs
+
+
+def row_of(found: Finding, title: str, strategy: str) -> dict[str, Any]:
+    """Return the only row of a strategy in a table."""
+    (row,) = [row for row in rows_of(found, title) if row["strategy"] == strategy]
+    return row
+
+
+def claim_of(found: Finding, start: str) -> dict[str, Any]:
+    """Return the first row of the claim that starts so."""
+    return next(row for row in rows_of(found, "What documents claim") if row["claim"].startswith(start))
+
+
+def plot_of(found: Finding, name: str) -> Plot:
+    return next(plot for plot in found.plots if plot.name == name)
+
+
+def test_strategies_are_compared_with_allreduce_by_seed() -> None:
+    found = find(
+        select(
+            runs_of("ring", 100.0, sharing=sharing_of()),
+            runs_of("often", 80.0, strategy=EVERY8),
+            runs_of("seldom", 50.0, strategy=EVERY128, accuracy=0.8),
+        )
+    )
+    often = row_of(found, "Against plain allreduce", "averaging, every 8")
+    assert often["time / allreduce"] == pytest.approx(0.8) and often["verdict"] == "faster"
+    assert often["p"] == pytest.approx(2 / 2**7) and often["within 0.5 points"] == "same"
+    seldom = row_of(found, "Against plain allreduce", "averaging, every 128")
+    assert seldom["accuracy - allreduce's, points"] == pytest.approx(-10.0)
+    assert (seldom["within 0.5 points"], seldom["n"]) == ("different", 7)
+    assert found.answer == ("PyTorch: take averaging, every 8, 1.25 times as fast as allreduce at the same accuracy.")
+    assert not [flag for flag in found.flags if "strategy" in flag]
+
+
+def test_advice_is_one_sentence_per_framework() -> None:
+    found = find(
+        select(
+            runs_of("ring", 100.0),
+            runs_of("seldom", 50.0, strategy=EVERY128, accuracy=0.8),
+            runs_of("ring", 100.0, framework="keras"),
+            runs_of("often", 120.0, strategy=EVERY8, framework="keras"),
+        )
+    )
+    nothing = "take allreduce: nothing is shown to be faster at the same accuracy, to within 0.5 points"
+    assert found.answer == f"PyTorch: {nothing}; averaging is faster, its accuracy another. Keras: {nothing}."
+    assert row_of(found, "Against plain allreduce", "averaging, every 8")["verdict"] == "slower"
+
+
+def test_too_few_runs_decide_nothing() -> None:
+    few = SPREAD[:2]
+    found = find(select(runs_of("ring", 100.0, spread=few), runs_of("often", 50.0, strategy=EVERY8, spread=few)))
+    assert row_of(found, "Against plain allreduce", "averaging, every 8")["verdict"] == "too few runs"
+    assert found.answer.startswith("PyTorch: take allreduce")
+
+
+def test_runs_of_allreduce_alone_say_nothing() -> None:
+    found = find(select(runs_of("ring", 100.0), runs_of("one", 150.0, ranks=1)))
+    assert not found.tables and not found.plots
+    assert found.answer.startswith("No run shares its work in another way")
+
+
+def test_figures_of_what_was_exchanged() -> None:
+    memory = Interference(
+        load_average_before=[0.1],
+        other_processes_before=[],
+        throttled_cores=None,
+        peak_memory_bytes=[200_000_000, 300_000_000],
+        peak_device_memory_bytes=[None, None],
+    )
+    found = find(
+        select(
+            runs_of("ring", 100.0, sharing=sharing_of(seconds=10.0), isolation=memory),
+            runs_of("often", 80.0, strategy=EVERY8, sharing=sharing_of(sent=NotRecorded("hidden"))),
+        )
+    )
+    ring = row_of(found, "Time, accuracy", "allreduce")
+    # 2 workers x 100 updates x (4 + 4) MB / 6400 images; of the formula 2 x 100 x 4 MB.
+    assert (ring["bytes/image"], ring["by formula"]) == (250_000.0, 125_000.0)
+    assert ring["exchange, %"] == pytest.approx(15.0)  # mean of 10 and 20 s of 100 s
+    assert (ring["memory per rank, MB"], ring["staleness: median"], ring["joules"]) == (300.0, None, None)
+    often = row_of(found, "Time, accuracy", "averaging, every 8")
+    assert (often["bytes/image"], often["by formula"]) == (None, 125_000.0)
+
+
+def test_staleness_is_that_of_all_pushes() -> None:
+    lags = {"0": 50, "1": 44, "3": 5, "40": 1}
+    runs = runs_of("free", 80.0, sharing=sharing_of(staleness=lags), spread=SPREAD[:2], strategy=EVERY8)
+    (cell,) = cells_of(select(runs).runs)
+    counts = staleness_of(cell)
+    assert counts == {0: 100, 1: 88, 3: 10, 40: 2}
+    assert [staleness_at(counts, share) for share in (0.5, 0.95, 1.0)] == [0, 3, 40]
+    found = find(select(runs_of("ring", 100.0), runs))
+    row = row_of(found, "Time, accuracy", "averaging, every 8")
+    assert (row["staleness: median"], row["95 % of pushes"], row["most"]) == (0, 3, 40)
+    assert [row[2] for row in plot_of(found, "strategies-staleness").data.rows] == [100, 88, 10, 2]
+
+
+def test_equal_time_is_cut_from_the_same_runs() -> None:
+    found = find(
+        select(
+            runs_of("ring", 120.0, curve=(0.4, 0.8, 0.9), spread=SPREAD[:1] * 2),
+            runs_of("often", 60.0, curve=(0.5, 0.6, 0.7), strategy=EVERY8, spread=SPREAD[:1] * 2),
+        )
+    )
+    # After 60 s: all-reduce is halfway between its validations at 40 and 80 s, averaging at its end.
+    ring = row_of(found, "At equal time", "allreduce")
+    assert ring["at, s"] == 60.0 and ring["validation accuracy, %"] == pytest.approx(60.0)
+    often = row_of(found, "At equal time", "averaging, every 8")
+    assert often["validation accuracy, %"] == pytest.approx(70.0)
+    assert often["minus allreduce's, points"] == pytest.approx(10.0)
+
+
+def test_plots_have_their_data_and_what_is_missing_is_a_note() -> None:
+    found = find(
+        select(
+            runs_of("ring", 100.0, sharing=sharing_of(seconds=10.0)),
+            runs_of("often", 80.0, strategy=EVERY8),
+            runs_of("seldom", 50.0, strategy=EVERY128, accuracy=0.8),
+        )
+    )
+    assert [plot.name for plot in found.plots] == [
+        "strategies-accuracy-time", "strategies-accuracy-images", "strategies-interval", "strategies-parts",
+    ]  # fmt: skip
+    notes = [note for note in found.notes if note.startswith("no plot of")]
+    assert [note.partition(":")[0] for note in notes] == [
+        "no plot of time against a straggler's factor", "no plot of staleness",
+    ]  # fmt: skip
+    (ax,) = plot_of(found, "strategies-accuracy-images").figure.axes
+    assert [list(line.get_xdata()) for line in ax.get_lines()] == [[3200, 6400, 9600]] * 3
+    assert list(ax.get_lines()[0].get_ydata()) == pytest.approx([50.0, 80.0, 90.0])
+    (ax,) = plot_of(found, "strategies-accuracy-time").figure.axes
+    assert list(ax.get_lines()[1].get_xdata()) == pytest.approx([80 / 3, 160 / 3, 80.0])
+    accuracy, seconds = plot_of(found, "strategies-interval").figure.axes
+    assert list(accuracy.get_lines()[0].get_xdata()) == [8.0, 128.0]
+    assert list(seconds.get_lines()[0].get_ydata()) == pytest.approx([80.0, 50.0])
+    parts = {row[1]: row[2] for row in plot_of(found, "strategies-parts").data.rows}
+    assert parts == {"computing": pytest.approx(85.0), "waiting for data": 0.0, "waiting and sending": 15.0}
+
+
+def test_work_of_other_numbers_of_workers_is_compared_apart() -> None:
+    found = find(
+        select(
+            runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8),
+            runs_of("ring4", 60.0, ranks=4), runs_of("often4", 30.0, strategy=EVERY8, ranks=4),
+        )
+    )  # fmt: skip
+    ratios = [row["time / allreduce"] for row in rows_of(found, "Against plain allreduce")]
+    assert ratios == pytest.approx([0.8, 0.5])
+
+
+# Claims
+
+
+def test_every_claim_has_a_source_and_either_a_test_or_a_verdict() -> None:
+    claims = read_claims()
+    assert {claim.source for claim in claims} <= read_published().sources.keys()
+    assert {claim.test for claim in claims if claim.test} == {*TESTS, "frameworks_are_alike"}
+    for claim in claims:
+        assert (claim.test is None) == (claim.verdict is not None) == (claim.found is not None), claim
+
+
+def test_claims_without_their_runs_cannot_be_tested() -> None:
+    found = find(select(runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8)))
+    assert {
+        row["verdict"] for row in rows_of(found, "What documents claim") if "no runs of" in row["found, or why not"]
+    } == {"cannot be tested here"}
+    assert claim_of(found, "An asynchronous worker")["found, or why not"] == (
+        "there are no runs of free servers and of allreduce with the same straggler"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seldom_accuracy", "seldom_seconds", "spread", "verdict"),
+    [
+        (0.8, 50.0, SPREAD, "holds"),
+        (0.9, 50.0, SPREAD, "does not hold here"),
+        (0.8, 80.0, SPREAD, "does not hold here"),
+        (0.8, 50.0, SPREAD[:2], "cannot be tested here"),
+    ],
+)
+def test_the_interval_trades_time_for_accuracy_or_does_not(
+    seldom_accuracy: float, seldom_seconds: float, spread: Sequence[float], verdict: str
+) -> None:
+    found = find(
+        select(
+            runs_of("ring", 100.0, spread=spread),
+            runs_of("often", 80.0, strategy=EVERY8, spread=spread),
+            runs_of("seldom", seldom_seconds, strategy=EVERY128, accuracy=seldom_accuracy, spread=spread),
+        )
+    )
+    assert claim_of(found, "Workers train one or several")["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("accuracy", "verdict"), [(0.9, "holds"), (0.7, "does not hold here")])
+def test_frameworks_are_alike_strategy_by_strategy(accuracy: float, verdict: str) -> None:
+    found = find(
+        select(
+            runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8),
+            runs_of("ring", 100.0, framework="keras"),
+            runs_of("often", 80.0, strategy=EVERY8, framework="keras", accuracy=accuracy),
+        )
+    )  # fmt: skip
+    assert claim_of(found, "The accuracies of both frameworks")["verdict"] == verdict
+
+
+def test_old_runs_without_the_record_are_compared_too() -> None:
+    old = [replace(run, record=replace(run.record, sharing=None)) for run in runs_of("ring", 100.0)]
+    found = find(select(old, runs_of("often", 80.0, strategy=EVERY8)))
+    assert row_of(found, "Time, accuracy", "allreduce")["bytes/image"] is None
