@@ -35,6 +35,7 @@ def made_record(
     classes: int = 10,
     steps: int | None = None,
     strategy: dict[str, Any] | None = None,
+    balance: dict[str, Any] | None = None,
     **changes: Any,
 ) -> RunRecord:
     """Return the record of a finished run on `ranks` GPUs by default.
@@ -43,7 +44,7 @@ def made_record(
         size: width and height.
         steps: of all epochs; None: as many as the samples make.
         samples: of training and of validation.
-        strategy: settings of it.
+        strategy, balance: settings of these subjects.
         changes: further fields of the record.
     """
     data = DataRecord(
@@ -61,7 +62,7 @@ def made_record(
         size=ranks, local_size=ranks, hosts=["a"], controller="mpi" if ranks > 1 else "none", threads_per_rank=threads,
         cores=64, oversubscribed=False, devices=[devices] * ranks,
     )  # fmt: skip
-    settings = {"training": {"seed": seed, "epochs": epochs}, "strategy": strategy or {}}
+    settings = {"training": {"seed": seed, "epochs": epochs}, "strategy": strategy or {}, "balance": balance or {}}
     values: dict[str, Any] = {
         "config": config_from_dict(settings, base=make_config(Path("runs"))),
         "world": world,

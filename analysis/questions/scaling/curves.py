@@ -100,55 +100,6 @@ class Study:
         return strategy_label(self.base.first.record.config)
 
     @property
-    def ranks(self) -> int:
-        """Number of ranks."""
-        return self.cell.first.np
-
-    @property
-    def speedup(self) -> float:
-        """Of the whole run; NaN where a time is missing."""
-        return self.total.estimate if self.total else float("nan")
-
-    def per_device(self, comparison: Effect | None) -> float | None:
-        """Return the efficiency: speedup / (devices / devices of the base); None between unlike devices."""
-        return comparison.estimate / self.devices if comparison and self.devices else None
-
-
-@dataclass(frozen=True)
-class Study:
-    """A base and the points compared with it, by ranks.
-
-    Attributes:
-        given: whether the base was asked for: it may be another machine.
-    """
-
-    base: Cell
-    points: list[Point]
-    given: bool = False
-
-    @property
-    def label(self) -> str:
-        """Framework, model, data set, and the strategy with its options if it is another than plain allreduce."""
-        return self._label(self.strategy)
-
-    @property
-    def short_label(self) -> str:
-        """The same without the options."""
-        return self._label(self.strategy.strategy)
-
-    def _label(self, strategy: str) -> str:
-        run = self.base.first
-        parts = [framework_label(run.framework), run.model, run.data_set]
-        parts += [strategy] if self.strategy != PLAIN else []
-        return ", ".join(parts) + (" (published)" if run.origin == "published" else "")
-
-    @property
-    def strategy(self) -> StrategyConfig:
-        """How the base's ranks share their work; where settings are unknown, by allreduce."""
-        config = self.base.first.record.config
-        return config.strategy if isinstance(config, Config) else PLAIN
-
-    @property
     def ranks(self) -> list[int]:
         """Numbers of ranks other than the base's, and that too where it is another machine."""
         own = self.base.first.np

@@ -202,6 +202,51 @@ def test_plots_have_their_data_and_what_is_missing_is_a_note() -> None:
     assert parts == {"computing": pytest.approx(85.0), "waiting for data": 0.0, "waiting and sending": 15.0}
 
 
+def slow(factor: float) -> dict[str, Any]:
+    return {"slow": f"1:{factor}", "slow_is_subject": True}
+
+
+def with_stragglers(*, averaging: float, shares: float, alone: float = 150.0) -> Finding:
+    """Return what is found of runs without a straggler and with one that takes twice as long."""
+    return find(
+        select(
+            runs_of("alone", alone, ranks=1),
+            runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8),
+            runs_of("ring-2", 190.0, balance=slow(2)), runs_of("often-2", averaging, strategy=EVERY8, balance=slow(2)),
+            runs_of("shared-2", shares, balance={**slow(2), "shares": "auto"}),
+        )
+    )  # fmt: skip
+
+
+def test_a_straggler_is_part_of_the_work() -> None:
+    found = with_stragglers(averaging=160.0, shares=140.0)
+    rows = {(row["model, data set, workers, site"][-8:], row["strategy"]): row["time / allreduce"] for row in
+            rows_of(found, "Against plain allreduce")}  # fmt: skip
+    assert rows == {
+        ("s, local", "averaging, every 8"): pytest.approx(0.8),
+        ("slow 1:2", "averaging, every 8"): pytest.approx(160 / 190),
+        ("slow 1:2", "allreduce, shares auto"): pytest.approx(140 / 190),
+    }
+    (ax,) = plot_of(found, "strategies-stragglers").figure.axes
+    lines = {line.get_label(): list(line.get_ydata()) for line in ax.get_lines() if len(line.get_xdata()) == 2}
+    assert lines == {"allreduce": pytest.approx([100.0, 190.0]), "averaging, every 8": pytest.approx([80.0, 160.0])}
+
+
+@pytest.mark.parametrize(("averaging", "verdict"), [(150.0, "holds"), (100.0, "does not hold here")])
+def test_averaging_advances_at_the_speed_of_the_slowest(averaging: float, verdict: str) -> None:
+    found = with_stragglers(averaging=averaging, shares=140.0)
+    assert claim_of(found, "Parameter averaging advances")["verdict"] == verdict
+    assert claim_of(found, "A slow device with as many samples")["verdict"] == "holds"
+
+
+@pytest.mark.parametrize(("shares", "verdict"), [(140.0, "does not hold here"), (160.0, "holds")])
+def test_a_slow_worker_with_its_share_pays_or_does_not(shares: float, verdict: str) -> None:
+    found = with_stragglers(averaging=160.0, shares=shares)
+    assert claim_of(found, "However few samples")["verdict"] == verdict
+    # Weighted by images, it costs no accuracy.
+    assert claim_of(found, "With batches in proportion")["verdict"] == "does not hold here"
+
+
 def test_work_of_other_numbers_of_workers_is_compared_apart() -> None:
     found = find(
         select(
