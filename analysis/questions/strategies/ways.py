@@ -82,7 +82,9 @@ class Place:
 
 
 def places_of(cells: Sequence[Cell], *, margin: float) -> list[Place]:
-    """Return where work was done in several ways, or in another than plain all-reduce; most ways first.
+    """Return where work was done in several ways, or in another than plain all-reduce.
+
+    Those with plain all-reduce come first, and those with most ways.
 
     Args:
         cells: of any runs; those without a finished run are dropped.
@@ -94,7 +96,7 @@ def places_of(cells: Sequence[Cell], *, margin: float) -> list[Place]:
             groups[_work(cell)].append(cell)
     places = [_place(group, margin=margin) for group in groups.values()]
     told = [place for place in places if len(place.ways) > 1 or not place.ways[0].is_base]
-    return sorted(told, key=lambda place: (-len(place.ways), place.framework != "torch"))
+    return sorted(told, key=lambda one: (not one.ways[0].is_base, -len(one.ways), one.framework != "torch"))
 
 
 def main_places(places: Sequence[Place]) -> list[Place]:
