@@ -164,7 +164,7 @@ def test_what_an_experiment_file_may_not_contain(text: str, message: str, tmp_pa
 
 
 def test_a_missing_file_lists_the_shipped_ones(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"Received: nothing\. Give a TOML file, or one of aa-test, averaging, controllers"):
+    with pytest.raises(UserError, match=r"Give a TOML file, or one of aa-test, averaging, controllers"):
         read_plan("nothing", runs_folder=tmp_path)
 
 
