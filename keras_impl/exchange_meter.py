@@ -12,20 +12,18 @@ class ExchangeMeter:
     """Counts from its creation, or the last `restart`."""
 
     def __init__(self) -> None:
-        self._counts = {
-            name: tf.Variable(0, dtype=tf.int64, trainable=False)
-            for name in ("updates", "sent_bytes", "received_bytes")
-        }
+        self._updates = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._bytes = tf.Variable([0, 0], dtype=tf.int64, trainable=False)  # sent, received
         self._seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
 
     def read(self) -> counted.ExchangeMeter:
         """Return what was counted."""
-        counts = {name: int(variable) for name, variable in self._counts.items()}
-        return counted.ExchangeMeter(**counts, seconds=float(self._seconds))
+        sent, received = self._bytes.numpy().tolist()
+        return counted.ExchangeMeter(int(self._updates), sent, received, float(self._seconds))
 
     def restart(self) -> None:
         """Forget what was counted."""
-        for variable in (*self._counts.values(), self._seconds):
+        for variable in (self._updates, self._bytes, self._seconds):
             variable.assign(tf.zeros_like(variable))
 
     def counting(self, apply: Callable[..., None]) -> Callable[..., None]:
@@ -33,7 +31,7 @@ class ExchangeMeter:
 
         def apply_and_count(*arguments: Any) -> None:
             apply(*arguments)
-            self._counts["updates"].assign_add(1)
+            self._updates.assign_add(1)
 
         return apply_and_count
 
@@ -45,12 +43,10 @@ class ExchangeMeter:
         with tf.control_dependencies([tensor for tensor in tensors if tensor is not None]):
             started = tf.timestamp()
         with tf.control_dependencies([started]):
-            ready = [None if tensor is None else tf.identity(tensor) for tensor in tensors]
-        exchanged = exchange(ready, counting)
+            exchanged = exchange(tensors, counting)
         with tf.control_dependencies([tensor for tensor in exchanged if tensor is not None]):
             self._seconds.assign_add(tf.timestamp() - started)
-        self._counts["sent_bytes"].assign_add(counting.sent_bytes)
-        self._counts["received_bytes"].assign_add(counting.received_bytes)
+        self._bytes.assign_add([counting.sent_bytes, counting.received_bytes])
         return exchanged
 
 
