@@ -248,7 +248,8 @@ class DeviceConfig(_Settings):
     tf32: bool = False
     """let GPUs since Ampere round the factors of float32 products to 10 bits, as TensorFlow does by default"""
     cudnn_benchmark: bool = False
-    """let cuDNN try its algorithms and take the fastest; sums may then differ in their last bits between runs"""
+    """let cuDNN try its algorithms and take the fastest, whose sums may differ in their last bits between runs; without
+    it only those are taken that always add in the same order"""
     channels_last: bool = True
     """layout of images in memory: height, width, channels; --no-channels-last: channels first (Keras: on GPUs only)"""
     pinned_memory: bool = False

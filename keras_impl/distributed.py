@@ -64,6 +64,7 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
             )
         if gpu is not None:
             tf.config.experimental.set_memory_growth(gpu, True)
+            os.environ["TF_CUDNN_DETERMINISTIC"] = "0" if config.cudnn_benchmark else "1"
             # Else TensorFlow chooses on GPUs: in float32 it turns channels last into channels first.
             tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
         tf.config.set_visible_devices([gpu] if gpu is not None else [], "GPU")

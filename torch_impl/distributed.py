@@ -39,7 +39,7 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[torch.device, 
         torch.set_num_threads(threads)
         cudnn: Any = torch.backends.cudnn  # PyTorch's types lack `conv`
         torch.backends.cuda.matmul.fp32_precision = cudnn.conv.fp32_precision = "tf32" if config.tf32 else "ieee"
-        cudnn.benchmark = config.cudnn_benchmark
+        cudnn.benchmark, cudnn.deterministic = config.cudnn_benchmark, not config.cudnn_benchmark
         gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
         gpu = choose_gpu(gpus, config=config, local_rank=comm.local_rank, local_size=comm.local_size)
         if gpu is not None:
