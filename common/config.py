@@ -286,13 +286,32 @@ class DeviceConfig(_Settings):
         )
 
 
+# The strategy that an option belongs to; with another one it has its default.
+STRATEGY_OF_OPTION = {
+    "average_every": "averaging",
+    "average_state": "averaging",
+    "warmup_allreduce": "averaging",
+    "native": "native",
+    "replicas": "native",
+}
+
+
+def _flag(name: str, value: Any) -> str:
+    """Return a setting as on the command line."""
+    option = name.replace("_", "-")
+    return f"--{'' if value else 'no-'}{option}" if isinstance(value, bool) else f"--{option} {value}"
+
+
+NATIVE_FRAMEWORKS = {"ddp": "torch", "mirrored": "keras", "multiworker": "keras"}
+
+
 @dataclass(frozen=True)
 class StrategyConfig(_Settings):
     """how the ranks share the work of a batch"""
 
-    strategy: Literal["allreduce", "averaging"] = "allreduce"
+    strategy: Literal["allreduce", "averaging", "native"] = "allreduce"
     """allreduce: gradients are averaged over the ranks before every update; averaging: each rank updates its own
-    weights, which are averaged now and then"""
+    weights, which are averaged now and then; native: the framework's own way, without Horovod"""
     average_every: Count | Literal["epoch"] | None = None
     """updates from one averaging of the weights to the next, counted from the start of the run, or epoch: at the end of
     each; needed by averaging"""
@@ -301,6 +320,11 @@ class StrategyConfig(_Settings):
     its own"""
     warmup_allreduce: Annotated[int, Range(least=0)] = 0
     """updates at the start of the run whose gradients are averaged, before averaging begins (post-local SGD)"""
+    native: Literal["ddp", "mirrored", "multiworker"] | None = None
+    """ddp: PyTorch's DistributedDataParallel; mirrored, multiworker: TensorFlow's MirroredStrategy, one process with
+    --replicas devices, and MultiWorkerMirroredStrategy, one per rank; needed by native"""
+    replicas: Annotated[int, Range(least=1, most=1024)] | None = None
+    """devices of mirrored, each of which takes the samples that a rank would take"""
 
     @property
     def uses_horovod(self) -> bool:
@@ -309,23 +333,39 @@ class StrategyConfig(_Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        averaging = self.strategy == "averaging"
+        averaging, native = self.strategy == "averaging", self.strategy == "native"
         _require(
             not averaging or self.average_every is not None,
             problem="averaging needs an interval",
             received="--strategy averaging",
             remedy="Give --average-every, such as 8 or epoch",
         )
-        for flag, given in (
-            (f"--average-every {self.average_every}", self.average_every is not None),
-            ("--no-average-state", not self.average_state),
-            (f"--warmup-allreduce {self.warmup_allreduce}", self.warmup_allreduce > 0),
-        ):
+        _require(
+            not native or self.native is not None,
+            problem="there are several native strategies",
+            received="--strategy native",
+            remedy=f"Give --native, one of {', '.join(NATIVE_FRAMEWORKS)}",
+        )
+        _require(
+            self.native != "mirrored" or self.replicas is not None,
+            problem="mirrored needs a number of devices",
+            received="--native mirrored",
+            remedy="Give --replicas, such as 2",
+        )
+        _require(
+            self.native in (None, "mirrored") or self.replicas is None,
+            problem="each rank is one replica but for --native mirrored",
+            received=f"--native {self.native} --replicas {self.replicas}",
+            remedy="Leave --replicas out, and start as many ranks",
+        )
+        for option in dataclasses.fields(self):
+            value, strategy = getattr(self, option.name), STRATEGY_OF_OPTION.get(option.name, self.strategy)
+            flag = _flag(option.name, value)
             _require(
-                averaging or not given,
-                problem=f"{flag.split()[0]} is an option of --strategy averaging",
+                strategy == self.strategy or value == option.default,
+                problem=f"--{option.name.replace('_', '-')} is an option of --strategy {strategy}",
                 received=f"--strategy {self.strategy} {flag}",
-                remedy="Leave it out, or give --strategy averaging",
+                remedy=f"Leave it out, or give --strategy {strategy}",
             )
 
 
@@ -457,6 +497,27 @@ class RecordConfig(_Settings):
         return expanded(self.runs_folder) / name
 
 
+# Strategy -> option that it refuses -> why.
+_REFUSED_BY = {
+    "averaging": {
+        "--profile": "--profile times the averaging of gradients",
+        "--compression": "weights are averaged as they are",
+        "--gradient-groups": "all weights are averaged in one group",
+        "--mixed-precision": "each rank would scale its loss in its own way",
+    },
+    "native": {
+        "--profile": "--profile times Horovod's averaging of gradients",
+        "--compression": "the framework sends gradients as they are",
+        "--gradient-groups": "the framework groups gradients in its own way",
+        "--mixed-precision": "the scale of the loss is not tested with native strategies",
+        "--horovod-timeline": "native strategies do not start Horovod",
+        "--share-gpu": "the framework exchanges gradients between GPUs",
+        "--shares": "the framework takes equal parts of a batch",
+        "--slow": "stragglers are planted in the exchanges of the other strategies",
+    },
+}
+
+
 @dataclass(frozen=True)
 class Config:
     """All settings of a run."""
@@ -506,21 +567,22 @@ class Config:
             problem="--profile changes the steps whose energy would be measured",
             received="--profile --energy",
         )
-        for flag, given, problem in (
-            ("--profile", profile, "--profile times the averaging of gradients"),
-            (
-                f"--compression {self.device.compression}",
-                self.device.compression != "none",
-                "weights are averaged as they are",
-            ),
-            ("--gradient-groups each", self.device.gradient_groups == "each", "all weights are averaged in one group"),
-            ("--mixed-precision float16", mixed == "float16", "each rank would scale its loss in its own way"),
+        self._check_strategy()
+
+    def _check_strategy(self) -> None:
+        device, record, strategy = self.device, self.record, self.strategy.strategy
+        for flag, given in (
+            ("--profile", record.profile),
+            (f"--compression {device.compression}", device.compression != "none"),
+            ("--gradient-groups each", device.gradient_groups == "each"),
+            ("--mixed-precision float16", device.mixed_precision == "float16"),
+            ("--horovod-timeline", record.horovod_timeline),
+            ("--share-gpu", device.share_gpu),
+            (f"--shares {self.balance.shares}", self.balance.shares is not None),
+            (f"--slow {self.balance.slow}", self.balance.slow is not None),
         ):
-            _exclude(
-                given and self.strategy.strategy == "averaging",
-                problem=problem,
-                received=f"--strategy averaging {flag}",
-            )
+            reason = _REFUSED_BY.get(strategy, {}).get(flag.split()[0])
+            _exclude(given and reason is not None, problem=str(reason), received=f"--strategy {strategy} {flag}")
 
     def _check_steps(self) -> None:
         """Check what steps of another form do not fit together with."""

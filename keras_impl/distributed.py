@@ -33,6 +33,8 @@ def init(settings: Config | UserError | None = None) -> Communicator:
         settings: of the run; an error waits until all ranks can receive it.
     """
     comm = join_ranks(hvd, settings)
+    if not hvd.is_initialized():
+        return comm
 
     def allgather(value: Any) -> list[Any]:
         with tf.device(_HOST):  # objects are in host memory; PyTorch's Horovod keeps them there, too
@@ -56,18 +58,32 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
         tf.config.experimental.enable_tensor_float_32_execution(config.tf32)
         os.environ["TF_CUDNN_USE_AUTOTUNE"] = "1" if config.cudnn_benchmark else "0"
         gpus = tf.config.list_physical_devices("GPU")
-        gpu = choose_gpu(gpus, config=config, local_rank=comm.local_rank, local_size=comm.local_size)
+        replicas, local_size = comm.replicas, comm.local_size * comm.replicas
+        chosen = [
+            choose_gpu(gpus, config=config, local_rank=comm.local_rank * replicas + number, local_size=local_size)
+            for number in range(replicas)
+        ]
+        gpu = chosen[0]
+        if gpu is not None and len(gpus) < replicas:
+            raise UserError(
+                f"each replica needs its own GPU. Received: --replicas {replicas}, {len(gpus)} GPUs. Give fewer "
+                "--replicas, or --device cpu"
+            )
         if gpu is None and not config.channels_last:
             raise UserError(
                 "TensorFlow's kernels for CPUs need channels last. Received: --no-channels-last and no GPU. "
                 "Leave it out, or use torch"
             )
         if gpu is not None:
-            tf.config.experimental.set_memory_growth(gpu, True)
             os.environ["TF_CUDNN_DETERMINISTIC"] = "0" if config.cudnn_benchmark else "1"
+            for one in chosen:
+                tf.config.experimental.set_memory_growth(one, True)
             # Else TensorFlow chooses on GPUs: in float32 it turns channels last into channels first.
             tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
-        tf.config.set_visible_devices([gpu] if gpu is not None else [], "GPU")
+        elif replicas > 1:
+            (cpu,) = tf.config.list_physical_devices("CPU")
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
+        tf.config.set_visible_devices([] if gpu is None else chosen, "GPU")
     check_own_gpu(None if gpu is None else gpus.index(gpu), config=config, comm=comm)
     return "cpu" if gpu is None else gpu.name.removeprefix("/physical_device:"), threads
 

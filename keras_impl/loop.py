@@ -234,7 +234,7 @@ class Trainer:
 
     def _variables(self) -> dict[str, Any]:
         """Return the sums and the seeds of the dropout layers, under names of their own."""
-        seeds = {layer.name: layer.seed_generator.state for layer in self._seeded_layers()}
+        seeds = {layer.name: layer.seed_generator.state for _, layer in self._seeded_layers()}
         sums = {"losses_of_places": self._losses_of_places, "correct_of_places": self._correct_of_places}
         return {**seeds, **sums}
 
@@ -248,14 +248,17 @@ class Trainer:
 
     def _seed_dropout(self) -> None:
         """Give every epoch and rank dropout masks of their own that do not depend on what ran before."""
-        for number, layer in enumerate(self.state.model.layers):
-            if layer in self._seeded_layers():
-                entropy = [self.state.config.training.seed, self.epoch, self.data.comm.rank, number]
-                seeds = np.random.SeedSequence(entropy).generate_state(2, np.uint32)
-                layer.seed_generator.state.assign(seeds)
+        for number, layer in self._seeded_layers():
+            layer.seed_generator.state.assign(self._dropout_seeds(number, rank=self.data.comm.rank))
 
-    def _seeded_layers(self) -> list[keras.Layer]:
-        return [layer for layer in self.state.model.layers if getattr(layer, "seed_generator", None) is not None]
+    def _dropout_seeds(self, layer_number: int, *, rank: int) -> np.ndarray:
+        entropy = [self.state.config.training.seed, self.epoch, rank, layer_number]
+        return np.random.SeedSequence(entropy).generate_state(2, np.uint32)
+
+    def _seeded_layers(self) -> list[tuple[int, keras.Layer]]:
+        """Return the layers that draw random numbers, each with its number in the model."""
+        layers = enumerate(self.state.model.layers)
+        return [(number, layer) for number, layer in layers if getattr(layer, "seed_generator", None) is not None]
 
     def _synchronize(self) -> None:
         synchronize(self.data.device)

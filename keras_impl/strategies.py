@@ -1,6 +1,7 @@
 """How the ranks share the work of a batch (`--strategy`): one class per strategy, all with the same methods."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ from common.training.run_setup import RunSetup
 from common.training.sharing import ring_record
 from keras_impl import distributed
 from keras_impl.exchange_meter import ExchangeMeter
+from keras_impl.loop import Trainer
+from keras_impl.native import Native
 from keras_impl.state import TrainingState
 from keras_impl.weights import weight_maps
 
@@ -23,6 +26,11 @@ class Strategy(Protocol):
     """What the trainer asks of every strategy."""
 
     meter: ExchangeMeter
+    trainer_class: type[Trainer] = Trainer
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Return the context in which model and optimizer are built."""
+        return nullcontext()
 
     def wrap_optimizer(
         self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
@@ -42,10 +50,12 @@ class Strategy(Protocol):
 
 def build_strategy(setup: RunSetup, *, comm: Communicator) -> Strategy:
     """Return the strategy that the settings name."""
+    if setup.config.strategy.strategy == "native":
+        return Native(setup, comm=comm)
     return (Averaging if setup.config.strategy.strategy == "averaging" else AllReduce)(setup, comm=comm)
 
 
-class AllReduce:
+class AllReduce(Strategy):
     """Gradients are averaged before every update, so that all ranks hold the same weights at all times."""
 
     def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
@@ -70,7 +80,7 @@ class AllReduce:
         return ring_record(self.setup, self.meter.read(), rank=self.comm.rank)
 
 
-class Averaging:
+class Averaging(Strategy):
     """Each rank updates its own weights, which are averaged at the end of every interval."""
 
     def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:

@@ -21,7 +21,6 @@ from common.training.measured import NOT_MEASURED
 from common.training.session import Session
 from keras_impl import distributed
 from keras_impl.data import NOT_PINNED, ShardedData
-from keras_impl.loop import Trainer
 from keras_impl.models import build_model, set_precision_and_layout
 from keras_impl.optimizers import build_optimizer
 from keras_impl.profiled import ProfiledTrainer
@@ -54,10 +53,11 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     data = ShardedData(setup, comm=comm, device=device)
 
     set_precision_and_layout(config)
-    model = build_model(setup.spec, config.model)
-    # Horovod 4/7 - scale: more ranks make larger batches, which allow larger steps; a warm-up leads there.
-    learning_rates = setup.scaled_learning_rates()
-    optimizer = build_optimizer(model, config, learning_rates=learning_rates)
+    with strategy.scope():
+        model = build_model(setup.spec, config.model)
+        # Horovod 4/7 - scale: more ranks make larger batches, which allow larger steps; a warm-up leads there.
+        learning_rates = setup.scaled_learning_rates()
+        optimizer = build_optimizer(model, config, learning_rates=learning_rates)
     # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update; or weights after it (`--strategy`).
     optimizer = strategy.wrap_optimizer(optimizer, model=model)
 
@@ -67,7 +67,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     distributed.broadcast_state(state, comm=comm)
     comm.check_same_weights(state.export_weights(), when="after the broadcast")
 
-    trainer_class = ProfiledTrainer if config.record.profile else Trainer
+    trainer_class = ProfiledTrainer if config.record.profile else strategy.trainer_class
     trainer = trainer_class(state, data, phases=session.phases)
     trainer.warm_up_evaluation()
     if config.training.evaluate_first and not checkpoint:

@@ -297,7 +297,7 @@ def export_state(
             "The state can be exported after whole updates only. Received an optimizer with "
             f"{int(rule._iterations) % rule.gradient_accumulation_steps} accumulated gradients."
         )
-    scalars = {"step": np.asarray(int(rule.iterations), dtype=np.int64)}
+    scalars = {"step": np.asarray(int(rule.iterations.numpy()), dtype=np.int64)}
     if optimizer is not rule:
         scalars["loss_scale"] = np.asarray(optimizer.dynamic_scale.numpy())
         scalars["loss_scale_growth_step"] = np.asarray(int(optimizer.step_counter), dtype=np.int64)

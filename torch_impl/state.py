@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from common.config import INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS, Config
 from common.model.specs import ModelSpec
@@ -17,6 +18,7 @@ class TrainingState:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, spec: ModelSpec, config: Config) -> None:
         self.model = model
+        self.weights_of = model.module if isinstance(model, DistributedDataParallel) else model  # with our names
         self.optimizer = optimizer
         self.spec = spec
         self.config = config
@@ -29,13 +31,13 @@ class TrainingState:
 
     def restore(self, weights: Weights, optimizer: Weights | None = None) -> None:
         """Load what `export_weights` and `export_optimizer` returned; without the latter the optimizer stays as is."""
-        load_weights(self.model, weights, spec=self.spec)
+        load_weights(self.weights_of, weights, spec=self.spec)
         if not optimizer:
             return
         if self.scaler.is_enabled() and "loss_scale" in optimizer:
             scale, growth = float(optimizer["loss_scale"][0]), int(optimizer["loss_scale_growth_step"][0])
             self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale, "_growth_tracker": growth})
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self.weights_of.named_parameters():
             slots = {
                 slot: torch.from_numpy(optimizer[f"{name}.{slot}"].copy()).to(parameter.device)
                 for slot in SLOTS
@@ -48,7 +50,7 @@ class TrainingState:
 
     def export_weights(self) -> Weights:
         """Return the weights and BatchNorm statistics under the names of the weights file; copies, on the host."""
-        return get_weights(self.model, spec=self.spec)
+        return get_weights(self.weights_of, spec=self.spec)
 
     def export_optimizer(self) -> Weights:
         """Return the optimizer's state as "<parameter>.<slot>" -> array, and "step", the number of updates done.
@@ -59,7 +61,7 @@ class TrainingState:
         if self.scaler.is_enabled():
             arrays["loss_scale"] = np.array([self.scaler.get_scale()], dtype=np.float32)
             arrays["loss_scale_growth_step"] = np.array([self.scaler.state_dict()["_growth_tracker"]], dtype=np.int64)
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self.weights_of.named_parameters():
             state = self.optimizer.state.get(parameter, {})
             for slot in SLOTS:
                 if state.get(slot) is not None:

@@ -13,11 +13,19 @@ from common.training.checkpointer import own_state
 from common.training.run_setup import RunSetup
 from common.training.sharing import ring_record
 from torch_impl import distributed
+from torch_impl.loop import Trainer
+from torch_impl.native import Native
 from torch_impl.state import SLOTS, TrainingState
 
 
 class Strategy(Protocol):
     """What the trainer asks of every strategy."""
+
+    trainer_class: type[Trainer] = Trainer
+
+    def wrap_model(self, model: nn.Module) -> nn.Module:
+        """Return the model that computes."""
+        return model
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, *, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer with what ranks share before and after each update."""
@@ -41,10 +49,10 @@ def build_strategy(setup: RunSetup, *, comm: Communicator, step: int) -> Strateg
     """
     if setup.config.strategy.strategy == "averaging":
         return Averaging(setup, comm=comm, step=step)
-    return AllReduce(setup, comm=comm)
+    return (Native if setup.config.strategy.strategy == "native" else AllReduce)(setup, comm=comm)
 
 
-class AllReduce:
+class AllReduce(Strategy):
     """Gradients are averaged before every update, so that all ranks hold the same weights at all times."""
 
     def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
@@ -67,7 +75,7 @@ class AllReduce:
         return ring_record(self.setup, self.meter, rank=self.comm.rank)
 
 
-class Averaging:
+class Averaging(Strategy):
     """Each rank updates its own weights, which are averaged at the end of every interval."""
 
     def __init__(self, setup: RunSetup, *, comm: Communicator, step: int) -> None:

@@ -21,7 +21,6 @@ from common.training.measured import NOT_MEASURED
 from common.training.session import Session
 from torch_impl import distributed
 from torch_impl.data import ShardedData
-from torch_impl.loop import Trainer
 from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer
 from torch_impl.profiled import ProfiledTrainer
@@ -53,7 +52,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     # Horovod 3/7 - shard: each rank reads its own part of every global batch.
     data = ShardedData(setup, comm=comm, device=device)
 
-    model = build_model(setup.spec, config.model).to(device)
+    model = strategy.wrap_model(build_model(setup.spec, config.model).to(device))
     # Horovod 4/7 - scale: more ranks make larger batches, which allow larger steps; a warm-up leads there.
     learning_rates = setup.scaled_learning_rates()
     optimizer = build_optimizer(model, config, learning_rates=learning_rates)
@@ -66,7 +65,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     distributed.broadcast_state(state, comm=comm)
     comm.check_same_weights(state.export_weights(), when="after the broadcast")
 
-    trainer_class = ProfiledTrainer if config.record.profile else Trainer
+    trainer_class = ProfiledTrainer if config.record.profile else strategy.trainer_class
     trainer = trainer_class(state, data, learning_rates=learning_rates, phases=session.phases)
     if config.training.evaluate_first and not checkpoint:
         session.record_initial_test(trainer.evaluate("test"))

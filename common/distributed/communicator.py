@@ -23,6 +23,7 @@ class Communicator:
     Ranks are those that hold data, the workers; a server (`--strategy server`) is none of them.
 
     Attributes:
+        replicas: devices of this rank, each of which takes the place of a rank (`--native mirrored`).
         world: mpi4py's communicator of all processes, workers first, then servers; None: Horovod, or one process.
     """
 
@@ -32,6 +33,7 @@ class Communicator:
     local_size: int
     controller: str  # mpi, gloo or none
     allgather: Callable[[Any], list[Any]]
+    replicas: int = 1
     world: Any = None
 
     @property

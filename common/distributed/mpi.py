@@ -7,6 +7,7 @@ and a process that then imports TensorFlow dies in `MPI_Finalize`.
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -23,7 +24,7 @@ def join_ranks(hvd: Any, settings: Config | UserError | None) -> Communicator:
         settings: an error waits until all ranks can receive it; None: no run, Horovod.
     """
     if isinstance(settings, Config) and not settings.strategy.uses_horovod:
-        return join_mpi()
+        return replace(join_mpi(), replicas=settings.strategy.replicas or 1)
     return join(hvd, timeline=isinstance(settings, Config) and settings.record.horovod_timeline)
 
 

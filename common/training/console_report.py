@@ -44,6 +44,8 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
 
 
 def _batch(setup: RunSetup) -> str:
+    if setup.config.strategy.replicas:
+        return f"{setup.config.training.batch_size} x {counted(setup.size, 'replica')}"
     sizes = setup.batch_sizes
     if len(set(sizes)) == 1:
         passes = setup.config.device.backward_passes_per_step

@@ -185,10 +185,11 @@ def read_resumable_run(folder: Path, *, framework: str, setup: RunSetup) -> tupl
     _check_framework(old, framework=framework, folder=folder)
     if run.state == "running":
         raise _still_runs(folder)
-    if not isinstance(old.world, World) or old.world.size != setup.size:
+    ranks = len(setup.batch_sizes)
+    if not isinstance(old.world, World) or old.world.size != ranks:
         size = old.world.size if isinstance(old.world, World) else "unknown"
         raise UserError(
-            f"the run was started with another number of ranks. Received: -np {setup.size}. Start it with -np {size}"
+            f"the run was started with another number of ranks. Received: -np {ranks}. Start it with -np {size}"
         )
     checkpoint = load_newest_checkpoint(folder, spec=setup.spec, recorded_epochs=len(run.epochs))
     if isinstance(old.hashes, Hashes) and old.hashes.sample_order != setup.sample_order_hash:

@@ -49,8 +49,8 @@ class RunSetup:
 
     @property
     def size(self) -> int:
-        """Ranks that train."""
-        return len(self.batch_sizes)
+        """Number of data ranks, which share a global batch: the ranks that train, or the replicas of one."""
+        return len(self.batch_sizes) * (self.config.strategy.replicas or 1)
 
     @property
     def passes(self) -> int:
@@ -77,7 +77,7 @@ class RunSetup:
 
         The mean over ranks of (weight x mean over the rank's images) is the mean over all images of an update.
         """
-        return self.batch_sizes[rank] * self.size / self.global_batch_size
+        return self.batch_sizes[rank] * len(self.batch_sizes) / self.global_batch_size
 
     def loss_weight(self, rank: int) -> float:
         """Return the factor of a rank's mean loss with which the gradients of the ranks average to the global batch's.
@@ -158,6 +158,11 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
             "a timeline shows what ranks exchange, and there is only one rank. Received: --horovod-timeline. "
             "Start two or more, or leave it out"
         )
+    if config.strategy.replicas and size > 1:
+        raise UserError(
+            f"mirrored is one process with several devices. Received: {size} ranks. Start one, or give --native "
+            "multiworker"
+        )
     dataset = load_dataset(
         config.data.dataset,
         source_folder=Path(config.data.data_folder) if config.data.data_folder else None,
@@ -209,7 +214,8 @@ def _batch_sizes(config: Config, *, size: int) -> tuple[int, ...]:
             f"the straggler is none of the ranks, which count from 0. Received: --slow {config.balance.slow} on "
             f"{counted(size, 'rank')}. Give a rank from 0 to {size - 1}"
         )
-    return shared_batch(config, parts=parts)
+    of_replica = shared_batch(config, parts=parts)
+    return tuple(images * (config.strategy.replicas or 1) for images in of_replica)
 
 
 def shared_batch(config: Config, *, parts: Sequence[float]) -> tuple[int, ...]:
@@ -254,7 +260,7 @@ def _outputs(config: Config, dataset: Dataset) -> int:
 
 def check_batch_norm(spec: ModelSpec, config: Config, *, batch_sizes: Sequence[int]) -> None:
     """Raise UserError if a BatchNorm layer sees a single value per channel in a pass of some rank."""
-    batch_size = min(batch_sizes) // config.device.backward_passes_per_step
+    batch_size = min(batch_sizes) // (config.device.backward_passes_per_step * (config.strategy.replicas or 1))
     for row in spec.rows:
         if isinstance(row.layer, BatchNorm) and batch_size * math.prod(row.output_shape[1:]) == 1:
             raise UserError(
@@ -264,7 +270,7 @@ def check_batch_norm(spec: ModelSpec, config: Config, *, batch_sizes: Sequence[i
 
 
 def _steps(config: Config, *, samples: int, batch_sizes: Sequence[int]) -> int:
-    size, passes = len(batch_sizes), config.device.backward_passes_per_step
+    size, passes = len(batch_sizes) * (config.strategy.replicas or 1), config.device.backward_passes_per_step
     batch_size = config.training.batch_size
     steps = steps_per_epoch(samples, batch_sizes=batch_sizes)
     if steps == 0:

@@ -28,6 +28,29 @@ def ring_record(setup: RunSetup, meter: ExchangeMeter, *, rank: int) -> SharingR
     )
 
 
+def native_record(setup: RunSetup, *, rank: int, updates: int, sent_bytes: float | NotRecorded) -> SharingRecord | None:
+    """Return the part of this rank, whose framework averaged the gradients; None where it is the only one.
+
+    Args:
+        updates: since the last start.
+        sent_bytes: handed to the framework's all-reduce per update and worker.
+    """
+    if setup.size == 1:
+        return None
+    replicas = setup.config.strategy.replicas or 1
+    batch_size = setup.batch_sizes[rank] // replicas
+    worker = WorkerShare(
+        batch_size=batch_size,
+        images=batch_size * updates,
+        updates=updates,
+        sent_bytes=sent_bytes,
+        received_bytes=sent_bytes,
+        exchange_seconds=NotRecorded("gradients are exchanged while others are computed"),
+    )
+    formula_bytes = 2 * (setup.size - 1) / setup.size * averaged_bytes(setup)
+    return SharingRecord(workers=[worker] * replicas, formula=RING, formula_bytes=formula_bytes)
+
+
 def worker_share(setup: RunSetup, meter: ExchangeMeter, *, rank: int) -> WorkerShare:
     """Return what this worker did, as its meter counted it."""
     overlap = setup.config.device.gradient_groups == "each"

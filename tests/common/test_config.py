@@ -10,7 +10,14 @@ from builders import make_config, make_setup
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.config import Config, changed_settings, config_from_dict, parse_command_line, requested_resume
+from common.config import (
+    STRATEGY_OF_OPTION,
+    Config,
+    changed_settings,
+    config_from_dict,
+    parse_command_line,
+    requested_resume,
+)
 from common.errors import UserError
 
 PROGRAM = "torch_impl/train.py"
@@ -28,6 +35,7 @@ SPECIAL = {
     "average_every": 8,
     "shares": "2:1",
     "slow": "0:2:0.5",
+    "native": "mirrored",
 }
 # Other settings that some values need.
 COMPANIONS = {
@@ -90,16 +98,26 @@ def test_no_subject_has_more_than_a_dozen_fields_and_names_are_unique() -> None:
     assert len(names) == len(set(names))
 
 
-def changed(subject: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return another value for every field of a subject, and what these need in other subjects."""
-    values = {field.name: other_value(subject, field.name) for field in dataclasses.fields(SUBJECTS[subject])}
+# Every subject; that of strategies once for each, as each has options of its own.
+PARTS = [*(name for name in SUBJECTS if name != "strategy"), *sorted(set(STRATEGY_OF_OPTION.values()))]
+
+
+def changed(part: str) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return a subject, another value for every field of it, and what these need in other subjects."""
+    if part in SUBJECTS:
+        subject, values = part, {}
+        names = [field.name for field in dataclasses.fields(SUBJECTS[subject])]
+    else:
+        subject, values = "strategy", {"strategy": part}
+        names = [name for name, strategy in STRATEGY_OF_OPTION.items() if strategy == part]
+    values |= {name: other_value(subject, name) for name in names}
     needed = [COMPANIONS[name] for name in values if name in COMPANIONS]
-    return values, {part: settings for companion in needed for part, settings in companion.items()}
+    return subject, values, {part: settings for companion in needed for part, settings in companion.items()}
 
 
-@pytest.mark.parametrize("subject", SUBJECTS)
-def test_every_flag_reaches_its_field_and_no_other(subject: str) -> None:
-    values, needed = changed(subject)
+@pytest.mark.parametrize("part", PARTS)
+def test_every_flag_reaches_its_field_and_no_other(part: str) -> None:
+    subject, values, needed = changed(part)
     assert not any(value == getattr(SUBJECTS[subject], name) for name, value in values.items())
     settings = {subject: values, **needed}
     config = parse(
@@ -109,9 +127,9 @@ def test_every_flag_reaches_its_field_and_no_other(subject: str) -> None:
     assert config == Config(**expected)
 
 
-@pytest.mark.parametrize("subject", SUBJECTS)
-def test_a_recipe_can_set_every_setting(subject: str, tmp_path: Path) -> None:
-    values, needed = changed(subject)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_recipe_can_set_every_setting(part: str, tmp_path: Path) -> None:
+    subject, values, needed = changed(part)
     values.pop("resume", None)
     settings = {subject: values, **needed}
     lines = []
@@ -255,6 +273,21 @@ IMPOSSIBLE = [
     ("--average-every 8", ["--strategy allreduce --average-every 8", "Leave it out, or give --strategy averaging"]),
     ("--no-average-state", ["--strategy allreduce --no-average-state"]),
     ("--warmup-allreduce 5", ["--strategy allreduce --warmup-allreduce 5"]),
+    ("--shares fast:slow", ["--shares is no ratio", "--shares fast:slow", "such as 2:1, or auto"]),
+    ("--strategy native", ["there are several native strategies", "ddp, mirrored, multiworker"]),
+    ("--strategy native --native zero", ["zero", "multiworker"]),
+    ("--native ddp", ["--native is an option of --strategy native", "--strategy allreduce --native ddp"]),
+    ("--strategy native --native mirrored", ["mirrored needs a number of devices", "Give --replicas"]),
+    ("--strategy native --native mirrored --replicas 0", ["--replicas 0", "at least 1"]),
+    ("--strategy native --native multiworker --replicas 2", ["--native multiworker --replicas 2", "as many ranks"]),
+    ("--replicas 2", ["--strategy allreduce --replicas 2", "or give --strategy native"]),
+    *(
+        (f"--strategy native --native ddp {flag}", [f"--strategy native {flag}", "one of the two"])
+        for flag in (
+            *("--profile", "--compression fp16", "--gradient-groups each", "--mixed-precision float16"),
+            *("--horovod-timeline", "--share-gpu", "--shares 2:1", "--slow 0:2"),
+        )
+    ),
     ("--strategy averaging --average-every 8 --warmup-allreduce -1", ["--warmup-allreduce -1", "at least 0"]),
     ("--strategy averaging --average-every 8 --profile", ["--strategy averaging --profile", "one of the two"]),
     ("--strategy averaging --average-every 8 --compression fp16", ["--strategy averaging --compression fp16"]),
@@ -330,6 +363,15 @@ def test_the_warm_up_of_averaging_is_shorter_than_the_run(tmp_path: Path) -> Non
     with pytest.raises(UserError) as error:
         prepare(12)
     assert_one_line(error, "which has 12 updates. Received: --warmup-allreduce 12. Give fewer")
+
+
+def test_mirrored_is_one_process_whose_replicas_share_a_batch(tmp_path: Path) -> None:
+    config = make_config(tmp_path, strategy={"strategy": "native", "native": "mirrored", "replicas": 3})
+    setup, batch_size = make_setup(config), config.training.batch_size
+    assert (setup.size, setup.batch_sizes, setup.weight_of(0)) == (3, (3 * batch_size,), 1.0)
+    with pytest.raises(UserError) as error:
+        make_setup(config, size=2)
+    assert_one_line(error, "mirrored is one process with several devices. Received: 2 ranks.")
 
 
 def test_every_setting_with_a_limit_is_in_the_table_above() -> None:

@@ -53,6 +53,8 @@ EXTRA_FILES = {
 EXTRA_NAMES = {
     "torch": {
         "bench_worker.py": {"ddp_ranks": "PyTorch's DistributedDataParallel"},
+        "native.py": {"Native.wrap_model": "see Native.scope of Keras"},
+        "strategies.py": {"Strategy.wrap_model": "the same"},
     },
     "keras": {
         "profiled.py": {"ProfiledTrainer.warm_up": "as Trainer.warm_up"},
@@ -60,6 +62,11 @@ EXTRA_NAMES = {
             "Trainer.warm_up": "Keras builds a graph at the first step, PyTorch builds nothing",
             "Trainer.warm_up_evaluation": "the same",
         },
+        "native.py": {
+            "Native.scope": "TensorFlow copies variables where they are made; PyTorch wraps a model",
+            "NativeTrainer": "the loop of several replicas in one process, which PyTorch has not",
+        },
+        "strategies.py": {"Strategy.scope": "see Native.scope"},
         "models.py": {
             "set_precision_and_layout": "both are global in Keras; PyTorch's are those of tensors and autocast"
         },
@@ -93,13 +100,14 @@ EXTRA_STATEMENTS = {
     "torch": {
         "trainer = trainer_class(state, data, learning_rates=learning_rates, phases=session.phases)": "see above",
         "strategy = build_strategy(setup, comm=comm, step=start.step)": "see above",
-        "model = build_model(setup.spec, config.model).to(device)": "TensorFlow places the model itself",
+        "model = strategy.wrap_model(build_model(setup.spec, config.model).to(device))": "no devices in Keras",
         "checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)": "a torch.device has a name",
     },
     "keras": {
         "trainer = trainer_class(state, data, phases=session.phases)": "see above",
         "strategy = build_strategy(setup, comm=comm)": "see above",
         "model = build_model(setup.spec, config.model)": "see above",
+        "with strategy.scope():": "TensorFlow's strategies copy variables where they are made",
         "checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)": "same",
         "set_precision_and_layout(config)": "both are global in Keras",
         "if not is_complete:": "the graph is built before the clock starts",
