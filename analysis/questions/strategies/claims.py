@@ -13,11 +13,13 @@ from analysis.output.tables import Table
 from analysis.questions.strategies.ways import PLAIN, SLOW, Place, Way, workers_of
 from analysis.runs.cells import Cell
 from analysis.runs.labels import framework_label
+from analysis.runs.table import images_trained
 from analysis.stats.inference import Effect, difference, equivalence, ratio
 
 Verdict = Literal["holds", "does not hold here", "cannot be tested here"]
 CLAIMS = Path(__file__).with_name("claims.toml")
 _TOO_FEW = "too few runs"
+_ALMOST_TWICE = 1.8  # times as fast: an efficiency of 90 %
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,19 @@ class Runs:
             if effect:
                 return way, effect
         return None
+
+    def against_one(self, way: Way) -> Effect | None:
+        """Return the time of a way / that of one worker alone, without a straggler; None: there are no such runs."""
+        run = way.cell.first
+        alone = [
+            cell
+            for cell in self.cells
+            if workers_of(cell.first) == 1
+            and not cell.settings.get(SLOW)
+            and (cell.first.model, cell.first.data_set) == (run.model, run.data_set)
+            and _images(cell) == _images(way.cell)
+        ]
+        return next((found for cell in alone if (found := ratio(_seconds(way.cell), _seconds(cell)))), None)
 
 
 def claims_table(places: Sequence[Place], cells: Sequence[Cell], *, margin: float) -> Table:
@@ -181,21 +196,26 @@ def _more_servers_are_faster(runs: Runs) -> Evidence | None:
 
 
 def _a_slow_worker_never_pays(runs: Runs) -> Evidence | None:
-    shared = [way for way in runs.ways if "shares" in way.label and way.slow_factor > 1 and _seconds(way.cell)]
+    shared = [way for way in runs.ways if "shares" in way.label and way.slow_factor > 1]
     for way in sorted(shared, key=lambda way: way.slow_factor):
-        run = way.cell.first
-        alone = [
-            cell
-            for cell in runs.cells
-            if workers_of(cell.first) == 1 and not cell.settings.get(SLOW) and _seconds(cell)
-            and (cell.first.model, cell.first.data_set) == (run.model, run.data_set)
-        ]  # fmt: skip
-        effect = ratio(_seconds(way.cell), _seconds(alone[0])) if alone else None
-        if effect:
+        if effect := runs.against_one(way):
             words = f"{way.label}, a worker {way.slow_factor:g} times as slow: {_times(effect)} the time of one alone"
             if effect.interval is None:
                 return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
             return Evidence(_holds(effect.interval.high >= 1), words)
+    return None
+
+
+def _two_workers_scale(runs: Runs) -> Evidence | None:
+    two = [way for way in runs.ways if way.label == PLAIN and way.slow_factor == 1]
+    for way in two:
+        effect = runs.against_one(way) if workers_of(way.cell.first) == 2 else None
+        if effect:
+            words = f"two workers take {_times(effect)} the time of one"
+            interval = effect.interval
+            if interval is None or interval.contains(1 / _ALMOST_TWICE):
+                return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
+            return Evidence(_holds(interval.high < 1 / _ALMOST_TWICE), words)
     return None
 
 
@@ -247,6 +267,7 @@ TESTS: dict[str, tuple[Callable[[Runs], Evidence | None], str]] = {
     "shares_cost_accuracy": (_shares_cost_accuracy, "unequal shares and of allreduce"),
     "more_servers_are_faster": (_more_servers_are_faster, "1 and of 2 servers"),
     "a_slow_worker_never_pays": (_a_slow_worker_never_pays, "shares with a straggler and of one worker alone"),
+    "two_workers_scale": (_two_workers_scale, "one and of two workers"),
     "interval_trades_time_for_accuracy": (_interval_trades_time_for_accuracy, "averaging by two intervals"),
 }
 
@@ -265,6 +286,10 @@ def _is_free(way: Way) -> bool:
 
 def _seconds(cell: Cell) -> dict[Hashable, float]:
     return cell.seconds("training_seconds")
+
+
+def _images(cell: Cell) -> float:
+    return images_trained(cell.first)
 
 
 def _times(effect: Effect | None) -> str:

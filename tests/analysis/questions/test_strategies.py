@@ -247,6 +247,12 @@ def test_a_slow_worker_with_its_share_pays_or_does_not(shares: float, verdict: s
     assert claim_of(found, "With batches in proportion")["verdict"] == "does not hold here"
 
 
+@pytest.mark.parametrize(("alone", "verdict"), [(195.0, "holds"), (150.0, "does not hold here")])
+def test_two_workers_are_almost_twice_as_fast_or_not(alone: float, verdict: str) -> None:
+    found = with_stragglers(averaging=160.0, shares=140.0, alone=alone)
+    assert claim_of(found, "Training on two devices")["verdict"] == verdict
+
+
 def test_work_of_other_numbers_of_workers_is_compared_apart() -> None:
     found = find(
         select(
