@@ -116,14 +116,17 @@ def compare_ranks(job: ParityJob, more: ParitySide, one: ParitySide) -> ParityRe
     return compare.findings
 
 
-def compare_runs(ours: Run, reference: Run) -> ParityResults:
-    """Compare the first weights, order, losses and final weights of two finished ordinary runs."""
+def compare_runs(ours: Run, reference: Run, *, title: str) -> ParityResults:
+    """Compare the first weights, order, losses and final weights of two finished ordinary runs.
+
+    Args:
+        title: what they are, for tables.
+    """
     config, hashes = reference.record.config, (ours.record.hashes, reference.record.hashes)
     assert isinstance(config, Config) and isinstance(hashes[0], Hashes) and isinstance(hashes[1], Hashes)
     same = [getattr(hashes[0], name) == getattr(hashes[1], name) for name in ("initial_weights", "sample_order")]
     losses = [{"losses": np.array([epoch.training_loss for epoch in run.epochs])} for run in (ours, reference)]
     weights = [load_weights(run.folder / WEIGHTS_FILE) for run in (ours, reference)]
-    title = f"train.py, {counted(len(reference.epochs), 'epoch')}"
     titles = [f"{run.record.framework} np {run.record.world.size}" for run in (ours, reference)]  # type: ignore[union-attr]
     findings = [
         ArrayComparison(

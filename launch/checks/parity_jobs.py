@@ -2,19 +2,38 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.checks.parity_cases import DTYPES, MODES, STRATEGIES, STRATEGY_RANKS, has_batch_norm
+from common.checks.parity_cases import DTYPES, GLOBAL_BATCH, MODES, STRATEGIES, STRATEGY_RANKS, has_batch_norm
 from common.checks.parity_record import ParitySettings
 from common.checks.parity_worker import ParityJob
 from common.config import Config, parse_command_line
 from common.utils.cores import usable_cores
 
 RUN_MODEL, RUN_RANKS = "cnn", 2
+
+
+@dataclass(frozen=True)
+class StrategyRun:
+    """A training of both frameworks by `train.py`: of a strategy whose ranks no worker can be.
+
+    Attributes:
+        np: ranks, servers included.
+        flags: of each framework.
+    """
+
+    name: str
+    np: int
+    flags: dict[str, tuple[str, ...]]
+
+
+NATIVE = ("--strategy", "native", "--native")
+STRATEGY_RUNS = (StrategyRun("native", 2, {"torch": (*NATIVE, "ddp"), "keras": (*NATIVE, "multiworker")}),)
 EXCHANGED_BY_RANKS = 5  # maximum with several ranks; each update from an exchanged state takes seconds
 # Rough seconds of a start, a job, an update (of ResNet-34: the second), an epoch of an ordinary run.
 START_COST, JOB_COST, UPDATE_COST, RUN_COST = 5.0, (1.0, 5.0), (0.02, 0.8), 12.0
+STRATEGY_DATASET, STEPS_PER_EPOCH = "synthetic:2000x28x28x1x10", 10
 EXCHANGE_COST = 1.8  # per update, for passing on the state
 
 
@@ -59,6 +78,22 @@ def strategy_jobs(settings: ParitySettings, *, np: int) -> list[ParityJob]:
         for strategy in STRATEGIES
         if np == STRATEGY_RANKS and free
     ]  # fmt: skip
+
+
+def strategy_runs(settings: ParitySettings) -> list[StrategyRun]:
+    """Return the trainings by strategies that need MPI and ranks of their own."""
+    return list(STRATEGY_RUNS) if settings.controller == "mpi" and STRATEGY_RANKS in settings.np else []
+
+
+def strategy_flags(settings: ParitySettings, folder: Path, run: StrategyRun, *, framework: str) -> list[str]:
+    """Return the flags of one of them: as many updates as other trainings have."""
+    return [
+        *("--dataset", STRATEGY_DATASET, "--model", RUN_MODEL, "--no-dropout", "--dtype", "float64", "--device", "cpu"),
+        *("--threads", "1", "--batch-size", str(GLOBAL_BATCH // STRATEGY_RANKS), "--lr-scaling", "none"),
+        *("--epochs", str(settings.updates), "--steps-per-epoch", str(STEPS_PER_EPOCH)),
+        *("--max-steps", str(settings.updates)),
+        *("--runs-folder", str(folder), "--name", f"{run.name}-{framework}", *run.flags[framework]),
+    ]
 
 
 def run_flags(settings: ParitySettings, folder: Path, *, name: str) -> list[str]:

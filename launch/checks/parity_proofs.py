@@ -12,6 +12,7 @@ from pathlib import Path
 from common.checks.parity_record import PARITY_FILE, ParityRecord, ParitySettings
 from common.checks.parity_worker import ParityJob
 from common.checks.result_file import SCHEMA_VERSION, write_result
+from common.distributed.console import counted
 from common.errors import UserError, from_os_error
 from common.run_folder.environment import describe_environment, package_versions
 from common.run_folder.records import EPOCHS_FILE, now, read_run
@@ -29,11 +30,14 @@ from launch.checks.parity_jobs import (
     RUN_COST,
     RUN_RANKS,
     START_COST,
+    STEPS_PER_EPOCH,
     exchange_jobs,
     jobs_of,
     planned_seconds,
     run_flags,
+    strategy_flags,
     strategy_jobs,
+    strategy_runs,
 )
 from launch.starting.processes import PROGRAMS, last_lines, launcher_command, started
 from launch.starting.progress import Progress
@@ -58,7 +62,7 @@ class ParityProofs:
             settings=settings,
             environment=replace(describe_environment(), packages=package_versions(folders)),
         )
-        planned = 2 * RUN_COST * settings.epochs
+        planned = 2 * RUN_COST * (settings.epochs + len(strategy_runs(settings)))
         for np in settings.np:
             planned += 2 * planned_seconds(jobs_of(settings, np=np) + strategy_jobs(settings, np=np), np=np)
             planned += sum(planned_seconds([job], np=np) for job in exchange_jobs(settings, np=np))
@@ -102,6 +106,7 @@ class ParityProofs:
                 self._keep(compare_frameworks(job, keras, torch))
                 for side in (torch, keras):
                     shutil.rmtree(side.folder)
+        self._strategy_runs()
         if self.settings.epochs:
             self._ordinary_runs()
         self.record = replace(self.record, ended_at=now())
@@ -149,20 +154,33 @@ class ParityProofs:
         """Train with each framework by horovodrun, and compare the run folders."""
         for framework in FRAMEWORKS:
             flags = run_flags(self.settings, self.folder, name=framework)
-            lines = self.folder / framework / EPOCHS_FILE
-            who = f"{framework}, np {RUN_RANKS}: train.py on {self.settings.dataset}"
-            self._wait(
-                {f"{framework} train.py": [*self._launcher(RUN_RANKS), str(ROOT / PROGRAMS[framework]), *flags]},
-                count=lambda lines=lines: len(lines.read_text().splitlines()) if lines.exists() else 0,  # type: ignore[misc]
-                advance=lambda known, done, who=who: self.progress.advance(  # type: ignore[misc]
-                    RUN_COST * (done - known), f"{who}, epoch {done}"
-                ),
-                patience=STUCK_SECONDS,
-            )
-            self.progress.advance(0.0, f"{who} done", line=True)
+            self._train(framework, flags, np=RUN_RANKS, folder=self.folder / framework, epoch_cost=RUN_COST)
         torch, keras = (read_run(self.folder / name) for name in FRAMEWORKS)
         self.record = replace(self.record, runs=list(FRAMEWORKS))
-        self._keep(compare_runs(keras, torch))
+        self._keep(compare_runs(keras, torch, title=f"train.py, {counted(self.settings.epochs, 'epoch')}"))
+
+    def _strategy_runs(self) -> None:
+        """Train by strategies that start their ranks in their own way; the run folders are not kept."""
+        for run in strategy_runs(self.settings):
+            for framework in FRAMEWORKS:
+                flags = strategy_flags(self.settings, self.work, run, framework=framework)
+                folder = self.work / f"{run.name}-{framework}"
+                cost = RUN_COST * STEPS_PER_EPOCH / self.settings.updates
+                self._train(framework, flags, np=run.np, folder=folder, epoch_cost=cost)
+            torch, keras = (read_run(self.work / f"{run.name}-{framework}") for framework in FRAMEWORKS)
+            title = f"train.py, {counted(self.settings.updates, 'update')}, {run.name}"
+            self._keep(compare_runs(keras, torch, title=title))
+
+    def _train(self, framework: str, flags: list[str], *, np: int, folder: Path, epoch_cost: float) -> None:
+        """Make an ordinary run; `epoch_cost`: rough seconds of an epoch."""
+        lines, who = folder / EPOCHS_FILE, f"{framework}, np {np}: {folder.name} by train.py"
+        self._wait(
+            {f"{folder.name} train.py": [*self._launcher(np), str(ROOT / PROGRAMS[framework]), *flags]},
+            count=lambda: len(lines.read_text().splitlines()) if lines.exists() else 0,
+            advance=lambda known, done: self.progress.advance(epoch_cost * (done - known), f"{who}, epoch {done}"),
+            patience=STUCK_SECONDS,
+        )
+        self.progress.advance(0.0, f"{who} done", line=True)
 
     def _launcher(self, np: int) -> list[str]:
         return launcher_command("none" if np == 1 else self.settings.controller, size=np)
