@@ -188,8 +188,9 @@ class OptimizerConfig(_Settings):
 class ScheduleConfig(_Settings):
     """the learning rate over the run"""
 
-    lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
-    """factor of the learning rate: the number of ranks (times --backward-passes-per-step), its square root, or 1"""
+    lr_scaling: Literal["linear", "sqrt", "none"] | None = None
+    """factor of the learning rate: the number of ranks (times --backward-passes-per-step), its square root, or 1
+    (None: linear; none with --adasum)"""
     warmup_epochs: NotNegative = 1.0
     """epochs over which the learning rate rises linearly from that of one rank to the scaled one"""
     decay: Literal["none", "cosine", "step"] = "none"
@@ -288,6 +289,7 @@ class DeviceConfig(_Settings):
 
 # The strategy that an option belongs to; with another one it has its default.
 STRATEGY_OF_OPTION = {
+    "adasum": "allreduce",
     "average_every": "averaging",
     "average_state": "averaging",
     "warmup_allreduce": "averaging",
@@ -325,6 +327,9 @@ class StrategyConfig(_Settings):
     --replicas devices, and MultiWorkerMirroredStrategy, one per rank; needed by native"""
     replicas: Annotated[int, Range(least=1, most=1024)] | None = None
     """devices of mirrored, each of which takes the samples that a rank would take"""
+    adasum: bool = False
+    """allreduce of 2, 4 or 8 ranks over MPI: each rank makes an update of its own gradients, and Adasum combines the
+    updates by the angles between them (arXiv 2006.02924)"""
 
     @property
     def uses_horovod(self) -> bool:
@@ -596,6 +601,15 @@ class Config:
         )
         for flag, given in ((passes_flag, passes > 1), (f"--slow {slow}", slow is not None)):
             _exclude(given and profile, problem="--profile needs plain steps", received=f"--profile {flag}")
+        mixed, compression, shares = self.device.mixed_precision, self.device.compression, self.balance.shares
+        for flag, given, problem in (
+            ("--profile", profile, "--profile times the averaging of gradients"),
+            ("--gradient-groups each", self.device.gradient_groups == "each", "all updates are combined in one group"),
+            (f"--compression {compression}", compression != "none", "Adasum in float16 is not proven"),
+            (f"--mixed-precision {mixed}", mixed == "float16", "Adasum in float16 is not proven"),
+            (f"--shares {shares}", shares is not None, "Adasum weights updates by their angles, not by images"),
+        ):
+            _exclude(self.strategy.adasum and given, problem=problem, received=f"--adasum {flag}")
         _exclude(
             slow is not None and self.device.gradient_groups == "each",
             problem="a straggler sleeps before it exchanges anything",
@@ -688,7 +702,7 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
     try:
         # tyro explains a bad flag in a box of several lines; users get one line.
         with contextlib.redirect_stderr(messages):
-            return tyro.cli(
+            config = tyro.cli(
                 Config,
                 args=flags,
                 default=base or Config(),
@@ -704,6 +718,13 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
         if stop.code != EXIT_CODE_USER_ERROR:
             raise
         raise UserError(f"{_first_sentence(messages.getvalue())}. See {program} --help") from None
+    return completed(config)
+
+
+def completed(config: Config) -> Config:
+    """Return the settings with the values of those that depend on others, as the record has them."""
+    scaling = config.schedule.lr_scaling or ("none" if config.strategy.adasum else "linear")
+    return dataclasses.replace(config, schedule=dataclasses.replace(config.schedule, lr_scaling=scaling))
 
 
 def _split_option(arguments: Sequence[str], option: str) -> tuple[str | None, list[str]]:

@@ -154,6 +154,19 @@ def average_gradients(
     return exchange(gradients, gradients)  # none of them is of a local variable
 
 
+def combine_updates(updates: Sequence[tf.Tensor], *, meter: ExchangeMeter) -> list[tf.Tensor]:
+    """Return what Adasum makes of the updates of all ranks, tensor by tensor, in host memory.
+
+    Two of them, a and b, become (1 - ab / 2aa) a + (1 - ab / 2bb) b; with more ranks, pairs of neighbors, then pairs of
+    pairs (Maleki et al., arXiv 2006.02924).
+
+    Args:
+        meter: counts what is exchanged.
+    """
+    exchange = GradientExchange(name="updates", op=hvd.Adasum, groups=None, device=_HOST, meter=meter)
+    return exchange(updates, updates)  # none of them is of a local variable
+
+
 def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
     """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0.
 

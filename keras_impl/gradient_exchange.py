@@ -39,8 +39,10 @@ class GradientExchange:
     meter: Any = None
 
     def __post_init__(self) -> None:
-        if self.op not in (hvd.Average, hvd.Sum):
-            raise ValueError(f"`op` must be hvd.Average or hvd.Sum. Received: op={self.op}")
+        if self.op not in (hvd.Average, hvd.Sum) and not (self.op == hvd.Adasum and self.groups is None):
+            raise ValueError(
+                f"`op` must be hvd.Average, hvd.Sum or, with `groups=None`, hvd.Adasum. Received: op={self.op}"
+            )
         if self.compression not in _COMPRESSION:
             raise ValueError(f"`compression` must be one of {list(_COMPRESSION)}. Received: {self.compression!r}")
         if self.groups is not None and self.groups < 1:

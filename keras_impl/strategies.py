@@ -50,9 +50,9 @@ class Strategy(Protocol):
 
 def build_strategy(setup: RunSetup, *, comm: Communicator) -> Strategy:
     """Return the strategy that the settings name."""
-    if setup.config.strategy.strategy == "native":
-        return Native(setup, comm=comm)
-    return (Averaging if setup.config.strategy.strategy == "averaging" else AllReduce)(setup, comm=comm)
+    config = setup.config.strategy
+    kinds = {"averaging": Averaging, "native": Native}
+    return kinds.get(config.strategy, Adasum if config.adasum else AllReduce)(setup, comm=comm)
 
 
 class AllReduce(Strategy):
@@ -78,6 +78,30 @@ class AllReduce(Strategy):
     def sharing(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates; None: nothing that can be told."""
         return ring_record(self.setup, self.meter.read(), rank=self.comm.rank)
+
+
+class Adasum(AllReduce):
+    """Each rank updates its own weights, and what these updates are combined to gives all the same weights again."""
+
+    def wrap_optimizer(
+        self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
+    ) -> keras.optimizers.Optimizer:
+        """Return the optimizer, which exchanges each update."""
+        optimizer.apply = self.meter.counting(partial(self._update, optimizer.apply))  # Keras has no hooks for this
+        return optimizer
+
+    def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
+        """Average BatchNorm's statistics; return this rank's own state of the optimizer, of its own gradients."""
+        super().end_epoch(state, epoch)
+        return own_state(self.setup, state, step=self.setup.steps_after(epoch))
+
+    def _update(self, apply: Any, gradients: Sequence[tf.Tensor], weights: Sequence[Any]) -> None:
+        before = [tf.convert_to_tensor(weight.value) for weight in weights]
+        apply(gradients, weights)
+        updates = [weight.value - old for weight, old in zip(weights, before, strict=True)]
+        combined = distributed.combine_updates(updates, meter=self.meter)
+        for weight, old, update in zip(weights, before, combined, strict=True):
+            weight.assign(old + update)
 
 
 class Averaging(Strategy):

@@ -117,6 +117,18 @@ def average_gradients(
     return _average(gradients, compression=_compression(config), name="gradients", meter=meter)
 
 
+def combine_updates(updates: Sequence[Tensor], *, meter: ExchangeMeter) -> list[Tensor]:
+    """Return what Adasum makes of the updates of all ranks, tensor by tensor, in host memory.
+
+    Two of them, a and b, become (1 - ab / 2aa) a + (1 - ab / 2bb) b; with more ranks, pairs of neighbors, then pairs of
+    pairs (Maleki et al., arXiv 2006.02924).
+
+    Args:
+        meter: counts what is exchanged.
+    """
+    return _average(updates, compression=_ThroughHost(hvd.Compression.none), name="updates", meter=meter, op=hvd.Adasum)
+
+
 def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
     """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0.
 
@@ -228,11 +240,11 @@ def _way(compression: Any, config: Config) -> Any:
 
 
 def _average(
-    tensors: Sequence[Tensor], *, compression: Any, name: str, meter: ExchangeMeter | None = None
+    tensors: Sequence[Tensor], *, compression: Any, name: str, meter: ExchangeMeter | None = None, op: Any = hvd.Average
 ) -> list[Tensor]:
     meter = meter or ExchangeMeter()
     compression = _Counted(compression, meter)
     with meter.timed():
         small, contexts = zip(*map(compression.compress, tensors), strict=True)
-        averages = hvd.grouped_allreduce(small, op=hvd.Average, name=name)
+        averages = hvd.grouped_allreduce(small, op=op, name=name)
         return [compression.decompress(average, context) for average, context in zip(averages, contexts, strict=True)]

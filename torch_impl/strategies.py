@@ -49,7 +49,9 @@ def build_strategy(setup: RunSetup, *, comm: Communicator, step: int) -> Strateg
     """
     if setup.config.strategy.strategy == "averaging":
         return Averaging(setup, comm=comm, step=step)
-    return (Native if setup.config.strategy.strategy == "native" else AllReduce)(setup, comm=comm)
+    if setup.config.strategy.strategy == "native":
+        return Native(setup, comm=comm)
+    return (Adasum if setup.config.strategy.adasum else AllReduce)(setup, comm=comm)
 
 
 class AllReduce(Strategy):
@@ -73,6 +75,32 @@ class AllReduce(Strategy):
     def sharing(self) -> SharingRecord | None:
         """Return what this rank exchanged in its updates; None: nothing that can be told."""
         return ring_record(self.setup, self.meter, rank=self.comm.rank)
+
+
+class Adasum(AllReduce):
+    """Each rank updates its own weights, and what these updates are combined to gives all the same weights again."""
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, *, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer, which exchanges each update."""
+        self._weights = [weight.detach() for weight in model.parameters()]
+        optimizer.register_step_pre_hook(self._before_update)
+        optimizer.register_step_post_hook(self._after_update)
+        return optimizer
+
+    def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
+        """Average BatchNorm's statistics; return this rank's own state of the optimizer, of its own gradients."""
+        super().end_epoch(state, epoch)
+        return own_state(self.setup, state, step=self.setup.steps_after(epoch))
+
+    def _before_update(self, *_: Any) -> None:
+        self._before = [weight.clone() for weight in self._weights]
+
+    def _after_update(self, *_: Any) -> None:
+        self.meter.updates += 1
+        updates = [weight - before for weight, before in zip(self._weights, self._before, strict=True)]
+        combined = distributed.combine_updates(updates, meter=self.meter)
+        for weight, before, update in zip(self._weights, self._before, combined, strict=True):
+            weight.copy_(before + update)
 
 
 class Averaging(Strategy):

@@ -29,6 +29,8 @@ class AveragingPlan:
 
     def optimizers_differ_after(self, step: int) -> bool:
         """Return whether the ranks hold different states of the optimizer after an update."""
+        if self.config.adasum:  # combines updates, each of which was made from a rank's own gradients
+            return self.size > 1
         return self.weights_differ_after(step) or (not self.config.average_state and bool(self._is_local(step)))
 
     def _is_local(self, step: Any) -> Any:

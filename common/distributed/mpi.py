@@ -81,10 +81,11 @@ def check_controller(config: StrategyConfig, variables: Mapping[str, str]) -> No
     Args:
         variables: the environment.
     """
-    if config.uses_horovod or not under_launcher(variables):
+    if (config.uses_horovod and not config.adasum) or not under_launcher(variables):
         return
     if variables.get("HOROVOD_CONTROLLER") == "gloo" or "HOROVOD_GLOO_RENDEZVOUS_ADDR" in variables:
+        flag = "--adasum" if config.adasum else f"--strategy {config.strategy}"
         raise UserError(
-            f"--strategy {config.strategy} exchanges messages by MPI. Received: ranks started with Gloo. Start them "
-            "by horovodrun --mpi, mpirun or srun"
+            f"{flag} exchanges messages by MPI. Received: ranks started with Gloo. Start them by horovodrun --mpi, "
+            "mpirun or srun"
         )

@@ -7,13 +7,13 @@ import numpy as np
 from common.config import ScheduleConfig
 
 
-def scale_factor(lr_scaling: str, *, size: int) -> float:
+def scale_factor(lr_scaling: str | None, *, size: int) -> float:
     """Return by how much the learning rate of one rank is multiplied for `size` ranks.
 
     linear: size (Goyal et al. 2017, arXiv 1706.02677); sqrt: its square root (Krizhevsky 2014, arXiv 1404.5997);
-    none: 1.
+    none: 1. None is linear.
     """
-    return {"linear": float(size), "sqrt": math.sqrt(size), "none": 1.0}[lr_scaling]
+    return {"linear": float(size), "sqrt": math.sqrt(size), "none": 1.0}[lr_scaling or "linear"]
 
 
 def learning_rates(

@@ -9,6 +9,7 @@ from common.run_folder.sharing import SharingRecord, WorkerShare
 from common.run_folder.values import NotRecorded
 from common.training.run_setup import RunSetup
 
+ADASUM = "recursive halving: 2 (N-1)/N S"  # Maleki et al., arXiv 2006.02924
 RING = "ring: 2 (N-1)/N S"  # Patarasuk and Yuan, J. Parallel Distrib. Comput. 69 (2009), doi 10.1016/j.jpdc.2008.09.002
 
 
@@ -23,7 +24,7 @@ def ring_record(setup: RunSetup, meter: ExchangeMeter, *, rank: int) -> SharingR
     sent = 2 * (setup.size - 1) / setup.size * averaged_bytes(setup) / every
     return SharingRecord(
         workers=[worker_share(setup, meter, rank=rank)],
-        formula=RING + (f" / {every}" if every > 1 else ""),
+        formula=ADASUM if setup.config.strategy.adasum else RING + (f" / {every}" if every > 1 else ""),
         formula_bytes=sent,
     )
 

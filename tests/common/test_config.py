@@ -14,6 +14,7 @@ from common.config import (
     STRATEGY_OF_OPTION,
     Config,
     changed_settings,
+    completed,
     config_from_dict,
     parse_command_line,
     requested_resume,
@@ -33,6 +34,7 @@ SPECIAL = {
     "target_accuracy": 0.75,
     "checkpoint_minutes": 7.5,
     "average_every": 8,
+    "lr_scaling": "sqrt",
     "shares": "2:1",
     "slow": "0:2:0.5",
     "native": "mirrored",
@@ -84,7 +86,7 @@ def assert_one_line(error: pytest.ExceptionInfo[UserError], *parts: str) -> None
 
 def test_defaults() -> None:
     config = parse()
-    assert config == Config()
+    assert config == completed(Config())
     assert (config.model.model, config.data.dataset) == ("cnn", "mnist")
     assert (config.training.batch_size, config.optimizer.optimizer) == (64, "sgd")
     assert (config.optimizer.momentum, config.optimizer.learning_rate) == (0.9, 0.01)
@@ -108,7 +110,7 @@ def changed(part: str) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
         subject, values = part, {}
         names = [field.name for field in dataclasses.fields(SUBJECTS[subject])]
     else:
-        subject, values = "strategy", {"strategy": part}
+        subject, values = "strategy", {"strategy": part} if part != SUBJECTS["strategy"].strategy else {}
         names = [name for name, strategy in STRATEGY_OF_OPTION.items() if strategy == part]
     values |= {name: other_value(subject, name) for name in names}
     needed = [COMPANIONS[name] for name in values if name in COMPANIONS]
@@ -124,7 +126,12 @@ def test_every_flag_reaches_its_field_and_no_other(part: str) -> None:
         *(flag for part in settings.values() for name, value in part.items() for flag in as_flags(name, value))
     )
     expected = {part: dataclasses.replace(SUBJECTS[part], **fields) for part, fields in settings.items()}
-    assert config == Config(**expected)
+    assert config == completed(Config(**expected))
+
+
+def test_the_default_scaling_of_the_learning_rate_is_that_of_the_strategy() -> None:
+    assert (parse().schedule.lr_scaling, parse("--adasum").schedule.lr_scaling) == ("linear", "none")
+    assert parse("--adasum", "--lr-scaling", "linear").schedule.lr_scaling == "linear"
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -137,7 +144,7 @@ def test_a_recipe_can_set_every_setting(part: str, tmp_path: Path) -> None:
         # JSON's numbers, strings, booleans and lists are TOML's.
         lines += [f"[{part}]", *(f"{name} = {json.dumps(value)}" for name, value in fields.items())]
     expected = {part: dataclasses.replace(SUBJECTS[part], **fields) for part, fields in settings.items()}
-    assert parse("--recipe", write_recipe(tmp_path, "\n".join(lines))) == Config(**expected)
+    assert parse("--recipe", write_recipe(tmp_path, "\n".join(lines))) == completed(Config(**expected))
 
 
 def test_flags_override_the_recipe_and_the_recipe_the_base(tmp_path: Path) -> None:
@@ -264,6 +271,12 @@ IMPOSSIBLE = [
     ("--slow 1:2:0", ["--slow is no straggler", "--slow 1:2:0", "RANK:FACTOR:PROBABILITY"]),
     ("--slow 1:2 --profile", ["--profile --slow 1:2", "one of the two"]),
     ("--slow 1:2 --gradient-groups each", ["--slow 1:2 --gradient-groups each", "one of the two"]),
+    ("--strategy averaging --average-every 8 --adasum", ["is an option of --strategy allreduce", "averaging --adasum"]),
+    ("--adasum --gradient-groups each", ["in one group", "--adasum --gradient-groups each"]),
+    ("--adasum --compression fp16", ["Adasum in float16 is not proven", "--adasum --compression fp16"]),
+    ("--adasum --mixed-precision float16", ["Adasum in float16 is not proven", "--adasum --mixed-precision float16"]),
+    ("--adasum --shares 2:1", ["by their angles", "--adasum --shares 2:1", "one of the two"]),
+    ("--adasum --profile", ["times the averaging", "--adasum --profile"]),
     ("--backward-passes-per-step 0", ["--backward-passes-per-step 0", "at least 1"]),
     ("--backward-passes-per-step 2 --profile", ["--profile --backward-passes-per-step 2", "one of the two"]),
     (

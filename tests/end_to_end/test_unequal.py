@@ -10,20 +10,26 @@ import pytest
 from strategy_runs import (
     BATCH,
     DATA,
+    EPOCHS,
     MLP,
     OFTEN,
+    RATE,
     STEPS,
     Case,
     Starts,
+    batches,
     by_hand,
     check_resumed,
     differences,
+    first_weights,
+    gradient,
     validation_loss,
     weights_of,
 )
 from trainer_runs import Job
 
-from common.run_folder.records import DataRecord, Hashes, Totals
+from common.model.weights import Weights
+from common.run_folder.records import DataRecord, Hashes, Run, Totals
 
 pytestmark = pytest.mark.ranks
 
@@ -38,6 +44,7 @@ SLOW = ["--slow", "1:1.5:0.5"]
 CNN = [*DATA, "--model", "cnn", "--steps-per-epoch", "6", *SHARES]
 PASSES = ["--batch-size", str(BATCH // 4), "--backward-passes-per-step", "4"]
 EXACT_CNN = [*CNN, "--dtype", "float64", "--no-dropout", "--lr-scaling", "none"]
+ADASUM = [*MLP, "--adasum"]
 AVERAGING = ["--strategy", "averaging", "--average-every", "5", "--no-average-state"]
 RESNET34 = ["--dataset", "synthetic:48x17x19x1x3", "--model", "resnet34", "--batch-size", "8", "--epochs", "1"]
 RESNET34 += ["--momentum", "0", "--dtype", "float64", "--steps-per-epoch", "3", "--shares", "5:3"]
@@ -56,8 +63,12 @@ def all_jobs() -> list[Job]:
         train("batch_cnn", EXACT_CNN),
         train("started", [*MLP, "--epochs", "1", "--start-weights", "runs/passes"]),
         Job("started_resumed", ["--resume", "runs/started", "--epochs", "2"]),
+        train("adasum", ADASUM),
+        train("adasum_whole", [*DATA, "--model", "cnn", "--steps-per-epoch", "6", "--adasum"]),
+        train("adasum_part", [*DATA, "--model", "cnn", "--steps-per-epoch", "6", "--adasum", *OFTEN], "stopped"),
+        Job("adasum_part_resumed", ["--resume", "runs/adasum_part"]),
         train("slow", [*CASES["equal"].arguments, "--slow", "1:100"]),
-        train("slow_averaging", [*CASES["averaging"].arguments, "--slow", "0:100:0.5"]),
+        train("slow_averaging", [*CASES["averaging"].arguments, "--slow", "0:200:0.8"]),
         train("resnet34", RESNET34, "shallow"),
         train("resnet34_every1", [*RESNET34, "--strategy", "averaging", "--average-every", "1"], "shallow"),
         train("whole", [*CNN, *AVERAGING, *SLOW]),
@@ -136,7 +147,7 @@ def test_the_statistics_of_batch_norm_are_weighted_too(starts: Starts, framework
     assert max(differences(one, other).values()) < 1e-9  # unweighted they differ by more than 1e-3
 
 
-@pytest.mark.parametrize("prefix", ["", "passes_"])
+@pytest.mark.parametrize("prefix", ["", "passes_", "adasum_"])
 def test_a_resumed_run_ends_bit_for_bit_as_an_unbroken_one(starts: Starts, framework: str, prefix: str) -> None:
     check_resumed(starts.run(framework, f"{prefix}part"), starts.run(framework, f"{prefix}whole"), steps=[3])
 
@@ -150,6 +161,41 @@ def test_passes_add_up_to_a_batch(starts: Starts, framework: str) -> None:
     passes, batch = starts.run(framework, "passes_cnn"), starts.run(framework, "batch_cnn")
     assert max(differences(weights_of(passes), weights_of(batch)).values()) < 1e-11
     assert starts.run(framework, "passes_whole").epochs[-1].learning_rate == pytest.approx(0.01 * 2 * 2)
+
+
+def adasum_by_hand(run: Run, *, size: int) -> Weights:
+    """Return the final weights of mlp: momentum per rank, and Adasum of the ranks' updates (arXiv 2006.02924)."""
+
+    def combined(updates: list[np.ndarray]) -> np.ndarray:
+        while len(updates) > 1:
+            updates = [
+                (1 - (a * b).sum() / (2 * (a * a).sum())) * a + (1 - (a * b).sum() / (2 * (b * b).sum())) * b
+                for a, b in zip(updates[::2], updates[1::2], strict=True)
+            ]
+        return updates[0]
+
+    weights, buffers = first_weights(), [dict.fromkeys(first_weights(), np.zeros(())) for _ in range(size)]
+    for update in range(EPOCHS * STEPS):
+        for rank, (pixels, labels) in enumerate(batches(run, update, batch_sizes=[BATCH] * size)):
+            found = gradient(weights, pixels, labels)
+            buffers[rank] = {name: 0.9 * buffers[rank][name] + found[name] for name in found}
+        updates = {name: combined([-RATE * buffer[name] for buffer in buffers]) for name in weights}
+        weights = {name: array + updates[name] for name, array in weights.items()}
+    return weights
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.ci)])
+def test_adasum_is_the_formula_worked_out_by_hand(starts: Starts, framework: str, size: int) -> None:
+    run = starts.run(framework, "adasum", f"mpirun{size}")
+    apart = differences(weights_of(run), adasum_by_hand(run, size=size))
+    assert max(apart.values()) < 1e-12, apart
+
+
+@pytest.mark.ci
+def test_adasum_of_three_ranks_is_refused_on_all(starts: Starts) -> None:
+    ranks = starts.outcomes("torch", "adasum", "mpirun3")
+    assert [outcome.code for outcome in ranks] == [2, 2, 2]
+    assert "Adasum combines the updates of 2, 4 or 8 ranks. Received: --adasum on 3 ranks." in ranks[0].stderr
 
 
 def test_a_straggler_takes_time_and_changes_nothing_else(starts: Starts, framework: str) -> None:

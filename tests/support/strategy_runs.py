@@ -137,26 +137,38 @@ def mean(ranks: list[Weights], batch_sizes: Sequence[int]) -> Weights:
     return {name: np.average([one[name] for one in ranks], axis=0, weights=batch_sizes) for name in ranks[0]}
 
 
+def first_weights() -> Weights:
+    """Return the weights of mlp that are drawn from the seed."""
+    return draw_initial_weights(model_spec("mlp", input_shape=(1, 28, 28), outputs=10), seed=SEED, dtype="float64")
+
+
+def batches(run: Run, update: int, *, batch_sizes: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return pixels (samples, 784) and labels of each rank in an update of the run, counted from 0."""
+    data, split = run.record.data, load_dataset(DATASET).train
+    assert isinstance(data, DataRecord)
+    training, _ = split_validation(1200, share=0.1, seed=SEED)
+    order = training[epoch_order(len(training), seed=SEED, epoch=update // STEPS + 1)]
+    parts = []
+    for rank in range(len(batch_sizes)):
+        rows = order[rank_slice(update % STEPS, rank=rank, batch_sizes=batch_sizes)]
+        pixels = (split.images[rows].reshape(len(rows), -1) / 255 - data.mean[0]) / data.standard_deviation[0]
+        parts.append((pixels, split.labels[rows]))
+    return parts
+
+
 def by_hand(case: Case, run: Run, *, start: Weights | None = None) -> list[Weights]:
     """Return the weights averaged over two ranks at the end of each epoch, and those at the end of the run.
 
     Args:
         start: the first weights; None: those drawn from the seed.
     """
-    data, split = run.record.data, load_dataset(DATASET).train
-    assert isinstance(data, DataRecord)
-    pixels = (split.images.reshape(len(split.images), -1) / 255 - data.mean[0]) / data.standard_deviation[0]
-    training, _ = split_validation(1200, share=0.1, seed=SEED)
-    spec = model_spec("mlp", input_shape=(1, 28, 28), outputs=10)
-    weights = [start or draw_initial_weights(spec, seed=SEED, dtype="float64")] * 2
+    weights = [start or first_weights()] * 2
     buffers: list[Weights] = [{name: np.zeros_like(array) for name, array in one.items()} for one in weights]
     interval = STEPS if case.every == "epoch" else int(case.every or 1)
     averages = []
     for update in range(1, EPOCHS * STEPS + 1):
-        epoch, step = (update - 1) // STEPS + 1, (update - 1) % STEPS
-        order = training[epoch_order(len(training), seed=SEED, epoch=epoch)]
-        rows = [order[rank_slice(step, rank=rank, batch_sizes=case.batch_sizes)] for rank in range(2)]
-        found = [gradient(weights[rank], pixels[rows[rank]], split.labels[rows[rank]]) for rank in range(2)]
+        parts = batches(run, update - 1, batch_sizes=case.batch_sizes)
+        found = [gradient(weights[rank], *part) for rank, part in enumerate(parts)]
         if case.every is None or update <= case.warmup:
             found = [mean(found, case.batch_sizes)] * 2
         for rank in range(2):
@@ -165,7 +177,7 @@ def by_hand(case: Case, run: Run, *, start: Weights | None = None) -> list[Weigh
         if update > case.warmup and update % interval == 0:
             weights = [mean(weights, case.batch_sizes)] * 2
             buffers = [mean(buffers, case.batch_sizes)] * 2 if case.average_state else buffers
-        if step == STEPS - 1:
+        if update % STEPS == 0:
             averages.append(mean(weights, case.batch_sizes))
     return averages
 

@@ -33,6 +33,8 @@ def test_gloo_is_refused_where_messages_go_by_mpi(variables: dict[str, str]) -> 
     with pytest.raises(UserError, match="exchanges messages by MPI"):
         check_controller(Messages(), variables)
     check_controller(StrategyConfig(), variables)
+    with pytest.raises(UserError, match="--adasum exchanges messages by MPI"):
+        check_controller(StrategyConfig(adasum=True), variables)
 
 
 @pytest.mark.parametrize("variables", [{"OMPI_COMM_WORLD_SIZE": "2"}, {"HOROVOD_CONTROLLER": "gloo"}])
