@@ -295,6 +295,11 @@ STRATEGY_OF_OPTION = {
     "warmup_allreduce": "averaging",
     "native": "native",
     "replicas": "native",
+    "servers": "server",
+    "staleness": "server",
+    "push_every": "server",
+    "fetch_every": "server",
+    "replay": "server",
 }
 
 
@@ -311,9 +316,10 @@ NATIVE_FRAMEWORKS = {"ddp": "torch", "mirrored": "keras", "multiworker": "keras"
 class StrategyConfig(_Settings):
     """how the ranks share the work of a batch"""
 
-    strategy: Literal["allreduce", "averaging", "native"] = "allreduce"
+    strategy: Literal["allreduce", "averaging", "native", "server"] = "allreduce"
     """allreduce: gradients are averaged over the ranks before every update; averaging: each rank updates its own
-    weights, which are averaged now and then; native: the framework's own way, without Horovod"""
+    weights, which are averaged now and then; native: the framework's own way, without Horovod; server: ranks without
+    data hold and update the weights"""
     average_every: Count | Literal["epoch"] | None = None
     """updates from one averaging of the weights to the next, counted from the start of the run, or epoch: at the end of
     each; needed by averaging"""
@@ -330,6 +336,19 @@ class StrategyConfig(_Settings):
     adasum: bool = False
     """allreduce of 2, 4 or 8 ranks over MPI: each rank makes an update of its own gradients, and Adasum combines the
     updates by the angles between them (arXiv 2006.02924)"""
+    servers: Count | None = None
+    """ranks, the last ones, of which each holds an equal part of the weights; needed by server"""
+    staleness: Annotated[int, Range(least=0, most=10**6)] | Literal["none"] = 0
+    """0: servers average one gradient of each worker for every update; otherwise each gradient is an update, workers
+    draw their batches, and none starts a step more than this ahead of the slowest (none: no limit), which needs
+    --lr-scaling to be chosen"""
+    push_every: LimitedCount = 1
+    """batches after which a worker sends the sum of their gradients"""
+    fetch_every: LimitedCount = 1
+    """batches after which a worker fetches the weights"""
+    replay: str | None = None
+    """run folder of a run with --staleness other than 0, to be repeated with the same settings: who computed which
+    batch, and which gradient came when"""
 
     @property
     def uses_horovod(self) -> bool:
@@ -363,6 +382,12 @@ class StrategyConfig(_Settings):
             received=f"--native {self.native} --replicas {self.replicas}",
             remedy="Leave --replicas out, and start as many ranks",
         )
+        _require(
+            self.strategy != "server" or self.servers is not None,
+            problem="servers are ranks of their own",
+            received="--strategy server",
+            remedy="Give --servers, such as 1",
+        )
         for option in dataclasses.fields(self):
             value, strategy = getattr(self, option.name), STRATEGY_OF_OPTION.get(option.name, self.strategy)
             flag = _flag(option.name, value)
@@ -371,6 +396,13 @@ class StrategyConfig(_Settings):
                 problem=f"--{option.name.replace('_', '-')} is an option of --strategy {strategy}",
                 received=f"--strategy {self.strategy} {flag}",
                 remedy=f"Leave it out, or give --strategy {strategy}",
+            )
+        for name in ("push_every", "fetch_every", "replay"):
+            value = getattr(self, name)
+            _exclude(
+                self.strategy == "server" and self.staleness == 0 and value not in (1, None),
+                problem="with --staleness 0 all workers push and fetch in every update",
+                received=f"--staleness 0 {_flag(name, value)}",
             )
 
 
@@ -520,6 +552,13 @@ _REFUSED_BY = {
         "--shares": "the framework takes equal parts of a batch",
         "--slow": "stragglers are planted in the exchanges of the other strategies",
     },
+    "server": {
+        "--profile": "--profile times the averaging of gradients",
+        "--compression": "gradients are sent as they are",
+        "--gradient-groups": "all gradients are sent together",
+        "--mixed-precision": "each rank would scale its loss in its own way",
+        "--horovod-timeline": "Horovod is not started",
+    },
 }
 
 
@@ -588,6 +627,22 @@ class Config:
         ):
             reason = _REFUSED_BY.get(strategy, {}).get(flag.split()[0])
             _exclude(given and reason is not None, problem=str(reason), received=f"--strategy {strategy} {flag}")
+        _require(
+            self.strategy.staleness == 0 or self.schedule.lr_scaling is not None,
+            problem="each update is of one worker's batch, and the learning rate of all may be too large",
+            received=f"--staleness {self.strategy.staleness} without --lr-scaling",
+            remedy="Give --lr-scaling, such as none",
+        )
+        _exclude(
+            self.strategy.staleness != 0 and self.balance.shares is not None,
+            problem="workers that draw their batches share the work by their speed anyway",
+            received=f"--staleness {self.strategy.staleness} --shares {self.balance.shares}",
+        )
+        _exclude(
+            self.strategy.replay is not None and record.checkpoint_minutes is not None,
+            problem="in a replay workers meet where they met in the run",
+            received=f"--replay {self.strategy.replay} --checkpoint-minutes {record.checkpoint_minutes}",
+        )
 
     def _check_steps(self) -> None:
         """Check what steps of another form do not fit together with."""

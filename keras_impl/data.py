@@ -1,6 +1,7 @@
 """Batches of `common.data.batches` as a `tf.data.Dataset`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -41,22 +42,27 @@ class ShardedData:
             epoch: its number, from 1; it decides on the order of the samples.
             first_step: the batches of the steps before it are skipped.
         """
-        config, steps = self.setup.config.training, self.setup.steps_of_epoch(epoch)
+        batches = partial(self._training, epoch, first_step=first_step)
+        steps = self.setup.steps_of_epoch(epoch) - first_step
+        return self._dataset(batches, batch_size=self.batch_size, steps=steps)
 
-        def batches() -> Arrays:
-            return training_batches(
-                self.setup.dataset.train,
-                self.setup.training_indices,
-                seed=config.seed,
-                epoch=epoch,
-                rank=self.comm.rank,
-                batch_sizes=self.setup.batch_sizes,
-                table=self.setup.table,
-                steps=steps,
-                first_step=first_step,
-            )
+    def drawn(self, epoch: int, items: Iterable[int]) -> Arrays:
+        """Yield the batches of items that this rank draws of an epoch, as `training` does, each when it is needed."""
+        return self._training(epoch, items=items)
 
-        return self._dataset(batches, batch_size=self.batch_size, steps=steps - first_step)
+    def _training(self, epoch: int, *, first_step: int = 0, items: Iterable[int] | None = None) -> Arrays:
+        return training_batches(
+            self.setup.dataset.train,
+            self.setup.training_indices,
+            seed=self.setup.config.training.seed,
+            epoch=epoch,
+            rank=self.comm.rank,
+            batch_sizes=self.setup.batch_sizes,
+            table=self.setup.table,
+            steps=self.setup.steps_of_epoch(epoch),
+            first_step=first_step,
+            items=items,
+        )
 
     def evaluation(self, part: Literal["validation", "test"]) -> tf.data.Dataset:
         """Return this rank's batches of an evaluation, each sample once over all ranks, or on each if replicated."""

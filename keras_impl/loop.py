@@ -64,11 +64,18 @@ class Trainer:
         """Updates of the epoch that remain."""
         return self.data.setup.steps_of_epoch(self.epoch) - self._steps_done
 
+    @property
+    def batches_done(self) -> int:
+        """Batches of the epoch that this rank has computed: one per update."""
+        return self._steps_done
+
     def warm_up(self, epoch: int) -> None:
         """Train on a batch of an epoch and undo it: the first call builds the graph, which is not training time."""
         variables = [*self.state.model.variables, *self.state.optimizer.variables]
         before = [variable.numpy() for variable in variables]
+        self.state.rehearses = True
         self._train(iter(self.data.training(epoch).take(1)), 1, advance=lambda steps: None)
+        self.state.rehearses = False
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
 
@@ -114,7 +121,7 @@ class Trainer:
 
     def result(self) -> Measured:
         """Return the sums of this rank over the epoch so far, as the weights were at each step, and its time."""
-        samples = self._steps_done * self.data.batch_size
+        samples = self.batches_done * self.data.batch_size
         loss, correct = self._losses_of_places.numpy().sum(), self._correct_of_places.numpy().sum()
         wait = float(self._waiting_seconds.numpy())
         return Measured(sums=Sums(float(loss), float(correct), samples), seconds=self._seconds, data_wait_seconds=wait)

@@ -71,7 +71,7 @@ class NativeTrainer(Trainer):
 class Native:
     """TensorFlow averages the gradients of all replicas; it has to know of them before its first operation."""
 
-    trainer_class: type[Trainer] = NativeTrainer
+    trainer_class: Callable[..., Trainer] = NativeTrainer
 
     def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
         self.setup = setup
@@ -98,6 +98,10 @@ class Native:
 
         optimizer.apply = average_and_apply  # Keras has no hooks for this
         return optimizer
+
+    def broadcast_state(self, state: TrainingState) -> None:
+        """Give all ranks the weights and the optimizer state of rank 0."""
+        distributed.broadcast_state(state, comm=self.comm)
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, which are each replica's own."""

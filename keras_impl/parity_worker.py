@@ -44,7 +44,7 @@ class Twin:
     """Keras' training, update by update."""
 
     def __init__(self, setup: RunSetup, learning_rates: np.ndarray, comm: Communicator) -> None:
-        self.strategy = build_strategy(setup, comm=comm)
+        self.strategy = build_strategy(setup, comm=comm, step=0)
         self._own = PartialEpoch()  # what this rank alone starts the next update with
         _forget_last_model(setup.config.model.dtype)
         model = build_model(setup.spec, setup.config.model)

@@ -1,5 +1,6 @@
 """What Keras changes while it trains, and what a checkpoint holds of it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -22,13 +23,15 @@ class TrainingState:
         self.optimizer = optimizer
         self.spec = spec
         self.config = config
+        self.held_elsewhere: Callable[[], Weights] | None = None  # returns the optimizer's state where servers have it
+        self.rehearses = False  # whether updates are undone afterwards, so that no other rank may see them
 
     def restore(self, weights: Weights, optimizer: Weights | None = None) -> None:
         """Load what `export_weights` and `export_optimizer` returned; without the latter the optimizer stays as is."""
         load_weights(self.model, weights, spec=self.spec)
         if not optimizer:
             return
-        names, maps = self._trainable()
+        names, maps = self.trainable()
         scalars = {name: array[0] for name, array in optimizer.items() if "." not in name}
         slots: dict[str, dict[str, np.ndarray]] = {name: {} for name in names}
         for key, array in optimizer.items():
@@ -46,7 +49,9 @@ class TrainingState:
 
         With mixed precision also "loss_scale" and "loss_scale_growth_step".
         """
-        names, maps = self._trainable()
+        if self.held_elsewhere:
+            return self.held_elsewhere()
+        names, maps = self.trainable()
         scalars, slots = update_rules.export_state(self.optimizer, names=names)
         arrays = {name: np.atleast_1d(value) for name, value in scalars.items()}
         for name, values in slots.items():
@@ -54,7 +59,7 @@ class TrainingState:
                 arrays[f"{name}.{slot}"] = np.ascontiguousarray(maps[name].to_file(array))
         return arrays
 
-    def _trainable(self) -> tuple[list[str], dict[str, Any]]:
+    def trainable(self) -> tuple[list[str], dict[str, Any]]:
         """Return the file's names of the trainable variables in the model's order, and all maps."""
         maps = weight_maps(self.model, self.spec)
         names = {id(weight.variable): name for name, weight in maps.items()}

@@ -1,8 +1,9 @@
 """How the ranks share the work of a batch (`--strategy`): one class per strategy, all with the same methods."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import keras
@@ -18,6 +19,7 @@ from keras_impl import distributed
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.loop import Trainer
 from keras_impl.native import Native
+from keras_impl.server import Server
 from keras_impl.state import TrainingState
 from keras_impl.weights import weight_maps
 
@@ -26,7 +28,7 @@ class Strategy(Protocol):
     """What the trainer asks of every strategy."""
 
     meter: ExchangeMeter
-    trainer_class: type[Trainer] = Trainer
+    trainer_class: Callable[..., Trainer] = Trainer
 
     def scope(self) -> AbstractContextManager[Any]:
         """Return the context in which model and optimizer are built."""
@@ -36,6 +38,9 @@ class Strategy(Protocol):
         self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
     ) -> keras.optimizers.Optimizer:
         """Return the optimizer with what ranks share before and after each update."""
+
+    def broadcast_state(self, state: TrainingState) -> None:
+        """Give all ranks the weights and the optimizer state of rank 0."""
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Give all ranks the same weights, for evaluation and record.
@@ -48,9 +53,16 @@ class Strategy(Protocol):
         """Return what this rank exchanged in its updates; None: nothing that can be told."""
 
 
-def build_strategy(setup: RunSetup, *, comm: Communicator) -> Strategy:
-    """Return the strategy that the settings name."""
+def build_strategy(setup: RunSetup, *, comm: Communicator, step: int, folder: Path | None = None) -> Strategy:
+    """Return the strategy that the settings name.
+
+    Args:
+        step: updates of the run that were done before it was resumed.
+        folder: of the run, on rank 0; None on the others.
+    """
     config = setup.config.strategy
+    if config.strategy == "server":
+        return Server(setup, comm=comm, step=step, folder=folder)
     kinds = {"averaging": Averaging, "native": Native}
     return kinds.get(config.strategy, Adasum if config.adasum else AllReduce)(setup, comm=comm)
 
@@ -69,6 +81,10 @@ class AllReduce(Strategy):
         """Return our `DistributedOptimizer`."""
         config = self.setup.config
         return distributed.wrap_optimizer(optimizer, model=model, config=config, comm=self.comm, meter=self.meter)
+
+    def broadcast_state(self, state: TrainingState) -> None:
+        """Give all ranks the weights and the optimizer state of rank 0."""
+        distributed.broadcast_state(state, comm=self.comm)
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""
@@ -122,6 +138,10 @@ class Averaging(Strategy):
             # Keras has no hooks for this.
             optimizer.apply = self.meter.counting(partial(self._update, optimizer, optimizer.apply))
         return optimizer
+
+    def broadcast_state(self, state: TrainingState) -> None:
+        """Give all ranks the weights and the optimizer state of rank 0."""
+        distributed.broadcast_state(state, comm=self.comm)
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Keep this rank's own weights, where they differ, and load their average."""

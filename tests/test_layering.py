@@ -92,7 +92,7 @@ ORDER = {
         {"config"},
         {"distributed"},
         {"measurement"},
-        {"data", "run_folder"},
+        {"data", "run_folder", "parameter_server"},
         {"training", "trained"},
         {"strategies"},
         {"checks"},

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.data.batches import evaluation_batches, prefetch, training_batches
+from common.data.batches import Batch, evaluation_batches, prefetch, training_batches
 from common.distributed.communicator import Communicator
 from common.training.run_setup import RunSetup
 
@@ -37,8 +37,17 @@ class ShardedData:
             epoch: its number, from 1; it decides on the order of the samples.
             first_step: the batches of the steps before it are skipped.
         """
+        tensors = map(self._tensors, self._training(epoch, first_step=first_step))
+        # On a CPU all cores compute already: a thread that makes batches ahead would only compete for them.
+        return self._on_device(prefetch(tensors) if self.device.type == "cuda" else tensors)
+
+    def drawn(self, epoch: int, items: Iterable[int]) -> Batches:
+        """Yield the batches of items that this rank draws of an epoch, as `training` does, each when it is needed."""
+        return self._on_device(map(self._tensors, self._training(epoch, items=items)))
+
+    def _training(self, epoch: int, *, first_step: int = 0, items: Iterable[int] | None = None) -> Iterator[Batch]:
         config = self.setup.config.training
-        batches = training_batches(
+        return training_batches(
             self.setup.dataset.train,
             self.setup.training_indices,
             seed=config.seed,
@@ -48,10 +57,8 @@ class ShardedData:
             table=self.setup.table,
             steps=self.setup.steps_of_epoch(epoch),
             first_step=first_step,
+            items=items,
         )
-        tensors = map(self._tensors, batches)
-        # On a CPU all cores compute already: a thread that makes batches ahead would only compete for them.
-        return self._on_device(prefetch(tensors) if self.device.type == "cuda" else tensors)
 
     def evaluation(self, part: Literal["validation", "test"]) -> Batches:
         """Yield this rank's batches of an evaluation, each sample once over all ranks, or on each if replicated."""

@@ -50,6 +50,11 @@ class Trainer:
         """Updates of the epoch that remain."""
         return self.data.setup.steps_of_epoch(self.epoch) - self._steps_done
 
+    @property
+    def batches_done(self) -> int:
+        """Batches of the epoch that this rank has computed: one per update."""
+        return self._steps_done
+
     def start_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> None:
         """Prepare an epoch: batches, sums, dropout masks, BatchNorm.
 
@@ -81,7 +86,7 @@ class Trainer:
         first = self.data.setup.steps_after(self.epoch - 1) + self._steps_done
         with self.phases.phase("training", synchronize=self._synchronize) as segment:
             self._train_mode()
-            batches: Batches = islice(self._batches, steps)
+            batches = self._next_batches(steps)
             if self.profiler:
                 batches = self.profiler.steps(batches)
             for step, (images, labels) in enumerate(batches, start=first):
@@ -98,7 +103,7 @@ class Trainer:
 
         On a CPU waiting for data includes making the batches, as no thread makes them ahead.
         """
-        samples = self._steps_done * self.data.batch_size
+        samples = self.batches_done * self.data.batch_size
         sums = Sums(float(self._losses_of_places.sum()), float(self._correct_of_places.sum()), samples)
         return Measured(sums=sums, seconds=self._seconds, data_wait_seconds=self._waiting.seconds)
 
@@ -129,6 +134,9 @@ class Trainer:
                 correct += (outputs.argmax(dim=1) == labels).sum()
                 samples += len(labels)
         return Measured(sums=Sums(float(loss), float(correct), samples), seconds=evaluation.seconds)
+
+    def _next_batches(self, steps: int) -> Batches:
+        return islice(self._batches, steps)
 
     def _step(self, images: Tensor, labels: Tensor, learning_rate: float) -> tuple[Tensor, Tensor]:
         for group in self.state.optimizer.param_groups:

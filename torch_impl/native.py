@@ -2,6 +2,7 @@
 
 import atexit
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -26,7 +27,7 @@ from torch_impl.state import TrainingState
 class Native:
     """PyTorch averages the gradients over the ranks, in buckets, while it computes them."""
 
-    trainer_class = Trainer
+    trainer_class: Callable[..., Trainer] = Trainer
 
     def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
         self.setup = setup
@@ -49,6 +50,10 @@ class Native:
         """Return the optimizer: the model averages the gradients."""
         optimizer.register_step_post_hook(self._count)
         return optimizer
+
+    def broadcast_state(self, state: TrainingState) -> None:
+        """Give all ranks the weights and the optimizer state of rank 0."""
+        distributed.broadcast_state(state, comm=self.comm)
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""

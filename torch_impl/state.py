@@ -1,5 +1,7 @@
 """What PyTorch changes while it trains, and what a checkpoint holds of it."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import nn
@@ -28,6 +30,7 @@ class TrainingState:
             growth_interval=LOSS_SCALE_GROWTH_STEPS,
             enabled=config.device.mixed_precision == "float16",
         )
+        self.held_elsewhere: Callable[[], Weights] | None = None  # returns the optimizer's state where servers have it
 
     def restore(self, weights: Weights, optimizer: Weights | None = None) -> None:
         """Load what `export_weights` and `export_optimizer` returned; without the latter the optimizer stays as is."""
@@ -57,6 +60,8 @@ class TrainingState:
 
         With mixed precision also "loss_scale" and "loss_scale_growth_step".
         """
+        if self.held_elsewhere:
+            return self.held_elsewhere()
         arrays: Weights = {}
         if self.scaler.is_enabled():
             arrays["loss_scale"] = np.array([self.scaler.get_scale()], dtype=np.float32)

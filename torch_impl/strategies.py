@@ -1,5 +1,7 @@
 """How the ranks share the work of a batch (`--strategy`): one class per strategy, all with the same methods."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -15,13 +17,14 @@ from common.training.sharing import ring_record
 from torch_impl import distributed
 from torch_impl.loop import Trainer
 from torch_impl.native import Native
+from torch_impl.server import Server
 from torch_impl.state import SLOTS, TrainingState
 
 
 class Strategy(Protocol):
     """What the trainer asks of every strategy."""
 
-    trainer_class: type[Trainer] = Trainer
+    trainer_class: Callable[..., Trainer] = Trainer
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
         """Return the model that computes."""
@@ -29,6 +32,9 @@ class Strategy(Protocol):
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, *, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer with what ranks share before and after each update."""
+
+    def broadcast_state(self, state: TrainingState) -> None:
+        """Give all ranks the weights and the optimizer state of rank 0."""
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Give all ranks the same weights, for evaluation and record.
@@ -41,12 +47,15 @@ class Strategy(Protocol):
         """Return what this rank exchanged in its updates; None: nothing that can be told."""
 
 
-def build_strategy(setup: RunSetup, *, comm: Communicator, step: int) -> Strategy:
+def build_strategy(setup: RunSetup, *, comm: Communicator, step: int, folder: Path | None = None) -> Strategy:
     """Return the strategy that the settings name.
 
     Args:
         step: updates of the run that were done before it was resumed.
+        folder: of the run, on rank 0; None on the others.
     """
+    if setup.config.strategy.strategy == "server":
+        return Server(setup, comm=comm, step=step, folder=folder)
     if setup.config.strategy.strategy == "averaging":
         return Averaging(setup, comm=comm, step=step)
     if setup.config.strategy.strategy == "native":
@@ -66,6 +75,10 @@ class AllReduce(Strategy):
         """Return Horovod's optimizer."""
         config = self.setup.config
         return distributed.wrap_optimizer(optimizer, model=model, config=config, comm=self.comm, meter=self.meter)
+
+    def broadcast_state(self, state: TrainingState) -> None:
+        """Give all ranks the weights and the optimizer state of rank 0."""
+        distributed.broadcast_state(state, comm=self.comm)
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Average BatchNorm's statistics, the only weights that are each rank's own."""
@@ -119,6 +132,10 @@ class Averaging(Strategy):
             optimizer.register_step_pre_hook(self._before_update)
             optimizer.register_step_post_hook(self._after_update)
         return optimizer
+
+    def broadcast_state(self, state: TrainingState) -> None:
+        """Give all ranks the weights and the optimizer state of rank 0."""
+        distributed.broadcast_state(state, comm=self.comm)
 
     def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
         """Keep this rank's own weights, where they differ, and load their average."""

@@ -48,7 +48,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     gpu = distributed.gpu_model(device)
     checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)
     start = checkpoint or Checkpoint(0, 0, setup.first_weights, {})
-    strategy = build_strategy(setup, comm=comm, step=start.step)
+    strategy = build_strategy(setup, comm=comm, step=start.step, folder=session.recorder.folder)
     # Horovod 3/7 - shard: each rank reads its own part of every global batch.
     data = ShardedData(setup, comm=comm, device=device)
 
@@ -62,7 +62,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     state = TrainingState(model, optimizer, spec=setup.spec, config=config)
     state.restore(start.weights, start.optimizer_state)
     # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they compare them.
-    distributed.broadcast_state(state, comm=comm)
+    strategy.broadcast_state(state)
     comm.check_same_weights(state.export_weights(), when="after the broadcast")
 
     trainer_class = ProfiledTrainer if config.record.profile else strategy.trainer_class

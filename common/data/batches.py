@@ -8,7 +8,7 @@ frameworks, and faster than the arithmetic (148 x 197 pixels of float16: 22 us b
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from common.data.sharding import epoch_order, evaluation_range, rank_slice, step
 
 Item = TypeVar("Item")
 Batch = tuple[np.ndarray, np.ndarray]
+Draw = Callable[[int, int], Iterator[int]]  # of a segment of work, given as its first item and its end
 Normalization = Literal["standard", "unit"]
 
 # Read as integers, the bits of the float16 values from 0 to 1 count up from 0.
@@ -112,6 +113,7 @@ def training_batches(
     table: np.ndarray,
     steps: int | None = None,
     first_step: int = 0,
+    items: Iterable[int] | None = None,
 ) -> Iterator[Batch]:
     """Yield one rank's batches of one epoch, in the order of `common.data.sharding`.
 
@@ -121,6 +123,8 @@ def training_batches(
         batch_sizes: samples of each rank in a step.
         steps: maximum number of steps in the epoch; None for all full global batches.
         first_step: number of steps already done in this epoch; their batches are skipped.
+        items: what a rank has drawn of the epoch, instead of its part of every step: item i is what rank i % ranks
+            would take in step i // ranks.
 
     Yields:
         Images (batch, height, width, channels) of the table's dtype, C-contiguous; labels (batch,) int64. A batch has
@@ -130,8 +134,10 @@ def training_batches(
     if steps is not None:
         last_step = min(last_step, steps)
     order = sample_indices[epoch_order(len(sample_indices), seed=seed, epoch=epoch)]
-    for step in range(first_step, last_step):
-        yield gather(split, order[rank_slice(step, rank=rank, batch_sizes=batch_sizes)], table)
+    ranks = len(batch_sizes)
+    for item in range(first_step * ranks + rank, last_step * ranks, ranks) if items is None else items:
+        part = rank_slice(item // ranks, rank=item % ranks, batch_sizes=batch_sizes)
+        yield gather(split, order[part], table)
 
 
 def evaluation_batches(

@@ -25,6 +25,7 @@ class Communicator:
     Attributes:
         replicas: devices of this rank, each of which takes the place of a rank (`--native mirrored`).
         world: mpi4py's communicator of all processes, workers first, then servers; None: Horovod, or one process.
+        servers: number of servers.
     """
 
     rank: int
@@ -35,6 +36,7 @@ class Communicator:
     allgather: Callable[[Any], list[Any]]
     replicas: int = 1
     world: Any = None
+    servers: int = 0
 
     @property
     def is_server(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from common.config import Config, StrategyConfig
 from common.distributed.communicator import GPU_ORDER, Communicator, controller_variables, join, under_launcher
+from common.distributed.console import counted
 from common.errors import UserError
 
 
@@ -24,7 +25,8 @@ def join_ranks(hvd: Any, settings: Config | UserError | None) -> Communicator:
         settings: an error waits until all ranks can receive it; None: no run, Horovod.
     """
     if isinstance(settings, Config) and not settings.strategy.uses_horovod:
-        return replace(join_mpi(), replicas=settings.strategy.replicas or 1)
+        strategy = settings.strategy
+        return replace(join_mpi(servers=strategy.servers or 0), replicas=strategy.replicas or 1)
     return join(hvd, timeline=isinstance(settings, Config) and settings.record.horovod_timeline)
 
 
@@ -65,7 +67,18 @@ def join_mpi(*, servers: int = 0) -> Communicator:
         controller="mpi" if world.size > 1 else "none",
         allgather=ours.allgather,
         world=world,
+        servers=world.size - workers,
     )
+
+
+def check_servers(config: StrategyConfig, comm: Communicator) -> None:
+    """Raise UserError, on all ranks without a message, if no worker would be left."""
+    if config.servers is not None and not comm.servers:
+        raise UserError(
+            f"servers are ranks of their own, beside at least one worker. Received: --servers {config.servers} on "
+            f"{counted(comm.size, 'rank')}. Start {config.servers + 1} ranks or more by horovodrun --mpi, mpirun or "
+            "srun, or give fewer servers"
+        )
 
 
 def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -33,7 +33,8 @@ class PartialEpoch:
     """What one rank alone has, in an epoch that is trained in part; by default in one that has not started.
 
     Attributes:
-        data_wait_seconds: part of these.
+        own_steps: batches that this rank computed, where ranks draw them; None: one in each step.
+        data_wait_seconds: part of the seconds.
         state: sums of loss and accuracy, and the state of the dropout generators; as the framework keeps them.
         weights: those that other ranks hold otherwise: BatchNorm's running statistics, which are averaged at the end of
             an epoch; with `--strategy averaging` all, unless they have just been averaged.
@@ -41,6 +42,7 @@ class PartialEpoch:
     """
 
     steps: int = 0
+    own_steps: int | None = None
     training_seconds: float = 0.0
     data_wait_seconds: float = 0.0
     state: Weights = field(default_factory=dict)
@@ -104,7 +106,7 @@ def save_checkpoint(run_folder: Path, checkpoint: Checkpoint) -> None:
             save_weights(unfinished / "ranks.safetensors", _arrays_of_ranks(checkpoint.ranks))
             state["checkpoint_seconds"] = checkpoint.checkpoint_seconds
             state["ranks"] = [
-                {name: getattr(rank, name) for name in ("steps", "training_seconds", "data_wait_seconds")}
+                {name: getattr(rank, name) for name in ("steps", "own_steps", "training_seconds", "data_wait_seconds")}
                 for rank in checkpoint.ranks
             ]
         write_atomically(unfinished / "state.json", json.dumps(state) + "\n")
@@ -203,6 +205,7 @@ def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs
         ranks = [
             PartialEpoch(
                 steps=int(rank["steps"]),
+                own_steps=rank.get("own_steps"),
                 training_seconds=float(rank["training_seconds"]),
                 data_wait_seconds=float(rank["data_wait_seconds"]),
             )

@@ -11,8 +11,10 @@ from pathlib import Path
 from common.config import NATIVE_FRAMEWORKS, Config, StrategyConfig, parse_command_line, requested_resume
 from common.distributed.communicator import Communicator
 from common.distributed.console import Console
-from common.distributed.mpi import check_controller
+from common.distributed.mpi import check_controller, check_servers
 from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
+from common.parameter_server.client import say_goodbye
+from common.parameter_server.server import serve
 from common.training.resume import AlreadyFinished, resumed_settings
 from common.training.session import Session
 
@@ -51,17 +53,33 @@ def run_program(
     framework: str,
     program: str,
 ) -> int:
-    """Train, and return the exit code: 0, or 2 on every rank for a user error."""
+    """Train, or serve workers that train, and return the exit code: 0, or 2 on every rank for a user error."""
     progress = settings.record.progress if isinstance(settings, Config) else "lines"
     console = Console(comm, progress=progress)
     session = Session(framework=framework, comm=comm, console=console)
     _watch_signals(session)
+    if comm.is_server:
+        return serve(comm.world, workers=comm.size)
+    code = _train(train, settings, session=session, program=program)
+    say_goodbye(comm, code=code)
+    return code
+
+
+def _train(
+    train: Callable[[Config, Communicator, Session], None],
+    settings: Config | UserError,
+    *,
+    session: Session,
+    program: str,
+) -> int:
+    comm, console = session.comm, session.console
     try:
         if isinstance(settings, UserError):
             # The other ranks receive the error in their first collective, when they pin their device. A collective here
             # would be too early for TensorFlow, which accepts the number of threads only before its first operation.
             with comm.propagate_errors("reading the settings"):
                 raise settings
+        check_servers(settings.strategy, comm)
         train(settings, comm, session)
     except AlreadyFinished as done:
         console.line(str(done))

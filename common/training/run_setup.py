@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from common.config import Config
-from common.data.batches import normalization_table
+from common.data.batches import Draw, normalization_table
 from common.data.loading import Dataset, Split, load_dataset
 from common.data.sharding import dropped_samples, epoch_order, share_out, split_validation, steps_per_epoch
 from common.distributed.averaging import AveragingPlan
@@ -95,6 +95,12 @@ class RunSetup:
     def steps_after(self, epoch: int) -> int:
         """Return the updates of the run up to the end of an epoch, counted from 1."""
         return min(epoch * self.steps_per_epoch, self.total_steps)
+
+    def drawn_items(self, draw: Draw, epoch: int, *, first_step: int, steps: int) -> Iterator[int]:
+        """Yield what a rank draws of some steps of an epoch, an item of the epoch for each batch."""
+        before, first = self.steps_after(epoch - 1) * self.size, first_step * self.size
+        for item in draw(before + first, before + first + steps * self.size):
+            yield item - before
 
     def scaled_learning_rates(self) -> np.ndarray:
         """Return (total_steps,) float64: the learning rate of every update, scaled for the ranks and their passes."""

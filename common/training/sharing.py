@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from common.distributed.exchange_meter import ExchangeMeter
+from common.parameter_server.schedule import Schedule
 from common.run_folder.sharing import SharingRecord, WorkerShare
 from common.run_folder.values import NotRecorded
 from common.training.run_setup import RunSetup
@@ -50,6 +51,28 @@ def native_record(setup: RunSetup, *, rank: int, updates: int, sent_bytes: float
     )
     formula_bytes = 2 * (setup.size - 1) / setup.size * averaged_bytes(setup)
     return SharingRecord(workers=[worker] * replicas, formula=RING, formula_bytes=formula_bytes)
+
+
+def server_record(
+    setup: RunSetup, meter: ExchangeMeter, *, rank: int, servers: int, schedule: Schedule | None
+) -> SharingRecord:
+    """Return the part of this worker, which sent gradients of S bytes to servers and fetched weights from them.
+
+    Args:
+        schedule: of an asynchronous run, on rank 0.
+    """
+    strategy = setup.config.strategy
+    size = setup.spec.parameters * np.dtype(setup.config.model.dtype).itemsize
+    rare = strategy.push_every > 1 or strategy.fetch_every > 1
+    is_bounded = schedule is not None and strategy.staleness != "none"
+    return SharingRecord(
+        workers=[worker_share(setup, meter, rank=rank)],
+        servers=servers,
+        formula=f"server: S / {strategy.push_every} + S / {strategy.fetch_every}" if rare else "server: 2 S",
+        formula_bytes=size / strategy.push_every + size / strategy.fetch_every,
+        staleness=schedule.staleness_histogram() if schedule else None,
+        clock_lead=schedule.most_ahead(setup.size) if schedule and is_bounded else None,
+    )
 
 
 def worker_share(setup: RunSetup, meter: ExchangeMeter, *, rank: int) -> WorkerShare:

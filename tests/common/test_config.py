@@ -41,6 +41,7 @@ SPECIAL = {
 }
 # Other settings that some values need.
 COMPANIONS = {
+    "staleness": {"schedule": {"lr_scaling": "sqrt"}},
     "output_activation": {"optimizer": {"loss": "mse"}},
 }
 
@@ -283,6 +284,24 @@ IMPOSSIBLE = [
         "--strategy averaging --average-every 8 --backward-passes-per-step 2",
         ["is an option of --strategy allreduce", "--strategy averaging --backward-passes-per-step 2"],
     ),
+    ("--strategy server", ["servers are ranks of their own", "Give --servers"]),
+    ("--servers 2", ["--strategy allreduce --servers 2", "or give --strategy server"]),
+    ("--strategy server --servers 0", ["--servers 0", "at least 1"]),
+    ("--strategy server --servers 1 --staleness -1", ["--staleness -1", "at least 0"]),
+    ("--strategy server --servers 1 --staleness some", ["some", "none"]),
+    ("--strategy server --servers 1 --staleness 2", ["--staleness 2 without --lr-scaling", "such as none"]),
+    ("--strategy server --servers 1 --staleness none", ["--staleness none without --lr-scaling"]),
+    ("--strategy server --servers 1 --push-every 2", ["--staleness 0 --push-every 2", "one of the two"]),
+    ("--strategy server --servers 1 --fetch-every 0", ["--fetch-every 0", "at least 1"]),
+    ("--strategy server --servers 1 --replay runs/a", ["--staleness 0 --replay runs/a"]),
+    ("--strategy server --servers 1 --staleness 1 --lr-scaling none --shares 2:1", ["--staleness 1 --shares 2:1"]),
+    *(
+        (f"--strategy server --servers 1 {flag}", [f"--strategy server {flag}", "one of the two"])
+        for flag in (
+            *("--profile", "--compression fp16", "--gradient-groups each", "--mixed-precision float16"),
+            "--horovod-timeline",
+        )
+    ),
     ("--average-every 8", ["--strategy allreduce --average-every 8", "Leave it out, or give --strategy averaging"]),
     ("--no-average-state", ["--strategy allreduce --no-average-state"]),
     ("--warmup-allreduce 5", ["--strategy allreduce --warmup-allreduce 5"]),
@@ -387,6 +406,12 @@ def test_mirrored_is_one_process_whose_replicas_share_a_batch(tmp_path: Path) ->
     assert_one_line(error, "mirrored is one process with several devices. Received: 2 ranks.")
 
 
+def test_a_free_server_takes_a_scaling_of_the_learning_rate_from_a_recipe(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, '[schedule]\nlr_scaling = "linear"\n')
+    flags = ["--strategy", "server", "--servers", "1", "--staleness", "3"]
+    assert parse("--recipe", recipe, *flags) == parse("--lr_scaling=linear", *flags)
+
+
 def test_every_setting_with_a_limit_is_in_the_table_above() -> None:
     """All but paths, free text and switches."""
     free = {
@@ -407,6 +432,7 @@ def test_every_setting_with_a_limit_is_in_the_table_above() -> None:
         "horovod_timeline",
         "slow_is_subject",
         "start_weights",
+        "replay",
     }
     named = {word[2:].replace("-", "_") for line, _ in IMPOSSIBLE for word in line.split() if word.startswith("--")}
     assert {name for _, name in FIELDS} - free - named == set()

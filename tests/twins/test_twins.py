@@ -53,6 +53,7 @@ EXTRA_FILES = {
 EXTRA_NAMES = {
     "torch": {
         "bench_worker.py": {"ddp_ranks": "PyTorch's DistributedDataParallel"},
+        "server.py": {"Server.wrap_model": "see Native.wrap_model"},
         "native.py": {"Native.wrap_model": "see Native.scope of Keras"},
         "strategies.py": {"Strategy.wrap_model": "the same"},
     },
@@ -70,6 +71,8 @@ EXTRA_NAMES = {
         "models.py": {
             "set_precision_and_layout": "both are global in Keras; PyTorch's are those of tensors and autocast"
         },
+        "server.py": {"Server.scope": "see Native.scope"},
+        "state.py": {"TrainingState.trainable": "Keras' variables have a layout of their own"},
         "weights.py": {
             "WeightMap": "Keras' layouts differ from the file's, PyTorch's are the file's",
             "weight_maps": "the same",
@@ -90,7 +93,6 @@ EXTRA_PARAMETERS = {
     ("loop.py", "Trainer.__init__"): ({"learning_rates"}, set()),
     ("profiled.py", "ProfiledTrainer.__init__"): ({"learning_rates"}, set()),
     # PyTorch's optimizers count no updates.
-    ("strategies.py", "build_strategy"): ({"step"}, set()),
     ("strategies.py", "Averaging.__init__"): ({"step"}, set()),
     # TensorFlow accepts the number of threads once, so the worker pins the device once for all contestants.
     ("bench_worker.py", "build_contestant"): (set(), {"device"}),
@@ -99,13 +101,11 @@ EXTRA_PARAMETERS = {
 EXTRA_STATEMENTS = {
     "torch": {
         "trainer = trainer_class(state, data, learning_rates=learning_rates, phases=session.phases)": "see above",
-        "strategy = build_strategy(setup, comm=comm, step=start.step)": "see above",
         "model = strategy.wrap_model(build_model(setup.spec, config.model).to(device))": "no devices in Keras",
         "checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)": "a torch.device has a name",
     },
     "keras": {
         "trainer = trainer_class(state, data, phases=session.phases)": "see above",
-        "strategy = build_strategy(setup, comm=comm)": "see above",
         "model = build_model(setup.spec, config.model)": "see above",
         "with strategy.scope():": "TensorFlow's strategies copy variables where they are made",
         "checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)": "same",
@@ -181,7 +181,7 @@ STEPS = [
     ("3", "shard", "ShardedData"),
     ("4", "scale", "setup.scaled_learning_rates"),
     ("5", "wrap", "strategy.wrap_optimizer"),
-    ("6", "broadcast", "distributed.broadcast_state"),
+    ("6", "broadcast", "strategy.broadcast_state"),
     ("7", "rank 0 only", "session.record_epoch"),
 ]
 

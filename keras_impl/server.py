@@ -1,0 +1,159 @@
+"""`--strategy server`: gradients go to ranks that hold the weights, and updated weights come back."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from common.data.batches import Draw
+from common.distributed.communicator import Communicator
+from common.measurement.timing import Timer, timed
+from common.model.weights import Weights
+from common.parameter_server.served_run import ServedRun
+from common.run_folder.checkpoints import PartialEpoch
+from common.run_folder.sharing import SharingRecord
+from common.training.run_setup import RunSetup
+from common.training.sharing import server_record
+from keras_impl import distributed
+from keras_impl.exchange_meter import ExchangeMeter
+from keras_impl.loop import Trainer
+from keras_impl.state import TrainingState
+
+
+class Server:
+    """The worker's side. Its optimizer never steps: the servers have the rule and its state.
+
+    Args:
+        step: updates of the run that were done before it was resumed.
+        folder: of the run, on rank 0; None on the others.
+    """
+
+    def __init__(self, setup: RunSetup, *, comm: Communicator, step: int, folder: Path | None) -> None:
+        self.setup = setup
+        self.comm = comm
+        self.meter = ExchangeMeter()  # of Horovod's graphs, which are not used: the client of the servers has its own
+        self._served = ServedRun(
+            setup.config,
+            comm=comm,
+            learning_rates=setup.scaled_learning_rates(),
+            steps=setup.total_steps,
+            first_step=step,
+            folder=folder,
+            load=self._load,
+        )
+        self.trainer_class: Callable[..., Trainer] = Trainer
+        if self._served.draws:
+            self.trainer_class = partial(DrawingTrainer, draw=self._served.items)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Return the context in which model and optimizer are built."""
+        return nullcontext()
+
+    def wrap_optimizer(
+        self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
+    ) -> keras.optimizers.Optimizer:
+        """Return the optimizer, whose step is an exchange."""
+        self._variables = model.trainable_variables
+        optimizer.apply = partial(self._update, optimizer)  # Keras has no hooks for this
+        return optimizer
+
+    def broadcast_state(self, state: TrainingState) -> None:
+        """Give the servers rank 0's weights and optimizer state, and all workers the weights."""
+        distributed.broadcast_state(state, comm=self.comm)
+        self._state = state
+        names, maps = state.trainable()
+        layouts = {name: maps[name].from_file for name in names}
+        optimizer = _relaid(state.export_optimizer(), layouts)
+        weights = np.concatenate([variable.numpy().ravel() for variable in self._variables])
+        shapes = {name: tuple(variable.shape) for name, variable in zip(names, self._variables, strict=True)}
+        self._served.open(weights, optimizer, shapes=shapes)
+        to_file = {name: maps[name].to_file for name in names}
+        state.held_elsewhere = lambda: _relaid(self._served.optimizer_state(), to_file)
+
+    def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
+        """Average BatchNorm's statistics, the only weights that are each worker's own."""
+        distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.weight_of(self.comm.rank))
+        return PartialEpoch()
+
+    def sharing(self) -> SharingRecord | None:
+        """Return what this worker exchanged in its updates."""
+        meter, schedule = self._served.client.meter, self._served.schedule
+        return server_record(self.setup, meter, rank=self.comm.rank, servers=self.comm.servers, schedule=schedule)
+
+    def _update(
+        self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[tf.Tensor], weights: Sequence[Any]
+    ) -> None:
+        """Exchange the gradients for weights, in a graph."""
+        gradient = tf.concat([tf.reshape(one, [-1]) for one in gradients], axis=0)
+        self._assign(tf.numpy_function(self._exchange, [gradient], gradient.dtype))
+        optimizer.iterations.assign_add(1)
+
+    def _exchange(self, gradient: np.ndarray) -> np.ndarray:
+        if self._state.rehearses:
+            return gradient  # in place of weights, which are about to be restored
+        return self._served.client.exchange(gradient).copy()  # TensorFlow may use the array itself
+
+    def _load(self, weights: np.ndarray) -> None:
+        self._assign(tf.constant(weights))
+
+    def _assign(self, vector: tf.Tensor) -> None:
+        sizes = [int(np.prod(variable.shape)) for variable in self._variables]
+        for variable, part in zip(self._variables, tf.split(vector, sizes), strict=True):
+            variable.assign(tf.reshape(part, variable.shape))
+
+
+class DrawingTrainer(Trainer):
+    """Trains on the batches that this rank draws, where workers do not wait for each other.
+
+    Args:
+        draw: yields the items that this rank draws of a segment of the run, given as its first and its end.
+    """
+
+    def __init__(self, *arguments: Any, draw: Draw, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._draw = draw
+
+    @property
+    def batches_done(self) -> int:
+        """Batches of the epoch that this rank has drawn and computed."""
+        return self._drawn
+
+    def start_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> None:
+        """Prepare an epoch; what was drawn of it before is in `partial`."""
+        self._drawn = partial.own_steps or 0 if partial else 0
+        super().start_epoch(epoch, partial)
+
+    def partial_epoch(self) -> PartialEpoch:
+        """Return what this rank has of the epoch so far, but for weights and optimizer state."""
+        return replace(super().partial_epoch(), own_steps=self._drawn)
+
+    def _compile(self) -> None:
+        super()._compile()
+        self._train_step = tf.function(self._step, autograph=False)
+
+    def _train(self, batches: Any, steps: int, *, advance: Callable[[int], object]) -> None:
+        if self.state.rehearses:
+            self._train_step(*next(batches))
+            return
+        waiting = Timer()
+        items = self.data.setup.drawn_items(self._draw, self.epoch, first_step=self._steps_done, steps=steps)
+        for images, labels in timed(self.data.drawn(self.epoch, items), waiting):
+            self._train_step(images, labels)
+            self._drawn += 1
+            advance(1)
+        self._waiting_seconds.assign_add(waiting.seconds)
+
+
+def _relaid(optimizer: Weights, layouts: dict[str, Any]) -> Weights:
+    """Return the optimizer's state with the arrays of each parameter laid out anew."""
+    names = {key: key.rpartition(".")[0] for key in optimizer}
+    return {
+        key: np.ascontiguousarray(layouts[names[key]](array)) if names[key] else array
+        for key, array in optimizer.items()
+    }

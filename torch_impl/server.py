@@ -1,0 +1,125 @@
+"""`--strategy server`: gradients go to ranks that hold the weights, and updated weights come back."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from common.data.batches import Draw
+from common.distributed.communicator import Communicator
+from common.measurement.timing import timed
+from common.parameter_server.served_run import ServedRun
+from common.run_folder.checkpoints import PartialEpoch
+from common.run_folder.sharing import SharingRecord
+from common.training.run_setup import RunSetup
+from common.training.sharing import server_record
+from torch_impl import distributed
+from torch_impl.data import Batches
+from torch_impl.loop import Trainer
+from torch_impl.state import TrainingState
+
+
+class Server:
+    """The worker's side. Its optimizer never steps: the servers have the rule and its state.
+
+    Args:
+        step: updates of the run that were done before it was resumed.
+        folder: of the run, on rank 0; None on the others.
+    """
+
+    def __init__(self, setup: RunSetup, *, comm: Communicator, step: int, folder: Path | None) -> None:
+        self.setup = setup
+        self.comm = comm
+        self._served = ServedRun(
+            setup.config,
+            comm=comm,
+            learning_rates=setup.scaled_learning_rates(),
+            steps=setup.total_steps,
+            first_step=step,
+            folder=folder,
+            load=self._load,
+        )
+        self.trainer_class: Callable[..., Trainer] = Trainer
+        if self._served.draws:
+            self.trainer_class = partial(DrawingTrainer, draw=self._served.items)
+
+    def wrap_model(self, model: nn.Module) -> nn.Module:
+        """Return the model that computes."""
+        return model
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, *, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer, whose step is an exchange; weights and gradients become views of two vectors."""
+        self._shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        parameters = list(model.parameters())
+        self._weights = torch.cat([parameter.detach().flatten() for parameter in parameters])
+        self._gradient = torch.zeros_like(self._weights)
+        sizes = [parameter.numel() for parameter in parameters]
+        for parameter, weight, gradient in zip(
+            parameters, self._weights.split(sizes), self._gradient.split(sizes), strict=True
+        ):
+            parameter.data, parameter.grad = weight.view_as(parameter), gradient.view_as(parameter)
+        optimizer.zero_grad = self._clear  # type: ignore[method-assign]
+        optimizer.step = self._exchange  # type: ignore[method-assign, assignment]
+        return optimizer
+
+    def broadcast_state(self, state: TrainingState) -> None:
+        """Give the servers rank 0's weights and optimizer state, and all workers the weights."""
+        distributed.broadcast_state(state, comm=self.comm)
+        self._served.open(self._weights.cpu().numpy(), state.export_optimizer(), shapes=self._shapes)
+        state.held_elsewhere = self._served.optimizer_state
+
+    def end_epoch(self, state: TrainingState, epoch: int) -> PartialEpoch:
+        """Average BatchNorm's statistics, the only weights that are each worker's own."""
+        distributed.average_batch_norm(state, comm=self.comm, weight=self.setup.weight_of(self.comm.rank))
+        return PartialEpoch()
+
+    def sharing(self) -> SharingRecord | None:
+        """Return what this worker exchanged in its updates."""
+        meter, schedule = self._served.client.meter, self._served.schedule
+        return server_record(self.setup, meter, rank=self.comm.rank, servers=self.comm.servers, schedule=schedule)
+
+    def _clear(self, set_to_none: bool = False) -> None:
+        self._gradient.zero_()
+
+    def _exchange(self) -> None:
+        self._load(self._served.client.exchange(self._gradient.cpu().numpy()))
+
+    def _load(self, weights: np.ndarray) -> None:
+        self._weights.copy_(torch.from_numpy(weights))
+
+
+class DrawingTrainer(Trainer):
+    """Trains on the batches that this rank draws, where workers do not wait for each other.
+
+    Args:
+        draw: yields the items that this rank draws of a segment of the run, given as its first and its end.
+    """
+
+    def __init__(self, *arguments: Any, draw: Draw, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._draw = draw
+
+    @property
+    def batches_done(self) -> int:
+        """Batches of the epoch that this rank has drawn and computed."""
+        return self._drawn
+
+    def start_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> None:
+        """Prepare an epoch; what was drawn of it before is in `partial`."""
+        self._drawn = partial.own_steps or 0 if partial else 0
+        super().start_epoch(epoch, partial)
+
+    def partial_epoch(self) -> PartialEpoch:
+        """Return what this rank has of the epoch so far, but for weights and optimizer state."""
+        return replace(super().partial_epoch(), own_steps=self._drawn)
+
+    def _next_batches(self, steps: int) -> Batches:
+        items = self.data.setup.drawn_items(self._draw, self.epoch, first_step=self._steps_done, steps=steps)
+        for batch in timed(self.data.drawn(self.epoch, items), self._waiting):
+            yield batch
+            self._drawn += 1
