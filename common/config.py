@@ -254,8 +254,8 @@ class DeviceConfig(_Settings):
     channels_last: bool = True
     """layout of images in memory: height, width, channels; --no-channels-last: channels first (Keras: on GPUs only)"""
     pinned_memory: bool = False
-    """copy batches to the GPU from page-locked memory, while it computes; from other memory a copy waits for the GPU, and
-    counts as waiting for data. PyTorch only, as TensorFlow copies them in its own way"""
+    """copy batches to the GPU from page-locked memory, while it computes; from other memory a copy waits for the GPU,
+    which counts as waiting for data. PyTorch only, as TensorFlow copies them in its own way"""
     share_gpu: bool = False
     """let the ranks of a host share its GPUs, for tests: gradients go through host memory, as NCCL refuses two ranks on
     one GPU; the times of such a run are not compared"""
