@@ -537,6 +537,13 @@ class RecordConfig(_Settings):
 
 # Strategy -> option that it refuses -> why.
 _REFUSED_BY = {
+    "adasum": {
+        "--profile": "--profile times the averaging of gradients",
+        "--compression": "Adasum in float16 is not proven",
+        "--gradient-groups": "all updates are combined in one group",
+        "--mixed-precision": "Adasum in float16 is not proven",
+        "--shares": "Adasum weights updates by their angles, not by images",
+    },
     "averaging": {
         "--profile": "--profile times the averaging of gradients",
         "--compression": "weights are averaged as they are",
@@ -616,6 +623,7 @@ class Config:
 
     def _check_strategy(self) -> None:
         device, record, strategy = self.device, self.record, self.strategy.strategy
+        names = {strategy: f"--strategy {strategy}"} | ({"adasum": "--adasum"} if self.strategy.adasum else {})
         for flag, given in (
             ("--profile", record.profile),
             (f"--compression {device.compression}", device.compression != "none"),
@@ -626,8 +634,9 @@ class Config:
             (f"--shares {self.balance.shares}", self.balance.shares is not None),
             (f"--slow {self.balance.slow}", self.balance.slow is not None),
         ):
-            reason = _REFUSED_BY.get(strategy, {}).get(flag.split()[0])
-            _exclude(given and reason is not None, problem=str(reason), received=f"--strategy {strategy} {flag}")
+            for name, chosen in names.items():
+                reason = _REFUSED_BY.get(name, {}).get(flag.split()[0])
+                _exclude(given and reason is not None, problem=str(reason), received=f"{chosen} {flag}")
         _require(
             self.strategy.staleness == 0 or self.schedule.lr_scaling is not None,
             problem="each update is of one worker's batch, and the learning rate of all may be too large",
@@ -657,15 +666,6 @@ class Config:
         )
         for flag, given in ((passes_flag, passes > 1), (f"--slow {slow}", slow is not None)):
             _exclude(given and profile, problem="--profile needs plain steps", received=f"--profile {flag}")
-        mixed, compression, shares = self.device.mixed_precision, self.device.compression, self.balance.shares
-        for flag, given, problem in (
-            ("--profile", profile, "--profile times the averaging of gradients"),
-            ("--gradient-groups each", self.device.gradient_groups == "each", "all updates are combined in one group"),
-            (f"--compression {compression}", compression != "none", "Adasum in float16 is not proven"),
-            (f"--mixed-precision {mixed}", mixed == "float16", "Adasum in float16 is not proven"),
-            (f"--shares {shares}", shares is not None, "Adasum weights updates by their angles, not by images"),
-        ):
-            _exclude(self.strategy.adasum and given, problem=problem, received=f"--adasum {flag}")
         _exclude(
             slow is not None and self.device.gradient_groups == "each",
             problem="a straggler sleeps before it exchanges anything",
