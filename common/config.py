@@ -356,6 +356,25 @@ class StrategyConfig(_Settings):
         """Whether Horovod connects the ranks; else MPI alone does."""
         return self.strategy in ("allreduce", "averaging")
 
+    def check_framework(self, program: str) -> None:
+        """Raise UserError if this trainer (such as torch_impl/train.py) is not of the native strategy's framework."""
+        framework = NATIVE_FRAMEWORKS.get(str(self.native))
+        _require(
+            framework is None or program.startswith(framework),
+            problem=f"{self.native} is a strategy of the other framework",
+            received=f"--native {self.native} for {program}",
+            remedy=f"Use {framework}_impl/train.py",
+        )
+
+    def check_ranks(self, ranks: int) -> None:
+        """Raise UserError if so many ranks cannot train by a native strategy."""
+        _require(
+            self.native != "mirrored" or ranks == 1,
+            problem="mirrored is one process with several devices",
+            received=f"{ranks} ranks",
+            remedy="Start one, or give --native multiworker",
+        )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         averaging, native = self.strategy == "averaging", self.strategy == "native"

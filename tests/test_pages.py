@@ -48,6 +48,8 @@ STARTERS = ("horovodrun", "mpirun", "srun", "docker", "apptainer")  # of a Pytho
 SCRIPTS = {
     "keras_impl/minimal.py": "tests/end_to_end/test_minimal.py",
     "torch_impl/minimal.py": "tests/end_to_end/test_minimal.py",
+    "keras_impl/support.py": "tests/end_to_end/test_support.py",
+    "torch_impl/support.py": "tests/end_to_end/test_support.py",
     "bundle/unstage.py": "tests/launch/offline/test_stage.py",
     "tests/run.py": "tests/test_run.py",
     "tests/support/slow_link.py": "tests/end_to_end/test_slow_link.py",

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from common.config import NATIVE_FRAMEWORKS, Config, StrategyConfig, parse_command_line, requested_resume
+from common.config import Config, parse_command_line, requested_resume
 from common.distributed.communicator import Communicator
 from common.distributed.console import Console
 from common.distributed.mpi import check_controller, check_servers
@@ -29,20 +29,10 @@ def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | 
         else:
             config = resumed_settings(arguments, folder=folder, program=program)
         check_controller(config.strategy, os.environ)
-        check_framework(config.strategy, program=program)
+        config.strategy.check_framework(program)
         return config
     except UserError as error:
         return error
-
-
-def check_framework(config: StrategyConfig, *, program: str) -> None:
-    """Raise UserError if a native strategy is the other framework's."""
-    framework = NATIVE_FRAMEWORKS.get(config.native or "")
-    if framework and not program.startswith(framework):
-        raise UserError(
-            f"{config.native} is a strategy of the other framework. Received: --native {config.native} for {program}. "
-            f"Use {framework}_impl/train.py"
-        )
 
 
 def run_program(

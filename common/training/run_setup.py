@@ -169,11 +169,7 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
             "a timeline shows what ranks exchange, and there is only one rank. Received: --horovod-timeline. "
             "Start two or more, or leave it out"
         )
-    if config.strategy.replicas and size > 1:
-        raise UserError(
-            f"mirrored is one process with several devices. Received: {size} ranks. Start one, or give --native "
-            "multiworker"
-        )
+    config.strategy.check_ranks(size)
     dataset = load_dataset(
         config.data.dataset,
         source_folder=Path(config.data.data_folder) if config.data.data_folder else None,

@@ -164,6 +164,10 @@ def _job(options: argparse.Namespace) -> Job:
     settings = read_settings(arguments, program=program) if program else None
     if settings:
         _check_device(settings, program, ranks=ranks_per_node, gpus=options.gpus_per_node)
+        settings.strategy.check_framework(str(program))
+        settings.strategy.check_ranks(options.nodes * ranks_per_node)
+        if not settings.strategy.uses_horovod:
+            site = replace(site, controller="mpi")  # no other connects its ranks
     return Job(
         name=name, site=site, node=node, nodes=options.nodes,
         ranks_per_node=ranks_per_node, gpus_per_node=options.gpus_per_node,
@@ -171,7 +175,7 @@ def _job(options: argparse.Namespace) -> Job:
         repeats=options.repeats, seed=settings.training.seed if settings else 1,
         spot=options.spot or site.skypilot.spot, preflight=not options.no_preflight and site.container is None,
         preflight_flags=(
-            *_preflight_flags(program, settings, gpus=options.gpus_per_node),
+            *_preflight_flags(program, settings, gpus=options.gpus_per_node, site=site),
             *_flag("--runs-folder", options.runs_folder),
         ),
     )  # fmt: skip
@@ -192,17 +196,17 @@ def _check_device(settings: Config, program: str | None, *, ranks: int, gpus: in
         )
 
 
-def _preflight_flags(program: str | None, settings: Config | None, *, gpus: int) -> list[str]:
+def _preflight_flags(program: str | None, settings: Config | None, *, gpus: int, site: LaunchSite) -> list[str]:
     """Return the flags that describe the job to its preflight; those of an experiment vary by run."""
     if settings is None:
         return ["--dataset", "none", *(["--device", "gpu"] if gpus else [])]
     (framework,) = (name for name, path in PROGRAMS.items() if path == program)
-    device, threads = settings.device.device, settings.device.threads
+    device, threads, uses_horovod = settings.device.device, settings.device.threads, settings.strategy.uses_horovod
     device = "gpu" if gpus and device == "auto" else device
     if settings.device.share_gpu:  # ranks have no GPU of their own, and exchange gradients in host memory
         device = "cpu"
     flags = ["--framework", framework, "--device", device, "--dataset", settings.data.dataset]
-    return [*flags, *_flag("--threads", threads)]
+    return [*flags, *_flag("--threads", threads), *_flag("--controller", None if uses_horovod else site.controller)]
 
 
 def _flag(name: str, value: object) -> list[str]:

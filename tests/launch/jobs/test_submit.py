@@ -96,6 +96,10 @@ def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
          "its own GPU. Received: --ranks-per-node 8, --gpus-per-node 4. Give --ranks-per-node 4 or fewer, or "),
         (["--", "keras_impl/train.py", "--no-channels-last", "--device", "cpu"],
          "channels last. Received: --no-channels-last and --device cpu. Leave it out, or use torch"),
+        (["--", "torch_impl/train.py", "--strategy", "native", "--native", "mirrored", "--replicas", "2"],
+         "mirrored is a strategy of the other framework"),
+        (["--ranks-per-node", "2", "--", "keras_impl/train.py", "--strategy=native", "--native=mirrored", "--replicas=2"],
+         "mirrored is one process with several devices. Received: 2 ranks. Start one, or give --native multiworker"),
         (["--site", "gcp", "--spot", "--", "torch_impl/train.py"], 'and bucket = "gs://NAME" under'),
         (["--site", "aws", "--spot", "--", "torch_impl/train.py"], 'and bucket = "s3://NAME" under'),
         (["--site", "aws-p3", "--gpus-per-node", "4", "--", *["keras_impl/train.py", *SMALL]],
@@ -186,6 +190,17 @@ def test_the_preflight_of_shared_gpus_checks_the_exchange_in_host_memory(
     script = capsys.readouterr().out
     (preflight,) = (line for line in script.splitlines() if " -m launch preflight " in line)
     assert "#SBATCH --gres=gpu:1\n" in script and " --device cpu " in preflight
+
+
+def test_a_strategy_without_horovod_is_started_by_mpi(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the site's ranks are joined by Gloo; the preflight looks for MPI then."""
+    native = ["--strategy", "native", "--native", "ddp"]
+    for flags, controller in ((native, "mpi"), ([], "gloo")):
+        words = ["--site", "aws", "--nodes", "2", "--dry-run", "--", "torch_impl/train.py", *SMALL, *flags]
+        assert submit(tmp_path, *words) == 0
+        script = capsys.readouterr().out
+        assert f" --{controller} " in next(line for line in script.splitlines() if "horovodrun" in line)
+        assert (" --controller mpi" in script) == (controller == "mpi")
 
 
 def test_a_price_of_another_region_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
