@@ -26,7 +26,8 @@ def strategy_label(config: Config | NotRecorded) -> str:
     words: list[str] = [config.strategy.strategy]
     for subject, option in _OPTIONS:
         value = getattr(getattr(config, subject), option.name)
-        if value in (option.default, None):
+        shown_anyway = option.name == "staleness" and config.strategy.strategy == "server"
+        if value in (option.default, None) and not shown_anyway:
             continue
         name = option.name.removeprefix("average_" if value is not False else "").replace("_", " ")
         words.append(name if value is True else f"no {name}" if value is False else f"{name} {value}")

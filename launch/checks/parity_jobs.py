@@ -28,8 +28,12 @@ class StrategyRun:
     flags: dict[str, tuple[str, ...]]
 
 
+SERVER = ("--strategy", "server", "--servers", "1", "--staleness", "0")
 NATIVE = ("--strategy", "native", "--native")
-STRATEGY_RUNS = (StrategyRun("native", 2, {"torch": (*NATIVE, "ddp"), "keras": (*NATIVE, "multiworker")}),)
+STRATEGY_RUNS = (
+    StrategyRun("server", 3, {"torch": SERVER, "keras": SERVER}),
+    StrategyRun("native", 2, {"torch": (*NATIVE, "ddp"), "keras": (*NATIVE, "multiworker")}),
+)
 EXCHANGED_BY_RANKS = 5  # maximum with several ranks; each update from an exchanged state takes seconds
 # Rough seconds of a start, a job, an update (of ResNet-34: the second), an epoch of an ordinary run.
 START_COST, JOB_COST, UPDATE_COST, RUN_COST = 5.0, (1.0, 5.0), (0.02, 0.8), 12.0
