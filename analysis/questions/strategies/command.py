@@ -213,6 +213,9 @@ def _equal_time(selection: Selection, places: Sequence[Place]) -> tuple[Table, l
         seconds, accuracies = cut
         base = accuracies.get(0, {}) if place.ways[0].is_base else {}
         for number, values in accuracies.items():
+            if not values:
+                notes.append(f"{place.name}: {place.ways[number].label} had not validated after {seconds:.2f} s")
+                continue
             percents = [100 * value for value in values.values()]
             effect = difference(values, base) if number else None
             rows.append(

@@ -90,7 +90,7 @@ def _plot_progress(selection: Selection, places: Sequence[Place], *, by: str) ->
             points = min(len(one.accuracy) for one in runs.values())
             x = np.median([getattr(one, by)[:points] for one in runs.values()], axis=0)
             y = 100 * np.median([one.accuracy[:points] for one in runs.values()], axis=0)
-            ax.plot(x, y, label=wrapped(label), **styles[label])
+            ax.plot(x, y, label=wrapped(label, width=60), **styles[label])
             rows += [
                 [name, label, str(key), float(at), float(100 * value)]
                 for key, one in runs.items()
@@ -116,7 +116,7 @@ def _draw_lines(ax: Axes, lines: dict[str, dict[float, list[float]]], styles: di
     """Draw medians as lines and all values as points: label -> x -> values."""
     for label, points in lines.items():
         style, x = styles[label], sorted(points)
-        ax.plot(x, [np.median(points[at]) for at in x], label=wrapped(label), **style)
+        ax.plot(x, [np.median(points[at]) for at in x], label=wrapped(label, width=60), **style)
         for at in x:
             values = points[at]
             ax.plot([at] * len(values), values, linestyle="", alpha=0.35, markersize=3.5, color=style["color"],
@@ -203,7 +203,7 @@ def _interval(way: Way) -> float:
 def _plot_staleness(places: Sequence[Place]) -> Plot | None:
     """Draw the part of the pushes of each staleness, a panel for each way of asynchronous servers."""
     found = {
-        f"{framework_label(place.framework)}: {way.label}": counts
+        f"{place.name}: {way.label}": counts
         for place in places
         for way in place.ways
         if (counts := staleness_of(way.cell))
@@ -228,9 +228,10 @@ def _plot_staleness(places: Sequence[Place]) -> Plot | None:
     return Plot("strategies-staleness", figure, table)
 
 
-_LOOKS = {
+_LOOKS: dict[str, dict[str, Any]] = {
     "computing": {"color": COLORS[0]},
     "waiting for data": {"color": COLORS[4]},
+    "computing, or waiting for work": {"color": COLORS[0], "alpha": 0.6},
     "waiting": {"color": COLORS[1], "hatch": "//", "edgecolor": "white"},
     "sending": {"color": COLORS[2]},
     "waiting and sending": {"color": COLORS[1]},
@@ -264,6 +265,8 @@ def _plot_time_shares(places: Sequence[Place]) -> Plot | None:
 
 
 def _timed_stack(way: Way, exchange: float) -> dict[str, float]:
+    if staleness_of(way.cell):  # each worker draws its batches, and waits for them by itself
+        return {"computing, or waiting for work": 100 - exchange, "waiting and sending": exchange}
     runs = list(runs_in(way.cell.timed))
     shares = [100 * run.data_wait_seconds / run.training_seconds for run in runs if run.data_wait_seconds >= 0]
     data = min(median_of(shares) or 0.0, 100 - exchange)

@@ -160,16 +160,38 @@ def test_staleness_is_that_of_all_pushes() -> None:
     assert [row[2] for row in plot_of(found, "strategies-staleness").data.rows] == [100, 88, 10, 2]
 
 
+def test_staleness_with_and_without_a_straggler_are_panels_of_their_own() -> None:
+    server = {"strategy": "server", "servers": 1, "staleness": "none"}
+    few = SPREAD[:1]
+    found = find(
+        select(
+            runs_of("free", 80.0, strategy=server, sharing=sharing_of(seconds=10.0, staleness={"1": 9}), spread=few),
+            runs_of("free-2", 90.0, strategy=server, sharing=sharing_of(seconds=9.0, staleness={"2": 5}), spread=few,
+                    balance=slow(2)),
+        )
+    )  # fmt: skip
+    assert len(plot_of(found, "strategies-staleness").figure.axes) == 2
+    parts = [row[1:] for row in plot_of(found, "strategies-parts").data.rows]
+    assert parts == [
+        ["computing, or waiting for work", pytest.approx(81.25)], ["waiting and sending", pytest.approx(18.75)],
+        ["computing, or waiting for work", pytest.approx(85.0)], ["waiting and sending", pytest.approx(15.0)],
+    ]  # fmt: skip
+    assert {row["strategy"] for row in rows_of(found, "Time, accuracy")} == {"server, servers 1, staleness none"}
+
+
 def test_equal_time_is_cut_from_the_same_runs() -> None:
     found = find(
         select(
             runs_of("ring", 120.0, curve=(0.4, 0.8, 0.9), spread=SPREAD[:1] * 2),
             runs_of("often", 60.0, curve=(0.5, 0.6, 0.7), strategy=EVERY8, spread=SPREAD[:1] * 2),
+            runs_of("slow", 300.0, strategy=EVERY128, spread=SPREAD[:1] * 2),
         )
     )
     # After 60 s: all-reduce is halfway between its validations at 40 and 80 s, averaging at its end.
     ring = row_of(found, "At equal time", "allreduce")
     assert ring["at, s"] == 60.0 and ring["validation accuracy, %"] == pytest.approx(60.0)
+    (note,) = [note for note in found.notes if "had not validated" in note]
+    assert note.endswith("averaging, every 128 had not validated after 60.00 s")
     often = row_of(found, "At equal time", "averaging, every 8")
     assert often["validation accuracy, %"] == pytest.approx(70.0)
     assert often["minus allreduce's, points"] == pytest.approx(10.0)
