@@ -7,9 +7,24 @@ of TensorFlow are set before its first operation.
 import importlib.util
 from pathlib import Path
 
+import psutil
 import pytest
 from rule_workers import relative_difference
-from trainer_runs import Job, Outcome, Outcomes, run_jobs
+from slow_link import AS_ROOT, start_on
+from trainer_runs import (
+    END_SECONDS,
+    Job,
+    Outcome,
+    Outcomes,
+    finish,
+    launcher_command,
+    run_command,
+    run_jobs,
+    start_command,
+    train_command,
+    wait_until,
+)
+from two_hosts import several_hosts
 
 from common.model.weights import load_weights
 from common.run_folder.checkpoints import checkpoint_folders
@@ -175,3 +190,42 @@ def test_what_contradicts_is_refused_on_all_ranks(starts: Starts, strategy: str)
     for name, (_, message) in BAD_INPUT[strategy].items():
         ranks = starts.outcomes(strategy, name)
         assert {outcome.code for outcome in ranks} == {2} and message in ranks[0].stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["ddp", "multiworker"])
+def test_a_killed_rank_ends_the_run_which_resumes(strategy: str, tmp_path: Path) -> None:
+    framework, launcher = STARTS[strategy]
+    run = tmp_path / "runs/killed"
+    arguments = [*CASES["mlp"], *native(strategy), *OFTEN, "--resume-or-start", "--name", "killed", "--epochs", "20000"]
+    command = [*launcher_command(launcher), *train_command(framework, arguments)]
+    process = start_command(command, folder=tmp_path)
+    wait_until(lambda: any("-step-" in one.name for one in checkpoint_folders(run)), process=process)
+    (rank,) = (
+        one
+        for one in psutil.Process(process.pid).children(recursive=True)
+        if "train.py" in " ".join(one.cmdline()) and one.environ().get("OMPI_COMM_WORLD_RANK") == "1"
+    )
+    rank.kill()
+    assert finish(process, within_seconds=END_SECONDS).code != 0
+    epochs = len(read_run(run).epochs) + 2
+    resumed = train_command(framework, ["--resume", str(run), "--epochs", str(epochs)])
+    again = run_command([*launcher_command(launcher), *resumed], folder=tmp_path)
+    assert again.code == 0, again.stderr
+    assert read_run(run).state == "finished" and len(read_run(run).epochs) == epochs
+
+
+@pytest.mark.long
+@pytest.mark.cluster
+def test_ranks_on_two_hosts_find_each_other(tmp_path: Path) -> None:
+    """Whose own names mean something else on the hosts themselves: all that counts is what the others call them."""
+    arguments = [*CASES["mlp"], "--lr-scaling", "none", "--threads", "1", "--runs-folder", str(tmp_path / "runs")]
+    with several_hosts(tmp_path, names=["a", "b"]) as hosts:
+        start = start_on(hosts, tmp_path)
+        for strategy, program in (("ddp", "torch_impl/train.py"), ("multiworker", "keras_impl/train.py")):
+            flags = [*arguments, "--device", "cpu", *native(strategy), "--name", strategy]
+            done = hosts.run("a", start.command(program, np=2, controller="mpi", arguments=flags), environment=AS_ROOT)
+            assert done.returncode == 0, done.stderr
+    ddp, multiworker = (read_run(tmp_path / "runs" / name) for name in ("ddp", "multiworker"))
+    assert isinstance(ddp.record.world, World) and ddp.record.world.hosts == ["a", "b"]
+    assert max(differences(ddp, multiworker).values()) < 1e-10

@@ -62,6 +62,9 @@ def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
     raise AssertionError(f"{job} has not ended: {line}")
 
 
+MIRRORED = ["keras_impl/train.py", "--strategy", "native", "--native", "mirrored", "--replicas", "2"]
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [
@@ -98,7 +101,7 @@ def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
          "channels last. Received: --no-channels-last and --device cpu. Leave it out, or use torch"),
         (["--", "torch_impl/train.py", "--strategy", "native", "--native", "mirrored", "--replicas", "2"],
          "mirrored is a strategy of the other framework"),
-        (["--ranks-per-node", "2", "--", "keras_impl/train.py", "--strategy=native", "--native=mirrored", "--replicas=2"],
+        (["--ranks-per-node", "2", "--", *MIRRORED],
          "mirrored is one process with several devices. Received: 2 ranks. Start one, or give --native multiworker"),
         (["--site", "gcp", "--spot", "--", "torch_impl/train.py"], 'and bucket = "gs://NAME" under'),
         (["--site", "aws", "--spot", "--", "torch_impl/train.py"], 'and bucket = "s3://NAME" under'),
