@@ -667,6 +667,12 @@ class Config:
             problem="workers that draw their batches share the work by their speed anyway",
             received=f"--staleness {self.strategy.staleness} --shares {self.balance.shares}",
         )
+        _require(
+            not (self.energy.energy and self.strategy.replicas and device.device != "cpu"),
+            problem="energy is measured of one GPU per rank",
+            received=f"--energy --native mirrored --replicas {self.strategy.replicas}",
+            remedy="Give --device cpu, or --native multiworker",
+        )
         _exclude(
             self.strategy.replay is not None and record.checkpoint_minutes is not None,
             problem="in a replay workers meet where they met in the run",

@@ -312,6 +312,7 @@ IMPOSSIBLE = [
     ("--strategy native --native mirrored", ["mirrored needs a number of devices", "Give --replicas"]),
     ("--strategy native --native mirrored --replicas 0", ["--replicas 0", "at least 1"]),
     ("--strategy native --native multiworker --replicas 2", ["--native multiworker --replicas 2", "as many ranks"]),
+    ("--strategy native --native mirrored --replicas 2 --energy", ["energy is measured of one GPU", "--device cpu"]),
     ("--replicas 2", ["--strategy allreduce --replicas 2", "or give --strategy native"]),
     *(
         (f"--strategy native --native ddp {flag}", [f"--strategy native {flag}", "one of the two"])
