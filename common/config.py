@@ -356,6 +356,11 @@ class StrategyConfig(_Settings):
         """Whether Horovod connects the ranks; else MPI alone does."""
         return self.strategy in ("allreduce", "averaging")
 
+    @property
+    def needs_mpi(self) -> bool:
+        """Whether ranks cannot be connected by Gloo."""
+        return self.adasum or not self.uses_horovod
+
     def check_framework(self, program: str) -> None:
         """Raise UserError if this trainer (such as torch_impl/train.py) is not of the native strategy's framework."""
         framework = NATIVE_FRAMEWORKS.get(str(self.native))
@@ -367,7 +372,13 @@ class StrategyConfig(_Settings):
         )
 
     def check_ranks(self, ranks: int) -> None:
-        """Raise UserError if so many ranks cannot train by a native strategy."""
+        """Raise UserError if so many ranks cannot train by the strategy."""
+        _require(
+            not self.adasum or ranks in (2, 4, 8),
+            problem="Adasum combines the updates of 2, 4 or 8 ranks",
+            received=f"--adasum on {ranks}",
+            remedy="Start as many, or leave it out",
+        )
         _require(
             self.native != "mirrored" or ranks == 1,
             problem="mirrored is one process with several devices",

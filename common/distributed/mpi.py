@@ -94,7 +94,7 @@ def check_controller(config: StrategyConfig, variables: Mapping[str, str]) -> No
     Args:
         variables: the environment.
     """
-    if (config.uses_horovod and not config.adasum) or not under_launcher(variables):
+    if not config.needs_mpi or not under_launcher(variables):
         return
     if variables.get("HOROVOD_CONTROLLER") == "gloo" or "HOROVOD_GLOO_RENDEZVOUS_ADDR" in variables:
         flag = "--adasum" if config.adasum else f"--strategy {config.strategy}"

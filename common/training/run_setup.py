@@ -159,11 +159,6 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
     """
     if config.record.tensorboard:
         require_tensorboard()
-    if config.strategy.adasum and size not in (2, 4, 8):
-        raise UserError(
-            f"Adasum combines the updates of 2, 4 or 8 ranks. Received: --adasum on {counted(size, 'rank')}. Start as "
-            "many, or leave it out"
-        )
     if config.record.horovod_timeline and size == 1:
         raise UserError(
             "a timeline shows what ranks exchange, and there is only one rank. Received: --horovod-timeline. "

@@ -166,7 +166,7 @@ def _job(options: argparse.Namespace) -> Job:
         _check_device(settings, program, ranks=ranks_per_node, gpus=options.gpus_per_node)
         settings.strategy.check_framework(str(program))
         settings.strategy.check_ranks(options.nodes * ranks_per_node)
-        if not settings.strategy.uses_horovod:
+        if settings.strategy.needs_mpi:
             site = replace(site, controller="mpi")  # no other connects its ranks
     return Job(
         name=name, site=site, node=node, nodes=options.nodes,
@@ -201,12 +201,12 @@ def _preflight_flags(program: str | None, settings: Config | None, *, gpus: int,
     if settings is None:
         return ["--dataset", "none", *(["--device", "gpu"] if gpus else [])]
     (framework,) = (name for name, path in PROGRAMS.items() if path == program)
-    device, threads, uses_horovod = settings.device.device, settings.device.threads, settings.strategy.uses_horovod
+    device, threads, needs_mpi = settings.device.device, settings.device.threads, settings.strategy.needs_mpi
     device = "gpu" if gpus and device == "auto" else device
     if settings.device.share_gpu:  # ranks have no GPU of their own, and exchange gradients in host memory
         device = "cpu"
     flags = ["--framework", framework, "--device", device, "--dataset", settings.data.dataset]
-    return [*flags, *_flag("--threads", threads), *_flag("--controller", None if uses_horovod else site.controller)]
+    return [*flags, *_flag("--threads", threads), *_flag("--controller", site.controller if needs_mpi else None)]
 
 
 def _flag(name: str, value: object) -> list[str]:

@@ -205,7 +205,7 @@ def test_adasum_is_the_formula_worked_out_by_hand(starts: Starts, framework: str
 
 @pytest.mark.parametrize("size", [1, 3, 6])
 def test_adasum_of_other_numbers_of_ranks_is_refused(tmp_path: Path, size: int) -> None:
-    with pytest.raises(UserError, match=f"combines the updates of 2, 4 or 8 ranks. Received: --adasum on {size} rank"):
+    with pytest.raises(UserError, match=f"combines the updates of 2, 4 or 8 ranks. Received: --adasum on {size}"):
         make_setup(make_config(tmp_path, strategy={"adasum": True}), size=size)
 
 

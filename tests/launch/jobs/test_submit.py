@@ -195,10 +195,10 @@ def test_the_preflight_of_shared_gpus_checks_the_exchange_in_host_memory(
     assert "#SBATCH --gres=gpu:1\n" in script and " --device cpu " in preflight
 
 
-def test_a_strategy_without_horovod_is_started_by_mpi(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_strategy_that_needs_mpi_is_started_by_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also where the site's ranks are joined by Gloo; the preflight looks for MPI then."""
     native = ["--strategy", "native", "--native", "ddp"]
-    for flags, controller in ((native, "mpi"), ([], "gloo")):
+    for flags, controller in ((native, "mpi"), (["--adasum"], "mpi"), ([], "gloo")):
         words = ["--site", "aws", "--nodes", "2", "--dry-run", "--", "torch_impl/train.py", *SMALL, *flags]
         assert submit(tmp_path, *words) == 0
         script = capsys.readouterr().out
