@@ -842,10 +842,11 @@ def _split_option(arguments: Sequence[str], option: str) -> tuple[str | None, li
 def _first_sentence(box: str) -> str:
     """Return the text of tyro's error box below its title and above its next rule, as one line.
 
-    On a terminal without UTF-8 the box has no sides, and hyphens below its title.
+    On a terminal without UTF-8 the box has no sides, and hyphens below its title. If standard output is a terminal, it
+    is colored.
     """
     lines: list[str] = []
-    for line in box.splitlines()[1:]:
+    for line in re.sub(r"\x1b\[[\d;]*m", "", box).splitlines()[1:]:
         text = line.strip("│╭╰╮╯ ")
         if text.strip("─-"):
             lines.append(text)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -374,6 +375,15 @@ def test_an_invalid_value_is_reported_in_one_line(
         parse(*line.split())
     assert_one_line(error, *parts)
     assert capfd.readouterr() == ("", "")
+
+
+def test_an_error_has_no_colors_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with pytest.raises(UserError) as error:
+        parse("--share-gpu", "--device", "cpu")
+    assert str(error.value).startswith("ranks on the CPU share no GPU. Received: --share-gpu --device cpu. Leave one")
+    assert str(error.value).isprintable()
 
 
 @pytest.mark.parametrize("setting", [{"early_stop": 3}, {"target_accuracy": 0.9}])
