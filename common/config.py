@@ -372,7 +372,13 @@ class StrategyConfig(_Settings):
         )
 
     def check_ranks(self, ranks: int) -> None:
-        """Raise UserError if so many ranks cannot train by the strategy."""
+        """Raise UserError if so many ranks, servers included, cannot train by the strategy."""
+        _require(
+            self.servers is None or self.servers < ranks,
+            problem="servers are ranks of their own, beside at least one worker",
+            received=f"--servers {self.servers} on {ranks}",
+            remedy="Start more ranks by horovodrun --mpi, mpirun or srun, or give fewer servers",
+        )
         _require(
             not self.adasum or ranks in (2, 4, 8),
             problem="Adasum combines the updates of 2, 4 or 8 ranks",

@@ -13,7 +13,6 @@ from typing import Any
 
 from common.config import Config, StrategyConfig
 from common.distributed.communicator import GPU_ORDER, Communicator, controller_variables, join, under_launcher
-from common.distributed.console import counted
 from common.errors import UserError
 
 
@@ -69,16 +68,6 @@ def join_mpi(*, servers: int = 0) -> Communicator:
         world=world,
         servers=world.size - workers,
     )
-
-
-def check_servers(config: StrategyConfig, comm: Communicator) -> None:
-    """Raise UserError, on all ranks without a message, if no worker would be left."""
-    if config.servers is not None and not comm.servers:
-        raise UserError(
-            f"servers are ranks of their own, beside at least one worker. Received: --servers {config.servers} on "
-            f"{counted(comm.size, 'rank')}. Start {config.servers + 1} ranks or more by horovodrun --mpi, mpirun or "
-            "srun, or give fewer servers"
-        )
 
 
 def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

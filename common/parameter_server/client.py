@@ -96,7 +96,7 @@ class Client:
     def meet(self) -> np.ndarray:
         """Wait until no worker has more to push in this segment; return the weights, the same for all workers."""
         with self.meter.timed():
-            if self._config.push_every > 1 or self._config.fetch_every > 1:
+            if self._batches and (self._config.push_every > 1 or self._config.fetch_every > 1):
                 is_left = self._batches % self._config.push_every > 0
                 # Also where nothing is left: servers answer a frame after all that were sent before it.
                 self._send(WANTS_WEIGHTS | HAS_GRADIENT * is_left, self._accrued)

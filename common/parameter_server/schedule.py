@@ -115,6 +115,11 @@ def load_schedule(folder: Path) -> Schedule:
     Raises:
         UserError: it has none, or it is damaged.
     """
+    if not (folder / SCHEDULE_FILE).exists():
+        raise UserError(
+            f"there is no schedule in this folder. Received: {folder}. Name a run of servers with --staleness other "
+            "than 0"
+        )
     arrays = load_weights(folder / SCHEDULE_FILE)
     servers = sum(name.startswith("sources.") for name in arrays)
     return Schedule(

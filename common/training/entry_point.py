@@ -11,7 +11,7 @@ from pathlib import Path
 from common.config import Config, parse_command_line, requested_resume
 from common.distributed.communicator import Communicator
 from common.distributed.console import Console
-from common.distributed.mpi import check_controller, check_servers
+from common.distributed.mpi import check_controller
 from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.parameter_server.client import say_goodbye
 from common.parameter_server.server import serve
@@ -69,7 +69,7 @@ def _train(
             # would be too early for TensorFlow, which accepts the number of threads only before its first operation.
             with comm.propagate_errors("reading the settings"):
                 raise settings
-        check_servers(settings.strategy, comm)
+        settings.strategy.check_ranks(comm.size + comm.servers)
         train(settings, comm, session)
     except AlreadyFinished as done:
         console.line(str(done))

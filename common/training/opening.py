@@ -26,7 +26,7 @@ from common.run_folder.records import (
 )
 from common.run_folder.set_aside import set_aside
 from common.run_folder.values import NotRecorded
-from common.training.resume import Standing, read_resumable_run
+from common.training.resume import Standing, check_replayed, read_resumable_run
 from common.training.run_setup import RunSetup
 
 
@@ -42,6 +42,8 @@ def open_run_folder(
         UserError: the folder exists, cannot be written or cannot be resumed.
     """
     config = setup.config
+    if config.strategy.replay:
+        check_replayed(config, framework=framework)
     new_folder = _new_folder(config, framework=framework, size=world.size)
     if standing == "to be set aside":
         place = set_aside(new_folder)

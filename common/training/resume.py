@@ -98,6 +98,19 @@ def _check_changes(old: Config, config: Config, *, but_for: frozenset[str] = fro
         )
 
 
+def check_replayed(config: Config, *, framework: str) -> None:
+    """Raise UserError unless a run whose schedule is to be replayed has the same framework and settings."""
+    folder = Path(str(config.strategy.replay))
+    record = read_record(folder)
+    _check_framework(record, framework=framework, folder=folder)
+    for subject, name, before, now in changed_settings(_measured_settings(record, folder=folder), config):
+        if subject != "record" and name not in ("data_folder", "replay"):
+            raise UserError(
+                f"a replay has the settings of its run ({name} is {before}). Received: --{name.replace('_', '-')} "
+                f"{now} --replay {folder}. Give all settings of that run"
+            )
+
+
 def look_at_run(config: Config, *, framework: str, report: Callable[[str], None]) -> Standing:
     """Return what exists of the run that `--resume-or-start` names; change nothing.
 

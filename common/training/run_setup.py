@@ -164,7 +164,7 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
             "a timeline shows what ranks exchange, and there is only one rank. Received: --horovod-timeline. "
             "Start two or more, or leave it out"
         )
-    config.strategy.check_ranks(size)
+    config.strategy.check_ranks(size + (config.strategy.servers or 0))
     dataset = load_dataset(
         config.data.dataset,
         source_folder=Path(config.data.data_folder) if config.data.data_folder else None,

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import importlib
 import io
+import itertools
 import json
 import os
 import resource
@@ -27,6 +28,7 @@ from common.data.batches import normalize
 from common.data.loading import load_dataset
 from common.errors import UserError
 from common.model import specs as model_specs
+from common.parameter_server import client
 from common.trained.trained_model import read_trained_model
 from common.training import checkpointer, run_setup, schedule
 
@@ -250,6 +252,18 @@ def shallow(framework: str) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def worker_leaves(framework: str) -> Iterator[None]:
+    """Let worker 1 draw only two batches of every segment."""
+    items = client.Client.items
+
+    def few(self: Any, first: int, stop: int) -> Iterator[int]:
+        return itertools.islice(items(self, first, stop), 2 if _rank() == 1 else None)
+
+    with mock.patch.object(client.Client, "items", few):
+        yield
+
+
 PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "": lambda framework: contextlib.nullcontext(),
     "unaveraged": unaveraged,
@@ -265,6 +279,7 @@ PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "slow_source_of_one": functools.partial(slow_source, ranks={1}),
     "slow_model": slow_model,
     "shallow": shallow,
+    "worker_leaves": worker_leaves,
     "stopped": functools.partial(stopped, epoch=1, steps=4),
     "stopped_later": functools.partial(stopped, epoch=2, steps=3),
     "full_disk": functools.partial(full_disk, room_bytes=0),
@@ -322,7 +337,7 @@ def main() -> None:
         outcome = do(framework, job)
         (folder / f"{job['name']}.rank{_rank()}.json").write_text(json.dumps(outcome))
         if outcome["code"] == 1:
-            break  # the other ranks may wait for this one
+            os._exit(1)  # the other ranks may wait for this one: the launcher ends them
 
 
 if __name__ == "__main__":
