@@ -46,7 +46,9 @@ def core_share(*, local_size: int) -> CoreShare:
     """
     own = own_cores()
     found = _cores_by_local_rank(os.environ) if hasattr(os, "sched_getaffinity") and local_size > 1 else {}
-    ranks = list(found.values()) if len(found) == local_size else [own] * local_size
+    # Servers, which compute nothing, are the last ranks of a host.
+    workers = [cores for local_rank, cores in found.items() if int(local_rank) < local_size]
+    ranks = workers if len(workers) == local_size else [own] * local_size
     return CoreShare(total=len(frozenset().union(*ranks)), own=share_of_cores(own, ranks))
 
 
