@@ -44,7 +44,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     # Horovod 2/7 - pin: one GPU per local rank, or a share of the cores, so that ranks do not compete for one device.
     device, threads = distributed.pin_device(config.device, comm)
 
-    setup = prepare_on_all_ranks(config, comm=comm, measure=lambda one: speed_alone(one, comm=comm, device=device))
+    setup = prepare_on_all_ranks(config, comm=comm, device=device, measure=speed_alone)
     gpu = distributed.gpu_model(device)
     checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)
     start = checkpoint or Checkpoint(0, 0, setup.first_weights, {})

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from common.config import Config
 from common.distributed.communicator import Communicator
@@ -14,12 +15,13 @@ LEFT_OUT_STEPS = 3
 MEASURED_STEPS = 20
 
 
-def prepare_on_all_ranks(config: Config, *, comm: Communicator, measure: Callable[[RunSetup], float]) -> RunSetup:
+def prepare_on_all_ranks(config: Config, *, comm: Communicator, device: Any, measure: Callable[..., float]) -> RunSetup:
     """Return the run setup of all ranks; every rank calls this.
 
     Args:
-        measure: returns this rank's images per second in training alone; called only with `--shares auto`, on all ranks
-            at once, as they compute at once in training, too.
+        device: of this rank.
+        measure: the framework's `speed_alone`: this rank's images per second in training alone; called only with
+            `--shares auto`, on all ranks at once, as they compute at once in training, too.
 
     Raises:
         UserError: settings or data do not fit together; on all ranks.
@@ -32,7 +34,7 @@ def prepare_on_all_ranks(config: Config, *, comm: Communicator, measure: Callabl
         recorded = _recorded_batch_sizes(config, size=comm.size) if comm.rank == 0 else None
     batch_sizes = comm.broadcast(recorded)
     if batch_sizes is None:
-        speeds = comm.allgather(measure(setup))
+        speeds = comm.allgather(measure(setup, comm=comm, device=device))
         batch_sizes = shared_batch(config, parts=speeds)
     with comm.propagate_errors("sharing the batch"):
         check_batch_norm(setup.spec, config, batch_sizes=batch_sizes)

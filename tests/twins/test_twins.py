@@ -56,6 +56,12 @@ EXTRA_NAMES = {
         "server.py": {"Server.wrap_model": "see Native.wrap_model"},
         "native.py": {"Native.wrap_model": "see Native.scope of Keras"},
         "strategies.py": {"Strategy.wrap_model": "the same"},
+        "straggler.py": {
+            "LateGradient": "PyTorch sleeps in the backward pass, in which gradients are exchanged; Keras after it",
+            "LateGradient.__init__": "the same",
+            "LateGradient.start": "the same",
+            "planted_slowdown": "the same",
+        },
     },
     "keras": {
         "profiled.py": {"ProfiledTrainer.warm_up": "as Trainer.warm_up"},
@@ -68,6 +74,7 @@ EXTRA_NAMES = {
             "NativeTrainer": "the loop of several replicas in one process, which PyTorch has not",
         },
         "strategies.py": {"Strategy.scope": "see Native.scope"},
+        "straggler.py": {"late": "see LateGradient", "timed_from_here": "the clock of a graph"},
         "models.py": {
             "set_precision_and_layout": "both are global in Keras; PyTorch's are those of tensors and autocast"
         },
