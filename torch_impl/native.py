@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -40,9 +41,11 @@ class Native:
         Without its default that rank 0's statistics of BatchNorm replace those of all ranks at every step: they are
         averaged at the end of an epoch, as by every strategy.
         """
+        # A kernel of one channel has the same memory in both layouts, whose strides differ in name only.
+        warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         if not dist.is_initialized():
             _join_ranks(self.comm, backend="nccl" if next(model.parameters()).is_cuda else "gloo")
-        ranks = DistributedDataParallel(model, broadcast_buffers=False)
+        ranks = DistributedDataParallel(model, forward_sync_buffers=False)
         ranks.register_comm_hook(dist.group.WORLD, self._average)
         return ranks
 

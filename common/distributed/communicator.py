@@ -25,7 +25,7 @@ class Communicator:
     Attributes:
         replicas: devices of this rank, each of which takes the place of a rank (`--native mirrored`).
         world: mpi4py's communicator of all processes, workers first, then servers; None: Horovod, or one process.
-        servers: number of servers.
+        server_hosts: the host of each server.
     """
 
     rank: int
@@ -36,7 +36,12 @@ class Communicator:
     allgather: Callable[[Any], list[Any]]
     replicas: int = 1
     world: Any = None
-    servers: int = 0
+    server_hosts: tuple[str, ...] = ()
+
+    @property
+    def servers(self) -> int:
+        """Number of servers."""
+        return len(self.server_hosts)
 
     @property
     def is_server(self) -> bool:

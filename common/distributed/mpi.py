@@ -5,15 +5,18 @@ and a process that then imports TensorFlow dies in `MPI_Finalize`.
 """
 
 import os
+import platform
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from common.config import Config, StrategyConfig
 from common.distributed.communicator import GPU_ORDER, Communicator, controller_variables, join, under_launcher
-from common.errors import UserError
+from common.errors import EXIT_CODE_USER_ERROR, UserError
 
 
 def join_ranks(hvd: Any, settings: Config | UserError | None) -> Communicator:
@@ -26,7 +29,27 @@ def join_ranks(hvd: Any, settings: Config | UserError | None) -> Communicator:
     if isinstance(settings, Config) and not settings.strategy.uses_horovod:
         strategy = settings.strategy
         return replace(join_mpi(servers=strategy.servers or 0), replicas=strategy.replicas or 1)
-    return join(hvd, timeline=isinstance(settings, Config) and settings.record.horovod_timeline)
+    with no_other_way(settings):
+        return join(hvd, timeline=isinstance(settings, Config) and settings.record.horovod_timeline)
+
+
+@contextmanager
+def no_other_way(settings: Config | UserError | None, *, patience_seconds: float = 30.0) -> Iterator[None]:
+    """End this process if it cannot read the settings, and the others, which can, join without Horovod.
+
+    A rank that does not know its strategy waits in Horovod, the others in MPI, each for ever.
+    """
+
+    def end() -> None:
+        print(f"error: {settings} (this rank alone: the others do not join it)", file=sys.stderr, flush=True)
+        os._exit(EXIT_CODE_USER_ERROR)  # then the launcher ends the others
+
+    watch = threading.Timer(patience_seconds, end)
+    watch.daemon = True
+    if isinstance(settings, UserError):
+        watch.start()
+    yield
+    watch.cancel()
 
 
 def join_mpi(*, servers: int = 0) -> Communicator:
@@ -55,6 +78,7 @@ def join_mpi(*, servers: int = 0) -> Communicator:
         ) from None
     world = MPI.COMM_WORLD
     workers = world.size - servers if servers < world.size else world.size
+    hosts = world.allgather(platform.node())
     ours = world.Split(color=int(world.rank >= workers), key=world.rank)
     on_host = ours.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
     sys.excepthook = _end_all_ranks
@@ -66,7 +90,7 @@ def join_mpi(*, servers: int = 0) -> Communicator:
         controller="mpi" if world.size > 1 else "none",
         allgather=ours.allgather,
         world=world,
-        servers=world.size - workers,
+        server_hosts=tuple(hosts[workers:]),
     )
 
 

@@ -53,8 +53,9 @@ class World:
     """The ranks of the run: number, hosts, controller, devices."""
 
     __pydantic_config__ = STRICT
-    size: RankCount
+    size: RankCount  # of ranks that hold data
     local_size: RankCount
+    servers: WholeNumber = 0  # processes beside them that hold parameters
     hosts: list[str]
     controller: str  # mpi, gloo or none; ddp (PyTorch's DistributedDataParallel) in imported runs
     threads_per_rank: int | NotRecorded

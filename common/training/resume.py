@@ -200,9 +200,11 @@ def read_resumable_run(folder: Path, *, framework: str, setup: RunSetup) -> tupl
         raise _still_runs(folder)
     ranks = len(setup.batch_sizes)
     if not isinstance(old.world, World) or old.world.size != ranks:
-        size = old.world.size if isinstance(old.world, World) else "unknown"
+        servers = setup.config.strategy.servers or 0
+        size = old.world.size + servers if isinstance(old.world, World) else "unknown"
         raise UserError(
-            f"the run was started with another number of ranks. Received: -np {ranks}. Start it with -np {size}"
+            "the run was started with another number of ranks. "
+            f"Received: -np {ranks + servers}. Start it with -np {size}"
         )
     checkpoint = load_newest_checkpoint(folder, spec=setup.spec, recorded_epochs=len(run.epochs))
     if isinstance(old.hashes, Hashes) and old.hashes.sample_order != setup.sample_order_hash:

@@ -103,7 +103,8 @@ class Session:
         return World(
             size=self.comm.size,
             local_size=self.comm.local_size,
-            hosts=sorted(set(hosts)),
+            servers=self.comm.servers,
+            hosts=sorted({*hosts, *self.comm.server_hosts}),
             controller=self.comm.controller,
             threads_per_rank=threads,
             cores=self.comm.cores.total,

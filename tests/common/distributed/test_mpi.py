@@ -1,5 +1,8 @@
 """Ranks without Horovod: one process alone, and the controller that is refused. Several ranks: `test_server.py`."""
 
+import subprocess
+import sys
+
 import pytest
 
 from common.config import StrategyConfig
@@ -41,3 +44,18 @@ def test_gloo_is_refused_where_messages_go_by_mpi(variables: dict[str, str]) -> 
 def test_mpi_and_a_process_alone_are_accepted(variables: dict[str, str]) -> None:
     """Horovod itself chooses Gloo for a process without a launcher."""
     check_controller(Messages(), variables)
+
+
+def test_a_rank_that_cannot_read_its_settings_does_not_wait_for_ranks_that_can() -> None:
+    code = """
+import time
+from common.distributed.mpi import no_other_way
+from common.errors import UserError
+with no_other_way(None, patience_seconds=0.01):
+    time.sleep(0.1)
+with no_other_way(UserError("no such file"), patience_seconds=0.01):
+    time.sleep(60)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "error: no such file (this rank alone: the others do not join it)\n"
