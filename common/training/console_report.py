@@ -24,7 +24,7 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
         f"batch: {_batch(setup)} = {setup.global_batch_size} images per "
         f"update, {setup.steps_per_epoch} updates per epoch, the last {setup.dropped_samples} samples of each epoch's "
         f"order dropped; {setup.total_steps} updates in all",
-        f"ranks: {world.size}{_servers(world)} on {', '.join(world.hosts)}, controller {world.controller}, "
+        f"ranks: {_ranks(world)} on {', '.join(world.hosts)}, controller {world.controller}, "
         f"device {world.devices[0]}, {threads} per rank, {cores}",
     ]
     if config.device.device == "auto" and set(world.devices) == {"cpu"}:
@@ -108,5 +108,7 @@ def _time(seconds: float | NotRecorded) -> str:
     return readable_seconds(seconds) if isinstance(seconds, int | float) else "an unknown time"
 
 
-def _servers(world: World) -> str:
-    return f" and {world.servers} server{'s' if world.servers > 1 else ''}" if world.servers else ""
+def _ranks(world: World) -> str:
+    if not world.servers:
+        return str(world.size)
+    return f"{world.size} worker{'s' * (world.size > 1)} and {world.servers} server{'s' * (world.servers > 1)}"
