@@ -436,10 +436,11 @@ class StrategyConfig(_Settings):
             )
         for name in ("push_every", "fetch_every", "replay"):
             value = getattr(self, name)
-            _exclude(
-                self.strategy == "server" and self.staleness == 0 and value not in (1, None),
-                problem="with --staleness 0 all workers push and fetch in every update",
+            _require(
+                self.strategy != "server" or self.staleness != 0 or value in (1, None),
+                problem="with --staleness 0, the default, all workers push and fetch in every update",
                 received=f"--staleness 0 {_flag(name, value)}",
+                remedy="Leave it out, or give --staleness none, or 1 or more",
             )
 
 
@@ -862,6 +863,6 @@ def _first_sentence(box: str) -> str:
     return re.sub(r"^Error parsing \w+: ", "", text)
 
 
-def requested_resume(arguments: Sequence[str]) -> str | None:
-    """Return the value of --resume on a command line; None without it."""
-    return _split_option(arguments, "--resume")[0]
+def requested(option: str, arguments: Sequence[str]) -> str | None:
+    """Return the value of an option such as `--resume` on a command line; None without it."""
+    return _split_option(arguments, option)[0]

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from common.config import Config, parse_command_line, requested_resume
+from common.config import Config, parse_command_line, requested
 from common.distributed.communicator import Communicator
 from common.distributed.console import Console
 from common.distributed.mpi import check_controller
@@ -23,7 +23,7 @@ def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | 
     """Return the settings of the command line; an error is returned, and raised once all ranks can receive it."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        folder = requested_resume(arguments)
+        folder = requested("--resume", arguments)
         if folder is None:
             config = parse_command_line(arguments, program=program)
         else:

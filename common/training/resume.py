@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from common.config import Config, changed_settings, parse_command_line
+from common.config import Config, changed_settings, parse_command_line, requested
 from common.errors import UserError
 from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, Checkpoint, load_newest_checkpoint, usable_checkpoints
 from common.run_folder.records import (
@@ -56,6 +56,9 @@ def resumed_settings(arguments: Sequence[str], *, folder: str, program: str) -> 
     old = _measured_settings(read_run(folder).record, folder=folder)
     if old.energy.energy:
         raise _is_metered(folder)
+    strategy = requested("--strategy", arguments)  # looked at first: its options do not go with those of the run
+    if strategy not in (None, old.strategy.strategy):
+        raise _is_kept("strategy", old.strategy.strategy, strategy)
     base = replace(old, record=replace(old.record, resume_or_start=False))
     config = parse_command_line(arguments, program=program, base=base)
     if config.record.resume_or_start:
@@ -82,15 +85,19 @@ def _is_metered(folder: Path | str) -> UserError:
     )
 
 
+def _is_kept(name: str, before: Any, now: Any) -> UserError:
+    return UserError(
+        f"a resumed run keeps its settings ({name} is {before}). Received: "
+        f"--{name.replace('_', '-')} {now}. Leave it out, or start a new run"
+    )
+
+
 def _check_changes(old: Config, config: Config, *, but_for: frozenset[str] = frozenset()) -> None:
     """Raise UserError if a setting changed that a resumed run keeps; `but_for`: record settings that may change too."""
     may_change = MAY_CHANGE | {"record": MAY_CHANGE["record"] | but_for}
     for subject, name, before, now in changed_settings(old, config):
         if name not in may_change.get(subject, set()):
-            raise UserError(
-                f"a resumed run keeps its settings ({name} is {before}). Received: "
-                f"--{name.replace('_', '-')} {now}. Leave it out, or start a new run"
-            )
+            raise _is_kept(name, before, now)
     if config.schedule.decay == "cosine" and config.training.epochs != old.training.epochs:
         raise UserError(
             f"the cosine decay was planned for {old.training.epochs} epochs. Received: --epochs "

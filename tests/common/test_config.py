@@ -18,7 +18,7 @@ from common.config import (
     completed,
     config_from_dict,
     parse_command_line,
-    requested_resume,
+    requested,
 )
 from common.errors import UserError
 
@@ -292,7 +292,7 @@ IMPOSSIBLE = [
     ("--strategy server --servers 1 --staleness some", ["some", "none"]),
     ("--strategy server --servers 1 --staleness 2", ["--staleness 2 without --lr-scaling", "such as none"]),
     ("--strategy server --servers 1 --staleness none", ["--staleness none without --lr-scaling"]),
-    ("--strategy server --servers 1 --push-every 2", ["--staleness 0 --push-every 2", "one of the two"]),
+    ("--strategy server --servers 1 --push-every 2", ["--staleness 0 --push-every 2", "give --staleness none, or 1 or more"]),
     ("--strategy server --servers 1 --fetch-every 0", ["--fetch-every 0", "at least 1"]),
     ("--strategy server --servers 1 --replay runs/a", ["--staleness 0 --replay runs/a"]),
     ("--strategy server --servers 1 --staleness 1 --lr-scaling none --shares 2:1", ["--staleness 1 --shares 2:1"]),
@@ -549,8 +549,8 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 
 
 def test_resume_is_found_on_the_command_line() -> None:
-    assert requested_resume(["--epochs", "3"]) is None
-    assert requested_resume(["--resume", "runs/a", "--epochs", "3"]) == "runs/a"
-    assert requested_resume(["--resume=runs/a"]) == "runs/a"
+    assert requested("--resume", ["--epochs", "3"]) is None
+    assert requested("--resume", ["--resume", "runs/a", "--epochs", "3"]) == "runs/a"
+    assert requested("--resume", ["--resume=runs/a"]) == "runs/a"
     with pytest.raises(UserError, match="nothing after --resume"):
-        requested_resume(["--resume"])
+        requested("--resume", ["--resume"])

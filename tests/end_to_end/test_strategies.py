@@ -72,11 +72,13 @@ def all_jobs() -> list[Job]:
         train("one_epoch", [*CNN, "--epochs", "1"]),
         Job("one_epoch_resumed", ["--resume", "runs/one_epoch", "--epochs", str(EPOCHS)]),
         Job("other_interval", ["--resume", "runs/one_epoch", "--epochs", "3", "--average-every", "7"]),
+        Job("other_strategy", ["--resume", "runs/one_epoch", "--strategy", "allreduce"]),
         train("long_warmup", [*MLP, "--strategy", "averaging", "--average-every", "2", "--warmup-allreduce", "10"]),
     ]
 
 
 BAD_INPUT = {
+    "other_strategy": "a resumed run keeps its settings (strategy is averaging). Received: --strategy allreduce.",
     "other_interval": "a resumed run keeps its settings (average_every is 5). Received: --average-every 7.",
     "long_warmup": "the warm-up is as long as the run or longer, which has 10 updates. Received: --warmup-allreduce 10",
 }
