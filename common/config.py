@@ -444,6 +444,7 @@ class StrategyConfig(_Settings):
             )
 
 
+MOST_SLOW = 1000  # factor of a straggler
 _NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
 
 
@@ -480,10 +481,32 @@ class BalanceConfig(_Settings):
         )
         straggler = self.straggler
         _require(
-            straggler is None or (straggler.factor >= 1 and 0 < straggler.probability <= 1),
+            straggler is None or (1 <= straggler.factor <= MOST_SLOW and 0 < straggler.probability <= 1),
             problem="--slow is no straggler",
             received=f"--slow {self.slow}",
-            remedy="Give RANK:FACTOR or RANK:FACTOR:PROBABILITY, a factor of 1 or more, such as 0:2 or 0:2:0.1",
+            remedy="Give RANK:FACTOR or RANK:FACTOR:PROBABILITY, "
+            f"a factor from 1 to {MOST_SLOW}, such as 0:2 or 0:2:0.1",
+        )
+        _require(
+            not self.slow_is_subject or self.slow is not None,
+            problem="there is no straggler to be the subject",
+            received="--slow-is-subject without --slow",
+            remedy="Give --slow RANK:FACTOR, or leave it out",
+        )
+
+    def check_workers(self, workers: int) -> None:
+        """Raise UserError if parts or straggler are not those of so many workers, the ranks without servers."""
+        _require(
+            self.parts is None or len(self.parts) == workers,
+            problem="there is one part for each worker",
+            received=f"--shares {self.shares} on {workers}",
+            remedy=f"Give as many numbers, such as {':'.join(['2', *['1'] * (workers - 1)])}",
+        )
+        _require(
+            self.straggler is None or self.straggler.rank < workers,
+            problem="the straggler is none of the workers, which count from 0",
+            received=f"--slow {self.slow} on {workers}",
+            remedy=f"Give a rank from 0 to {workers - 1}",
         )
 
     @property
@@ -657,6 +680,11 @@ class Config:
             received="--profile --energy",
         )
         self._check_strategy()
+
+    def check_ranks(self, ranks: int) -> None:
+        """Raise UserError if so many ranks, servers included, cannot share the work in this way."""
+        self.strategy.check_ranks(ranks)
+        self.balance.check_workers(ranks - (self.strategy.servers or 0))
 
     def _check_strategy(self) -> None:
         device, record, strategy = self.device, self.record, self.strategy.strategy

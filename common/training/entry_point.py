@@ -69,7 +69,7 @@ def _train(
             # would be too early for TensorFlow, which accepts the number of threads only before its first operation.
             with comm.propagate_errors("reading the settings"):
                 raise settings
-        settings.strategy.check_ranks(comm.size + comm.servers)
+        settings.check_ranks(comm.size + comm.servers)
         train(settings, comm, session)
     except AlreadyFinished as done:
         console.line(str(done))

@@ -164,7 +164,7 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
             "a timeline shows what ranks exchange, and there is only one rank. Received: --horovod-timeline. "
             "Start two or more, or leave it out"
         )
-    config.strategy.check_ranks(size + (config.strategy.servers or 0))
+    config.check_ranks(size + (config.strategy.servers or 0))
     dataset = load_dataset(
         config.data.dataset,
         source_folder=Path(config.data.data_folder) if config.data.data_folder else None,
@@ -206,16 +206,6 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
 def _batch_sizes(config: Config, *, size: int) -> tuple[int, ...]:
     """Return the images of each rank in an update; equal numbers where their parts are yet to be measured."""
     parts = config.balance.parts or (1.0,) * size
-    if len(parts) != size:
-        raise UserError(
-            f"there is one part for each rank. Received: --shares {config.balance.shares} on {counted(size, 'rank')}. "
-            f"Give {counted(size, 'number')}, such as {':'.join(['2'] + ['1'] * (size - 1))}"
-        )
-    if config.balance.straggler and config.balance.straggler.rank >= size:
-        raise UserError(
-            f"the straggler is none of the ranks, which count from 0. Received: --slow {config.balance.slow} on "
-            f"{counted(size, 'rank')}. Give a rank from 0 to {size - 1}"
-        )
     of_replica = shared_batch(config, parts=parts)
     return tuple(images * (config.strategy.replicas or 1) for images in of_replica)
 

@@ -46,6 +46,7 @@ class Job:
         spot: on machines that may be taken away.
         preflight: check all hosts before the ranks start.
         preflight_flags: what the run will use.
+        servers: how many of the ranks, the last ones, need no GPU.
         site_file: the site's file where the job runs, may be a `Shell` word; None: what `site` is called here.
     """
 
@@ -64,6 +65,7 @@ class Job:
     spot: bool = False
     preflight: bool = True
     preflight_flags: tuple[str, ...] = ()
+    servers: int = 0
     site_file: str | None = None
 
     @property

@@ -78,7 +78,8 @@ def experiment_words(job: Job, *, hosts: str | None = None) -> list[str]:
 
 def preflight_words(job: Job, *, hosts: str | None = None) -> list[str]:
     """Return the command that looks over all hosts of the job; for `hosts` see `site_flags`."""
-    words = ["python", "-m", "launch", "preflight", "--np", str(job.size), *job.preflight_flags]
+    ranks = job.size - job.servers if job.gpus_per_node else job.size
+    words = ["python", "-m", "launch", "preflight", "--np", str(ranks), *job.preflight_flags]
     return [*words, *site_flags(job, hosts=hosts)]
 
 

@@ -157,15 +157,16 @@ def _job(options: argparse.Namespace) -> Job:
             f"{EXPERIMENT} NAME there"
         )
     ranks_per_node = options.ranks_per_node or max(1, options.gpus_per_node)
-    slots = options.nodes * ranks_per_node if site.scheduler != "local" else None
+    ranks = options.nodes * ranks_per_node
+    slots = ranks if site.scheduler != "local" else None
     program, experiment, arguments = _what(words, options, site=site, slots=slots)
     name = _default_name(program, experiment) if options.name is None else options.name
     check_name(name)
     settings = read_settings(arguments, program=program) if program else None
     if settings:
-        _check_device(settings, program, ranks=ranks_per_node, gpus=options.gpus_per_node)
         settings.strategy.check_framework(str(program))
-        settings.strategy.check_ranks(options.nodes * ranks_per_node)
+        settings.check_ranks(ranks)
+        _check_device(settings, program, ranks=ranks_per_node, nodes=options.nodes, gpus=options.gpus_per_node)
         if settings.strategy.needs_mpi:
             site = replace(site, controller="mpi")  # no other connects its ranks
     return Job(
@@ -178,16 +179,19 @@ def _job(options: argparse.Namespace) -> Job:
             *_preflight_flags(program, settings, gpus=options.gpus_per_node, site=site),
             *_flag("--runs-folder", options.runs_folder),
         ),
+        servers=(settings.strategy.servers or 0) if settings else 0,
     )  # fmt: skip
 
 
-def _check_device(settings: Config, program: str | None, *, ranks: int, gpus: int) -> None:
-    """Raise UserError for what a trainer would refuse only after the job has waited."""
-    device = settings.device
-    if device.device != "cpu" and 0 < gpus < ranks and not device.share_gpu:
+def _check_device(settings: Config, program: str | None, *, ranks: int, nodes: int, gpus: int) -> None:
+    """Raise UserError for what a trainer would refuse only after the job has waited; `ranks`, `gpus`: of a node."""
+    device, servers = settings.device, settings.strategy.servers or 0
+    workers = min(ranks, nodes * ranks - servers)  # of the first node: servers, which use no GPU, are the last ranks
+    if device.device != "cpu" and 0 < gpus < workers and not device.share_gpu:
         raise UserError(
-            f"each rank of a node needs its own GPU. Received: --ranks-per-node {ranks}, --gpus-per-node {gpus}. "
-            f"Give --ranks-per-node {gpus} or fewer, or to the trainer --device cpu, or --share-gpu (not for times)"
+            f"each worker of a node needs its own GPU. Received: --ranks-per-node {ranks}, --gpus-per-node {gpus}. "
+            f"Give --ranks-per-node {gpus + ranks - workers} or fewer, or to the trainer --device cpu, "
+            "or --share-gpu (not for times)"
         )
     if program == PROGRAMS["keras"] and device.device == "cpu" and not device.channels_last:
         raise UserError(

@@ -89,7 +89,7 @@ def all_jobs() -> list[Job]:
 BAD_INPUT = {
     "too_many": (
         ["--shares", "1:2:3"],
-        "there is one part for each rank. Received: --shares 1:2:3 on 2 ranks. Give 2 numbers, such as 2:1",
+        "there is one part for each worker. Received: --shares 1:2:3 on 2. Give as many numbers, such as 2:1",
     ),
     "nothing": (["--shares", "1:0"], "--shares is no ratio. Received: --shares 1:0. Give a number above 0 for each"),
     "other_model": (
@@ -99,7 +99,7 @@ BAD_INPUT = {
     "no_run": (["--start-weights", "runs/none"], "cannot read the weights. Received: runs/none/weights.safetensors"),
     "no_such_rank": (
         ["--slow", "2:3"],
-        "the straggler is none of the ranks, which count from 0. Received: --slow 2:3 on 2 ranks. Give a rank from 0",
+        "the straggler is none of the workers, which count from 0. Received: --slow 2:3 on 2. Give a rank from 0 to 1",
     ),
     "too_large": (
         ["--backward-passes-per-step", "17"],

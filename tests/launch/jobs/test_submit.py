@@ -62,6 +62,7 @@ def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
     raise AssertionError(f"{job} has not ended: {line}")
 
 
+SERVER = ["torch_impl/train.py", "--strategy", "server", "--servers", "1"]
 MIRRORED = ["keras_impl/train.py", "--strategy", "native", "--native", "mirrored", "--replicas", "2"]
 
 
@@ -101,6 +102,15 @@ MIRRORED = ["keras_impl/train.py", "--strategy", "native", "--native", "mirrored
          "channels last. Received: --no-channels-last and --device cpu. Leave it out, or use torch"),
         (["--", "torch_impl/train.py", "--strategy", "native", "--native", "mirrored", "--replicas", "2"],
          "mirrored is a strategy of the other framework"),
+        (["--site", "slurm", "--gpus-per-node", "4", "--ranks-per-node", "6", "--", *SERVER],
+         "each worker of a node needs its own GPU. Received: --ranks-per-node 6, --gpus-per-node 4. Give "
+         "--ranks-per-node 5 or fewer"),
+        (["--site", "slurm", "--nodes", "2", "--gpus-per-node", "4", "--ranks-per-node", "5", "--", *SERVER],
+         "Received: --ranks-per-node 5, --gpus-per-node 4. Give --ranks-per-node 4 or fewer"),
+        (["--ranks-per-node", "2", "--", "torch_impl/train.py", "--shares", "1:2:3"],
+         "there is one part for each worker. Received: --shares 1:2:3 on 2. Give as many numbers, such as 2:1"),
+        (["--ranks-per-node", "3", "--", *SERVER, "--slow", "2:2"],
+         "the straggler is none of the workers, which count from 0. Received: --slow 2:2 on 2. Give a rank from 0"),
         (["--ranks-per-node", "2", "--", *MIRRORED],
          "mirrored is one process with several devices. Received: 2 ranks. Start one, or give --native multiworker"),
         (["--site", "gcp", "--spot", "--", "torch_impl/train.py"], 'and bucket = "gs://NAME" under'),
@@ -204,6 +214,15 @@ def test_a_strategy_that_needs_mpi_is_started_by_it(tmp_path: Path, capsys: pyte
         script = capsys.readouterr().out
         assert f" --{controller} " in next(line for line in script.splitlines() if "horovodrun" in line)
         assert (" --controller mpi" in script) == (controller == "mpi")
+
+
+@pytest.mark.parametrize(("gpus", "checked"), [("4", 4), ("0", 5)])
+def test_servers_need_no_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str], gpus: str, checked: int) -> None:
+    words = ["--site", "slurm", "--gpus-per-node", gpus, "--ranks-per-node", "5", "--dry-run", "--", *SERVER]
+    assert submit(tmp_path, *words) == 0
+    script = capsys.readouterr().out
+    (preflight,) = (line for line in script.splitlines() if " -m launch preflight " in line)
+    assert f" --np {checked} " in preflight and "#SBATCH --ntasks-per-node=5\n" in script
 
 
 def test_a_price_of_another_region_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
