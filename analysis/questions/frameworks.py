@@ -16,7 +16,7 @@ from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import framework_label
 from analysis.runs.settings import SERIES
 from analysis.runs.table import Selection, seconds_to
-from analysis.runs.validity import flags_of, pair_flags
+from analysis.runs.validity import flags_of, many_comparisons, pair_flags
 from analysis.stats.inference import (
     Effect,
     Equivalence,
@@ -96,11 +96,7 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
         "time is that of training, of the slowest rank; intervals: 95 %, of medians by order statistics (6 runs or "
         "more), of ratios by Wilcoxon's signed-rank test of pairs of a seed (6 or more), else by Mann and Whitney's"
     )
-    if len(matches) > 1:
-        notes.append(
-            f"{len(matches)} comparisons, each at 95 %: of those in which nothing differs, up to one in 20 finds a "
-            "difference by chance"
-        )
+    notes += many_comparisons(len(matches))
     too_many = len(cells) > MOST_ROWS
     if too_many:
         notes.append(

@@ -252,13 +252,17 @@ def command_of(run: RunRow) -> str:
     program, arguments = environment.command[:1], _without_names(environment.command[1:])
     if not isinstance(world, World):
         return shlex.join([*program, *arguments])
+    servers = (run.config.strategy.servers or 0) if run.config else 0
+    ranks = str(world.size + servers)  # the world's size is that of the workers
     if len(hosts := Counter(world.hosts)) > 1:
         gloo = ["--gloo"] if world.controller == "gloo" else []
-        slots = ",".join(f"{host}:{world.local_size}" for host in hosts)
-        start = ["horovodrun", "-np", str(world.size), "-H", slots, *gloo, "python", f"{run.framework}_impl/train.py"]
+        slots = dict.fromkeys(hosts, world.local_size)
+        slots[world.hosts[-1]] += servers  # the last ranks
+        places = ",".join(f"{host}:{count}" for host, count in slots.items())
+        start = ["horovodrun", "-np", ranks, "-H", places, *gloo, "python", f"{run.framework}_impl/train.py"]
         return shlex.join([*start, *arguments])
     gloo = ["--controller", "gloo"] if world.controller == "gloo" else []
-    start = ["python", "-m", "launch", "train", "--framework", run.framework, "--np", str(world.size), *gloo, "--"]
+    start = ["python", "-m", "launch", "train", "--framework", run.framework, "--np", ranks, *gloo, "--"]
     return shlex.join([*start, *arguments])
 
 

@@ -162,6 +162,16 @@ def flags_of(runs: pd.DataFrame, cells: Sequence[Cell]) -> list[str]:
     return [f"{listed(names, apart='; ')}: {flag}" for flag, names in of_flag.items()]
 
 
+def many_comparisons(count: int) -> list[str]:
+    """Return the note on so many comparisons, each tested alone; a single one needs none."""
+    if count < 2:
+        return []
+    return [
+        f"{count} comparisons, each at 95 %: of those in which nothing differs, up to one in 20 finds a difference by "
+        "chance"
+    ]
+
+
 def cell_runs(cells: Sequence[Cell]) -> pd.DataFrame:
     """Return the runs of these cells as rows of the table of runs."""
     return pd.concat([cell.runs for cell in cells]) if cells else pd.DataFrame()

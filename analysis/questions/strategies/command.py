@@ -27,7 +27,7 @@ from analysis.runs.cells import Cell, cells_of
 from analysis.runs.energy import mean_of, metered
 from analysis.runs.labels import framework_label
 from analysis.runs.table import RunRow, Selection, runs_in, seconds_to
-from analysis.runs.validity import cell_runs, flags_of
+from analysis.runs.validity import cell_runs, flags_of, many_comparisons
 from analysis.stats.inference import difference, harmonic_mean, median_interval, median_of
 from common.measurement.interference import Interference
 
@@ -84,7 +84,7 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
                 ]
             )
         ),
-        notes=[*_METHODS, *why_not, *missing],
+        notes=[*_METHODS, *many_comparisons(len(tables[0].rows)), *why_not, *missing],
     )
 
 

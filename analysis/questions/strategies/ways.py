@@ -145,7 +145,9 @@ def _is_plain(cell: Cell) -> bool:
 def _strategy_label(cell: Cell) -> str:
     """Return the strategy with its options; a straggler is part of the work, not of the way it is done."""
     config = cell.first.config
-    return strategy_label(replace(config, balance=replace(config.balance, slow=None))) if config else PLAIN
+    if config is None:
+        return PLAIN
+    return strategy_label(replace(config, balance=replace(config.balance, slow=None, slow_is_subject=False)))
 
 
 def _way(cell: Cell, base: Cell | None, *, margin: float) -> Way:

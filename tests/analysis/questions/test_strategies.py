@@ -111,6 +111,14 @@ def test_advice_is_one_sentence_per_framework() -> None:
     assert row_of(found, "Against plain allreduce", "averaging, every 8")["verdict"] == "slower"
 
 
+def test_many_comparisons_are_reported_to_find_some_by_chance() -> None:
+    ring, often = runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8)
+    assert not any("by chance" in note for note in find(select(ring, often)).notes)
+    found = find(select(ring, often, runs_of("seldom", 50.0, strategy=EVERY128)))
+    (note,) = [note for note in found.notes if "by chance" in note]
+    assert note.startswith("2 comparisons, each at 95 %")
+
+
 def test_too_few_runs_decide_nothing() -> None:
     few = SPREAD[:2]
     found = find(select(runs_of("ring", 100.0, spread=few), runs_of("often", 50.0, strategy=EVERY8, spread=few)))

@@ -263,6 +263,10 @@ def test_commands_are_those_that_start_the_ranks_too() -> None:
     assert report_chapters.command_of(row_of(hosts)).startswith(
         "horovodrun -np 4 -H a:2,b:2 python keras_impl/train.py --epochs 2"
     )
+    served = finished_record(np=2, settings={"strategy": {"strategy": "server", "servers": 1}})
+    assert " --np 3 -- " in report_chapters.command_of(row_of(served))
+    hosts = replace(served, world=replace(served.world, local_size=1, hosts=["a", "b"]))
+    assert report_chapters.command_of(row_of(hosts)).startswith("horovodrun -np 3 -H a:1,b:2 python ")
     command = ["train.py", "--seed=3", "--dataset", "images:my folder", "--name=y", "--runs-folder", "z"]
     written = replace(one, environment=replace(one.environment, command=command))
     assert report_chapters.command_of(row_of(written)).endswith("-- --seed SEED --dataset 'images:my folder'")
