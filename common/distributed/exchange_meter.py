@@ -11,7 +11,7 @@ class ExchangeMeter:
     """Counts from its creation.
 
     Attributes:
-        updates: of this worker.
+        updates: of this worker, one per batch.
         sent_bytes, received_bytes: of all of them together.
         seconds: spent exchanging, waiting for others included.
     """

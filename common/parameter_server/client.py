@@ -78,7 +78,8 @@ class Client:
             if self._config.push_every > 1:
                 self._accrued += gradient
                 gradient = self._accrued
-            flags = HAS_GRADIENT * (self._batches % self._config.push_every == 0)
+            self._unpushed += 1
+            flags = HAS_GRADIENT * (self._unpushed == self._config.push_every)
             flags |= WANTS_WEIGHTS * (self._batches % self._config.fetch_every == 0)
             self._send(flags, gradient)
         return self.weights
@@ -97,9 +98,8 @@ class Client:
         """Wait until no worker has more to push in this segment; return the weights, the same for all workers."""
         with self.meter.timed():
             if self._batches and (self._config.push_every > 1 or self._config.fetch_every > 1):
-                is_left = self._batches % self._config.push_every > 0
                 # Also where nothing is left: servers answer a frame after all that were sent before it.
-                self._send(WANTS_WEIGHTS | HAS_GRADIENT * is_left, self._accrued)
+                self._send(WANTS_WEIGHTS | HAS_GRADIENT * (self._unpushed > 0), self._accrued)
             requests = self._receive()
             self.call("meet")
             wait_for(requests)
@@ -108,7 +108,7 @@ class Client:
         return self.weights
 
     def _start_segment(self) -> None:
-        self._batches = 0
+        self._batches = self._unpushed = 0
         self._accrued[:] = 0
 
     def _send(self, flags: int, gradient: np.ndarray) -> None:
@@ -117,14 +117,14 @@ class Client:
             return
         requests = self._receive() if flags & WANTS_WEIGHTS else []
         for server, (start, stop), frame in zip(self._servers, self.bounds, self._pushes, strict=True):
-            frame.header[1] = flags
+            frame.header[1:] = flags, self._unpushed
             if flags & HAS_GRADIENT:
                 frame.vector[:] = gradient[start:stop]
             requests.append(self._world.Isend(frame.message, dest=server, tag=PUSH))
             self.meter.sent_bytes += frame.message.nbytes
         wait_for(requests)
         if flags & HAS_GRADIENT:
-            self._accrued[:] = 0
+            self._accrued[:], self._unpushed = 0, 0
         if flags & WANTS_WEIGHTS:
             self._take_replies()
 

@@ -77,6 +77,11 @@ class Schedule:
         done = self.until(item).sources
         return [sources[len(before) :] for sources, before in zip(self.sources, done, strict=True)]
 
+    @property
+    def updates(self) -> int:
+        """The number of gradients that each server took: with `--push-every` one may be of several items."""
+        return sum(one >= 0 for one in self.staleness[0])
+
     def staleness_histogram(self) -> dict[str, int]:
         """Return the updates between fetch and push -> pushes, counted at every server."""
         counts = Counter(one for staleness in self.staleness for one in staleness if one >= 0)

@@ -97,7 +97,8 @@ class ServedRun:
                     learning_rates=self._learning_rates,
                     weights=weights[start:stop],
                     slots={slot: vector[start:stop] for slot, vector in self._flat(optimizer).items()},
-                    updates=self._first_step * (self._comm.size if self.draws else 1),
+                    updates=self._schedule.updates if self.draws else self._first_step,
+                    batches=self._first_item,
                     sources=sources,
                     workers_of_items=recorded.workers if recorded else None,
                 )
@@ -141,7 +142,6 @@ class ServedRun:
 
     def _flat(self, optimizer: Weights) -> dict[str, np.ndarray]:
         """Return slot -> (weights,) of those slots that the optimizer has."""
-        first = next(iter(self._shapes))
         first = next(iter(self._shapes))
         slots = [slot for slot in slot_names(self._config.optimizer) if f"{first}.{slot}" in optimizer]
         return {slot: np.concatenate([optimizer[f"{name}.{slot}"].ravel() for name in self._shapes]) for slot in slots}

@@ -1,6 +1,5 @@
 """A server: a process that holds a shard of the weights and of the optimizer's state, and no data."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +9,13 @@ from common.parameter_server.messages import (
     ANSWER,
     CALL,
     HAS_GRADIENT,
-    PAUSE_SECONDS,
     PUSH,
     WANTS_WEIGHTS,
     WEIGHTS,
     Frame,
     Opening,
     arrived,
+    poll,
 )
 from common.parameter_server.rules import UpdateRule
 from common.parameter_server.work import RecordedWork, Work, WorkCounter
@@ -59,21 +58,29 @@ class Server:
         }
 
     @property
+    def weights(self) -> np.ndarray:
+        """The shard, once worker 0 has opened: (weights of the shard,)."""
+        return self._rule.weights
+
+    @property
     def has_workers(self) -> bool:
         """Whether a worker has not said goodbye."""
         return self._gone < self._workers
 
     def answer_next(self) -> None:
         """Wait for a message and answer it."""
-        while True:
-            # Other workers may be faster than worker 0, which opens.
-            caller = None if self._is_open or self._gone else 0
-            if (source := arrived(self._world, tag=CALL, source=caller)) is not None:
-                name, *arguments = self._world.recv(source=source, tag=CALL)
-                return self._calls[name](source, *arguments)
-            if (source := self._source_of_push()) is not None:
-                return self._take_push(source)
-            time.sleep(PAUSE_SECONDS)
+        poll(self._has_answered)
+
+    def _has_answered(self) -> bool:
+        """Answer a message if one has arrived, and return whether one had."""
+        # Other workers may be faster than worker 0, which opens.
+        caller = None if self._is_open or self._gone else 0
+        if (source := arrived(self._world, tag=CALL, source=caller)) is not None:
+            name, *arguments = self._world.recv(source=source, tag=CALL)
+            self._calls[name](source, *arguments)
+        elif (source := self._source_of_push()) is not None:
+            self._take_push(source)
+        return source is not None
 
     def _source_of_push(self) -> int | None:
         """Return whose frame to take: any that has arrived, or the next of the run that is replayed; None: wait."""
@@ -85,6 +92,7 @@ class Server:
         self._opening, self._is_open = opening, True
         self._recorded_sources = None if opening.sources is None else list(reversed(opening.sources))
         self._rule = UpdateRule(opening.optimizer, opening.weights.copy(), slots=opening.slots, updates=opening.updates)
+        self._batches = opening.batches
         size, dtype = opening.weights.size, opening.weights.dtype
         self._frames = [Frame(size, dtype) for _ in range(self._workers if opening.is_synchronous else 1)]
         self._arrived: set[int] = set()
@@ -114,28 +122,29 @@ class Server:
             gradient = self._frames[0].vector.copy()
             for frame in self._frames[1:]:
                 gradient += frame.vector
-            self._rule.update(gradient / self._workers, learning_rate=self._learning_rate(per_rate=1))
+            self._step(gradient / self._workers, batches=self._workers)
             for worker in range(self._workers):
                 self._send_weights(worker)
 
     def _update(self, source: int, frame: Frame) -> None:
-        version, flags = map(int, frame.header)
+        version, flags, batches = map(int, frame.header)
         staleness = FETCH_ONLY
         if flags & HAS_GRADIENT:
             staleness = self._rule.updates - version
-            self._rule.update(frame.vector, learning_rate=self._learning_rate(per_rate=self._workers))
+            self._step(frame.vector, batches=batches)
         self._log.append((source, staleness))
         if flags & WANTS_WEIGHTS:
             self._send_weights(source)
 
-    def _learning_rate(self, *, per_rate: int) -> float:
-        """Return that of the next update: the schedule counts global batches, one or `per_rate` updates each."""
+    def _step(self, gradient: np.ndarray, *, batches: int) -> None:
+        """Do one update, made of so many batches of workers; learning rates are those of global batches."""
         rates = self._opening.learning_rates
-        return float(rates[min(self._rule.updates // per_rate, len(rates) - 1)])
+        self._rule.update(gradient, learning_rate=float(rates[min(self._batches // self._workers, len(rates) - 1)]))
+        self._batches += batches
 
     def _send_weights(self, worker: int) -> None:
-        self._reply.header[:] = self._rule.updates, 0
-        self._reply.vector[:] = self._rule.weights
+        self._reply.header[0] = self._rule.updates
+        self._reply.vector[:] = self.weights
         self._world.Send(self._reply.buffer, dest=worker, tag=WEIGHTS)
 
     def _ask(self, source: int, first: int, stop: int) -> None:

@@ -14,6 +14,7 @@ class WorkerShare:
     Attributes:
         batch_size: its part of a global batch, in images.
         images: that it trained on.
+        updates: batches that it handed over the gradients of, even where `--push-every` sums several into one message.
         sent_bytes, received_bytes: per update: what it hands to its messages (to Horovod, MPI) and gets back, as
             counted where they are made; not what gives all ranks the first weights, or weights for an evaluation.
         exchange_seconds: spent in these messages, waiting for others included.

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import psutil
 import pytest
-from strategy_runs import DATA, OFTEN, STEPS, Case, by_hand, check_resumed, differences, weights_of
+from _pytest.mark import ParameterSet
+from strategy_runs import DATA, OFTEN, STEPS, Case, Starts, by_hand, check_resumed, differences, weights_of
 from trainer_runs import (
     END_SECONDS,
     Job,
-    Outcomes,
     finish,
     launcher_command,
     run_command,
-    run_jobs,
     start_command,
     train_command,
     wait_until,
 )
 
+from common.parameter_server.messages import HEADER_BYTES
 from common.parameter_server.schedule import Schedule, load_schedule
 from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.records import Hashes, Run, Status, World, read_run
@@ -51,6 +51,8 @@ def served(servers: int, *flags: str) -> list[str]:
 
 FREE = served(2, "--staleness", "none")
 RARE = served(1, "--staleness", "1", "--push-every", "2", "--fetch-every", "3")
+ALONE = served(3, "--staleness", "none", "--push-every", "2", *OFTEN)
+MORE = ("mlp3", "cnn", "cnn1", "whole", "part", "part_resumed", "bounded", "rare", "rare_replayed", "left", "resnet34")
 
 
 def all_jobs() -> list[Job]:
@@ -77,6 +79,9 @@ def all_jobs() -> list[Job]:
         train("bounded", [*CNN, *served(1, "--staleness", "1", "--slow", "1:8")]),
         train("rare", [*CNN, *RARE]),
         train("rare_replayed", [*CNN, *RARE, "--replay", "runs/rare"]),
+        train("alone", [*ADAM, *ALONE]),
+        train("alone_part", [*ADAM, *ALONE], "stopped"),
+        Job("alone_part_resumed", ["--resume", "runs/alone_part"]),
         train("left", [*MLP, *FREE], "worker_leaves"),
         train("resnet34", [*RESNET34, *FREE, "--batch-size", "8"], "shallow"),
         *(train(name, arguments) for name, (arguments, _) in BAD_INPUT.items()),
@@ -93,33 +98,9 @@ BAD_INPUT = {
 }
 
 
-class Server:
-    """Starts all jobs of a framework once."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._done: dict[str, Outcomes | str] = {}
-
-    def outcomes(self, framework: str) -> Outcomes:
-        if framework not in self._done:
-            (self.folder / framework).mkdir()
-            folder = self.folder / framework
-            self._done[framework] = run_jobs(framework, all_jobs(), folder=folder, launcher=f"mpirun{RANKS}")
-        outcomes = self._done[framework]
-        assert isinstance(outcomes, dict), outcomes
-        return outcomes
-
-    def run(self, framework: str, name: str) -> Run:
-        """Return a run that has ended well on all ranks."""
-        self.outcomes(framework)
-        run = read_run(self.folder / framework / "runs" / name)
-        assert run.state == "finished"
-        return run
-
-
 @pytest.fixture(scope="module")
-def starts(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    return Server(tmp_path_factory.mktemp("server"))
+def starts(tmp_path_factory: pytest.TempPathFactory) -> Starts:
+    return Starts(tmp_path_factory.mktemp("server"), all_jobs(), more=MORE, launcher=f"mpirun{RANKS}")
 
 
 @pytest.fixture(params=["torch", pytest.param("keras", marks=pytest.mark.ci)])
@@ -129,8 +110,13 @@ def framework(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.mark.parametrize("servers", [1, 2, 3])
-def test_servers_update_as_one_process_would(starts: Server, framework: str, servers: int) -> None:
+def more(*values: object) -> ParameterSet:
+    """Return parameters of runs that `make test` leaves out."""
+    return pytest.param(*values, marks=pytest.mark.ci)
+
+
+@pytest.mark.parametrize("servers", [1, 2, more(3)])
+def test_servers_update_as_one_process_would(starts: Starts, framework: str, servers: int) -> None:
     """With one, two and three shards; with three there is one worker."""
     run, workers = starts.run(framework, f"mlp{servers}"), RANKS - servers
     expected = by_hand(Case(None, batch_sizes=(GLOBAL // 2, GLOBAL // 2)), run)
@@ -142,13 +128,13 @@ def test_servers_update_as_one_process_would(starts: Server, framework: str, ser
     assert sharing.formula_bytes == 2 * parameters and sharing.staleness is None
     for worker in sharing.workers:
         assert (worker.updates, worker.images) == (2 * STEPS, 2 * STEPS * GLOBAL // workers)
-        # Beside the vectors a header of 16 bytes per message.
-        assert worker.sent_bytes == worker.received_bytes == parameters + 16 * servers
+        # Beside the vectors a header per message.
+        assert worker.sent_bytes == worker.received_bytes == parameters + HEADER_BYTES * servers
     assert isinstance(run.record.world, World) and run.record.world.size == workers
 
 
-@pytest.mark.parametrize(("one", "other"), [("adam2", "adam"), ("cnn1", "cnn")])
-def test_servers_update_as_all_reduce_does(starts: Server, framework: str, one: str, other: str) -> None:
+@pytest.mark.parametrize(("one", "other"), [("adam2", "adam"), more("cnn1", "cnn")])
+def test_servers_update_as_all_reduce_does(starts: Starts, framework: str, one: str, other: str) -> None:
     """Adam with weight decay, and momentum on convolutions, whose layouts differ between file and framework."""
     run, reference = (starts.run(framework, name) for name in (one, other))
     assert max(differences(weights_of(run), weights_of(reference)).values()) < 1e-12
@@ -156,17 +142,20 @@ def test_servers_update_as_all_reduce_does(starts: Server, framework: str, one: 
     assert (ours / "state.json").read_text() == (theirs / "state.json").read_text()
 
 
-def test_a_resumed_run_ends_bit_for_bit_as_an_unbroken_one(starts: Server, framework: str) -> None:
-    """Also the servers' momentum, which the checkpoint has under the names of the framework's optimizer."""
-    check_resumed(starts.run(framework, "part"), starts.run(framework, "whole"), steps=[3])
+@pytest.mark.parametrize(("part", "whole"), [("alone_part", "alone"), more("part", "whole")])
+def test_a_resumed_run_ends_bit_for_bit_as_an_unbroken_one(
+    starts: Starts, framework: str, part: str, whole: str
+) -> None:
+    """Also the servers' momentum, and Adam's number of updates where one of them is made of two batches."""
+    check_resumed(starts.run(framework, part), starts.run(framework, whole), steps=[3])
 
 
 def schedule_of(run: Run) -> Schedule:
     return load_schedule(run.folder)
 
 
-@pytest.mark.parametrize("name", ["free", "rare"])
-def test_a_free_run_is_repeated_bit_for_bit(starts: Server, framework: str, name: str) -> None:
+@pytest.mark.parametrize("name", ["free", more("rare")])
+def test_a_free_run_is_repeated_bit_for_bit(starts: Starts, framework: str, name: str) -> None:
     """The first one was also resumed inside an epoch, from where all workers had met."""
     run, again = starts.run(framework, name), starts.run(framework, f"{name}_replayed")
     assert isinstance(run.record.status, Status) and isinstance(run.record.hashes, Hashes)
@@ -177,7 +166,7 @@ def test_a_free_run_is_repeated_bit_for_bit(starts: Server, framework: str, name
         assert (ours.weights_hash, ours.training_loss) == (theirs.weights_hash, theirs.training_loss)
 
 
-def test_free_workers_share_the_samples_of_an_epoch(starts: Server, framework: str) -> None:
+def test_free_workers_share_the_samples_of_an_epoch(starts: Starts, framework: str) -> None:
     run = starts.run(framework, "free_replayed")
     schedule, sharing = schedule_of(run), run.record.sharing
     assert len(schedule.workers) == 2 * STEPS * 2 and sharing and sharing.staleness
@@ -187,7 +176,8 @@ def test_free_workers_share_the_samples_of_an_epoch(starts: Server, framework: s
     assert all(sorted(sources) == sorted(schedule.workers) for sources in schedule.sources)
 
 
-def test_no_worker_is_further_ahead_than_allowed(starts: Server, framework: str) -> None:
+@pytest.mark.ci
+def test_no_worker_is_further_ahead_than_allowed(starts: Starts, framework: str) -> None:
     """One of three workers is slow, so that the others wait for it; they do other parts of the work than it."""
     run = starts.run(framework, "bounded")
     schedule, most, first = schedule_of(run), 0, 0
@@ -200,7 +190,8 @@ def test_no_worker_is_further_ahead_than_allowed(starts: Server, framework: str)
     assert most == 1 and run.record.sharing and run.record.sharing.clock_lead == 1
 
 
-def test_pushes_and_fetches_may_be_rarer_than_batches(starts: Server, framework: str) -> None:
+@pytest.mark.ci
+def test_pushes_and_fetches_may_be_rarer_than_batches(starts: Starts, framework: str) -> None:
     """Each worker pushes after two batches and fetches after three, and what is left at the end of the epoch."""
     run = starts.run(framework, "rare")
     schedule, first = schedule_of(run), 0
@@ -212,16 +203,25 @@ def test_pushes_and_fetches_may_be_rarer_than_batches(starts: Server, framework:
             taken[worker] += sum(number % 2 == 0 or number % 3 == 0 for number in range(1, drawn + 1)) + (drawn > 0)
         assert messages == sum(taken)
         first = items
+    assert run.record.sharing
+    (sources,), (staleness,) = schedule.sources, schedule.staleness
+    for worker, share in enumerate(run.record.sharing.workers):
+        own = [lag for source, lag in zip(sources, staleness, strict=True) if source == worker]
+        pushes = len(own) - own.count(-1)
+        assert share.updates == schedule.workers.count(worker) > pushes
+        gradient_bytes = run.record.sharing.formula_bytes / (1 / 2 + 1 / 3)
+        assert share.sent_bytes * share.updates == pytest.approx(pushes * gradient_bytes + len(own) * HEADER_BYTES)
 
 
-def test_the_others_do_the_work_of_a_worker_that_leaves(starts: Server, framework: str) -> None:
+@pytest.mark.ci
+def test_the_others_do_the_work_of_a_worker_that_leaves(starts: Starts, framework: str) -> None:
     schedule = schedule_of(starts.run(framework, "left"))
     assert schedule.workers.count(1) == 2 * 2 and len(schedule.workers) == 2 * STEPS * 2
 
 
-def test_what_contradicts_is_refused_on_all_ranks(starts: Server, framework: str) -> None:
+def test_what_contradicts_is_refused_on_all_ranks(starts: Starts, framework: str) -> None:
     for name, (_, message) in BAD_INPUT.items():
-        ranks = starts.outcomes(framework)[name]
+        ranks = starts.outcomes(framework, name)
         assert [outcome.code for outcome in ranks] == [2] * RANKS and message in ranks[0].stderr, name
         assert [bool(outcome.stderr) for outcome in ranks] == [True, False, False, False]
 

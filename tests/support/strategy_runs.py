@@ -55,22 +55,27 @@ class Starts:
     """Starts what a test asks for, once.
 
     Args:
-        jobs: all that there are, for two ranks.
+        jobs: all that there are.
         more: names of those that PyTorch does in a start of their own.
+        launcher: of all jobs in one start; another one does a single job.
     """
 
-    def __init__(self, folder: Path, jobs: Sequence[Job], *, more: Collection[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, jobs: Sequence[Job], *, more: Collection[str] = (), launcher: str = "mpirun2"
+    ) -> None:
         self.folder = folder
         self.jobs = jobs
         self.more = more
+        self.launcher = launcher
         self._done: dict[str, Outcomes | str] = {}
 
-    def outcomes(self, framework: str, name: str, launcher: str = "mpirun2") -> list[Outcome]:
+    def outcomes(self, framework: str, name: str, launcher: str | None = None) -> list[Outcome]:
         """Return what a job did on each rank."""
+        launcher = launcher or self.launcher
         jobs = list(self.jobs)
         if framework == "torch":
             jobs = [job for job in jobs if (job.name in self.more) == (name in self.more)]
-        if launcher != "mpirun2":
+        if launcher != self.launcher:
             jobs = [job for job in jobs if job.name == name]
         start = f"{framework}-{launcher}-{jobs[0].name}"
         if start not in self._done:
@@ -80,10 +85,10 @@ class Starts:
         assert isinstance(outcomes, dict), outcomes
         return outcomes[name]
 
-    def run(self, framework: str, name: str, launcher: str = "mpirun2") -> Run:
+    def run(self, framework: str, name: str, launcher: str | None = None) -> Run:
         """Return a run that has ended well on all ranks."""
         self.outcomes(framework, name, launcher)
-        (folder,) = self.folder.glob(f"{framework}-{launcher}-*/runs/{name}")
+        (folder,) = self.folder.glob(f"{framework}-{launcher or self.launcher}-*/runs/{name}")
         run = read_run(folder)
         assert run.state == "finished"
         return run

@@ -66,6 +66,7 @@ def test_a_schedule_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert load_schedule(tmp_path) == schedule()
     assert schedule().staleness_histogram() == {"0": 6, "1": 2, "3": 1}  # a fetch alone is no push
     assert schedule().most_ahead(2) == 1
+    assert schedule().updates == 5 and schedule().until(3).updates == 3
 
 
 def test_a_resumed_run_continues_the_schedule_where_all_workers_met() -> None:
