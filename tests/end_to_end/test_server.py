@@ -1,7 +1,7 @@
 """`--strategy server` on four processes: against NumPy and all-reduce, resumed, replayed, left by workers.
 
-One start does all runs of a framework (`trainer_worker.py`): with 1, 2 or 3 servers, and so with 3, 2 or 1 workers,
-whose global batch is the same.
+One start does all runs of Keras (`trainer_worker.py`), those of PyTorch are divided between `make test` and CI: with 1,
+2 or 3 servers, and so with 3, 2 or 1 workers, whose global batch is the same.
 """
 
 import importlib.util
@@ -9,6 +9,7 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from _pytest.mark import ParameterSet
@@ -52,7 +53,8 @@ def served(servers: int, *flags: str) -> list[str]:
 FREE = served(2, "--staleness", "none")
 RARE = served(1, "--staleness", "1", "--push-every", "2", "--fetch-every", "3")
 ALONE = served(3, "--staleness", "none", "--push-every", "2", *OFTEN)
-MORE = ("mlp3", "cnn", "cnn1", "whole", "part", "part_resumed", "bounded", "rare", "rare_replayed", "left", "resnet34")
+MORE = ["mlp1", "mlp3", "adam", "adam2", "cnn", "cnn1", "whole", "part", "part_resumed", "bounded"]
+MORE += ["rare", "rare_replayed", "left", "resnet34"]
 
 
 def all_jobs() -> list[Job]:
@@ -83,7 +85,7 @@ def all_jobs() -> list[Job]:
         train("alone_part", [*ADAM, *ALONE], "stopped"),
         Job("alone_part_resumed", ["--resume", "runs/alone_part"]),
         train("left", [*MLP, *FREE], "worker_leaves"),
-        train("resnet34", [*RESNET34, *FREE, "--batch-size", "8"], "shallow"),
+        train("resnet34", [*RESNET34, *FREE, "--lr-scaling", "none", "--batch-size", "8"], "shallow"),
         *(train(name, arguments) for name, (arguments, _) in BAD_INPUT.items()),
     ]
 
@@ -115,7 +117,7 @@ def more(*values: object) -> ParameterSet:
     return pytest.param(*values, marks=pytest.mark.ci)
 
 
-@pytest.mark.parametrize("servers", [1, 2, more(3)])
+@pytest.mark.parametrize("servers", [more(1), 2, more(3)])
 def test_servers_update_as_one_process_would(starts: Starts, framework: str, servers: int) -> None:
     """With one, two and three shards; with three there is one worker."""
     run, workers = starts.run(framework, f"mlp{servers}"), RANKS - servers
@@ -133,7 +135,8 @@ def test_servers_update_as_one_process_would(starts: Starts, framework: str, ser
     assert isinstance(run.record.world, World) and run.record.world.size == workers
 
 
-@pytest.mark.parametrize(("one", "other"), [("adam2", "adam"), more("cnn1", "cnn")])
+@pytest.mark.ci
+@pytest.mark.parametrize(("one", "other"), [("adam2", "adam"), ("cnn1", "cnn")])
 def test_servers_update_as_all_reduce_does(starts: Starts, framework: str, one: str, other: str) -> None:
     """Adam with weight decay, and momentum on convolutions, whose layouts differ between file and framework."""
     run, reference = (starts.run(framework, name) for name in (one, other))
@@ -211,6 +214,15 @@ def test_pushes_and_fetches_may_be_rarer_than_batches(starts: Starts, framework:
         assert share.updates == schedule.workers.count(worker) > pushes
         gradient_bytes = run.record.sharing.formula_bytes / (1 / 2 + 1 / 3)
         assert share.sent_bytes * share.updates == pytest.approx(pushes * gradient_bytes + len(own) * HEADER_BYTES)
+
+
+@pytest.mark.ci
+def test_workers_average_the_statistics_of_batch_norm(starts: Starts, framework: str) -> None:
+    """They are each worker's own, while the weights are the servers'."""
+    weights = weights_of(starts.run(framework, "resnet34"))
+    means = [array for name, array in weights.items() if name.endswith("running_mean")]
+    assert means and all(np.abs(mean).max() > 0 for mean in means)
+    assert all(np.isfinite(array).all() for array in weights.values())
 
 
 @pytest.mark.ci

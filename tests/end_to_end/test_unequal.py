@@ -1,6 +1,7 @@
 """Ranks with parts of a batch of their own on two ranks: against NumPy, against all-reduce, after a resume.
 
-One start of two ranks does all runs of a framework (`trainer_worker.py`).
+One start of two ranks does all runs of Keras (`trainer_worker.py`); those of PyTorch are divided between `make test`
+and CI.
 """
 
 import importlib.util
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 from builders import make_config, make_setup
 from strategy_runs import (
     BATCH,
@@ -52,6 +54,10 @@ AVERAGING = ["--strategy", "averaging", "--average-every", "5", "--no-average-st
 RESNET34 = ["--dataset", "synthetic:48x17x19x1x3", "--model", "resnet34", "--batch-size", "8", "--epochs", "1"]
 RESNET34 += ["--momentum", "0", "--dtype", "float64", "--steps-per-epoch", "3", "--shares", "5:3"]
 
+MORE = ["averaging", "slow_averaging", "passes_cnn", "batch_cnn", "resnet34", "resnet34_every1", "auto", "auto_resumed"]
+MORE += ["started", "started_resumed", "adasum"]
+MORE += [f"{prefix}{part}" for prefix in ("", "passes_", "adasum_") for part in ("whole", "part", "part_resumed")]
+
 
 def all_jobs() -> list[Job]:
     """Return the jobs of two ranks."""
@@ -64,7 +70,7 @@ def all_jobs() -> list[Job]:
         train("passes", [*MLP, *PASSES]),
         train("passes_cnn", [*EXACT_CNN, *PASSES]),
         train("batch_cnn", EXACT_CNN),
-        train("started", [*MLP, "--epochs", "1", "--start-weights", "runs/passes"]),
+        train("started", [*MLP, "--epochs", "1", "--start-weights", "runs/averaging"]),
         Job("started_resumed", ["--resume", "runs/started", "--epochs", "2"]),
         train("adasum", ADASUM),
         train("adasum_whole", [*DATA, "--model", "cnn", "--steps-per-epoch", "6", "--adasum"]),
@@ -93,8 +99,8 @@ BAD_INPUT = {
     ),
     "nothing": (["--shares", "1:0"], "--shares is no ratio. Received: --shares 1:0. Give a number above 0 for each"),
     "other_model": (
-        ["--start-weights", "runs/passes_cnn"],
-        "these weights do not belong to mlp for 1 x 28 x 28 images and 10 outputs: fc1.weight should have shape",
+        ["--model", "cnn", "--start-weights", "runs/passes"],
+        "these weights do not belong to cnn for 1 x 28 x 28 images and 10 outputs: ",
     ),
     "no_run": (["--start-weights", "runs/none"], "cannot read the weights. Received: runs/none/weights.safetensors"),
     "no_such_rank": (
@@ -111,7 +117,7 @@ BAD_INPUT = {
 
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory: pytest.TempPathFactory) -> Starts:
-    return Starts(tmp_path_factory.mktemp("unequal"), all_jobs())
+    return Starts(tmp_path_factory.mktemp("unequal"), all_jobs(), more=MORE)
 
 
 @pytest.fixture(params=["torch", pytest.param("keras", marks=pytest.mark.ci)])
@@ -121,7 +127,12 @@ def framework(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.mark.parametrize("name", CASES)
+def more(*values: object) -> ParameterSet:
+    """Return parameters of runs that `make test` leaves out."""
+    return pytest.param(*values, marks=pytest.mark.ci)
+
+
+@pytest.mark.parametrize("name", [more(name) if name in MORE else name for name in CASES])
 def test_shares_are_weighted_by_images_as_worked_out_by_hand(starts: Starts, framework: str, name: str) -> None:
     """With all-reduce the formula is that of one process, whose batch is the global batch."""
     case, run = CASES[name], starts.run(framework, name)
@@ -153,23 +164,29 @@ def test_the_update_of_a_global_batch_does_not_depend_on_its_shares(starts: Star
     assert min(differences(averaged, weights_of(equal)).values()) > 1e-6
 
 
+@pytest.mark.ci
 def test_the_statistics_of_batch_norm_are_weighted_too(starts: Starts, framework: str) -> None:
     """Averaging after every update is all-reduce, with plain SGD, also for unequal parts."""
     one, other = (weights_of(starts.run(framework, name)) for name in ("resnet34", "resnet34_every1"))
     assert max(differences(one, other).values()) < 1e-9  # unweighted they differ by more than 1e-3
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("prefix", ["", "passes_", "adasum_"])
 def test_a_resumed_run_ends_bit_for_bit_as_an_unbroken_one(starts: Starts, framework: str, prefix: str) -> None:
     check_resumed(starts.run(framework, f"{prefix}part"), starts.run(framework, f"{prefix}whole"), steps=[3])
 
 
 def test_passes_add_up_to_a_batch(starts: Starts, framework: str) -> None:
-    """Four passes of a quarter of the batch, against NumPy and against one pass; the learning rate scales as well."""
+    """Four passes of a quarter of the batch."""
     run = starts.run(framework, "passes")
     data = run.record.data
     assert isinstance(data, DataRecord) and (data.global_batch_size, data.steps_per_epoch) == (2 * BATCH, STEPS)
     assert max(differences(weights_of(run), by_hand(Case(None), run)[-1]).values()) < 1e-11
+
+
+@pytest.mark.ci
+def test_passes_equal_a_larger_batch_and_scale_the_learning_rate(starts: Starts, framework: str) -> None:
     passes, batch = starts.run(framework, "passes_cnn"), starts.run(framework, "batch_cnn")
     assert max(differences(weights_of(passes), weights_of(batch)).values()) < 1e-11
     assert starts.run(framework, "passes_whole").epochs[-1].learning_rate == pytest.approx(0.01 * 2 * 2)
@@ -196,7 +213,8 @@ def adasum_by_hand(run: Run, *, size: int) -> Weights:
     return weights
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("size", [2, 4])
 def test_adasum_is_the_formula_worked_out_by_hand(starts: Starts, framework: str, size: int) -> None:
     run = starts.run(framework, "adasum", f"mpirun{size}")
     apart = differences(weights_of(run), adasum_by_hand(run, size=size))
@@ -209,24 +227,26 @@ def test_adasum_of_other_numbers_of_ranks_is_refused(tmp_path: Path, size: int) 
         make_setup(make_config(tmp_path, strategy={"adasum": True}), size=size)
 
 
-def test_a_straggler_takes_time_and_changes_nothing_else(starts: Starts, framework: str) -> None:
-    for slow, plain in (("slow", "equal"), ("slow_averaging", "averaging")):
-        runs = [starts.run(framework, name) for name in (slow, plain)]
-        assert runs[0].epochs[-1].weights_hash == runs[1].epochs[-1].weights_hash
-        times = [run.record.totals.training_seconds for run in runs if isinstance(run.record.totals, Totals)]
-        assert isinstance(times[0], float) and isinstance(times[1], float) and times[0] > 2 * times[1]
+@pytest.mark.parametrize(("slow", "plain"), [("slow", "equal"), more("slow_averaging", "averaging")])
+def test_a_straggler_takes_time_and_changes_nothing_else(starts: Starts, framework: str, slow: str, plain: str) -> None:
+    runs = [starts.run(framework, name) for name in (slow, plain)]
+    assert runs[0].epochs[-1].weights_hash == runs[1].epochs[-1].weights_hash
+    times = [run.record.totals.training_seconds for run in runs if isinstance(run.record.totals, Totals)]
+    assert isinstance(times[0], float) and isinstance(times[1], float) and times[0] > 2 * times[1]
 
 
+@pytest.mark.ci
 def test_a_run_starts_from_the_weights_of_another(starts: Starts, framework: str) -> None:
     """As a second run of the formula would, whose momentum starts at 0; also after a resume."""
-    run, source = starts.run(framework, "started"), starts.run(framework, "passes")
+    run, source = starts.run(framework, "started"), starts.run(framework, "averaging")
     assert isinstance(run.record.hashes, Hashes) and isinstance(source.record.hashes, Hashes)
     assert run.record.hashes.initial_weights == source.record.hashes.final_weights
-    assert run.record.config.training.start_weights == "runs/passes"  # type: ignore[union-attr]
+    assert run.record.config.training.start_weights == "runs/averaging"  # type: ignore[union-attr]
     expected = by_hand(Case(None), run, start=weights_of(source))[-1]
     assert max(differences(weights_of(run), expected).values()) < 1e-11
 
 
+@pytest.mark.ci
 def test_measured_shares_are_kept_when_a_run_is_resumed(starts: Starts, framework: str) -> None:
     printed = [line for line in starts.outcomes(framework, "auto")[0].stdout.splitlines() if line.startswith("batch:")]
     data = starts.run(framework, "auto").record.data
