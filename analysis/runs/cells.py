@@ -8,7 +8,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from analysis.runs.labels import framework_label
+from analysis.runs.labels import STRATEGY_SETTINGS, framework_label, strategy_label
 from analysis.runs.settings import SERIES, SETTING_COLUMNS
 from analysis.runs.table import RunRow, runs_in
 
@@ -135,13 +135,7 @@ def with_words(cells: Sequence[Cell]) -> list[Cell]:
     for cell in cells:
         neighbors[_core(cell)].append(cell)
     varying = {core: _varying([cell.settings for cell in near]) for core, near in neighbors.items()}
-    named = [
-        replace(
-            cell,
-            words=", ".join(_word(name, cell.settings[name]) for name in varying[_core(cell)] if name in cell.settings),
-        )
-        for cell in cells
-    ]
+    named = [replace(cell, words=_words(cell, varying[_core(cell)])) for cell in cells]
     alike: dict[str, list[Cell]] = defaultdict(list)
     for cell in named:
         alike[cell.name].append(cell)
@@ -163,6 +157,15 @@ def _varying(settings: Sequence[Settings]) -> list[str]:
     names = sorted({name: None for one in settings for name in one}, key=lambda name: name == "origin")
     # Settings that a source does not have at all, as published results, are no difference: the origin shows them.
     return [name for name in names if name not in _CORE and len({one[name] for one in settings if name in one}) > 1]
+
+
+def _words(cell: Cell, names: Sequence[str]) -> str:
+    words = (
+        strategy_label(cell.first.record.config) if name in STRATEGY_SETTINGS else _word(name, cell.settings[name])
+        for name in names
+        if name in cell.settings
+    )
+    return ", ".join(dict.fromkeys(words))  # a strategy is one word, whichever of its options differ
 
 
 def _word(name: str, value: Hashable) -> str:

@@ -11,6 +11,8 @@ _OPTIONS = [
     *(("balance", option) for option in fields(BalanceConfig) if option.name != "slow_is_subject"),
     *(("device", option) for option in fields(DeviceConfig) if option.name == "backward_passes_per_step"),
 ]
+# Settings that `strategy_label` puts into words.
+STRATEGY_SETTINGS = ("strategy", *(option.name.replace("_", " ") for _, option in _OPTIONS))
 FRAMEWORK_LABELS = {"torch": "PyTorch", "keras": "Keras"}
 
 

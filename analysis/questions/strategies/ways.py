@@ -2,28 +2,26 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from analysis.runs.cells import Cell
-from analysis.runs.labels import framework_label, strategy_label
+from analysis.runs.labels import STRATEGY_SETTINGS, framework_label, strategy_label
 from analysis.runs.settings import SERIES
 from analysis.runs.table import RunRow, runs_in
 from analysis.runs.validity import pair_flags
 from analysis.stats.inference import Effect, Equivalence, difference, equivalence, median_of, ratio
-from common.config import StrategyConfig
 from common.run_folder.records import NotRecorded, World
 from common.run_folder.sharing import SharingRecord, WorkerShare
 
 PLAIN = "allreduce"
-# Settings that `strategy_label` names, but for the straggler, which is part of the work.
-_OF_STRATEGY = (*(one.name.replace("_", " ") for one in fields(StrategyConfig)), "shares", "backward passes per step")
+SLOW = "slow"
+_OF_STRATEGY = tuple(name for name in STRATEGY_SETTINGS if name != SLOW)  # a straggler is part of the work
 # Further settings in which two ways to do the same work may differ, and which the label of a way names.
 _NAMED = ("compression", "lr scaling", "learning rate", "warmup epochs")
 # What follows from these.
 _FOLLOWING = ("np", "global batch", "threads", "controller", "slow is subject", "gradient groups", SERIES)
-SLOW = "slow"
 
 
 @dataclass(frozen=True)

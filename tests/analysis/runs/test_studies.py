@@ -196,10 +196,10 @@ def test_runs_by_other_strategies_are_cells_of_their_own(tmp_path: Path) -> None
         write_study(tmp_path, seconds=[5.0], name=f"every_{every}", settings={"strategy": strategy})
     labels = [cell.label.removeprefix("cnn, mnist, np 1, ") for cell in cells_of(load_runs([tmp_path]).runs)]
     assert sorted(labels) == [
-        "strategy allreduce, no average every",
-        "strategy averaging, average every 32",
-        "strategy averaging, average every 8",
-        "strategy averaging, average every epoch",
+        "allreduce",
+        "averaging, every 32",
+        "averaging, every 8",
+        "averaging, every epoch",
     ]
 
 
