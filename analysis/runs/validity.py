@@ -12,11 +12,12 @@ from analysis.runs.sameness import HASHES
 from analysis.runs.table import RunRow, images_trained, runs_in
 from common.measurement.interference import Interference
 from common.run_folder.environment import Environment, stack_of
-from common.run_folder.records import Hashes, Totals, World
+from common.run_folder.records import DataRecord, Hashes, Totals, World
 from common.training.schedule import scale_factor
 
 _SAME_WORK = 0.01  # share by which the images of two runs may differ: a last batch is dropped
 MOST_NAMED = 3
+_CHANCE = 1.5  # times 1 / classes: up to there an accuracy is no better than guessing
 
 
 def run_flags(run: RunRow) -> list[str]:
@@ -160,6 +161,17 @@ def flags_of(runs: pd.DataFrame, cells: Sequence[Cell]) -> list[str]:
         for flag in cell_flags(cell):
             of_flag[flag].append(cell.name)
     return [f"{listed(names, apart='; ')}: {flag}" for flag, names in of_flag.items()]
+
+
+def chance_of(cell: Cell) -> float | None:
+    """Return the accuracy of guessing among the classes of a cell's data; None: not known."""
+    data = cell.first.record.data
+    return 1 / len(data.class_names) if isinstance(data, DataRecord) and data.class_names else None
+
+
+def is_guess(accuracy: float, *, chance: float) -> bool:
+    """Return whether an accuracy is no better than guessing."""
+    return accuracy <= _CHANCE * chance
 
 
 def many_comparisons(count: int) -> list[str]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from analysis.runs.cells import Cell
 from analysis.runs.settings import SERIES
+from analysis.runs.validity import chance_of, is_guess
 from analysis.stats.inference import median_of
 from common.run_folder.records import DataRecord
 
 _SWEPT = (SERIES, "global batch", "image size", "data set", "samples", "validation share")
-_CHANCE = 1.5  # times 1 / classes: up to there an accuracy is no better than guessing
 _FALLEN = 0.1  # of accuracy, below the best: the run has fallen
 
 
@@ -69,13 +69,12 @@ class SweepPoint:
     @property
     def remark(self) -> str | None:
         """Whether the accuracy collapsed, fell or never rose; None: neither."""
-        data, last, best = self.cell.first.record.data, self.last, self.best
-        if not isinstance(data, DataRecord) or last is None or best is None or not data.class_names:
+        chance, last, best = chance_of(self.cell), self.last, self.best
+        if chance is None or last is None or best is None:
             return None
-        chance = 1 / len(data.class_names)
-        if best <= _CHANCE * chance:
+        if is_guess(best, chance=chance):
             return f"never better than guessing ({100 * chance:.1f} %)"
-        if last <= _CHANCE * chance:
+        if is_guess(last, chance=chance):
             return f"collapsed: ended at guessing ({100 * chance:.1f} %)"
         return f"ended {100 * (best - last):.1f} points below its best" if best - last >= _FALLEN else None
 

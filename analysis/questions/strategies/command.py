@@ -27,7 +27,7 @@ from analysis.runs.cells import Cell, cells_of
 from analysis.runs.energy import mean_of, metered
 from analysis.runs.labels import framework_label
 from analysis.runs.table import RunRow, Selection, runs_in, seconds_to
-from analysis.runs.validity import cell_runs, flags_of, many_comparisons
+from analysis.runs.validity import cell_runs, chance_of, flags_of, is_guess, many_comparisons
 from analysis.stats.inference import difference, harmonic_mean, median_interval, median_of
 from common.measurement.interference import Interference
 
@@ -112,7 +112,11 @@ def _advice(place: Place, *, margin: float) -> str:
     alike = [way for way in faster if way.equivalence == "same"]
     if alike:
         best = min(alike, key=_ratio)
-        return f"take {best.label}, {1 / _ratio(best):.2f} times as fast as allreduce at the same accuracy."
+        factor = f"{1 / _ratio(best):.2f} times as fast as allreduce"
+        chance, accuracy = chance_of(best.cell), median_of(best.cell.results("accuracy").values())
+        if chance and accuracy is not None and is_guess(accuracy, chance=chance):
+            return f"{best.label} is {factor}, but neither has learned: both guess."
+        return f"take {best.label}, {factor} at the same accuracy."
     words = f"take allreduce: nothing is shown to be faster at the same accuracy, to within {100 * margin:g} points."
     if not faster:
         return words

@@ -119,6 +119,13 @@ def test_many_comparisons_are_reported_to_find_some_by_chance() -> None:
     assert note.startswith("2 comparisons, each at 95 %")
 
 
+def test_what_has_not_learned_is_not_advised() -> None:
+    found = find(select(runs_of("ring", 100.0, accuracy=0.1), runs_of("often", 80.0, strategy=EVERY8, accuracy=0.1)))
+    assert found.answer == (
+        "PyTorch: averaging, every 8 is 1.25 times as fast as allreduce, but neither has learned: both guess."
+    )
+
+
 def test_too_few_runs_decide_nothing() -> None:
     few = SPREAD[:2]
     found = find(select(runs_of("ring", 100.0, spread=few), runs_of("often", 50.0, strategy=EVERY8, spread=few)))
