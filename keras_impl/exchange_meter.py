@@ -9,9 +9,14 @@ from common.distributed import exchange_meter as counted
 
 
 class ExchangeMeter:
-    """Counts from its creation, or the last `restart`."""
+    """Counts from its creation, or the last `restart`.
 
-    def __init__(self) -> None:
+    Args:
+        times: whether exchanges are timed, for which each waits until all its tensors are ready.
+    """
+
+    def __init__(self, *, times: bool = True) -> None:
+        self._times = times
         self._updates = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._bytes = tf.Variable([0, 0], dtype=tf.int64, trainable=False)  # sent, received
         self._seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
@@ -38,15 +43,21 @@ class ExchangeMeter:
     def measure(
         self, exchange: Callable[[list[Any], Any], list[Any]], tensors: list[Any], compression: Any
     ) -> list[Any]:
-        """Return `exchange(tensors, compression)` of tensors that are ready; count its bytes and its time."""
+        """Return `exchange(tensors, compression)`; count its bytes and its time."""
         counting = _Counted(compression)
+        exchanged = self._timed(exchange, tensors, counting) if self._times else exchange(tensors, counting)
+        self._bytes.assign_add([counting.sent_bytes, counting.received_bytes])
+        return exchanged
+
+    def _timed(
+        self, exchange: Callable[[list[Any], Any], list[Any]], tensors: list[Any], compression: Any
+    ) -> list[Any]:
         with tf.control_dependencies([tensor for tensor in tensors if tensor is not None]):
             started = tf.timestamp()
         with tf.control_dependencies([started]):
-            exchanged = exchange(tensors, counting)
+            exchanged = exchange(tensors, compression)
         with tf.control_dependencies([tensor for tensor in exchanged if tensor is not None]):
             self._seconds.assign_add(tf.timestamp() - started)
-        self._bytes.assign_add([counting.sent_bytes, counting.received_bytes])
         return exchanged
 
 

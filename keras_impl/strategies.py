@@ -73,7 +73,7 @@ class AllReduce(Strategy):
     def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
         self.setup = setup
         self.comm = comm
-        self.meter = ExchangeMeter()
+        self.meter = ExchangeMeter(times=setup.config.device.gradient_groups == "one")  # else they overlap
 
     def wrap_optimizer(
         self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
