@@ -7,6 +7,8 @@ import tensorflow as tf
 
 from common.distributed import exchange_meter as counted
 
+Exchange = Callable[[list[Any], Any], list[Any]]  # of tensors and a compression
+
 
 class ExchangeMeter:
     """Counts from its creation, or the last `restart`.
@@ -40,18 +42,14 @@ class ExchangeMeter:
 
         return apply_and_count
 
-    def measure(
-        self, exchange: Callable[[list[Any], Any], list[Any]], tensors: list[Any], compression: Any
-    ) -> list[Any]:
+    def measure(self, exchange: Exchange, tensors: list[Any], compression: Any) -> list[Any]:
         """Return `exchange(tensors, compression)`; count its bytes and its time."""
         counting = _Counted(compression)
         exchanged = self._timed(exchange, tensors, counting) if self._times else exchange(tensors, counting)
         self._bytes.assign_add([counting.sent_bytes, counting.received_bytes])
         return exchanged
 
-    def _timed(
-        self, exchange: Callable[[list[Any], Any], list[Any]], tensors: list[Any], compression: Any
-    ) -> list[Any]:
+    def _timed(self, exchange: Exchange, tensors: list[Any], compression: Any) -> list[Any]:
         with tf.control_dependencies([tensor for tensor in tensors if tensor is not None]):
             started = tf.timestamp()
         with tf.control_dependencies([started]):
