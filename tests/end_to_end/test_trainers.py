@@ -138,7 +138,7 @@ def two_rank_jobs(framework: str) -> list[Job]:
 BAD_INPUT = {
     "exists": r"the run folder exists already and is not overwritten\. Received: runs/\w+2-whole\. Give another --name",
     "batch": r"the batch is larger than each rank's shard .*Received: --batch-size 601\. Give 600 or less",
-    "steps": r"an epoch has 9 whole global batches of 64 x 2 images\. Received: --steps-per-epoch 100\. Give 9 or less",
+    "steps": r"an epoch has 9 whole global batches of 128 images\. Received: --steps-per-epoch 100\. Give 9 or less",
     "model": r"unknown model\. Received: --model resnet50\. Choose one of mlp, cnn",
     "dataset": r"unknown data set\. Received: 'mnits'\. Did you mean mnist\?",
     "flag": r"Unrecognized options: --epoch, 3\. See",
