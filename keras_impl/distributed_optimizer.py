@@ -75,8 +75,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
             `hvd.Average`) divided by the number of ranks, being a part of the gradient of the average loss.
         process_set: the ranks that take part; all others train alone.
         device: where gradients are averaged, such as "/cpu:0"; "": on GPUs if Horovod was built for them.
-        meter: an object whose `measure(exchange, gradients, compression)` returns `exchange(gradients, compression)`,
-            to count and time it.
+        meter: its `measure(exchange, gradients, compression)` is to return `exchange(gradients, compression)`.
 
     Returns:
         The distributed optimizer.

@@ -358,7 +358,7 @@ def test_ranks_may_trace_different_graphs(run: Run) -> None:
         ("not_initialized", "hvd.init()"),
         ("not_keras", "TypeError"),
         ("twice", "already"),
-        ("op", "hvd.Average or hvd.Sum"),
+        ("op", "hvd.Average, hvd.Sum or"),
         ("compression", "'zip'"),
         ("groups", "groups=0"),
         ("passes", "backward_passes_per_step"),

@@ -435,6 +435,7 @@ def broken_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "root"
     for framework in ("torch", "keras"):
         (root / f"{framework}_impl").mkdir(parents=True)
+        (root / f"{framework}_impl" / "train.py").symlink_to(ROOT / f"{framework}_impl" / "train.py")
         write_worker(root, framework, "")
     monkeypatch.setattr(parity_proofs, "ROOT", root)
     monkeypatch.setattr(sys, "argv", ["parity"])
