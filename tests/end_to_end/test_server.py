@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from _pytest.mark import ParameterSet
-from strategy_runs import DATA, OFTEN, STEPS, Case, Starts, by_hand, check_resumed, differences, weights_of
+from strategy_runs import DATA, OFTEN, STEPS, Case, Starts, by_hand, check_resumed, differences, more, weights_of
 from trainer_runs import (
     END_SECONDS,
     Job,
@@ -110,11 +109,6 @@ def framework(request: pytest.FixtureRequest) -> str:
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
     return request.param
-
-
-def more(*values: object) -> ParameterSet:
-    """Return parameters of runs that `make test` leaves out."""
-    return pytest.param(*values, marks=pytest.mark.ci)
 
 
 @pytest.mark.parametrize("servers", [more(1), 2, more(3)])

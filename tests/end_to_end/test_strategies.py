@@ -8,7 +8,6 @@ import importlib.util
 
 import numpy as np
 import pytest
-from _pytest.mark import ParameterSet
 from rule_workers import relative_difference
 from strategy_runs import (
     BATCH,
@@ -21,6 +20,7 @@ from strategy_runs import (
     by_hand,
     check_resumed,
     differences,
+    more,
     validation_loss,
     weights_of,
 )
@@ -94,11 +94,6 @@ def framework(request: pytest.FixtureRequest) -> str:
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
     return request.param
-
-
-def more(*values: object) -> ParameterSet:
-    """Return parameters of runs that `make test` leaves out."""
-    return pytest.param(*values, marks=pytest.mark.ci)
 
 
 @pytest.mark.parametrize("name", [more(name) if name in MORE else name for name in CASES])

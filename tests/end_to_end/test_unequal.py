@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _pytest.mark import ParameterSet
 from builders import make_config, make_setup
 from strategy_runs import (
     BATCH,
@@ -27,6 +26,7 @@ from strategy_runs import (
     differences,
     first_weights,
     gradient,
+    more,
     validation_loss,
     weights_of,
 )
@@ -125,11 +125,6 @@ def framework(request: pytest.FixtureRequest) -> str:
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
     return request.param
-
-
-def more(*values: object) -> ParameterSet:
-    """Return parameters of runs that `make test` leaves out."""
-    return pytest.param(*values, marks=pytest.mark.ci)
 
 
 @pytest.mark.parametrize("name", [more(name) if name in MORE else name for name in CASES])

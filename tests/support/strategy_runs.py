@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 import reference_rules
+from _pytest.mark import ParameterSet
 from rule_workers import relative_difference
 from trainer_runs import Job, Outcome, Outcomes, run_jobs
 
@@ -92,6 +94,11 @@ class Starts:
         run = read_run(folder)
         assert run.state == "finished"
         return run
+
+
+def more(*values: object) -> ParameterSet:
+    """Return parameters of runs that `make test` leaves out."""
+    return pytest.param(*values, marks=pytest.mark.ci)
 
 
 def weights_of(run: Run) -> Weights:
