@@ -33,7 +33,7 @@ class ShardedData:
         self.setup = setup
         self.comm = comm
         self.device = device
-        self.batch_size = setup.batch_sizes[comm.rank]
+        self.batch_size = setup.batch_sizes[comm.data_rank]
 
     def training(self, epoch: int, *, first_step: int = 0) -> tf.data.Dataset:
         """Return this rank's batches of an epoch: images (batch, height, width, channels), labels (batch,) int64.
@@ -56,7 +56,7 @@ class ShardedData:
             self.setup.training_indices,
             seed=self.setup.config.training.seed,
             epoch=epoch,
-            rank=self.comm.rank,
+            rank=self.comm.data_rank,
             batch_sizes=self.setup.batch_sizes,
             table=self.setup.table,
             steps=self.setup.steps_of_epoch(epoch),
@@ -69,7 +69,7 @@ class ShardedData:
         config = self.setup.config.training
         split, indices = self.setup.evaluation_samples(part)
         is_replicated = part == "validation" and config.validation == "replicated"
-        rank, sizes = (0, (1,)) if is_replicated else (self.comm.rank, self.setup.batch_sizes)
+        rank, sizes = (0, (1,)) if is_replicated else (self.comm.data_rank, self.setup.batch_sizes)
 
         def batches() -> Arrays:
             return evaluation_batches(

@@ -109,7 +109,7 @@ def wrap_optimizer(
         optimizer,
         compression=config.device.compression,
         groups=1 if config.device.gradient_groups == "one" else None,
-        device=_exchange_device(config),
+        device=exchange_device(config),
         meter=meter,
     )
     if meter:
@@ -124,16 +124,23 @@ def wait_for_all_ranks() -> None:
 
 
 def average_in_place(
-    values: Sequence[Any], *, name: str, config: Config, weight: float = 1.0, meter: ExchangeMeter | None = None
+    values: Sequence[Any],
+    *,
+    name: str,
+    config: Config,
+    weight: float = 1.0,
+    group: Any = hvd.global_process_set,
+    meter: ExchangeMeter | None = None,
 ) -> None:
     """Replace variables by their averages over the ranks, in one grouped all-reduce of their own type.
 
     Args:
         name: of the operation; the same on all ranks.
         weight: of this rank; the mean over ranks is 1.
+        group: Horovod's process set of the ranks.
         meter: counts what is exchanged.
     """
-    exchange = GradientExchange(name=name, device=_exchange_device(config), meter=meter)
+    exchange = GradientExchange(name=name, process_set=group, device=exchange_device(config), meter=meter)
     tensors = [tf.convert_to_tensor(variable.value) for variable in values]
     averages = exchange(tensors if weight == 1 else [tensor * weight for tensor in tensors], values)
     for variable, average in zip(values, averages, strict=True):
@@ -141,15 +148,24 @@ def average_in_place(
 
 
 def average_gradients(
-    gradients: Sequence[tf.Tensor], *, config: Config, meter: ExchangeMeter | None = None
+    gradients: Sequence[tf.Tensor],
+    *,
+    config: Config,
+    group: Any = hvd.global_process_set,
+    meter: ExchangeMeter | None = None,
 ) -> list[tf.Tensor]:
     """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group.
 
     Args:
+        group: Horovod's process set of the ranks.
         meter: counts what is exchanged.
     """
     exchange = GradientExchange(
-        name="gradients", compression=config.device.compression, device=_exchange_device(config), meter=meter
+        name="gradients",
+        compression=config.device.compression,
+        process_set=group,
+        device=exchange_device(config),
+        meter=meter,
     )
     return exchange(gradients, gradients)  # none of them is of a local variable
 
@@ -172,14 +188,15 @@ def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
 
     Not the seeds of the dropout layers, which are variables of the model too: all ranks would draw the same masks.
     """
-    if comm.size > 1:
+    if comm.copies > 1:
         weights = [weight.variable for weight in weight_maps(state.model, state.spec).values()]
         variables = [*weights, *state.optimizer.variables]
-        if state.config.device.share_gpu or comm.world is not None:
+        if comm.parts == 1 and (state.config.device.share_gpu or comm.world is not None):
             for variable, value in zip(variables, comm.broadcast([one.numpy() for one in variables]), strict=True):
                 variable.assign(value)
         else:
-            hvd.broadcast_variables([variable.value for variable in variables], root_rank=0)
+            group = comm.part_group if comm.parts > 1 else hvd.global_process_set
+            hvd.broadcast_variables([one.value for one in variables], root_rank=comm.part, process_set=group)
 
 
 def average_batch_norm(state: TrainingState, *, comm: Communicator, weight: float = 1.0) -> None:
@@ -193,8 +210,9 @@ def average_batch_norm(state: TrainingState, *, comm: Communicator, weight: floa
     if comm.world is not None:
         for statistic in statistics:
             statistic.assign(comm.sum(weight * statistic.numpy()) / comm.size)
-    elif comm.size > 1 and statistics:
-        average_in_place(statistics, name="batch_norm", config=state.config, weight=weight)
+    elif comm.copies > 1 and statistics:
+        group = comm.part_group if comm.parts > 1 else hvd.global_process_set
+        average_in_place(statistics, name="batch_norm", config=state.config, weight=weight, group=group)
 
 
 @contextmanager
@@ -231,6 +249,6 @@ def synchronize(device: str) -> None:
         tf.test.experimental.sync_devices()
 
 
-def _exchange_device(config: Config) -> str:
+def exchange_device(config: Config) -> str:
     """Return where tensors are exchanged: in host memory for a shared GPU, which NCCL refuses; else where they are."""
     return _HOST if config.device.share_gpu else ""

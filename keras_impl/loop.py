@@ -43,7 +43,7 @@ class Trainer:
         self.data = data
         self.phases = phases
         self.epoch = 0
-        self._loss_weight = data.setup.loss_weight(data.comm.rank)
+        self._loss_weight = data.setup.loss_weight(data.comm.data_rank)
         self._slowdown = slowdown_of(data.setup, rank=data.comm.rank)
         # One sum per place in the batch, as all batches have one size: the sum within the batch is taken once, at the
         # end of the epoch.
@@ -214,8 +214,11 @@ class Trainer:
 
     def _forward(self, images: tf.Tensor, labels: tf.Tensor, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         outputs = self.state.model(images, training=training)
+        return outputs, self._losses(outputs, labels)
+
+    def _losses(self, outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         config = self.state.config
-        return outputs, loss_per_sample(outputs, labels, config=config.optimizer, model_config=config.model)
+        return loss_per_sample(outputs, labels, config=config.optimizer, model_config=config.model)
 
     def _loss(self, losses: tf.Tensor) -> tf.Tensor:
         """Return the mean loss, weighted where ranks have batches of other sizes, or an update has several passes."""
@@ -256,10 +259,10 @@ class Trainer:
     def _seed_dropout(self) -> None:
         """Give every epoch and rank dropout masks of their own that do not depend on what ran before."""
         for number, layer in self._seeded_layers():
-            layer.seed_generator.state.assign(self._dropout_seeds(number, rank=self.data.comm.rank))
+            layer.seed_generator.state.assign(self._dropout_seeds(number, rank=self.data.comm.data_rank))
 
     def _dropout_seeds(self, layer_number: int, *, rank: int) -> np.ndarray:
-        entropy = [self.state.config.training.seed, self.epoch, rank, layer_number]
+        entropy = [self.state.config.training.seed, self.epoch, rank, layer_number, *self.data.comm.own_part]
         return np.random.SeedSequence(entropy).generate_state(2, np.uint32)
 
     def _seeded_layers(self) -> list[tuple[int, keras.Layer]]:

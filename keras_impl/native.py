@@ -22,6 +22,7 @@ from common.training.run_setup import RunSetup
 from common.training.sharing import native_record
 from keras_impl import distributed
 from keras_impl.batch_norm import BatchNormalization
+from keras_impl.exchange import GroupExchange
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.loop import Trainer
 from keras_impl.state import TrainingState
@@ -71,6 +72,7 @@ class NativeTrainer(Trainer):
 class Native:
     """TensorFlow averages the gradients of all replicas; it has to know of them before its first operation."""
 
+    exchange: GroupExchange | None = None
     trainer_class: Callable[..., Trainer] = NativeTrainer
 
     def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:

@@ -7,13 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from common.config import (
-    INITIAL_LOSS_SCALE,
-    LOSS_SCALE_GROWTH_STEPS,
-    Config,
-    ModelConfig,
-    OptimizerConfig,
-)
+from common.config import Config, ModelConfig, OptimizerConfig
+from common.config.device import INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS
 from keras_impl import update_rules
 
 

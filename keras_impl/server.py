@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from common.data.batches import Draw
 from common.distributed.communicator import Communicator
 from common.measurement.timing import Timer, timed
 from common.model.weights import Weights
-from common.parameter_server.served_run import ServedRun
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
+from common.strategies.drawn_work import DrawnWork
+from common.strategies.served_run import ServedRun
 from common.training.run_setup import RunSetup
-from common.training.sharing import server_record
 from keras_impl import distributed
+from keras_impl.exchange import GroupExchange
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.loop import Trainer
 from keras_impl.state import TrainingState
@@ -34,19 +33,13 @@ class Server:
         folder: of the run, on rank 0; None on the others.
     """
 
+    exchange: GroupExchange | None = None
+
     def __init__(self, setup: RunSetup, *, comm: Communicator, step: int, folder: Path | None) -> None:
         self.setup = setup
         self.comm = comm
         self.meter = ExchangeMeter()  # of Horovod's graphs, which are not used: the client of the servers has its own
-        self._served = ServedRun(
-            setup.config,
-            comm=comm,
-            learning_rates=setup.scaled_learning_rates(),
-            steps=setup.total_steps,
-            first_step=step,
-            folder=folder,
-            load=self._load,
-        )
+        self._served = ServedRun(setup, comm=comm, first_step=step, folder=folder, load=self._load)
         self.trainer_class: Callable[..., Trainer] = Trainer
         if self._served.draws:
             self.trainer_class = partial(DrawingTrainer, draw=self._served.items)
@@ -83,8 +76,7 @@ class Server:
 
     def sharing(self) -> SharingRecord | None:
         """Return what this worker exchanged in its updates."""
-        meter, schedule = self._served.client.meter, self._served.schedule
-        return server_record(self.setup, meter, rank=self.comm.rank, servers=self.comm.servers, schedule=schedule)
+        return self._served.sharing()
 
     def _update(
         self, optimizer: keras.optimizers.Optimizer, gradients: Sequence[tf.Tensor], weights: Sequence[Any]
@@ -108,30 +100,8 @@ class Server:
             variable.assign(tf.reshape(part, variable.shape))
 
 
-class DrawingTrainer(Trainer):
-    """Trains on the batches that this rank draws, where workers do not wait for each other.
-
-    Args:
-        draw: yields the items that this rank draws of a segment of the run, given as its first and its end.
-    """
-
-    def __init__(self, *arguments: Any, draw: Draw, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._draw = draw
-
-    @property
-    def batches_done(self) -> int:
-        """Batches of the epoch that this rank has drawn and computed."""
-        return self._drawn
-
-    def start_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> None:
-        """Prepare an epoch; what was drawn of it before is in `partial`."""
-        self._drawn = partial.own_steps or 0 if partial else 0
-        super().start_epoch(epoch, partial)
-
-    def partial_epoch(self) -> PartialEpoch:
-        """Return what this rank has of the epoch so far, but for weights and optimizer state."""
-        return replace(super().partial_epoch(), own_steps=self._drawn)
+class DrawingTrainer(DrawnWork, Trainer):
+    """Trains on the batches that this rank draws, where workers do not wait for each other."""
 
     def _compile(self) -> None:
         super()._compile()

@@ -16,8 +16,10 @@ from common.training.checkpointer import own_state
 from common.training.run_setup import RunSetup
 from common.training.sharing import ring_record
 from keras_impl import distributed
+from keras_impl.exchange import GroupExchange
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.loop import Trainer
+from keras_impl.model_parallel import Layers, Split
 from keras_impl.native import Native
 from keras_impl.server import Server
 from keras_impl.state import TrainingState
@@ -29,6 +31,7 @@ class Strategy(Protocol):
 
     meter: ExchangeMeter
     trainer_class: Callable[..., Trainer] = Trainer
+    exchange: GroupExchange | None = None  # of the ranks that hold pieces of the same layers
 
     def scope(self) -> AbstractContextManager[Any]:
         """Return the context in which model and optimizer are built."""
@@ -63,8 +66,13 @@ def build_strategy(setup: RunSetup, *, comm: Communicator, step: int, folder: Pa
     config = setup.config.strategy
     if config.strategy == "server":
         return Server(setup, comm=comm, step=step, folder=folder)
-    kinds = {"averaging": Averaging, "native": Native}
-    return kinds.get(config.strategy, Adasum if config.adasum else AllReduce)(setup, comm=comm)
+    if setup.config.parts.count > 1:
+        return (Layers if setup.config.parts.stages else Split)(setup, comm=comm)
+    if config.strategy == "averaging":
+        return Averaging(setup, comm=comm)
+    if config.strategy == "native":
+        return Native(setup, comm=comm)
+    return (Adasum if config.adasum else AllReduce)(setup, comm=comm)
 
 
 class AllReduce(Strategy):

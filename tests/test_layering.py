@@ -92,7 +92,7 @@ ORDER = {
         {"config"},
         {"distributed"},
         {"measurement"},
-        {"data", "run_folder", "parameter_server"},
+        {"data", "run_folder", "parameter_server", "pipeline"},
         {"training", "trained"},
         {"strategies"},
         {"checks"},

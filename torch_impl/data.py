@@ -25,7 +25,7 @@ class ShardedData:
         self.setup = setup
         self.comm = comm
         self.device = device
-        self.batch_size = setup.batch_sizes[comm.rank]
+        self.batch_size = setup.batch_sizes[comm.data_rank]
         config = setup.config.device
         self._layout = torch.channels_last if config.channels_last else torch.contiguous_format
         self._pins = config.pinned_memory and device.type == "cuda"
@@ -52,7 +52,7 @@ class ShardedData:
             self.setup.training_indices,
             seed=config.seed,
             epoch=epoch,
-            rank=self.comm.rank,
+            rank=self.comm.data_rank,
             batch_sizes=self.setup.batch_sizes,
             table=self.setup.table,
             steps=self.setup.steps_of_epoch(epoch),
@@ -69,7 +69,7 @@ class ShardedData:
             split,
             indices,
             batch_size=config.eval_batch_size,
-            rank=0 if is_replicated else self.comm.rank,
+            rank=0 if is_replicated else self.comm.data_rank,
             batch_sizes=(1,) if is_replicated else self.setup.batch_sizes,
             table=self.setup.table,
         )

@@ -91,30 +91,42 @@ def wait_for_all_ranks() -> None:
 
 
 def average_in_place(
-    values: Sequence[Tensor], *, name: str, config: Config, weight: float = 1.0, meter: ExchangeMeter | None = None
+    values: Sequence[Tensor],
+    *,
+    name: str,
+    config: Config,
+    weight: float = 1.0,
+    group: Any = hvd.global_process_set,
+    meter: ExchangeMeter | None = None,
 ) -> None:
     """Replace tensors by their averages over the ranks, in one grouped all-reduce of their own type.
 
     Args:
         name: of the operation; the same on all ranks.
         weight: of this rank; the mean over ranks is 1.
+        group: Horovod's process set of the ranks.
         meter: counts what is exchanged.
     """
     weighted = values if weight == 1 else [value * weight for value in values]
-    averages = _average(weighted, compression=_way(hvd.Compression.none, config), name=name, meter=meter)
+    averages = _average(weighted, compression=_way(hvd.Compression.none, config), name=name, group=group, meter=meter)
     for tensor, average in zip(values, averages, strict=True):
         tensor.copy_(average)
 
 
 def average_gradients(
-    gradients: Sequence[Tensor], *, config: Config, meter: ExchangeMeter | None = None
+    gradients: Sequence[Tensor],
+    *,
+    config: Config,
+    group: Any = hvd.global_process_set,
+    meter: ExchangeMeter | None = None,
 ) -> list[Tensor]:
     """Average gradients over the ranks as the optimizer of `wrap_optimizer` does with all in one group.
 
     Args:
+        group: Horovod's process set of the ranks.
         meter: counts what is exchanged.
     """
-    return _average(gradients, compression=_compression(config), name="gradients", meter=meter)
+    return _average(gradients, compression=_compression(config), name="gradients", group=group, meter=meter)
 
 
 def combine_updates(updates: Sequence[Tensor], *, meter: ExchangeMeter) -> list[Tensor]:
@@ -130,14 +142,14 @@ def combine_updates(updates: Sequence[Tensor], *, meter: ExchangeMeter) -> list[
 
 
 def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
-    """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0.
+    """Give all ranks the weights, BatchNorm statistics and optimizer state of rank 0, or of the first with their part.
 
     Not by `hvd.broadcast_optimizer_state`: without a state it creates one by a step with zero gradients, which counts
     as Adam's first and lets AdamW shrink the weights. No state means all zeros: there is nothing to send.
     """
     if comm.world is not None:
         state.restore(*comm.broadcast((state.export_weights(), state.export_optimizer())))
-    elif comm.size > 1:
+    elif comm.copies > 1:
         slots = [
             (f"{name}.{slot}", value)
             for name, parameter in state.model.named_parameters()
@@ -146,7 +158,11 @@ def broadcast_state(state: TrainingState, *, comm: Communicator) -> None:
         ]
         names, tensors = zip(*state.model.state_dict().items(), *slots, strict=True)
         sent = [tensor.to("cpu", copy=True) for tensor in tensors] if state.config.device.share_gpu else tensors
-        hvd.broadcast_parameters(list(zip(names, sent, strict=True)), root_rank=0)
+        if comm.parts == 1:
+            hvd.broadcast_parameters(list(zip(names, sent, strict=True)), root_rank=0)
+        else:
+            for name, tensor in zip(names, sent, strict=True):
+                hvd.broadcast_(tensor, root_rank=comm.part, name=name, process_set=comm.part_group)
         for tensor, received in zip(tensors, sent, strict=True):
             tensor.copy_(received)
 
@@ -163,8 +179,9 @@ def average_batch_norm(state: TrainingState, *, comm: Communicator, weight: floa
         for statistic in statistics:
             total = comm.sum(weight * statistic.cpu().numpy())
             statistic.copy_(torch.from_numpy(total / comm.size))
-    elif comm.size > 1 and statistics:
-        average_in_place(statistics, name="batch_norm", config=state.config, weight=weight)
+    elif comm.copies > 1 and statistics:
+        group = comm.part_group if comm.parts > 1 else hvd.global_process_set
+        average_in_place(statistics, name="batch_norm", config=state.config, weight=weight, group=group)
 
 
 @contextmanager
@@ -240,11 +257,17 @@ def _way(compression: Any, config: Config) -> Any:
 
 
 def _average(
-    tensors: Sequence[Tensor], *, compression: Any, name: str, meter: ExchangeMeter | None = None, op: Any = hvd.Average
+    tensors: Sequence[Tensor],
+    *,
+    compression: Any,
+    name: str,
+    group: Any = hvd.global_process_set,
+    meter: ExchangeMeter | None = None,
+    op: Any = hvd.Average,
 ) -> list[Tensor]:
     meter = meter or ExchangeMeter()
     compression = _Counted(compression, meter)
     with meter.timed():
         small, contexts = zip(*map(compression.compress, tensors), strict=True)
-        averages = hvd.grouped_allreduce(small, op=op, name=name)
+        averages = hvd.grouped_allreduce(small, op=op, name=name, process_set=group)
         return [compression.decompress(average, context) for average, context in zip(averages, contexts, strict=True)]

@@ -42,7 +42,7 @@ class Trainer:
         self.learning_rates = learning_rates
         self.phases = phases
         self.epoch = 0
-        self._loss_weight = data.setup.loss_weight(data.comm.rank)
+        self._loss_weight = data.setup.loss_weight(data.comm.data_rank)
         self._slowdown = planted_slowdown(data, state.model)
 
     @property
@@ -144,13 +144,18 @@ class Trainer:
         self.state.optimizer.zero_grad()
         if self._slowdown:
             self._slowdown.start()
-        passes = self.data.setup.passes
-        parts = [self._pass(*part) for part in zip(images.chunk(passes), labels.chunk(passes), strict=True)]
-        outputs, losses = parts[0] if passes == 1 else map(torch.cat, zip(*parts, strict=True))
+        outputs, losses = self._passes(images, labels)
         if self.state.scaler.is_enabled():
             self._scaled_update()
         else:
             self.state.optimizer.step()
+        return outputs, losses
+
+    def _passes(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Add up the gradients of the passes of an update; return outputs and losses of its images."""
+        passes = self.data.setup.passes
+        parts = [self._pass(*part) for part in zip(images.chunk(passes), labels.chunk(passes), strict=True)]
+        outputs, losses = parts[0] if passes == 1 else map(torch.cat, zip(*parts, strict=True))
         return outputs, losses
 
     def _pass(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,7 +186,11 @@ class Trainer:
         dtype = torch.bfloat16 if mixed == "bfloat16" else torch.float16
         with torch.autocast(self.data.device.type, dtype=dtype, enabled=mixed != "none"):
             outputs = self.state.model(images)
-        return outputs, loss_per_sample(outputs, labels, config=config.optimizer, model_config=config.model)
+        return outputs, self._losses(outputs, labels)
+
+    def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        config = self.state.config
+        return loss_per_sample(outputs, labels, config=config.optimizer, model_config=config.model)
 
     def _train_mode(self) -> None:
         self.state.model.train()
@@ -206,7 +215,7 @@ class Trainer:
 
     def _seed_dropout(self) -> None:
         """Give every epoch and rank dropout masks of their own that do not depend on what ran before."""
-        entropy = [self.state.config.training.seed, self.epoch, self.data.comm.rank]
+        entropy = [self.state.config.training.seed, self.epoch, self.data.comm.data_rank, *self.data.comm.own_part]
         torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
     def _synchronize(self) -> None:

@@ -1,6 +1,6 @@
 """The models in PyTorch, from the numbers of `common.model.specs`. Images are (batch, channels, height, width)."""
 
-from typing import TypeVar
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -9,16 +9,22 @@ from torch import Tensor, nn
 from common.config import ModelConfig
 from common.model import specs as model_specs
 from common.model.specs import ModelSpec
+from torch_impl.exchange import GroupExchange
+from torch_impl.layers import convolution, dense, max_pooling, numbers
+from torch_impl.parts import PartOfModel
 from torch_impl.vision import torchvision_models
 
-LayerType = TypeVar("LayerType", bound=model_specs.Layer)
 
+def build_model(spec: ModelSpec, config: ModelConfig, *, exchange: GroupExchange | None = None) -> nn.Module:
+    """Return the model with PyTorch's own first weights; `torch_impl.weights.load_weights` puts ours in their place.
 
-def build_model(spec: ModelSpec, config: ModelConfig) -> nn.Module:
-    """Return the model with PyTorch's own first weights; `torch_impl.weights.load_weights` puts ours in their place."""
-    model = {"mlp": Mlp, "cnn": Cnn, "simplecnn": SimpleCnn, "resnet34": resnet34, "dense500": Dense500}[spec.name](
-        spec
-    )
+    Args:
+        exchange: of the ranks that hold the model together, where `spec` is one rank's part of it.
+    """
+    if spec.is_part:
+        model: nn.Module = PartOfModel(spec, exchange=exchange)
+    else:
+        model = _MODELS[spec.name.partition(":")[0]](spec)
     if not config.dropout:
         for module in model.modules():
             if isinstance(module, nn.Dropout | nn.Dropout2d):
@@ -31,8 +37,8 @@ class Mlp(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.fc1 = _dense(spec, "fc1")
-        self.fc2 = _dense(spec, "fc2")
+        self.fc1 = dense(spec, "fc1")
+        self.fc2 = dense(spec, "fc2")
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the linear outputs, (batch, outputs)."""
@@ -45,14 +51,14 @@ class Cnn(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.conv1 = _convolution(spec, "conv1")
-        self.pool1 = _max_pooling(spec, "pool1")
-        self.conv2 = _convolution(spec, "conv2")
-        self.dropout2 = nn.Dropout2d(_layer(spec, "dropout2", model_specs.Dropout).rate)
-        self.pool2 = _max_pooling(spec, "pool2")
-        self.fc1 = _dense(spec, "fc1")
-        self.dropout3 = nn.Dropout(_layer(spec, "dropout3", model_specs.Dropout).rate)
-        self.fc2 = _dense(spec, "fc2")
+        self.conv1 = convolution(spec, "conv1")
+        self.pool1 = max_pooling(spec, "pool1")
+        self.conv2 = convolution(spec, "conv2")
+        self.dropout2 = nn.Dropout2d(numbers(spec, "dropout2", model_specs.Dropout).rate)
+        self.pool2 = max_pooling(spec, "pool2")
+        self.fc1 = dense(spec, "fc1")
+        self.dropout3 = nn.Dropout(numbers(spec, "dropout3", model_specs.Dropout).rate)
+        self.fc2 = dense(spec, "fc2")
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the linear outputs, (batch, outputs)."""
@@ -67,11 +73,11 @@ class SimpleCnn(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.conv1 = _convolution(spec, "conv1")
-        self.conv2 = _convolution(spec, "conv2")
-        self.pool1 = _max_pooling(spec, "pool1")
-        self.fc1 = _dense(spec, "fc1")
-        self.fc2 = _dense(spec, "fc2")
+        self.conv1 = convolution(spec, "conv1")
+        self.conv2 = convolution(spec, "conv2")
+        self.pool1 = max_pooling(spec, "pool1")
+        self.fc1 = dense(spec, "fc1")
+        self.fc2 = dense(spec, "fc2")
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the linear outputs, (batch, outputs)."""
@@ -85,8 +91,8 @@ class Dense500(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.fc1 = _dense(spec, "fc1")
-        self.fc2 = _dense(spec, "fc2")
+        self.fc1 = dense(spec, "fc1")
+        self.fc2 = dense(spec, "fc2")
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the linear outputs, (batch, outputs)."""
@@ -97,36 +103,33 @@ def resnet34(spec: ModelSpec) -> nn.Module:
     """Return torchvision's ResNet-34, its first convolution made anew where images do not have 3 channels."""
     model = torchvision_models().resnet34(num_classes=spec.outputs)
     if spec.input_shape[0] != 3:
-        model.conv1 = _convolution(spec, "conv1")
+        model.conv1 = convolution(spec, "conv1")
     return model
 
 
-def _layer(spec: ModelSpec, name: str, kind: type[LayerType]) -> LayerType:
-    layer = spec[name]
-    assert isinstance(layer, kind)
-    return layer
+class Deep(nn.Module):
+    """Equal dense layers."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self._names = [row.layer.name for row in spec.rows if row.weights]
+        for name in self._names:
+            self.add_module(name, dense(spec, name))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the linear outputs, (batch, outputs)."""
+        hidden = images.flatten(1)
+        for name in self._names[:-1]:
+            hidden = F.relu(self.get_submodule(name)(hidden))
+        outputs: Tensor = self.get_submodule(self._names[-1])(hidden)
+        return outputs
 
 
-def _input_size(spec: ModelSpec, name: str) -> int:
-    return next(row.input_shape[0] for row in spec.rows if row.layer.name == name)
-
-
-def _convolution(spec: ModelSpec, name: str) -> nn.Conv2d:
-    layer = _layer(spec, name, model_specs.Convolution)
-    return nn.Conv2d(
-        _input_size(spec, name),
-        layer.filters,
-        layer.kernel,
-        stride=layer.stride,
-        padding=layer.padding,
-        bias=layer.bias,
-    )
-
-
-def _max_pooling(spec: ModelSpec, name: str) -> nn.MaxPool2d:
-    layer = _layer(spec, name, model_specs.MaxPooling)
-    return nn.MaxPool2d(layer.kernel, stride=layer.stride, padding=layer.padding)
-
-
-def _dense(spec: ModelSpec, name: str) -> nn.Linear:
-    return nn.Linear(_input_size(spec, name), _layer(spec, name, model_specs.Dense).units)
+_MODELS: dict[str, Callable[[ModelSpec], nn.Module]] = {
+    "mlp": Mlp,
+    "cnn": Cnn,
+    "simplecnn": SimpleCnn,
+    "resnet34": resnet34,
+    "dense500": Dense500,
+    "deep": Deep,
+}

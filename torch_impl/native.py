@@ -21,6 +21,7 @@ from common.run_folder.sharing import SharingRecord
 from common.training.run_setup import RunSetup
 from common.training.sharing import native_record
 from torch_impl import distributed
+from torch_impl.exchange import GroupExchange
 from torch_impl.loop import Trainer
 from torch_impl.state import TrainingState
 
@@ -28,6 +29,7 @@ from torch_impl.state import TrainingState
 class Native:
     """PyTorch averages the gradients over the ranks, in buckets, while it computes them."""
 
+    exchange: GroupExchange | None = None
     trainer_class: Callable[..., Trainer] = Trainer
 
     def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:

@@ -1,25 +1,23 @@
 """`--strategy server`: gradients go to ranks that hold the weights, and updated weights come back."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from common.data.batches import Draw
 from common.distributed.communicator import Communicator
 from common.measurement.timing import timed
-from common.parameter_server.served_run import ServedRun
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
+from common.strategies.drawn_work import DrawnWork
+from common.strategies.served_run import ServedRun
 from common.training.run_setup import RunSetup
-from common.training.sharing import server_record
 from torch_impl import distributed
 from torch_impl.data import Batches
+from torch_impl.exchange import GroupExchange
 from torch_impl.loop import Trainer
 from torch_impl.state import TrainingState
 
@@ -32,18 +30,12 @@ class Server:
         folder: of the run, on rank 0; None on the others.
     """
 
+    exchange: GroupExchange | None = None
+
     def __init__(self, setup: RunSetup, *, comm: Communicator, step: int, folder: Path | None) -> None:
         self.setup = setup
         self.comm = comm
-        self._served = ServedRun(
-            setup.config,
-            comm=comm,
-            learning_rates=setup.scaled_learning_rates(),
-            steps=setup.total_steps,
-            first_step=step,
-            folder=folder,
-            load=self._load,
-        )
+        self._served = ServedRun(setup, comm=comm, first_step=step, folder=folder, load=self._load)
         self.trainer_class: Callable[..., Trainer] = Trainer
         if self._served.draws:
             self.trainer_class = partial(DrawingTrainer, draw=self._served.items)
@@ -80,8 +72,7 @@ class Server:
 
     def sharing(self) -> SharingRecord | None:
         """Return what this worker exchanged in its updates."""
-        meter, schedule = self._served.client.meter, self._served.schedule
-        return server_record(self.setup, meter, rank=self.comm.rank, servers=self.comm.servers, schedule=schedule)
+        return self._served.sharing()
 
     def _clear(self, set_to_none: bool = False) -> None:
         self._gradient.zero_()
@@ -93,30 +84,8 @@ class Server:
         self._weights.copy_(torch.from_numpy(weights))
 
 
-class DrawingTrainer(Trainer):
-    """Trains on the batches that this rank draws, where workers do not wait for each other.
-
-    Args:
-        draw: yields the items that this rank draws of a segment of the run, given as its first and its end.
-    """
-
-    def __init__(self, *arguments: Any, draw: Draw, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._draw = draw
-
-    @property
-    def batches_done(self) -> int:
-        """Batches of the epoch that this rank has drawn and computed."""
-        return self._drawn
-
-    def start_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> None:
-        """Prepare an epoch; what was drawn of it before is in `partial`."""
-        self._drawn = partial.own_steps or 0 if partial else 0
-        super().start_epoch(epoch, partial)
-
-    def partial_epoch(self) -> PartialEpoch:
-        """Return what this rank has of the epoch so far, but for weights and optimizer state."""
-        return replace(super().partial_epoch(), own_steps=self._drawn)
+class DrawingTrainer(DrawnWork, Trainer):
+    """Trains on the batches that this rank draws, where workers do not wait for each other."""
 
     def _next_batches(self, steps: int) -> Batches:
         items = self.data.setup.drawn_items(self._draw, self.epoch, first_step=self._steps_done, steps=steps)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from common.config import INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS, Config
+from common.config import Config
+from common.config.device import INITIAL_LOSS_SCALE, LOSS_SCALE_GROWTH_STEPS
 from common.model.specs import ModelSpec
 from common.model.weights import Weights
 from torch_impl.weights import get_weights, load_weights

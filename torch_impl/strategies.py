@@ -15,7 +15,9 @@ from common.training.checkpointer import own_state
 from common.training.run_setup import RunSetup
 from common.training.sharing import ring_record
 from torch_impl import distributed
+from torch_impl.exchange import GroupExchange
 from torch_impl.loop import Trainer
+from torch_impl.model_parallel import Layers, Split
 from torch_impl.native import Native
 from torch_impl.server import Server
 from torch_impl.state import SLOTS, TrainingState
@@ -25,6 +27,7 @@ class Strategy(Protocol):
     """What the trainer asks of every strategy."""
 
     trainer_class: Callable[..., Trainer] = Trainer
+    exchange: GroupExchange | None = None  # of the ranks that hold pieces of the same layers
 
     def wrap_model(self, model: nn.Module) -> nn.Module:
         """Return the model that computes."""
@@ -60,6 +63,8 @@ def build_strategy(setup: RunSetup, *, comm: Communicator, step: int, folder: Pa
         return Averaging(setup, comm=comm, step=step)
     if setup.config.strategy.strategy == "native":
         return Native(setup, comm=comm)
+    if setup.config.parts.count > 1:
+        return (Layers if setup.config.parts.stages else Split)(setup, comm=comm)
     return (Adasum if setup.config.strategy.adasum else AllReduce)(setup, comm=comm)
 
 

@@ -47,20 +47,21 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     setup = prepare_on_all_ranks(config, comm=comm, device=device, measure=speed_alone)
     gpu = distributed.gpu_model(device)
     checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)
-    start = checkpoint or Checkpoint(0, 0, setup.first_weights, {})
+    start = checkpoint or Checkpoint(0, 0, {}, {})
     strategy = build_strategy(setup, comm=comm, step=start.step, folder=session.recorder.folder)
     # Horovod 3/7 - shard: each rank reads its own part of every global batch.
     data = ShardedData(setup, comm=comm, device=device)
 
-    model = strategy.wrap_model(build_model(setup.spec, config.model).to(device))
+    spec = setup.partition.parts[comm.part]  # the whole model, unless ranks share it out (`--strategy`)
+    model = strategy.wrap_model(build_model(spec, config.model, exchange=strategy.exchange).to(device))
     # Horovod 4/7 - scale: more ranks make larger batches, which allow larger steps; a warm-up leads there.
     learning_rates = setup.scaled_learning_rates()
     optimizer = build_optimizer(model, config, learning_rates=learning_rates)
     # Horovod 5/7 - wrap: gradients are averaged over the ranks before each update; or weights after it (`--strategy`).
     optimizer = strategy.wrap_optimizer(optimizer, model=model)
 
-    state = TrainingState(model, optimizer, spec=setup.spec, config=config)
-    state.restore(start.weights, start.optimizer_state)
+    state = TrainingState(model, optimizer, spec=spec, config=config)
+    state.restore(*setup.starting_arrays(checkpoint, part=comm.part))
     # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they compare them.
     strategy.broadcast_state(state)
     comm.check_same_weights(state.export_weights(), when="after the broadcast")

@@ -31,7 +31,7 @@ def add_data(source: Path, *, data: Path) -> int:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         for file in records:
-            folder = target / file.parent.name
+            folder = target / file.parent.name.replace(".", "_")  # a wheel leaves out folders with a dot
             folder.mkdir()
             _write(folder / RUN_FILE, _neutral_record(file))
             shutil.copyfile(file.with_name(EPOCHS_FILE), folder / EPOCHS_FILE)

@@ -8,12 +8,17 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.output.finding import Finding, Plot
+from analysis.output.options import MARGIN
 from analysis.output.tables import Table, render
 from analysis.projection.study import STUDY_FILE, read_study
 from analysis.questions import frameworks
 from analysis.questions.parity import command as parity
 from analysis.questions.projection import command as projection
 from analysis.questions.scaling import command as scaling
+from analysis.questions.strategies import command as strategies
+from analysis.questions.strategies.claims import claims_table as strategy_claims
+from analysis.questions.strategies.ways import places_of
+from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
 from common.checks.parity_record import read_parity
@@ -79,23 +84,81 @@ def published_times_table(data: Path) -> str:
     return _shown(_frame(table).drop(columns="published"), table.formats)
 
 
+STRATEGIES = ("strategies", "averaging", "stragglers", "servers")  # experiments
+
+
+def strategies_table(data: Path) -> str:
+    """Return all strategies against all-reduce, in time and accuracy, with what the runs ran on."""
+    selection = _runs(data / STRATEGIES[0])
+    found = _strategies(data, STRATEGIES[0])
+    table = _frame(found.tables[0]).drop(columns=["p", "95 % interval of it"])
+    return f"{found.answer} {described(selection)}\n\n{_shown(table, found.tables[0].formats)}"
+
+
+def strategy_costs_table(data: Path) -> str:
+    """Return what each strategy exchanges, how long that takes, how stale it is, and its memory."""
+    table = _strategies(data, STRATEGIES[0]).tables[1]
+    wanted = ["framework", "model, data set, workers, site", "strategy", "images/s", "bytes/image", "exchange, %",
+              "staleness: median", "most", "memory per rank, MB"]  # fmt: skip
+    return _shown(_frame(table)[wanted], table.formats)
+
+
+def stragglers_table(data: Path) -> str:
+    """Return the time of each strategy, for each factor of a straggler, over that of all-reduce with it."""
+    table = _frame(_strategies(data, "stragglers").tables[0])
+    table = table[table["model, data set, workers, site"].str.contains("slow")]
+    factor = table["model, data set, workers, site"].str.extract(r"slow \d+:(\S+)", expand=False)
+    table = table.assign(factor="straggler " + factor, time=table["time / allreduce"].astype(float))
+    shown = table.pivot_table(
+        index=["framework", "strategy"], columns="factor", values="time", sort=False
+    ).reset_index()
+    return _shown(shown, dict.fromkeys(shown.columns[2:], ".2f"))
+
+
+def claims_table(data: Path) -> str:
+    """Return what documents claim about strategies, and what the runs of all experiments show."""
+    cells = cells_of(load_runs([data / name for name in STRATEGIES]).runs)
+    table = strategy_claims(places_of(cells, margin=MARGIN), cells, margin=MARGIN)
+    return _shown(_frame(table).drop(columns="where"), table.formats)
+
+
+@cache
+def _strategies(data: Path, experiment: str) -> Finding:
+    return strategies.find(_runs(data / experiment))
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "frameworks": frameworks_table,
     "times": times_table,
     "scaling": scaling_table,
+    "strategies": strategies_table,
+    "strategy-costs": strategy_costs_table,
+    "stragglers": stragglers_table,
+    "claims": claims_table,
     "parity": parity_table,
     "projection": projection_table,
     "published-times": published_times_table,
 }
-FIGURES = ("frameworks-time", "losses", "projection")
+FIGURES = (
+    "frameworks-time",
+    "losses",
+    "projection",
+    "strategies-accuracy-time",
+    "strategies-interval",
+    "strategies-stragglers",
+)
 
 
 def plots(data: Path) -> list[Plot]:
     """Return the plots whose names are in FIGURES."""
     selection = _runs(data / "results")
     of_parity = parity.find(data / "parity").plots
-    found = [*frameworks.find(selection).plots, *of_parity, *_projection(data).plots]
-    return [plot for plot in found if plot.name in FIGURES]
+    # The first one of a name counts: intervals are those of the experiment about them.
+    of_strategies = [
+        plot for name in ("averaging", "strategies", "stragglers") for plot in _strategies(data, name).plots
+    ]
+    found = [*frameworks.find(selection).plots, *of_parity, *_projection(data).plots, *of_strategies]
+    return list({plot.name: plot for plot in reversed(found) if plot.name in FIGURES}.values())
 
 
 def described(selection: Selection) -> str:

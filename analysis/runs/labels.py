@@ -2,12 +2,13 @@
 
 from dataclasses import fields
 
-from common.config import BalanceConfig, Config, DeviceConfig, StrategyConfig
+from common.config import BalanceConfig, Config, DeviceConfig, PartsConfig, StrategyConfig
 from common.run_folder.records import NotRecorded
 
 # Subject and field of the settings that say how ranks share the work of a batch.
 _OPTIONS = [
     *(("strategy", option) for option in fields(StrategyConfig) if option.name != "strategy"),
+    *(("parts", option) for option in fields(PartsConfig)),
     *(("balance", option) for option in fields(BalanceConfig) if option.name != "slow_is_subject"),
     *(("device", option) for option in fields(DeviceConfig) if option.name == "backward_passes_per_step"),
 ]

@@ -9,6 +9,7 @@ from common.config import (
     DataConfig,
     ModelConfig,
     OptimizerConfig,
+    PartsConfig,
     ScheduleConfig,
     StrategyConfig,
     TrainingConfig,
@@ -26,6 +27,7 @@ _SUBJECTS: dict[str, Any] = {
     "schedule": ScheduleConfig,
     "training": TrainingConfig,
     "strategy": StrategyConfig,
+    "parts": PartsConfig,
     "balance": BalanceConfig,
 }
 # Subject -> settings that define an experiment; of the device those that change what is computed, not where.

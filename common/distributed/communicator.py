@@ -20,10 +20,15 @@ class Communicator:
 
     `allgather` returns the objects of all ranks in the order of ranks; every rank must call it.
 
-    Ranks are those that hold data, the workers; a server (`--strategy server`) is none of them.
+    Ranks are those that hold data, the workers; a server (`--strategy server`) is none of them. Where a model is in
+    parts, `parts` neighbors hold a copy of it together and compute the same batches.
 
     Attributes:
         replicas: devices of this rank, each of which takes the place of a rank (`--native mirrored`).
+        parts: ranks that hold one copy of the model.
+        copy_group: Horovod's process set of the ranks of this rank's copy; None: it is alone.
+        part_group: Horovod's process set of the ranks that hold the same part; None: it is alone.
+        links: mpi4py's communicator of all ranks, for messages beside Horovod; None: they send none.
         world: mpi4py's communicator of all processes, workers first, then servers; None: Horovod, or one process.
         server_hosts: the host of each server.
     """
@@ -35,6 +40,10 @@ class Communicator:
     controller: str  # mpi, gloo or none
     allgather: Callable[[Any], list[Any]]
     replicas: int = 1
+    parts: int = 1
+    copy_group: Any = None
+    part_group: Any = None
+    links: Any = None
     world: Any = None
     server_hosts: tuple[str, ...] = ()
 
@@ -47,6 +56,31 @@ class Communicator:
     def is_server(self) -> bool:
         """Whether this process holds parameters instead of data; its `rank` is that among all processes."""
         return self.rank >= self.size
+
+    @property
+    def part(self) -> int:
+        """Number of the part of the model that this rank holds, from 0."""
+        return self.rank % self.parts
+
+    @property
+    def data_rank(self) -> int:
+        """Number of the copy of the model that this rank belongs to, from 0: of the batches that it takes."""
+        return self.rank // self.parts
+
+    @property
+    def copies(self) -> int:
+        """Number of copies of the model."""
+        return self.size // self.parts
+
+    @property
+    def own_part(self) -> tuple[int, ...]:
+        """The number of the part, where a model is in parts: what seeds of ranks with other layers differ in."""
+        return (self.part,) if self.parts > 1 else ()
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether the losses of this rank count: of the ranks of a copy the last one's do."""
+        return self.part == self.parts - 1
 
     @cached_property
     def cores(self) -> CoreShare:
@@ -88,19 +122,44 @@ class Communicator:
                 raise UserError(f"{message} (rank {rank})" if alone and rank else message) from error
 
     def check_same_weights(self, weights: Weights, *, when: str) -> None:
-        """Raise UserError on all ranks unless their weights are equal bit for bit; it names the first that differs."""
-        hashes = np.stack(self.allgather(tensor_hashes(weights)))
-        differs = (hashes != hashes[0]).any(axis=0)
-        if differs.any():
-            name = sorted(weights)[int(differs.argmax())]
-            others = [rank for rank in range(self.size) if (hashes[rank] != hashes[0]).any()]
-            raise UserError(
-                f"the ranks do not hold the same weights {when}: {int(differs.sum())} of {len(weights)} tensors "
-                f"differ, the first is {name}. Received: rank {others[0]} differs from rank 0. "
-                "Gradients or weights were not averaged: do not use this run, and report it"
-            )
+        """Raise UserError on all ranks unless their weights are equal bit for bit; it names the first that differs.
+
+        Ranks that hold other parts of the model are not compared.
+        """
+        of_ranks = self.allgather((sorted(weights), tensor_hashes(weights)))
+        for part in range(self.parts):
+            names = of_ranks[part][0]
+            hashes = np.stack([own for _, own in of_ranks[part :: self.parts]])
+            differs = (hashes != hashes[0]).any(axis=0)
+            if differs.any():
+                other = part + self.parts * int((hashes != hashes[0]).any(axis=1).argmax())
+                raise UserError(
+                    f"the ranks do not hold the same weights {when}: {int(differs.sum())} of {len(names)} tensors "
+                    f"differ, the first is {names[int(differs.argmax())]}. Received: rank {other} differs from rank "
+                    f"{part}. Gradients or weights were not averaged: do not use this run, and report it"
+                )
+
+    def arrays_of_parts(self, arrays: Weights) -> list[Weights]:
+        """Return the arrays of the ranks of the first copy of the model on rank 0, this rank's own elsewhere.
+
+        Every rank calls this. Arrays are sent one by one, as they are: a copy of all would take as much memory again.
+        """
+        gathered = [arrays]
+        if self.rank == 0:
+            for other in range(1, self.parts):
+                received: Weights = {}
+                for name, shape, dtype in self.links.recv(source=other, tag=_ARRAYS):
+                    received[name] = np.empty(shape, dtype)
+                    self.links.Recv(received[name], source=other, tag=_ARRAYS)
+                gathered.append(received)
+        elif self.parts > 1 and self.data_rank == 0:
+            self.links.send([(name, one.shape, one.dtype) for name, one in arrays.items()], dest=0, tag=_ARRAYS)
+            for array in arrays.values():
+                self.links.Send(np.ascontiguousarray(array), dest=0, tag=_ARRAYS)
+        return gathered
 
 
+_ARRAYS = 2  # tag of messages, which those of a pipeline do not have (common/pipeline/links.py)
 LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "HOROVOD_RANK")
 
 
@@ -168,18 +227,19 @@ def controller_variables(variables: Mapping[str, str], *, nccl: bool) -> dict[st
     return {name: value for name, value in chosen.items() if name not in variables}
 
 
-def join(hvd: Any, *, timeline: bool) -> Communicator:
+def join(hvd: Any, *, timeline: bool, process_sets: Callable[[], list[Any]] = list) -> Communicator:
     """Start Horovod and return the communicator.
 
     Args:
         timeline: whether a timeline may be started later; Horovod has to know before it starts.
+        process_sets: returns those that Horovod shall know; called when the environment of MPI is set.
     """
     if timeline:
         os.environ["HOROVOD_TIMELINE"] = "DYNAMIC"
     os.environ.update(controller_variables(os.environ, nccl=bool(hvd.nccl_built())))
     for name, value in GPU_ORDER.items():
         os.environ.setdefault(name, value)
-    hvd.init()
+    hvd.init(process_sets=process_sets())
 
     def allgather(value: Any) -> list[Any]:
         # Named, because Horovod's default name contains the type of the value, which may differ between ranks.

@@ -29,8 +29,43 @@ def join_ranks(hvd: Any, settings: Config | UserError | None) -> Communicator:
     if isinstance(settings, Config) and not settings.strategy.uses_horovod:
         strategy = settings.strategy
         return replace(join_mpi(servers=strategy.servers or 0), replicas=strategy.replicas or 1)
+    timeline = isinstance(settings, Config) and settings.record.horovod_timeline
+    if isinstance(settings, Config) and settings.parts.count > 1 and under_launcher(os.environ):
+        return _join_copies(hvd, parts=settings.parts.count, timeline=timeline)
     with no_other_way(settings):
-        return join(hvd, timeline=isinstance(settings, Config) and settings.record.horovod_timeline)
+        return join(hvd, timeline=timeline)
+
+
+def _join_copies(hvd: Any, *, parts: int, timeline: bool) -> Communicator:
+    """Return the communicator of ranks of which `parts` neighbors hold a copy of the model together.
+
+    Horovod has to know the process sets before it starts, and their number follows from that of the ranks: MPI starts
+    first. If the copies would not be whole, there are none, and whoever knows the settings has to complain.
+    """
+    sets: dict[tuple[int, ...], Any] = {}
+
+    def process_sets() -> list[Any]:
+        size = _mpi().COMM_WORLD.size
+        if size % parts == 0:
+            copies = [tuple(range(first, first + parts)) for first in range(0, size, parts)]
+            for ranks in (*copies, *(tuple(range(part, size, parts)) for part in range(parts))):
+                if 1 < len(ranks) < size:
+                    sets[ranks] = hvd.ProcessSet(list(ranks))
+        return list(sets.values())
+
+    comm = join(hvd, timeline=timeline, process_sets=process_sets)
+    if comm.size % parts:
+        return comm
+    of_copy = tuple(range(comm.rank - comm.rank % parts, comm.rank - comm.rank % parts + parts))
+    of_part = tuple(range(comm.rank % parts, comm.size, parts))
+    everyone = {tuple(range(comm.size)): hvd.global_process_set}
+    return replace(
+        comm,
+        parts=parts,
+        copy_group=(sets | everyone).get(of_copy),
+        part_group=(sets | everyone).get(of_part),
+        links=_mpi().COMM_WORLD,
+    )
 
 
 @contextmanager
@@ -69,18 +104,12 @@ def join_mpi(*, servers: int = 0) -> Communicator:
             rank=0, size=1, local_rank=0, local_size=1, controller="none", allgather=lambda value: [value]
         )
     os.environ.update(controller_variables(os.environ, nccl=True))  # without what only Horovod reads
-    try:
-        from mpi4py import MPI
-    except ImportError:
-        raise UserError(
-            "this strategy exchanges messages by mpi4py, which is missing. Received: an environment without it. "
-            "Install the extra horovod"
-        ) from None
-    world = MPI.COMM_WORLD
+    mpi = _mpi()
+    world = mpi.COMM_WORLD
     workers = world.size - servers if servers < world.size else world.size
     hosts = world.allgather(platform.node())
     ours = world.Split(color=int(world.rank >= workers), key=world.rank)
-    on_host = ours.Split_type(MPI.COMM_TYPE_SHARED, key=world.rank)
+    on_host = ours.Split_type(mpi.COMM_TYPE_SHARED, key=world.rank)
     sys.excepthook = _end_all_ranks
     return Communicator(
         rank=world.rank,
@@ -92,6 +121,22 @@ def join_mpi(*, servers: int = 0) -> Communicator:
         world=world,
         server_hosts=tuple(hosts[workers:]),
     )
+
+
+def _mpi() -> Any:
+    """Return mpi4py's MPI, which starts MPI.
+
+    Raises:
+        UserError: it is missing.
+    """
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        raise UserError(
+            "this strategy exchanges messages by mpi4py, which is missing. Received: an environment without it. "
+            "Install the extra horovod"
+        ) from None
+    return MPI
 
 
 def _end_all_ranks(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -29,6 +29,7 @@ class Interference:
             hosts; None if the machine does not count them.
         peak_memory_bytes: of each rank, resident on the host.
         peak_device_memory_bytes: of each rank, as reported by its framework; None on a CPU.
+        memory_before_bytes: resident, of each rank, before its model was built; None in older records.
         busy_cores: processor seconds of each rank / seconds, from before training to the end of the test; None in
             older records.
     """
@@ -39,6 +40,7 @@ class Interference:
     throttled_cores: int | None
     peak_memory_bytes: list[int]
     peak_device_memory_bytes: list[int | None]
+    memory_before_bytes: list[int] | None = None
     busy_cores: list[float] | None = None
 
 
@@ -51,6 +53,7 @@ class InterferenceMeter:
 
     def __init__(self, *, first_on_host: bool) -> None:
         self._sample = take_sample() if first_on_host else None
+        self._memory_before = peak_memory_bytes()
         self._load_average: list[float] = []
         self._throttled_before: int | None = None
         self._clocks_before = (0.0, 0.0)
@@ -77,6 +80,7 @@ class InterferenceMeter:
             throttled_cores=throttled,
             peak_memory_bytes=[peak_memory_bytes()],
             peak_device_memory_bytes=[peak_device_memory_bytes],
+            memory_before_bytes=[self._memory_before],
             busy_cores=[(processor_now - processor_before) / max(now - before, 1e-9)],
         )
 
@@ -100,6 +104,7 @@ def join(ranks: Sequence[Interference]) -> Interference:
         throttled_cores=None if None in throttled else sum(count or 0 for count in throttled),
         peak_memory_bytes=[value for rank in ranks for value in rank.peak_memory_bytes],
         peak_device_memory_bytes=[value for rank in ranks for value in rank.peak_device_memory_bytes],
+        memory_before_bytes=[value for rank in ranks for value in rank.memory_before_bytes or []] or None,
         busy_cores=[value for rank in ranks for value in rank.busy_cores or []],
     )
 

@@ -6,6 +6,7 @@ order.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,9 @@ from tabulate import tabulate
 from common.errors import UserError
 
 Shape = tuple[int, ...]
+# What a rank holds of a layer that is split over the ranks of a copy of the model: some of its outputs, from all of its
+# inputs; or all outputs from some of its inputs, which are then added up over the ranks.
+Split = Literal["none", "outputs", "inputs"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +38,7 @@ class Convolution(Layer):
     stride: int = 1
     padding: int = 0
     bias: bool = True
+    split: Split = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +85,16 @@ class Flatten(Layer):
 
 @dataclass(frozen=True, kw_only=True)
 class Dense(Layer):
-    """Fully connected layer with bias."""
+    """Fully connected layer."""
 
     units: int
+    bias: bool = True
+    split: Split = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherParts(Layer):
+    """The channels of all ranks of a copy of the model, in the order of ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,12 +140,13 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model for one input shape and number of outputs."""
+    """A model for one input shape and number of outputs, or the part of it that one rank of a copy holds."""
 
     name: str
-    input_shape: Shape  # (channels, height, width)
+    input_shape: Shape  # (channels, height, width); of a part also (units,)
     outputs: int
     rows: tuple[LayerRow, ...]
+    is_part: bool = False
 
     def __getitem__(self, name: str) -> Layer:
         return next(row.layer for row in self.rows if row.layer.name == name)
@@ -243,14 +256,38 @@ def _dense500(outputs: int) -> Iterator[Layer]:
     yield Dense(name="fc2", units=outputs)
 
 
-_MODELS: dict[str, Callable[[int], Iterator[Layer]]] = {
+DEEP_SIZE = (4, 128)  # layers, units of each
+
+
+def _deep(outputs: int, depth: int = DEEP_SIZE[0], width: int = DEEP_SIZE[1]) -> Iterator[Layer]:
+    """Equal dense layers, for studies of memory and of pipelines: as many and as wide as asked for."""
+    yield Flatten(name="flatten")
+    for number in range(1, depth + 1):
+        yield Dense(name=f"fc{number}", units=width, bias=False)
+        yield Activation(name=f"relu{number}", function="relu")
+    yield Dense(name=f"fc{depth + 1}", units=outputs)
+
+
+_MODELS: dict[str, Callable[..., Iterator[Layer]]] = {
     "mlp": _mlp,
     "cnn": _cnn,
     "simplecnn": _simplecnn,
     "resnet34": _resnet34,
     "dense500": _dense500,
+    "deep": _deep,
 }
 MODEL_NAMES = tuple(_MODELS)
+_SIZED = re.compile(r"deep:([1-9]\d{0,2})x([1-9]\d{0,4})")
+
+
+def is_model_name(name: str) -> bool:
+    """Return whether there is such a model: one of `MODEL_NAMES`, or "deep:8x1024" for 8 layers of 1,024 units."""
+    return name in _MODELS or _SIZED.fullmatch(name) is not None
+
+
+def _layers_of(name: str, outputs: int) -> Iterator[Layer]:
+    sized = _SIZED.fullmatch(name)
+    return _deep(outputs, *map(int, sized.groups())) if sized else _MODELS[name](outputs)
 
 
 def model_spec(name: str, *, input_shape: Shape, outputs: int) -> ModelSpec:
@@ -264,21 +301,22 @@ def model_spec(name: str, *, input_shape: Shape, outputs: int) -> ModelSpec:
     """
     rows: list[LayerRow] = []
     shapes: dict[str, Shape] = {"": input_shape}
-    for layer in _MODELS[name](outputs):
+    for layer in _layers_of(name, outputs):
         source_shape = shapes[layer.source]
-        output_shape = _output_shape(layer, source_shape)
-        if min(output_shape) < 1:
+        own_shape = output_shape(layer, source_shape)
+        if min(own_shape) < 1:
             channels, height, width = input_shape
             raise UserError(
                 f"the images are too small for {name}: nothing remains after its layer {layer.name}. "
                 f"Received: {height} x {width} pixels, {channels} channels. Use larger images or another model"
             )
-        rows.append(LayerRow(layer, source_shape, output_shape, _weights(layer, source_shape)))
-        shapes[layer.name] = shapes[""] = output_shape
+        rows.append(LayerRow(layer, source_shape, own_shape, _weights(layer, source_shape)))
+        shapes[layer.name] = shapes[""] = own_shape
     return ModelSpec(name, input_shape, outputs, tuple(rows))
 
 
-def _output_shape(layer: Layer, shape: Shape) -> Shape:
+def output_shape(layer: Layer, shape: Shape) -> Shape:
+    """Return the shape of a layer's outputs for that of its inputs, both of one image."""
     if isinstance(layer, Convolution | MaxPooling):
         channels = layer.filters if isinstance(layer, Convolution) else shape[0]
         sides = ((side + 2 * layer.padding - layer.kernel) // layer.stride + 1 for side in shape[1:])
@@ -291,7 +329,10 @@ def _output_shape(layer: Layer, shape: Shape) -> Shape:
 
 
 def _weights(layer: Layer, shape: Shape) -> tuple[WeightSpec, ...]:
-    """Initial weights follow torchvision for ResNet, elsewhere torch.nn's defaults: uniform within 1 / sqrt(fan-in)."""
+    """Initial weights follow torchvision for ResNet, elsewhere torch.nn's defaults: uniform within 1 / sqrt(fan-in).
+
+    Dense layers without bias are drawn like ResNet's convolutions, so that deep models of them can learn.
+    """
     name = layer.name
     if isinstance(layer, Convolution):
         kernel_shape = (layer.filters, shape[0], layer.kernel, layer.kernel)
@@ -303,6 +344,8 @@ def _weights(layer: Layer, shape: Shape) -> tuple[WeightSpec, ...]:
             WeightSpec(f"{name}.weight", kernel_shape, "uniform_fan_in", fan_in),
             WeightSpec(f"{name}.bias", (layer.filters,), "uniform_fan_in", fan_in),
         )
+    if isinstance(layer, Dense) and not layer.bias:
+        return (WeightSpec(f"{name}.weight", (layer.units, shape[0]), "normal_fan_out", layer.units),)
     if isinstance(layer, Dense):
         return (
             WeightSpec(f"{name}.weight", (layer.units, shape[0]), "uniform_fan_in", shape[0]),

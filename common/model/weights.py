@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,19 @@ from common.utils.atomic import atomic_file
 Weights = dict[str, np.ndarray]
 
 
-def draw_initial_weights(spec: ModelSpec, *, seed: int, dtype: str = "float32") -> Weights:
+def draw_initial_weights(
+    spec: ModelSpec, *, seed: int, dtype: str = "float32", names: Collection[str] | None = None
+) -> Weights:
     """Return the initial weights of a model: the same in both frameworks, on all ranks, for any number of ranks.
 
     Each array has its own generator, keyed by the seed and the name of the array. It is drawn in float64 and then
     cast, so that float32 and float64 runs start from the same point.
+
+    Args:
+        names: of those that are wanted; None: all.
     """
-    return {weight.name: _draw(weight, seed).astype(dtype) for weight in spec.weights}
+    wanted = [weight for weight in spec.weights if names is None or weight.name in names]
+    return {weight.name: _draw(weight, seed).astype(dtype) for weight in wanted}
 
 
 def _draw(weight: WeightSpec, seed: int) -> np.ndarray:

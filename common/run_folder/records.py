@@ -56,6 +56,7 @@ class World:
     size: RankCount  # of ranks that hold data
     local_size: RankCount
     servers: WholeNumber = 0  # processes beside them that hold parameters
+    parts: RankCount = 1  # ranks that hold one copy of the model together
     hosts: list[str]
     controller: str  # mpi, gloo or none; ddp (PyTorch's DistributedDataParallel) in imported runs
     threads_per_rank: int | NotRecorded
@@ -100,6 +101,7 @@ class ModelRecord:
     outputs: int
     parameters: WholeNumber
     multiply_adds_per_image: WholeNumber
+    forecast_bytes: list[WholeNumber] | None = None  # of training, for each rank of a copy; None: unknown
 
 
 @dataclass(frozen=True, kw_only=True)

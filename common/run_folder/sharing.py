@@ -30,6 +30,41 @@ class WorkerShare:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PassRecord:
+    """When a stage computed a pass of a microbatch in the last update: seconds since the first pass of any stage.
+
+    Clocks of several hosts differ, so times of stages of other hosts are only roughly comparable.
+    """
+
+    __pydantic_config__ = STRICT
+    is_forward: bool
+    microbatch: WholeNumber
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageRecord:
+    """One stage of a pipeline.
+
+    Attributes:
+        first_layer, last_layer: of the model.
+        multiply_adds: of one image, forward.
+        held_microbatches: the most whose activations it held at once.
+        waiting_seconds: for activations and gradients of other stages, their way included.
+    """
+
+    __pydantic_config__ = STRICT
+    first_layer: str
+    last_layer: str
+    parameters: WholeNumber
+    multiply_adds: WholeNumber
+    held_microbatches: WholeNumber
+    waiting_seconds: Seconds
+    passes: list[PassRecord]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SharingRecord:
     """How the workers of a run shared their work; a worker's part has one entry in `workers`.
 
@@ -40,6 +75,7 @@ class SharingRecord:
             and receives.
         staleness: updates between a fetch and its push -> number of pushes; None: no update can be stale.
         clock_lead: the most steps that a worker was ahead of the slowest; None: not bounded.
+        pipeline: the stages of the first copy of the model; None: no pipeline.
     """
 
     __pydantic_config__ = STRICT
@@ -49,10 +85,12 @@ class SharingRecord:
     formula_bytes: float
     staleness: dict[str, WholeNumber] | None = None
     clock_lead: WholeNumber | None = None
+    pipeline: list[StageRecord] | None = None
 
 
 def join_shares(parts: Sequence[SharingRecord]) -> SharingRecord:
     """Return the record of all workers from their parts, given in the order of ranks."""
+    stages = [stage for part in parts for stage in part.pipeline or []]
     counts = [Counter(part.staleness) for part in parts if part.staleness is not None]
     leads = [part.clock_lead for part in parts if part.clock_lead is not None]
     staleness = sum(counts, Counter()) if counts else None
@@ -61,7 +99,17 @@ def join_shares(parts: Sequence[SharingRecord]) -> SharingRecord:
         workers=[worker for part in parts for worker in part.workers],
         staleness=None if staleness is None else {str(lag): staleness[lag] for lag in sorted(staleness, key=int)},
         clock_lead=max(leads, default=None),
+        pipeline=_from_first_pass(stages) if stages else None,
     )
+
+
+def _from_first_pass(stages: Sequence[StageRecord]) -> list[StageRecord]:
+    """Return the stages with times that count from the first pass of any."""
+    first = min((one.start for stage in stages for one in stage.passes), default=0.0)
+    return [
+        replace(stage, passes=[replace(one, start=one.start - first, end=one.end - first) for one in stage.passes])
+        for stage in stages
+    ]
 
 
 def without_seconds(record: SharingRecord, *, reason: str) -> SharingRecord:

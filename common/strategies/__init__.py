@@ -1,4 +1,5 @@
-"""What ranks of unequal speed need: parts of a batch by measured speed, planted stragglers.
+"""What strategies need beside messages: measured parts of a batch, planted stragglers, runs on servers, drawn work.
 
-Not here: how ranks exchange gradients and weights, which each framework folder does in its `strategies.py`.
+Not here: how ranks exchange gradients and weights, which each framework folder does in its `strategies.py`; messages to
+servers (`common/parameter_server`).
 """

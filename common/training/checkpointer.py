@@ -4,12 +4,13 @@ Every rank calls every method; rank 0 decides when, and writes.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from common.distributed.communicator import Communicator
+from common.model.weights import Weights
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch, remove_old_checkpoints, save_checkpoint
 from common.training.checkpoint_schedule import CheckpointSchedule
 from common.training.run_setup import RunSetup
@@ -71,9 +72,7 @@ class Checkpointer:
             self.comm.check_same_weights(weights, when=f"after epoch {epoch}")
             step = self.setup.steps_after(epoch)
             ranks = self.comm.allgather(own) if self.setup.averaging.optimizers_differ_after(step) else []
-            with self.comm.propagate_errors("writing the checkpoint"):
-                if self.folder:
-                    save_checkpoint(self.folder, Checkpoint(epoch, step, weights, state.export_optimizer(), ranks))
+            self._save(epoch, step, state, weights=weights, ranks=ranks)
             if self._schedule:
                 self._schedule.written()
         seconds, self._seconds = self._seconds, 0.0
@@ -95,14 +94,27 @@ class Checkpointer:
         step = self.setup.steps_after(finished) + partial.steps
         own = own_state(self.setup, trainer.state, step=step)
         if not own.weights:
-            trained = {weight.name: weights[weight.name] for weight in self.setup.spec.weights if weight.trainable}
+            names = [weight.name for weight in self.setup.spec.weights if weight.trainable and weight.name in weights]
+            trained = {name: weights[name] for name in names}
             self.comm.check_same_weights(trained, when=f"after step {partial.steps} of epoch {trainer.epoch}")
             own = replace(own, weights={name: array for name, array in weights.items() if name not in trained})
         ranks = self.comm.allgather(replace(partial, weights=own.weights, optimizer_state=own.optimizer_state))
+        self._save(finished, step, trainer.state, weights=weights, ranks=ranks)
+
+    def _save(
+        self, epoch: int, step: int, state: TrainingState, *, weights: Weights, ranks: Sequence[PartialEpoch]
+    ) -> None:
+        """Write a checkpoint of the whole model, of which this rank may hold a part.
+
+        Args:
+            weights: of this rank.
+        """
+        join = self.setup.partition.join
+        weights = join(self.comm.arrays_of_parts(weights))
+        optimizer = join(self.comm.arrays_of_parts(state.export_optimizer() if self.comm.data_rank == 0 else {}))
         with self.comm.propagate_errors("writing the checkpoint"):
             if self.folder:
-                optimizer = trainer.state.export_optimizer()
-                save_checkpoint(self.folder, Checkpoint(finished, step, weights, optimizer, ranks, self._seconds))
+                save_checkpoint(self.folder, Checkpoint(epoch, step, weights, optimizer, ranks, self._seconds))
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

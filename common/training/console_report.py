@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from common.distributed.console import counted, readable_seconds
 from common.measurement.metrics import Sums
-from common.model.specs import layer_table
+from common.model.specs import ModelSpec, layer_table
 from common.run_folder.records import EpochRecord, NotRecorded, Totals, World
 from common.training.run_setup import RunSetup
 from common.training.totals import recorded_sum
@@ -19,6 +19,7 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
         lines.append(f"{subject}: " + ", ".join(f"{name} {value}" for name, value in values.items()))
     threads, cores = counted(world.threads_per_rank, "thread"), counted(world.cores, "core")  # type: ignore[arg-type]
     lines += [
+        *_part_lines(setup),
         f"data: {setup.dataset.name}, {len(setup.training_indices):,} training, {len(setup.validation_indices):,} "
         f"validation, {len(setup.dataset.test.labels):,} test samples",
         f"batch: {_batch(setup)} = {setup.global_batch_size} images per "
@@ -43,6 +44,29 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
     return lines
 
 
+def _part_lines(setup: RunSetup) -> list[str]:
+    """Return what each rank of a copy holds, where a copy is divided among several."""
+    if setup.config.parts.model_ranks:
+        part = setup.partition.parts[0]
+        of_rank = f"{part.parameters:,} parameters and {_share(part, setup)} of the multiply-adds"
+        return [f"split: each of {setup.config.parts.model_ranks} ranks holds {of_rank}"]
+    if not setup.config.parts.stages:
+        return []
+    lines = []
+    for number, part in enumerate(setup.partition.parts):
+        values = math.prod(part.rows[-1].output_shape)
+        sent = f"; {values:,} values of each image go on" if part.rows[-1] is not setup.spec.rows[-1] else ""
+        lines.append(
+            f"stage {number}: {part.rows[0].layer.name} to {part.rows[-1].layer.name}, {part.parameters:,} parameters, "
+            f"{_share(part, setup)} of the multiply-adds{sent}"
+        )
+    return lines
+
+
+def _share(part: ModelSpec, setup: RunSetup) -> str:
+    return f"{100 * part.multiply_adds / setup.spec.multiply_adds:.0f} %"
+
+
 def _batch(setup: RunSetup) -> str:
     if setup.config.strategy.replicas:
         return f"{setup.config.training.batch_size} x {counted(setup.size, 'replica')}"
@@ -50,7 +74,8 @@ def _batch(setup: RunSetup) -> str:
     if len(set(sizes)) == 1:
         passes = setup.config.device.backward_passes_per_step
         of_passes = f" x {passes} backward passes" if passes > 1 else ""
-        return f"{sizes[0] // passes} x {counted(len(sizes), 'rank')}{of_passes}"
+        copies = counted(len(sizes), "rank") if setup.config.parts.count == 1 else f"{len(sizes)} of the model"
+        return f"{sizes[0] // passes} x {copies}{of_passes}"
     how = ", measured" if setup.config.balance.shares == "auto" else ""
     return f"{' + '.join(map(str, sizes))} (one part per rank{how})"
 

@@ -21,8 +21,11 @@ class Measured:
     data_wait_seconds: float = 0.0
 
     def over_ranks(self, comm: Communicator) -> "Measured":
-        """Return the sums added over the ranks, and the times of the slowest; every rank calls this."""
-        sums = comm.sum(self.sums.as_array())
+        """Return the sums added over the ranks, and the times of the slowest; every rank calls this.
+
+        Of the ranks that hold a model together, one has the sums.
+        """
+        sums = comm.sum(self.sums.as_array() * comm.has_outputs)
         seconds, wait = comm.maximum(np.array([self.seconds, self.data_wait_seconds]))
         return Measured(sums=Sums.from_array(sums), seconds=float(seconds), data_wait_seconds=float(wait))
 

@@ -73,9 +73,9 @@ def open_run_folder(
 
 
 def _new_folder(config: Config, *, framework: str, size: int) -> Path:
-    dataset = config.data.dataset.split(":")[0]
+    dataset, model = config.data.dataset.split(":")[0], config.model.model.replace(":", "-")
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return config.record.folder(config.record.name or f"{framework}-{config.model.model}-{dataset}-np{size}-{stamp}")
+    return config.record.folder(config.record.name or f"{framework}-{model}-{dataset}-np{size}-{stamp}")
 
 
 def _new_record(setup: RunSetup, world: World, *, framework: str, first_weights: str | NotRecorded) -> RunRecord:
@@ -107,6 +107,7 @@ def _new_record(setup: RunSetup, world: World, *, framework: str, first_weights:
             outputs=setup.spec.outputs,
             parameters=setup.spec.parameters,
             multiply_adds_per_image=setup.spec.multiply_adds,
+            forecast_bytes=setup.forecast_bytes,
         ),
         hashes=Hashes(initial_weights=first_weights, sample_order=setup.sample_order_hash),
         status=Status(

@@ -11,7 +11,7 @@ from common.measurement.interference import Interference
 from common.measurement.metering import Metered
 from common.measurement.metrics import images_per_second
 from common.measurement.step_profile import StepProfile, profile_table
-from common.model.weights import save_weights, weights_hash
+from common.model.weights import Weights, save_weights, weights_hash
 from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import WEIGHTS_FILE, EpochRecord, Evaluation, Hashes, RunState, RunWriter
 from common.run_folder.sharing import SharingRecord
@@ -21,7 +21,6 @@ from common.training.measured import Measured
 from common.training.run_setup import RunSetup
 from common.training.stopping import StoppingRule
 from common.training.totals import run_totals
-from common.training.trainer import TrainingState
 
 
 class NullRecorder:
@@ -32,7 +31,7 @@ class NullRecorder:
     def add_initial_test(self, test: Measured) -> None:
         """Record the test before training."""
 
-    def add_epoch(self, epoch: int, training: Measured, validation: Measured, *, state: TrainingState,
+    def add_epoch(self, epoch: int, training: Measured, validation: Measured, *, weights: Weights,
                   checkpoint_seconds: float) -> None:  # fmt: skip
         """Record an epoch."""
 
@@ -40,7 +39,7 @@ class NullRecorder:
         """Return whether the run ends after update `step`; rank 0 decides."""
         return False
 
-    def finish(self, test: Measured, *, state: TrainingState, startup_seconds: float, isolation: Interference,
+    def finish(self, test: Measured, *, weights: Weights, startup_seconds: float, isolation: Interference,
                metered: Metered | None, profile: StepProfile | None,
                sharing: SharingRecord | None) -> None:  # fmt: skip
         """Record the end of the run."""
@@ -64,7 +63,7 @@ class RunRecorder(NullRecorder):
         self._writer.update(initial_test=Evaluation(loss=test.sums.mean_loss, accuracy=test.sums.accuracy))
         self._console.line(f"before training: test {describe_sums(test.sums)}")
 
-    def add_epoch(self, epoch: int, training: Measured, validation: Measured, *, state: TrainingState,
+    def add_epoch(self, epoch: int, training: Measured, validation: Measured, *, weights: Weights,
                   checkpoint_seconds: float) -> None:  # fmt: skip
         """Record an epoch and print its line.
 
@@ -72,7 +71,7 @@ class RunRecorder(NullRecorder):
             epoch: its number, from 1.
             training: over all ranks.
             validation: over all ranks; `NOT_MEASURED` if there was none.
-            state: at its end.
+            weights: at its end.
             checkpoint_seconds: spent on its checkpoints.
         """
         record = EpochRecord(
@@ -88,7 +87,7 @@ class RunRecorder(NullRecorder):
             validation_seconds=validation.seconds,
             checkpoint_seconds=checkpoint_seconds,
             images_per_second=images_per_second(training.sums.samples, training.seconds),
-            weights_hash=weights_hash(state.export_weights()),
+            weights_hash=weights_hash(weights),
         )
         self._writer.add_epoch(record)
         if self._setup.config.record.tensorboard:
@@ -103,14 +102,14 @@ class RunRecorder(NullRecorder):
         """Return whether the run ends after update `step`: it was the last, or a stopping rule says so."""
         return step >= self._setup.total_steps or self._stopping.reason_to_stop(self._writer.epochs) is not None
 
-    def finish(self, test: Measured, *, state: TrainingState, startup_seconds: float, isolation: Interference,
+    def finish(self, test: Measured, *, weights: Weights, startup_seconds: float, isolation: Interference,
                metered: Metered | None, profile: StepProfile | None,
                sharing: SharingRecord | None) -> None:  # fmt: skip
         """Write final weights, totals and status; print the end.
 
         Args:
             test: over all ranks.
-            state: the final one.
+            weights: the final ones.
             startup_seconds: of the slowest rank.
             isolation: what the ranks saw of other programs.
             metered: power and energy, where asked for.
@@ -120,7 +119,6 @@ class RunRecorder(NullRecorder):
         Raises:
             OSError: full disk, missing permission.
         """
-        weights = state.export_weights()
         save_weights(self._writer.folder / WEIGHTS_FILE, weights)
         totals = run_totals(self._setup, self._writer.epochs, test=test, startup_seconds=startup_seconds)
         assert isinstance(self._writer.record.hashes, Hashes)

@@ -205,13 +205,11 @@ def read_resumable_run(folder: Path, *, framework: str, setup: RunSetup) -> tupl
     _check_framework(old, framework=framework, folder=folder)
     if run.state == "running":
         raise _still_runs(folder)
-    ranks = len(setup.batch_sizes)
-    if not isinstance(old.world, World) or old.world.size != ranks:
-        servers = setup.config.strategy.servers or 0
-        size = old.world.size + servers if isinstance(old.world, World) else "unknown"
+    size = old.world.size + old.world.servers if isinstance(old.world, World) else None
+    if size != setup.processes:
         raise UserError(
             "the run was started with another number of ranks. "
-            f"Received: -np {ranks + servers}. Start it with -np {size}"
+            f"Received: -np {setup.processes}. Start it with -np {size or 'unknown'}"
         )
     checkpoint = load_newest_checkpoint(folder, spec=setup.spec, recorded_epochs=len(run.epochs))
     if isinstance(old.hashes, Hashes) and old.hashes.sample_order != setup.sample_order_hash:

@@ -18,8 +18,13 @@ from common.distributed.averaging import AveragingPlan
 from common.distributed.console import counted
 from common.errors import UserError, expanded
 from common.measurement.step_profile import LEFT_OUT_STEPS
+from common.model.memory import training_bytes
+from common.model.partition import Partition, cut_into_stages
 from common.model.specs import BatchNorm, ModelSpec, model_spec
+from common.model.split import split_layers
 from common.model.weights import Weights, draw_initial_weights, load_weights
+from common.pipeline.schedule import most_held, operations
+from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import WEIGHTS_FILE
 from common.run_folder.tensorboard_events import require_tensorboard
 from common.training.schedule import learning_rates
@@ -51,6 +56,41 @@ class RunSetup:
     def size(self) -> int:
         """Number of data ranks, which share a global batch: the ranks that train, or the replicas of one."""
         return len(self.batch_sizes) * (self.config.strategy.replicas or 1)
+
+    @property
+    def processes(self) -> int:
+        """Number of processes: the ranks of all copies of the model, and the servers."""
+        return len(self.batch_sizes) * self.config.parts.count + (self.config.strategy.servers or 0)
+
+    @cached_property
+    def partition(self) -> Partition:
+        """The parts of the model that the ranks of a copy hold: all of it, but for `layers` and `split`.
+
+        Raises:
+            UserError: the model cannot be divided in this way.
+        """
+        parts = self.config.parts
+        if parts.stages:
+            return cut_into_stages(self.spec, parts.stages, after=parts.cut_after)
+        return split_layers(self.spec, parts.model_ranks) if parts.model_ranks else Partition(self.spec, (self.spec,))
+
+    @property
+    def forecast_bytes(self) -> list[int]:
+        """The memory that training takes of each rank of a copy of the model, the framework's own not included."""
+        parts, images = self.config.parts, max(self.batch_sizes) // self.passes
+        forecasts = []
+        for number, part in enumerate(self.partition.parts):
+            held = images
+            if parts.stages:
+                order = operations(
+                    parts.pipeline_schedule, stage=number, stages=parts.stages, microbatches=parts.microbatches
+                )
+                held = most_held(order) * images // parts.microbatches
+            value_bytes = np.dtype(self.config.model.dtype).itemsize
+            forecasts.append(
+                training_bytes(part, images=held, slots=self.config.optimizer.slots, value_bytes=value_bytes)
+            )
+        return forecasts
 
     @property
     def passes(self) -> int:
@@ -135,14 +175,30 @@ class RunSetup:
         """When weights are averaged over ranks."""
         return AveragingPlan(self.config.strategy, self.size, self.steps_per_epoch)
 
-    @cached_property
+    @property
     def first_weights(self) -> Weights:
         """The first weights of the run: drawn from the seed, or those that another run has ended with."""
         source = self.config.training.start_weights
         if source is not None:
             weights = load_weights(expanded(source) / WEIGHTS_FILE, spec=self.spec)
             return {name: array.astype(self.config.model.dtype) for name, array in weights.items()}
-        return draw_initial_weights(self.spec, seed=self.config.training.seed, dtype=self.config.model.dtype)
+        return self._drawn_weights([weight.name for weight in self.spec.weights])
+
+    def starting_arrays(self, checkpoint: Checkpoint | None, *, part: int) -> tuple[Weights, Weights]:
+        """Return the weights and the optimizer state that a part of the model starts or goes on with."""
+        if checkpoint:
+            return self.partition.cut(checkpoint.weights, part), self.partition.cut(checkpoint.optimizer_state, part)
+        if self.config.training.start_weights is not None:
+            return self.partition.cut(self.first_weights, part), {}
+        weights: Weights = {}
+        for weight in self.partition.parts[part].weights:  # one by one: the others need no memory
+            weights |= self.partition.cut(self._drawn_weights([weight.name]), part)
+        return weights, {}
+
+    def _drawn_weights(self, names: Sequence[str]) -> Weights:
+        return draw_initial_weights(
+            self.spec, seed=self.config.training.seed, dtype=self.config.model.dtype, names=names
+        )
 
     @property
     def sample_order_hash(self) -> str:
@@ -165,6 +221,7 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
             "Start two or more, or leave it out"
         )
     config.check_ranks(size + (config.strategy.servers or 0))
+    copies = size // config.parts.count
     dataset = load_dataset(
         config.data.dataset,
         source_folder=Path(config.data.data_folder) if config.data.data_folder else None,
@@ -173,7 +230,7 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
     )
     height, width, channels = dataset.image_shape
     spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=_outputs(config, dataset))
-    batch_sizes = _batch_sizes(config, size=size)
+    batch_sizes = _batch_sizes(config, size=copies)
     check_batch_norm(spec, config, batch_sizes=batch_sizes)
     training, validation = _split_training(config, dataset)
     steps = _steps(config, samples=len(training), batch_sizes=batch_sizes)
@@ -198,8 +255,9 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
         dtype=np.dtype(config.model.dtype),
     )
     setup = RunSetup(config, batch_sizes, dataset, spec, table, training, validation, steps, total)
+    _ = setup.partition  # a model that cannot be divided is found now
     if config.training.start_weights is not None and config.record.resume is None:
-        _ = setup.first_weights  # a run of another model is found now
+        _ = setup.first_weights  # and a run of another model
     return setup
 
 
@@ -252,7 +310,9 @@ def _outputs(config: Config, dataset: Dataset) -> int:
 
 def check_batch_norm(spec: ModelSpec, config: Config, *, batch_sizes: Sequence[int]) -> None:
     """Raise UserError if a BatchNorm layer sees a single value per channel in a pass of some rank."""
-    batch_size = min(batch_sizes) // (config.device.backward_passes_per_step * (config.strategy.replicas or 1))
+    microbatches = config.parts.microbatches if config.parts.stages else 1
+    passes = config.device.backward_passes_per_step * microbatches
+    batch_size = min(batch_sizes) // (passes * (config.strategy.replicas or 1))
     for row in spec.rows:
         if isinstance(row.layer, BatchNorm) and batch_size * math.prod(row.output_shape[1:]) == 1:
             raise UserError(

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import numpy as np
 from common.config import Config
 from common.distributed.communicator import Communicator, launcher_of
 from common.distributed.console import Console
+from common.errors import EXIT_CODE_USER_ERROR
 from common.measurement.interference import InterferenceMeter, join
+from common.measurement.memory_limit import watch_memory
 from common.measurement.metering import Meter
 from common.measurement.step_profile import average_over_ranks
 from common.measurement.timing import Phases
+from common.model.weights import Weights
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import TIMELINE_FILE, NotRecorded, World
 from common.run_folder.sharing import SharingRecord, join_shares, without_seconds
@@ -80,10 +84,18 @@ class Session:
                     setup, world, framework=self.framework, standing=standing, console=self.console
                 )
                 self.recorder = RunRecorder(writer, setup=setup, console=self.console)
+        if config.device.memory_limit is not None:
+            watch_memory(config.device.memory_limit, comm=self.comm, end=self._end_now)
         if config.energy.energy:
             self._meter = Meter(config.energy, comm=self.comm, device=device, phases=self.phases)
         found: Checkpoint | None = self.comm.broadcast(checkpoint)
         return found
+
+    def _end_now(self, reason: str) -> None:
+        """Record that the run failed, and end this rank at once: then the launcher ends the others."""
+        self.recorder.end("failed", message=reason)
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+        os._exit(EXIT_CODE_USER_ERROR)
 
     def _look_at_run(self, config: Config) -> Standing:
         """Return what exists of the run that `--resume-or-start` names, before anything is printed or changed."""
@@ -104,6 +116,7 @@ class Session:
             size=self.comm.size,
             local_size=self.comm.local_size,
             servers=self.comm.servers,
+            parts=self.comm.parts,
             hosts=sorted({*hosts, *self.comm.server_hosts}),
             controller=self.comm.controller,
             threads_per_rank=threads,
@@ -168,10 +181,9 @@ class Session:
             UserError: the record cannot be written; on all ranks.
         """
         training, validation = trainer.result().over_ranks(self.comm), validation.over_ranks(self.comm)
+        weights = self._weights(trainer)
         with self.comm.propagate_errors("writing the record"):
-            self.recorder.add_epoch(
-                epoch, training, validation, state=trainer.state, checkpoint_seconds=checkpoint_seconds
-            )
+            self.recorder.add_epoch(epoch, training, validation, weights=weights, checkpoint_seconds=checkpoint_seconds)
         return bool(self.comm.broadcast(self.recorder.should_stop(self.setup.steps_after(epoch))))
 
     def finish(
@@ -197,13 +209,18 @@ class Session:
         shared = join_shares(self.comm.allgather(sharing)) if sharing else None
         if shared and self._on_gpu:
             shared = without_seconds(shared, reason="a GPU still computes while the host waits for the exchange")
+        weights = self._weights(trainer)
         with self.comm.propagate_errors("writing the final weights"):
             self.recorder.finish(
                 test,
-                state=trainer.state,
+                weights=weights,
                 startup_seconds=startup_seconds,
                 isolation=isolation,
                 metered=metered,
                 profile=profile,
                 sharing=shared,
             )
+
+    def _weights(self, trainer: Trainer) -> Weights:
+        """Return the weights of the whole model on rank 0; every rank calls this, as each may hold a part."""
+        return self.setup.partition.join(self.comm.arrays_of_parts(trainer.state.export_weights()))

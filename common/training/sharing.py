@@ -4,9 +4,13 @@ import math
 
 import numpy as np
 
+from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
+from common.model.specs import Convolution, Dense, GatherParts
 from common.parameter_server.schedule import Schedule
-from common.run_folder.sharing import SharingRecord, WorkerShare
+from common.pipeline.links import Links
+from common.pipeline.schedule import most_held
+from common.run_folder.sharing import PassRecord, SharingRecord, StageRecord, WorkerShare
 from common.run_folder.values import NotRecorded
 from common.training.run_setup import RunSetup
 
@@ -75,6 +79,81 @@ def server_record(
     )
 
 
+def pipeline_record(setup: RunSetup, links: Links, *, comm: Communicator, averages: ExchangeMeter) -> SharingRecord:
+    """Return the part of this stage, one of S, which exchanged activations of A bytes per image with its neighbors.
+
+    Args:
+        averages: counts the updates, and the gradients that were averaged over copies of the model.
+    """
+    sides = [part.rows[-1].output_shape for part in setup.partition.parts[:-1]]
+    crossing = sum(math.prod(side) for side in sides) * np.dtype(setup.config.model.dtype).itemsize
+    part = setup.partition.parts[comm.part]
+    stage = StageRecord(
+        first_layer=part.rows[0].layer.name,
+        last_layer=part.rows[-1].layer.name,
+        parameters=part.parameters,
+        multiply_adds=part.multiply_adds,
+        held_microbatches=most_held([span.operation for span in links.spans]),
+        waiting_seconds=links.meter.seconds,
+        passes=[
+            PassRecord(
+                is_forward=span.operation.is_forward,
+                microbatch=span.operation.microbatch,
+                start=span.start,
+                end=span.end,
+            )
+            for span in links.spans
+        ],
+    )
+    return SharingRecord(
+        workers=[worker_share(setup, _together(links.meter, averages), rank=comm.data_rank)],
+        formula="pipeline: 2 A / S, a mean of the stages" + (f" + {RING}, of a stage" if comm.copies > 1 else ""),
+        formula_bytes=2 * crossing * setup.batch_sizes[comm.data_rank] / comm.parts + _ring_of_parts(setup, comm),
+        pipeline=[stage] if comm.data_rank == 0 else [],
+    )
+
+
+def split_record(setup: RunSetup, meter: ExchangeMeter, *, comm: Communicator) -> SharingRecord:
+    """Return the part of this rank, one of R that hold pieces of the same layers.
+
+    A layer that is split by its outputs has the gradient of its inputs summed over the ranks, one that is split by its
+    inputs its outputs: all-reduces of A bytes. Channels of P bytes of each rank are gathered.
+    """
+    part = setup.partition.parts[comm.part]
+    summed = gathered = 0
+    for number, row in enumerate(part.rows):
+        is_first = not any(before.weights for before in part.rows[:number])  # the images have no gradient
+        if isinstance(row.layer, GatherParts):
+            gathered += math.prod(row.input_shape)
+        elif isinstance(row.layer, Dense | Convolution) and row.layer.split == "inputs":
+            summed += math.prod(row.output_shape)
+        elif isinstance(row.layer, Dense | Convolution) and row.layer.split == "outputs" and not is_first:
+            summed += math.prod(row.input_shape)
+    values = 2 * (comm.parts - 1) / comm.parts * summed + (comm.parts - 1) * gathered
+    sent = values * setup.batch_sizes[comm.data_rank] * np.dtype(setup.config.model.dtype).itemsize
+    return SharingRecord(
+        workers=[worker_share(setup, meter, rank=comm.data_rank)],
+        formula="rings: 2 (R-1)/R A + (R-1) P" + (f" + {RING}, of a part" if comm.copies > 1 else ""),
+        formula_bytes=sent + _ring_of_parts(setup, comm),
+    )
+
+
+def _together(inside: ExchangeMeter, averages: ExchangeMeter) -> ExchangeMeter:
+    """Return what was exchanged inside a copy of the model and between copies."""
+    return ExchangeMeter(
+        averages.updates,
+        inside.sent_bytes + averages.sent_bytes,
+        inside.received_bytes + averages.received_bytes,
+        inside.seconds + averages.seconds,
+    )
+
+
+def _ring_of_parts(setup: RunSetup, comm: Communicator) -> float:
+    """Return the bytes that a rank sends in the average of gradients over copies, a mean of the parts."""
+    parameters = sum(part.parameters for part in setup.partition.parts) / comm.parts
+    return 2 * (comm.copies - 1) / comm.copies * parameters * np.dtype(setup.config.model.dtype).itemsize
+
+
 def worker_share(setup: RunSetup, meter: ExchangeMeter, *, rank: int) -> WorkerShare:
     """Return what this worker did, as its meter counted it."""
     overlap = setup.config.device.gradient_groups == "each"
@@ -95,6 +174,5 @@ def averaged_bytes(setup: RunSetup) -> int:
     if config.strategy.strategy != "averaging":
         return spec.parameters * (2 if config.device.compression == "fp16" else value_bytes)
     weights = sum(math.prod(weight.shape) for weight in spec.weights)
-    slots = {"sgd": int(config.optimizer.momentum > 0), "adam": 2, "adamw": 2, "rmsprop": 1}
-    averaged = slots[config.optimizer.optimizer] if config.strategy.average_state else 0
+    averaged = config.optimizer.slots if config.strategy.average_state else 0
     return (weights + averaged * spec.parameters) * value_bytes

@@ -30,9 +30,13 @@ class StrategyRun:
 
 SERVER = ("--strategy", "server", "--servers", "1", "--staleness", "0")
 NATIVE = ("--strategy", "native", "--native")
+LAYERS = ("--strategy", "layers", "--stages", "2")
+SPLIT = ("--strategy", "split", "--model-ranks", "2")
 STRATEGY_RUNS = (
     StrategyRun("server", 3, {"torch": SERVER, "keras": SERVER}),
     StrategyRun("native", 2, {"torch": (*NATIVE, "ddp"), "keras": (*NATIVE, "multiworker")}),
+    StrategyRun("layers", 2, {"torch": LAYERS, "keras": LAYERS}),
+    StrategyRun("split", 2, {"torch": SPLIT, "keras": SPLIT}),
 )
 EXCHANGED_BY_RANKS = 5  # maximum with several ranks; each update from an exchanged state takes seconds
 # Rough seconds of a start, a job, an update (of ResNet-34: the second), an epoch of an ordinary run.

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -24,7 +25,7 @@ from launch.starting.launchers import train_command
 from launch.starting.processes import PROGRAMS, last_lines, reason_in, started
 
 SHARE_OF_FREE_MEMORY = 0.9
-FIRST_TRY = 32
+FRAMEWORK_BYTES = 5 * 10**8  # roughly, of a rank that has not built its model
 UPDATES = 2  # the second one meets the memory that the first has left behind
 FINENESS = 32  # the answer is exact to one part in so many
 POLL_SECONDS = 0.1
@@ -50,16 +51,23 @@ def find_largest_batch(
     Raises:
         UserError: a try failed for another reason than memory.
     """
-    most = len(experiment.training_indices) // experiment.size
+    config = experiment.config
+    unit = config.parts.microbatches if config.parts.stages else 1
+    most = len(experiment.training_indices) // experiment.size // unit * unit
     free = psutil.virtual_memory().available
     limit = SHARE_OF_FREE_MEMORY * free if memory_gb is None else memory_gb * 1e9
-    print(f"memory: {limit / 1e9:.1f} GB for all ranks; batches of 1 to {most:,} images per rank", flush=True)
-    fits, too_large = 0, most + 1
+    forecast = max(unit, min(most, _forecast(experiment, limit_bytes=limit, unit=unit)))
+    print(
+        f"memory: {limit / 1e9:.1f} GB for all ranks; batches of {unit} to {most:,} images per rank, {forecast:,} by "
+        "the numbers of the model",
+        flush=True,
+    )
+    fits, too_large = 0, most + unit
     with tempfile.TemporaryDirectory(prefix="largest-batch-") as folder:
-        while too_large - fits > max(1, fits // FINENESS):
-            batch = _next(fits, too_large, most)
+        while too_large - fits > max(unit, fits // FINENESS):
+            batch = max(unit, _next(fits, too_large, most, first=forecast) // unit * unit)
             command = train_command(
-                PROGRAMS[framework], np=experiment.size, controller=controller,
+                PROGRAMS[framework], np=experiment.processes, controller=controller,
                 arguments=[*arguments, *_trial_arguments(batch, folder=folder)],
             )  # fmt: skip
             is_fitting, what = _try(command, Path(folder), batch=batch, limit_bytes=limit)
@@ -74,10 +82,21 @@ def find_largest_batch(
     return fits
 
 
-def _next(fits: int, too_large: int, most: int) -> int:
+def _forecast(experiment: RunSetup, *, limit_bytes: float, unit: int) -> int:
+    """Return the largest batch whose training should fit by the numbers of the model, which is linear in the batch."""
+    batches = (unit, 2 * unit)
+    one, two = (
+        sum(replace(experiment, batch_sizes=(batch,) * len(experiment.batch_sizes)).forecast_bytes) for batch in batches
+    )
+    copies = len(experiment.batch_sizes)
+    free = limit_bytes - FRAMEWORK_BYTES * experiment.processes - copies * (2 * one - two)
+    return int(free / (copies * (two - one))) * unit
+
+
+def _next(fits: int, too_large: int, most: int, *, first: int) -> int:
     """Return the batch to try: twice as much as long as nothing was too large, then the middle."""
     if too_large > most:
-        return min(most, max(FIRST_TRY, 2 * fits))
+        return min(most, max(first, 2 * fits))
     return (fits + too_large) // 2
 
 

@@ -41,6 +41,9 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--hosts", metavar="a:2,b:2", help="hosts and their slots, or a host file")
     parser.add_argument("--dry-run", action="store_true", help="print the command only")
     parser.add_argument("--find-largest-batch", action="store_true", help="only try which batch fits into memory")
+    parser.add_argument(
+        "--memory-limit", metavar="MB", type=whole_number, help="of each rank, beyond the framework's own"
+    )
     parser.add_argument("--memory-gb", type=float, help="of this host, for the same (default: what is free)")
     parser.set_defaults(run=run)
 
@@ -50,6 +53,8 @@ def run(options: argparse.Namespace) -> int:
     program = PROGRAMS[options.framework]
     start = launcher_at(options.site, hosts=options.hosts)
     start.site.check_frameworks([options.framework])
+    if options.memory_limit is not None:
+        options.trainer_arguments += ["--memory-limit", str(options.memory_limit)]
     command = start.command(program, np=options.np, controller=options.controller, arguments=options.trainer_arguments)
     settings = read_settings(start.recorded_arguments(options.trainer_arguments), program=program)
     if isinstance(settings, UserError):

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.config import (
-    STRATEGY_OF_OPTION,
     Config,
     changed_settings,
     completed,
@@ -20,6 +19,7 @@ from common.config import (
     parse_command_line,
     requested,
 )
+from common.config.strategy import STRATEGY_OF_OPTION
 from common.errors import UserError
 
 PROGRAM = "torch_impl/train.py"
@@ -39,6 +39,7 @@ SPECIAL = {
     "shares": "2:1",
     "slow": "0:2:0.5",
     "native": "mirrored",
+    "microbatches": 8,
 }
 # Other settings that some values need.
 COMPANIONS = {
@@ -102,8 +103,9 @@ def test_no_subject_has_more_than_a_dozen_fields_and_names_are_unique() -> None:
     assert len(names) == len(set(names))
 
 
-# Every subject; that of strategies once for each, as each has options of its own.
-PARTS = [*(name for name in SUBJECTS if name != "strategy"), *sorted(set(STRATEGY_OF_OPTION.values()))]
+# Every subject; those of strategies once for each strategy, as each has options of its own.
+OF_STRATEGIES = ("strategy", "parts")
+PARTS = [*(name for name in SUBJECTS if name not in OF_STRATEGIES), *sorted(set(STRATEGY_OF_OPTION.values()))]
 
 
 def changed(part: str) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
@@ -114,8 +116,11 @@ def changed(part: str) -> tuple[str, dict[str, Any], dict[str, dict[str, Any]]]:
     else:
         subject, values = "strategy", {"strategy": part} if part != SUBJECTS["strategy"].strategy else {}
         names = [name for name, strategy in STRATEGY_OF_OPTION.items() if strategy == part]
-    values |= {name: other_value(subject, name) for name in names}
+    own = {subject: [name for name in names if (subject, name) in FIELDS] for subject in (subject, "parts")}
+    values |= {name: other_value(subject, name) for name in own[subject]}
     needed = [COMPANIONS[name] for name in values if name in COMPANIONS]
+    if own["parts"]:
+        needed.append({"parts": {name: other_value("parts", name) for name in own["parts"]}})
     return subject, values, {part: settings for companion in needed for part, settings in companion.items()}
 
 
@@ -209,6 +214,8 @@ def test_an_unreadable_recipe_is_reported_in_one_line(tmp_path: Path) -> None:
 
 IMPOSSIBLE = [
     ("--model resnet99", ["resnet99", "resnet34"]),
+    ("--model deep:0x8", ["deep:0x8", "resnet34"]),
+    ("--model deep:8", ["deep:8", "deep"]),
     ("--outputs 1", ["--outputs 1", "at least 2"]),
     ("--output-activation relu", ["relu", "softmax"]),
     ("--dtype float16", ["float16", "float64"]),
@@ -287,6 +294,17 @@ IMPOSSIBLE = [
         "--strategy averaging --average-every 8 --backward-passes-per-step 2",
         ["is an option of --strategy allreduce", "--strategy averaging --backward-passes-per-step 2"],
     ),
+    ("--strategy layers", ["layers are divided among a number of ranks", "Give --stages"]),
+    ("--strategy layers --stages 1", ["--stages 1", "at least 2"]),
+    ("--strategy layers --stages 2 --microbatches 0", ["--microbatches 0", "at least 1"]),
+    ("--strategy layers --stages 2 --microbatches 5", ["--batch-size 64 --microbatches 5", "divides the batch"]),
+    ("--strategy layers --stages 2 --pipeline-schedule zero", ["zero", "1f1b"]),
+    ("--memory-limit 0", ["--memory-limit 0", "at least 1"]),
+    ("--cut-after conv1", ["--strategy allreduce --cut-after conv1", "or give --strategy layers"]),
+    ("--strategy split", ["layers are split over a number of ranks", "Give --model-ranks"]),
+    ("--strategy split --model-ranks 1", ["--model-ranks 1", "at least 2"]),
+    ("--strategy split --model-ranks 2 --stages 2", ["--strategy split --stages 2", "or give --strategy layers"]),
+    ("--strategy split --model-ranks 2 --mixed-precision bfloat16", ["--mixed-precision bfloat16", "not proven"]),
     ("--strategy server", ["servers are ranks of their own", "Give --servers"]),
     ("--servers 2", ["--strategy allreduce --servers 2", "or give --strategy server"]),
     ("--strategy server --servers 0", ["--servers 0", "at least 1"]),

@@ -7,22 +7,15 @@ of TensorFlow are set before its first operation.
 import importlib.util
 from pathlib import Path
 
-import psutil
 import pytest
 from rule_workers import relative_difference
 from slow_link import AS_ROOT, start_on
+from strategy_runs import check_killed
 from trainer_runs import (
-    END_SECONDS,
     Job,
     Outcome,
     Outcomes,
-    finish,
-    launcher_command,
-    run_command,
     run_jobs,
-    start_command,
-    train_command,
-    wait_until,
 )
 from two_hosts import several_hosts
 
@@ -196,23 +189,7 @@ def test_what_contradicts_is_refused_on_all_ranks(starts: Starts, strategy: str)
 @pytest.mark.parametrize("strategy", ["ddp", "multiworker"])
 def test_a_killed_rank_ends_the_run_which_resumes(strategy: str, tmp_path: Path) -> None:
     framework, launcher = STARTS[strategy]
-    run = tmp_path / "runs/killed"
-    arguments = [*CASES["mlp"], *native(strategy), *OFTEN, "--resume-or-start", "--name", "killed", "--epochs", "20000"]
-    command = [*launcher_command(launcher), *train_command(framework, arguments)]
-    process = start_command(command, folder=tmp_path)
-    wait_until(lambda: any("-step-" in one.name for one in checkpoint_folders(run)), process=process)
-    (rank,) = (
-        one
-        for one in psutil.Process(process.pid).children(recursive=True)
-        if "train.py" in " ".join(one.cmdline()) and one.environ().get("OMPI_COMM_WORLD_RANK") == "1"
-    )
-    rank.kill()
-    assert finish(process, within_seconds=END_SECONDS).code != 0
-    epochs = len(read_run(run).epochs) + 2
-    resumed = train_command(framework, ["--resume", str(run), "--epochs", str(epochs)])
-    again = run_command([*launcher_command(launcher), *resumed], folder=tmp_path)
-    assert again.code == 0, again.stderr
-    assert read_run(run).state == "finished" and len(read_run(run).epochs) == epochs
+    check_killed(framework, [*CASES["mlp"], *native(strategy)], launcher=launcher, folder=tmp_path)
 
 
 @pytest.mark.long

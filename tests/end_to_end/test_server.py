@@ -5,23 +5,28 @@ One start does all runs of Keras (`trainer_worker.py`), those of PyTorch are div
 """
 
 import importlib.util
-import os
-import signal
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
-from strategy_runs import DATA, OFTEN, STEPS, Case, Starts, by_hand, check_resumed, differences, more, weights_of
+from strategy_runs import (
+    DATA,
+    OFTEN,
+    STEPS,
+    Case,
+    Starts,
+    by_hand,
+    check_killed,
+    check_resumed,
+    differences,
+    more,
+    weights_of,
+)
 from trainer_runs import (
-    END_SECONDS,
     Job,
-    finish,
     launcher_command,
     run_command,
-    start_command,
     train_command,
-    wait_until,
 )
 
 from common.parameter_server.messages import HEADER_BYTES
@@ -232,25 +237,10 @@ def test_what_contradicts_is_refused_on_all_ranks(starts: Starts, framework: str
         assert [bool(outcome.stderr) for outcome in ranks] == [True, False, False, False]
 
 
-LONG = [*CNN, *served(2), "--epochs", "10000"]
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("rank", [1, 3], ids=["worker", "server"])
 def test_a_killed_rank_ends_the_run_which_can_be_resumed(rank: int, tmp_path: Path) -> None:
-    command = [*launcher_command("mpirun4"), *train_command("torch", [*LONG, "--name", "killed"])]
-    process = start_command(command, folder=tmp_path)
-    folder = tmp_path / "runs" / "killed"
-    wait_until(lambda: bool(checkpoint_folders(folder)), process=process)
-    children = psutil.Process(process.pid).children(recursive=True)
-    (victim,) = (child for child in children if child.environ().get("OMPI_COMM_WORLD_RANK") == str(rank))
-    os.kill(victim.pid, signal.SIGKILL)
-    assert finish(process, within_seconds=END_SECONDS).code != 0
-    assert read_run(folder).state in ("killed", "interrupted")
-    epochs = len(read_run(folder).epochs) + 2
-    again = ["--resume", str(folder), "--epochs", str(epochs)]
-    done = run_command([*launcher_command("mpirun4"), *train_command("torch", again)], folder=tmp_path)
-    assert done.code == 0 and len(read_run(folder).epochs) == epochs, done.stderr
+    check_killed("torch", [*CNN, *served(2)], launcher="mpirun4", folder=tmp_path, rank=rank)
 
 
 @pytest.mark.ci

@@ -36,6 +36,7 @@ def made_record(
     steps: int | None = None,
     strategy: dict[str, Any] | None = None,
     balance: dict[str, Any] | None = None,
+    parts: dict[str, Any] | None = None,
     **changes: Any,
 ) -> RunRecord:
     """Return the record of a finished run on `ranks` GPUs by default.
@@ -44,7 +45,7 @@ def made_record(
         size: width and height.
         steps: of all epochs; None: as many as the samples make.
         samples: of training and of validation.
-        strategy, balance: settings of these subjects.
+        strategy, balance, parts: settings of these subjects.
         changes: further fields of the record.
     """
     data = DataRecord(
@@ -63,6 +64,7 @@ def made_record(
         cores=64, oversubscribed=False, devices=[devices] * ranks,
     )  # fmt: skip
     settings = {"training": {"seed": seed, "epochs": epochs}, "strategy": strategy or {}, "balance": balance or {}}
+    settings["parts"] = parts or {}
     values: dict[str, Any] = {
         "config": config_from_dict(settings, base=make_config(Path("runs"))),
         "world": world,

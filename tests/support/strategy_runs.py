@@ -5,11 +5,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import reference_rules
 from _pytest.mark import ParameterSet
 from rule_workers import relative_difference
-from trainer_runs import Job, Outcome, Outcomes, run_jobs
+from trainer_runs import (
+    END_SECONDS,
+    Job,
+    Outcome,
+    Outcomes,
+    finish,
+    launcher_command,
+    run_command,
+    run_jobs,
+    start_command,
+    train_command,
+    wait_until,
+)
 
 from common.data.loading import load_dataset
 from common.data.sharding import epoch_order, rank_slice, split_validation
@@ -124,6 +137,27 @@ def check_resumed(run: Run, whole: Run, *, steps: list[int]) -> None:
     assert {file.name for file in checkpoint.glob("*.safetensors")} == files and len(files) >= 2
     for file in files:
         assert (checkpoint / file).read_bytes() == (twin / file).read_bytes()
+
+
+def check_killed(framework: str, arguments: Sequence[str], *, launcher: str, folder: Path, rank: int = 1) -> None:
+    """Check that the death of a rank ends a run at once, and that the run resumes from its newest checkpoint."""
+    run = folder / "runs/killed"
+    endless = [*arguments, *OFTEN, "--resume-or-start", "--name", "killed", "--epochs", "20000"]
+    process = start_command([*launcher_command(launcher), *train_command(framework, endless)], folder=folder)
+    wait_until(lambda: any("-step-" in one.name for one in checkpoint_folders(run)), process=process)
+    (victim,) = (
+        one
+        for one in psutil.Process(process.pid).children(recursive=True)
+        if "train.py" in " ".join(one.cmdline()) and one.environ().get("OMPI_COMM_WORLD_RANK") == str(rank)
+    )
+    victim.kill()
+    assert finish(process, within_seconds=END_SECONDS).code != 0
+    assert read_run(run).state in ("killed", "interrupted")
+    epochs = len(read_run(run).epochs) + 2
+    resumed = train_command(framework, ["--resume", str(run), "--epochs", str(epochs)])
+    again = run_command([*launcher_command(launcher), *resumed], folder=folder)
+    assert again.code == 0, again.stderr
+    assert read_run(run).state == "finished" and len(read_run(run).epochs) == epochs
 
 
 # By hand: each rank has a dictionary of weights and one of momentum buffers; every formula is in float64.

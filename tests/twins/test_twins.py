@@ -33,6 +33,7 @@ PARAMETERS = {
     "simplecnn": 149_210,
     "resnet34": 21_283_017,
     "dense500": 128_256 + 256 * 10 + 10,  # up to the hidden layer, then as many outputs as asked for
+    "deep": 784 * 128 + 3 * 128 * 128 + 128 * 10 + 10,
 }
 
 # Files that one side alone has, and why.
@@ -45,6 +46,7 @@ EXTRA_FILES = {
         "distributed_optimizer.py": "Horovod's DistributedOptimizer, which averages nothing under Keras 3",
         "exchange_meter.py": "counts inside a graph; PyTorch's loop takes the one of `common`",
         "gradient_exchange.py": "the Horovod calls behind it",
+        "pipeline.py": "messages inside a graph; PyTorch's loop takes those of `common`",
         "quiet_tensorflow.py": "TensorFlow without its start-up lines",
         "update_rules.py": "PyTorch's update rules",
     },
@@ -55,6 +57,12 @@ EXTRA_NAMES = {
         "bench_worker.py": {"ddp_ranks": "PyTorch's DistributedDataParallel"},
         "server.py": {"Server.wrap_model": "see Native.wrap_model"},
         "native.py": {"Native.wrap_model": "see Native.scope of Keras"},
+        "model_parallel.py": {"ModelParallel.wrap_model": "the same"},
+        "parts.py": {
+            "PartOfModel": "a model is a class in PyTorch and a function in Keras",
+            "PartOfModel.__init__": "the same",
+            "PartOfModel.forward": "the same",
+        },
         "strategies.py": {"Strategy.wrap_model": "the same"},
         "straggler.py": {
             "LateGradient": "PyTorch sleeps in the backward pass, in which gradients are exchanged; Keras after it",
@@ -65,6 +73,21 @@ EXTRA_NAMES = {
     },
     "keras": {
         "profiled.py": {"ProfiledTrainer.warm_up": "as Trainer.warm_up"},
+        "model_parallel.py": {"ModelParallel.scope": "see Native.scope", "StageTrainer.warm_up": "as Trainer.warm_up"},
+        "distributed.py": {"exchange_device": "TensorFlow names the place of an operation; PyTorch moves its tensors"},
+        "layers.py": {"padded": "Keras pads in a layer of its own"},
+        "parts.py": {
+            "part_of_model": "see PartOfModel",
+            **dict.fromkeys(
+                [
+                    f"{kind}{method}"
+                    for kind in ("SplitConvolution", "ColumnsDense", "RowsDense", "Gather")
+                    for method in ("", ".__init__", ".call")
+                    if (kind, method) != ("RowsDense", ".__init__")
+                ],
+                "what a rank computes of a layer is a Keras layer; PyTorch's part has it in its forward pass",
+            ),
+        },
         "loop.py": {
             "Trainer.warm_up": "Keras builds a graph at the first step, PyTorch builds nothing",
             "Trainer.warm_up_evaluation": "the same",
@@ -99,6 +122,9 @@ EXTRA_PARAMETERS = {
     # PyTorch's loop sets the rate of each step, Keras' optimizer looks it up.
     ("loop.py", "Trainer.__init__"): ({"learning_rates"}, set()),
     ("profiled.py", "ProfiledTrainer.__init__"): ({"learning_rates"}, set()),
+    # A split layer is a Keras layer of another kind; PyTorch's part has what it adds in its forward pass.
+    ("layers.py", "dense"): (set(), {"kind"}),
+    ("layers.py", "convolution"): (set(), {"kind"}),
     # PyTorch's optimizers count no updates.
     ("strategies.py", "Averaging.__init__"): ({"step"}, set()),
     # TensorFlow accepts the number of threads once, so the worker pins the device once for all contestants.
@@ -108,12 +134,14 @@ EXTRA_PARAMETERS = {
 EXTRA_STATEMENTS = {
     "torch": {
         "trainer = trainer_class(state, data, learning_rates=learning_rates, phases=session.phases)": "see above",
-        "model = strategy.wrap_model(build_model(setup.spec, config.model).to(device))": "no devices in Keras",
+        "model = strategy.wrap_model(build_model(spec, config.model, exchange=strategy.exchange).to(device))": (
+            "no devices in Keras"
+        ),
         "checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)": "a torch.device has a name",
     },
     "keras": {
         "trainer = trainer_class(state, data, phases=session.phases)": "see above",
-        "model = build_model(setup.spec, config.model)": "see above",
+        "model = build_model(spec, config.model, exchange=strategy.exchange)": "see above",
         "with strategy.scope():": "TensorFlow's strategies copy variables where they are made",
         "checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)": "same",
         "set_precision_and_layout(config)": "both are global in Keras",

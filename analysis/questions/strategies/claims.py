@@ -10,7 +10,8 @@ from typing import Literal
 from pydantic import ConfigDict, TypeAdapter
 
 from analysis.output.tables import Table
-from analysis.questions.strategies.ways import PLAIN, SLOW, Place, Way, workers_of
+from analysis.questions.strategies.parts import is_divided, peak_megabytes
+from analysis.questions.strategies.ways import PLAIN, SLOW, Place, Way, work_of, workers_of
 from analysis.runs.cells import Cell
 from analysis.runs.labels import framework_label
 from analysis.runs.table import images_trained
@@ -58,10 +59,10 @@ class Runs:
 
     def slowed(self, wanted: Callable[[Way], bool]) -> tuple[Way, Effect] | None:
         """Return the wanted way with the largest straggler, and its time / that without; None: no such runs."""
-        plain = {way.label: way for way in self.ways if way.slow_factor == 1 and wanted(way)}
-        slow = [way for way in self.ways if way.slow_factor > 1 and wanted(way) and way.label in plain]
+        plain = {_kind(way): way for way in self.ways if way.slow_factor == 1 and wanted(way)}
+        slow = [way for way in self.ways if way.slow_factor > 1 and wanted(way) and _kind(way) in plain]
         for way in sorted(slow, key=lambda way: -way.slow_factor):
-            effect = ratio(_seconds(way.cell), _seconds(plain[way.label].cell))
+            effect = ratio(_seconds(way.cell), _seconds(plain[_kind(way)].cell))
             if effect:
                 return way, effect
         return None
@@ -164,7 +165,7 @@ def _stale_gradients_learn(runs: Runs) -> Evidence | None:
     free = [way for way in runs.ways if _is_free(way) and way.accuracy and way.slow_factor == 1]
     if not free:
         return None
-    best = max(free, key=lambda way: way.accuracy.estimate if way.accuracy else 0.0)
+    best = max(_decided(free), key=lambda way: way.accuracy.estimate if way.accuracy else 0.0)
     return _same_accuracy(best, words=f"{best.label} against {PLAIN}")
 
 
@@ -177,22 +178,25 @@ def _shares_cost_accuracy(runs: Runs) -> Evidence | None:
     shared = [way for way in runs.ways if "shares" in way.label and way.accuracy]
     if not shared:
         return None
-    evidence = _same_accuracy(shared[0], words=f"{shared[0].label}, weighted by images, against {PLAIN}")
+    way = _decided(shared)[0]
+    evidence = _same_accuracy(way, words=f"{way.label}, weighted by images, against {PLAIN}")
     opposite: dict[Verdict, Verdict] = {"holds": "does not hold here", "does not hold here": "holds"}
     return Evidence(opposite.get(evidence.verdict, evidence.verdict), evidence.found)
 
 
 def _more_servers_are_faster(runs: Runs) -> Evidence | None:
-    servers = [way for way in runs.ways if way.strategy == "server" and way.slow_factor == 1 and _seconds(way.cell)]
-    for one in servers:
-        for more in servers:
-            if ", servers 1" in one.label and more.label == one.label.replace(", servers 1", ", servers 2"):
-                effect = ratio(_seconds(more.cell), _seconds(one.cell))
-                words = f"{more.label}: {_times(effect)} the time of one" if effect else ""
-                if effect is None or effect.interval is None:
-                    return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
-                return Evidence(_holds(effect.interval.high < 1), words)
-    return None
+    undecided = None
+    for place in runs.places:
+        servers = {way.label: way for way in place.ways if way.strategy == "server" and way.slow_factor == 1}
+        for label, one in servers.items():
+            more = servers.get(label.replace(", servers 1", ", servers 2"))
+            effect = ratio(_seconds(more.cell), _seconds(one.cell)) if more and more is not one else None
+            if more and effect:
+                words = f"{more.label}: {_times(effect)} the time of one"
+                if effect.interval:
+                    return Evidence(_holds(effect.interval.high < 1), words)
+                undecided = Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
+    return undecided
 
 
 def _a_slow_worker_never_pays(runs: Runs) -> Evidence | None:
@@ -219,13 +223,40 @@ def _two_workers_scale(runs: Runs) -> Evidence | None:
     return None
 
 
+def _data_parallelism_is_faster(runs: Runs) -> Evidence | None:
+    divided = [way for way in runs.ways if is_divided(way) and way.time]
+    if not divided:
+        return None
+    best = min(divided, key=lambda way: way.time.estimate if way.time else 0.0)
+    words = (
+        f"{best.label}, the fastest of {len(divided)} ways to divide the model: {_times(best.time)} the time of {PLAIN}"
+    )
+    if best.time is None or best.time.interval is None:
+        return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
+    return Evidence(_holds(best.time.interval.low > 1), words)
+
+
+def _divided_models_need_less_memory(runs: Runs) -> Evidence | None:
+    for way in runs.ways:
+        whole = peak_megabytes(way.base) if way.base else None
+        part = peak_megabytes(way.cell)
+        if is_divided(way) and whole and part:
+            words = f"{way.label}: {part:,.0f} MB of a rank, the framework included; {PLAIN}: {whole:,.0f} MB"
+            return Evidence(_holds(part < whole), words)
+    return None
+
+
 def _interval_trades_time_for_accuracy(runs: Runs) -> Evidence | None:
-    ways = {
-        every: way
-        for way in runs.ways
-        if way.strategy == "averaging" and way.slow_factor == 1 and way.label.count(",") == 1
-        and isinstance(every := way.cell.first.config.strategy.average_every, int)
-    }  # fmt: skip
+    of_places = [
+        {
+            every: way
+            for way in place.ways
+            if way.strategy == "averaging" and way.slow_factor == 1 and way.label.count(",") == 1
+            and isinstance(every := way.cell.first.config.strategy.average_every, int)
+        }
+        for place in runs.places
+    ]  # fmt: skip
+    ways = max(of_places, key=len, default={})
     if len(ways) < 2:
         return None
     often, seldom = ways[min(ways)], ways[max(ways)]
@@ -268,6 +299,8 @@ TESTS: dict[str, tuple[Callable[[Runs], Evidence | None], str]] = {
     "more_servers_are_faster": (_more_servers_are_faster, "1 and of 2 servers"),
     "a_slow_worker_never_pays": (_a_slow_worker_never_pays, "shares with a straggler and of one worker alone"),
     "two_workers_scale": (_two_workers_scale, "one and of two workers"),
+    "data_parallelism_is_faster": (_data_parallelism_is_faster, "layers or split, and of allreduce"),
+    "divided_models_need_less_memory": (_divided_models_need_less_memory, "layers or split, and of allreduce"),
     "interval_trades_time_for_accuracy": (_interval_trades_time_for_accuracy, "averaging by two intervals"),
 }
 
@@ -278,6 +311,16 @@ def _same_accuracy(way: Way, *, words: str) -> Evidence:
     if way.equivalence == "not shown":
         return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
     return Evidence(_holds(way.equivalence == "same" or way.accuracy.estimate > 0), words)
+
+
+def _decided(ways: Sequence[Way]) -> Sequence[Way]:
+    """Return the ways with enough runs to say whether their accuracy is all-reduce's; if there are none, all."""
+    return [way for way in ways if way.equivalence != "not shown"] or ways
+
+
+def _kind(way: Way) -> Hashable:
+    """Return the way and the work, a straggler apart."""
+    return way.label, work_of(way.cell, with_straggler=False)
 
 
 def _is_free(way: Way) -> bool:

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from analysis.output.finding import Finding, add_question, brief
 from analysis.output.options import MARGIN, add_margin_option, add_target_option
 from analysis.output.tables import Cell as TableCell
 from analysis.output.tables import Table, effect_cells, in_percent, shown_interval
 from analysis.questions.strategies.claims import claims_table
 from analysis.questions.strategies.curves import at_equal_time
+from analysis.questions.strategies.parts import bubble_by_formula, forecast_megabytes, model_megabytes, peak_megabytes
 from analysis.questions.strategies.plots import plots_of
 from analysis.questions.strategies.ways import (
     Place,
@@ -26,10 +25,9 @@ from analysis.questions.strategies.ways import (
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.energy import mean_of, metered
 from analysis.runs.labels import framework_label
-from analysis.runs.table import RunRow, Selection, runs_in, seconds_to
+from analysis.runs.table import Selection, seconds_to
 from analysis.runs.validity import cell_runs, chance_of, flags_of, is_guess, many_comparisons
 from analysis.stats.inference import difference, harmonic_mean, median_interval, median_of
-from common.measurement.interference import Interference
 
 _NOTHING = "No run shares its work in another way than by all-reduce: there is nothing to compare."
 
@@ -92,7 +90,8 @@ _METHODS = (
     "time is that of training, of the slowest rank; intervals and tests are those of `frameworks`, pairs by seed",
     "bytes per image: what all workers hand to their messages and get back, as counted; and by the formula of the "
     "wire: of a ring what ranks send (they receive as much), of servers what workers send and receive",
-    "exchange: mean over workers of the time in messages, waiting for others included, by the training time",
+    "exchange: mean over workers of the time in messages, waiting for others included, by the training time; bubble: "
+    "the part of it that even stages of a pipeline would wait, by formula",
     "staleness: updates that others made between a fetch and its push, over all runs of a row",
 )
 
@@ -160,8 +159,9 @@ def _verdict(way: Way) -> str:
 def _figures(places: Sequence[Place], *, target: float | None) -> Table:
     to_target = "s to target" if target is None else f"s to {100 * target:g} %"
     headings = ["framework", "model, data set, workers, site", "strategy", "n", "training, s", "95 % interval",
-                "images/s", "accuracy, %", to_target, "bytes/image", "by formula", "exchange, %", "staleness: median",
-                "95 % of pushes", "most", "joules", "memory per rank, MB"]  # fmt: skip
+                "images/s", "accuracy, %", to_target, "bytes/image", "by formula", "exchange, %", "bubble, %",
+                "staleness: median", "95 % of pushes", "most", "joules",
+                "memory per rank, MB", "of it the model's", "by forecast"]  # fmt: skip
     rows = [
         [framework_label(place.framework), place.label, way.label, *_figures_of(way.cell)]
         for place in places
@@ -169,7 +169,10 @@ def _figures(places: Sequence[Place], *, target: float | None) -> Table:
     ]
     formats = dict.fromkeys(("training, s", "accuracy, %", to_target), ".2f") | {"n": "d"}
     formats |= dict.fromkeys(("images/s", "bytes/image", "by formula", "joules", "memory per rank, MB"), ",.0f")
-    formats |= {"exchange, %": ".1f"} | dict.fromkeys(("staleness: median", "95 % of pushes", "most"), "d")
+    formats |= dict.fromkeys(("of it the model's", "by forecast"), ",.0f")
+    formats |= dict.fromkeys(("exchange, %", "bubble, %"), ".1f") | dict.fromkeys(
+        ("staleness: median", "95 % of pushes", "most"), "d"
+    )
     return Table("Time, accuracy and what they cost (medians; images/s: harmonic means)", headings, rows, formats)
 
 
@@ -186,21 +189,15 @@ def _figures_of(cell: Cell) -> list[TableCell]:
         bytes_per_image(cell),
         formula_bytes_per_image(cell),
         in_percent(median_of(exchange_shares(cell))),
+        in_percent(bubble_by_formula(cell)),
         staleness_at(lags, 0.5),
         staleness_at(lags, 0.95),
         max(lags, default=None),
         mean_of(runs, "joules") if (runs := metered(cell)) else None,
-        median_of(_peak_megabytes(run) for run in runs_in(cell.finished) if _peak_megabytes(run)),
+        peak_megabytes(cell),
+        model_megabytes(cell),
+        forecast_megabytes(cell),
     ]
-
-
-def _peak_megabytes(run: RunRow) -> float:
-    """Return the most memory of a rank, on its GPU where it has one; 0: not recorded."""
-    isolation = run.record.isolation
-    if not isinstance(isolation, Interference):
-        return 0.0
-    devices = [value for value in isolation.peak_device_memory_bytes if value is not None]
-    return float(np.max([0, *(devices or isolation.peak_memory_bytes)])) / 1e6
 
 
 def _equal_time(selection: Selection, places: Sequence[Place]) -> tuple[Table, list[str]]:

@@ -21,7 +21,17 @@ from analysis.output.plots import (
 )
 from analysis.output.tables import Table
 from analysis.questions.strategies.curves import Progress, progress_of
-from analysis.questions.strategies.ways import Place, Way, exchange_shares, main_places, staleness_of
+from analysis.questions.strategies.parts import plot_memory, plot_schedules
+from analysis.questions.strategies.ways import (
+    PLAIN,
+    Place,
+    Way,
+    exchange_shares,
+    main_places,
+    staleness_of,
+    work_of,
+    workers_of,
+)
 from analysis.runs.labels import framework_label
 from analysis.runs.table import Selection, runs_in
 from analysis.stats.inference import median_of
@@ -41,6 +51,8 @@ def plots_of(selection: Selection, places: Sequence[Place]) -> tuple[list[Plot],
         (_plot_stragglers(places), "time against a straggler's factor: no strategy has runs of two factors (--slow)"),
         (_plot_intervals(places), "accuracy against the interval: averaging has no runs of two intervals"),
         (_plot_staleness(places), "staleness: no run of asynchronous servers"),
+        (plot_schedules(places), "the schedule of a pipeline: no run was divided into stages"),
+        (plot_memory(places), "memory against time: no run has a model that ranks hold together"),
         (_plot_time_shares(places), "computing and exchanging: no run recorded its exchanges"),
     ]
     plots = [plot for plot, _ in found if plot]
@@ -105,11 +117,16 @@ def _plot_progress(selection: Selection, places: Sequence[Place], *, by: str) ->
     return Plot(f"strategies-accuracy-{'time' if by == 'seconds' else by}", figure, table)
 
 
-def _by_framework(places: Sequence[Place]) -> dict[str, list[Way]]:
-    ways: dict[str, list[Way]] = defaultdict(list)
+def _slowed(places: Sequence[Place]) -> dict[str, list[Way]]:
+    """Return, of each framework, all ways to do the work that was done with the most factors of a straggler."""
+    works: dict[str, dict[Hashable, list[Way]]] = defaultdict(lambda: defaultdict(list))
     for place in places:
-        ways[framework_label(place.framework)] += place.ways
-    return ways
+        for way in place.ways:
+            works[framework_label(place.framework)][work_of(way.cell, with_straggler=False)].append(way)
+    return {
+        framework: max(of_work.values(), key=lambda ways: len({way.slow_factor for way in ways}))
+        for framework, of_work in works.items()
+    }
 
 
 def _draw_lines(ax: Axes, lines: dict[str, dict[float, list[float]]], styles: dict[str, dict[str, Any]]) -> None:
@@ -126,14 +143,14 @@ def _draw_lines(ax: Axes, lines: dict[str, dict[float, list[float]]], styles: di
 def _plot_stragglers(places: Sequence[Place]) -> Plot | None:
     """Draw the training time against the factor of a planted straggler, a line for each way."""
     lines: dict[str, dict[str, dict[float, list[float]]]] = {}
-    for framework, ways in _by_framework(places).items():
+    for framework, ways in _slowed(places).items():
         of_label: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
         for way in ways:
             if values := list(way.cell.seconds("training_seconds").values()):
                 of_label[way.label][way.slow_factor] += values
         varied = {label: points for label, points in of_label.items() if len(points) > 1}
         if varied:
-            lines[framework] = varied
+            lines[framework] = varied | _ideal(varied, workers=workers_of(ways[0].cell.first) or 1)
     if not lines:
         return None
     figure, axes = _panels([*lines])
@@ -146,6 +163,16 @@ def _plot_stragglers(places: Sequence[Place]) -> Plot | None:
     legend_below(figure, ncols=2)
     figure.suptitle("Time with a straggler: medians and all runs")
     return Plot("strategies-stragglers", figure, _lines_table("Time with a straggler", lines, "factor", "training, s"))
+
+
+def _ideal(lines: dict[str, dict[float, list[float]]], *, workers: int) -> dict[str, dict[float, list[float]]]:
+    """Return the time with a straggler if workers shared the work by their speeds: label -> factor -> seconds."""
+    if 1.0 not in lines.get(PLAIN, {}):
+        return {}
+    alike = median_of(lines[PLAIN][1.0])
+    assert alike is not None, "a line has points"
+    factors = {factor for points in lines.values() for factor in points}
+    return {"ideal: the sum of the speeds": {one: [alike * workers / (workers - 1 + 1 / one)] for one in factors}}
 
 
 def _lines_table(title: str, lines: dict[str, dict[str, dict[float, list[float]]]], x: str, y: str) -> Table:
@@ -165,12 +192,12 @@ def _plot_intervals(places: Sequence[Place]) -> Plot | None:
         "accuracy, %": lambda way: [100 * value for value in way.cell.results("accuracy").values()],
         "training, s": lambda way: list(way.cell.seconds("training_seconds").values()),
     }
-    found = {
-        quantity: {
-            place.name: points for place in places if len(points := _by_interval(place, values)) > 1
-        }
-        for quantity, values in quantities.items()
-    }  # fmt: skip
+    found: dict[str, dict[str, dict[float, list[float]]]] = {quantity: {} for quantity in quantities}
+    for quantity, values in quantities.items():
+        for place in places:  # of works of one name, the one with the most intervals
+            points = _by_interval(place, values)
+            if len(points) > max(1, len(found[quantity].get(place.name, {}))):
+                found[quantity][place.name] = points
     if not found["accuracy, %"]:
         return None
     figure, axes = _panels([*quantities])

@@ -91,7 +91,7 @@ def places_of(cells: Sequence[Cell], *, margin: float) -> list[Place]:
     groups: dict[Hashable, list[Cell]] = defaultdict(list)
     for cell in cells:
         if len(cell.finished) and not cell.is_published:
-            groups[_work(cell)].append(cell)
+            groups[work_of(cell)].append(cell)
     places = [_place(group, margin=margin) for group in groups.values()]
     told = [place for place in places if len(place.ways) > 1 or not place.ways[0].is_base]
     return sorted(told, key=lambda one: (not one.ways[0].is_base, -len(one.ways), one.framework != "torch"))
@@ -118,10 +118,10 @@ def workers_of(run: RunRow) -> int | None:
     return record.world.size if isinstance(record.world, World) else None
 
 
-def _work(cell: Cell) -> Hashable:
-    settings = {
-        name: value for name, value in cell.settings.items() if name not in (*_OF_STRATEGY, *_NAMED, *_FOLLOWING)
-    }
+def work_of(cell: Cell, *, with_straggler: bool = True) -> Hashable:
+    """Return what is the same in all ways to do the same work; a straggler is part of it, unless left out."""
+    left_out = (*_OF_STRATEGY, *_NAMED, *_FOLLOWING, *(() if with_straggler else (SLOW,)))
+    settings = {name: value for name, value in cell.settings.items() if name not in left_out}
     return workers_of(cell.first), *settings.items()
 
 
@@ -191,14 +191,15 @@ def shares_of(cell: Cell) -> list[tuple[RunRow, SharingRecord]]:
 
 def bytes_per_image(cell: Cell) -> float | None:
     """Return the bytes that all workers hand over and get, per image trained; None: not recorded."""
-    return median_of(_per_image(sharing.workers, [_both(one) for one in sharing.workers]) for _, sharing in
+    return median_of(_per_image(run, sharing.workers, [_both(one) for one in sharing.workers]) for run, sharing in
                      shares_of(cell) if all(_both(one) is not None for one in sharing.workers))  # fmt: skip
 
 
 def formula_bytes_per_image(cell: Cell) -> float | None:
     """Return the bytes of all workers by the formula of the wire, per image trained; None: not recorded."""
     return median_of(
-        _per_image(sharing.workers, [sharing.formula_bytes] * len(sharing.workers)) for _, sharing in shares_of(cell)
+        _per_image(run, sharing.workers, [sharing.formula_bytes] * len(sharing.workers))
+        for run, sharing in shares_of(cell)
     )
 
 
@@ -234,6 +235,7 @@ def _both(worker: WorkerShare) -> float | None:
     return None if isinstance(sent, NotRecorded) or isinstance(received, NotRecorded) else sent + received
 
 
-def _per_image(workers: Sequence[WorkerShare], of_update: Sequence[float | None]) -> float:
+def _per_image(run: RunRow, workers: Sequence[WorkerShare], of_update: Sequence[float | None]) -> float:
+    parts = run.record.world.parts if isinstance(run.record.world, World) else 1  # these see the same images
     spent = sum(worker.updates * (value or 0.0) for worker, value in zip(workers, of_update, strict=True))
-    return spent / max(sum(worker.images for worker in workers), 1)
+    return spent / max(sum(worker.images for worker in workers) / parts, 1)

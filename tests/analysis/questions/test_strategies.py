@@ -18,7 +18,7 @@ from analysis.runs.published import read_published
 from analysis.runs.table import FIGURES, LoadedRun
 from common.measurement.interference import Interference
 from common.run_folder.records import NotRecorded
-from common.run_folder.sharing import SharingRecord, WorkerShare
+from common.run_folder.sharing import PassRecord, SharingRecord, StageRecord, WorkerShare
 
 SPREAD = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998)  # of seven runs
 EVERY8 = {"strategy": "averaging", "average_every": 8}
@@ -36,6 +36,17 @@ def sharing_of(
         for worker in range(2)
     ]  # fmt: skip
     return SharingRecord(workers=workers, formula="ring: 2 (N-1)/N S", formula_bytes=4e6, staleness=staleness)
+
+
+def memory_of(*ranks: int) -> Interference:
+    """Return what was seen on a quiet host, with the most bytes of each rank."""
+    return Interference(
+        load_average_before=[0.1],
+        other_processes_before=[],
+        throttled_cores=None,
+        peak_memory_bytes=list(ranks),
+        peak_device_memory_bytes=[None] * len(ranks),
+    )
 
 
 def runs_of(
@@ -140,13 +151,7 @@ def test_runs_of_allreduce_alone_say_nothing() -> None:
 
 
 def test_figures_of_what_was_exchanged() -> None:
-    memory = Interference(
-        load_average_before=[0.1],
-        other_processes_before=[],
-        throttled_cores=None,
-        peak_memory_bytes=[200_000_000, 300_000_000],
-        peak_device_memory_bytes=[None, None],
-    )
+    memory = memory_of(200_000_000, 300_000_000)
     found = find(
         select(
             runs_of("ring", 100.0, sharing=sharing_of(seconds=10.0), isolation=memory),
@@ -226,6 +231,7 @@ def test_plots_have_their_data_and_what_is_missing_is_a_note() -> None:
     notes = [note for note in found.notes if note.startswith("no plot of")]
     assert [note.partition(":")[0] for note in notes] == [
         "no plot of time against a straggler's factor", "no plot of staleness",
+        "no plot of the schedule of a pipeline", "no plot of memory against time",
     ]  # fmt: skip
     (ax,) = plot_of(found, "strategies-accuracy-images").figure.axes
     assert [list(line.get_xdata()) for line in ax.get_lines()] == [[3200, 6400, 9600]] * 3
@@ -237,6 +243,40 @@ def test_plots_have_their_data_and_what_is_missing_is_a_note() -> None:
     assert list(seconds.get_lines()[0].get_ydata()) == pytest.approx([80.0, 50.0])
     parts = {row[1]: row[2] for row in plot_of(found, "strategies-parts").data.rows}
     assert parts == {"computing": pytest.approx(85.0), "waiting for data": 0.0, "waiting and sending": 15.0}
+
+
+def pipeline(*, bytes_sent: float, memory: int) -> dict[str, Any]:
+    """Return the settings and the record of a pipeline of two stages, each of which computed one microbatch."""
+    passes = [PassRecord(is_forward=kind, microbatch=0, start=0.001 * kind, end=0.002) for kind in (True, False)]
+    stages = [
+        StageRecord(first_layer=first, last_layer=last, parameters=10, multiply_adds=10, held_microbatches=1,
+                    waiting_seconds=1.0, passes=passes)
+        for first, last in (("flatten", "fc1"), ("sigmoid1", "fc2"))
+    ]  # fmt: skip
+    return {
+        "strategy": {"strategy": "layers"},
+        "parts": {"stages": 2, "microbatches": 5},
+        "sharing": replace(sharing_of(sent=bytes_sent), pipeline=stages),
+        "isolation": memory_of(memory, memory // 2),
+    }
+
+
+def test_a_model_in_stages_has_its_bubble_its_schedule_and_its_memory() -> None:
+    ring = runs_of("ring", 100.0, sharing=sharing_of(), isolation=memory_of(400_000_000, 400_000_000))
+    found = find(select(ring, runs_of("layers", 150.0, **pipeline(bytes_sent=100.0, memory=300_000_000))))
+    row = row_of(found, "Time, accuracy", "layers, stages 2, microbatches 5")
+    assert row["bubble, %"] == pytest.approx(100 / 6)
+    assert row["memory per rank, MB"] == pytest.approx(300.0)
+    assert row_of(found, "Time, accuracy", "allreduce")["bubble, %"] is None
+    passes = plot_of(found, "strategies-schedule").data.rows
+    assert [one[1:4] for one in passes] == [
+        [0, 0, "forward"], [0, 0, "backward"], [1, 0, "forward"], [1, 0, "backward"]
+    ]  # fmt: skip
+    assert [one[2:] for one in plot_of(found, "strategies-memory").data.rows] == [
+        [100.0, 400.0], [150.0, 300.0]
+    ]  # fmt: skip
+    assert claim_of(found, "Data parallelism is used more")["verdict"] == "holds"
+    assert claim_of(found, "Model parallelism trains models")["verdict"] == "holds"
 
 
 def slow(factor: float) -> dict[str, Any]:
@@ -266,7 +306,26 @@ def test_a_straggler_is_part_of_the_work() -> None:
     }
     (ax,) = plot_of(found, "strategies-stragglers").figure.axes
     lines = {line.get_label(): list(line.get_ydata()) for line in ax.get_lines() if len(line.get_xdata()) == 2}
-    assert lines == {"allreduce": pytest.approx([100.0, 190.0]), "averaging, every 8": pytest.approx([80.0, 160.0])}
+    assert lines == {
+        "allreduce": pytest.approx([100.0, 190.0]),
+        "averaging, every 8": pytest.approx([80.0, 160.0]),
+        "ideal: the sum of the speeds": pytest.approx([100.0, 200 / 1.5]),
+    }
+
+
+def test_longer_runs_of_another_experiment_are_no_runs_without_a_straggler() -> None:
+    longer = {"curve": (0.5, 0.6, 0.7, 0.8, 0.85, 0.9)}
+    found = find(
+        select(
+            runs_of("longer", 500.0, **longer), runs_of("longer-often", 450.0, strategy=EVERY8, **longer),
+            runs_of("ring", 100.0), runs_of("ring-2", 190.0, balance=slow(2)), runs_of("often", 80.0, strategy=EVERY8),
+            runs_of("often-2", 160.0, strategy=EVERY8, balance=slow(2)),
+        )
+    )  # fmt: skip
+    (ax,) = plot_of(found, "strategies-stragglers").figure.axes
+    lines = {line.get_label(): list(line.get_ydata()) for line in ax.get_lines() if len(line.get_xdata()) == 2}
+    assert lines["allreduce"] == pytest.approx([100.0, 190.0])
+    assert "2.00 times the time" in claim_of(found, "Parameter averaging advances")["found, or why not"]
 
 
 @pytest.mark.parametrize(("averaging", "verdict"), [(150.0, "holds"), (100.0, "does not hold here")])

@@ -1,0 +1,37 @@
+"""All settings of a run: validated dataclasses, one for each subject, which are also the trainers' command line.
+
+    config = parse_command_line(["--model", "mlp", "--epochs", "3"], program="torch_impl/train.py")
+
+Defaults are overridden by `--recipe FILE`, both by flags. Not here: what settings mean for data and ranks
+(`common/training/run_setup.py`).
+"""
+
+from common.config.balance import BalanceConfig, Straggler
+from common.config.command_line import parse_command_line, read_recipe, requested
+from common.config.config import Config, changed_settings, completed, config_from_dict
+from common.config.device import DeviceConfig
+from common.config.record import EnergyConfig, RecordConfig
+from common.config.strategy import PartsConfig, StrategyConfig
+from common.config.training import DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
+
+__all__ = [
+    "BalanceConfig",
+    "Config",
+    "DataConfig",
+    "DeviceConfig",
+    "EnergyConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "PartsConfig",
+    "RecordConfig",
+    "ScheduleConfig",
+    "Straggler",
+    "StrategyConfig",
+    "TrainingConfig",
+    "changed_settings",
+    "completed",
+    "config_from_dict",
+    "parse_command_line",
+    "read_recipe",
+    "requested",
+]

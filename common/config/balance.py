@@ -1,0 +1,87 @@
+"""Settings of ranks of unequal speed."""
+
+import re
+from dataclasses import dataclass
+
+from common.config.rules import Settings, require
+
+MOST_SLOW = 1000  # factor of a straggler
+_NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """A rank whose computing takes `factor` times as long, in each update with this probability."""
+
+    rank: int
+    factor: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class BalanceConfig(Settings):
+    """ranks of unequal speed"""
+
+    shares: str | None = None
+    """parts of a global batch that the ranks take, in their order, such as 2:1, or auto: by their speed, measured
+    before training; at least one image each. Gradients and averages are weighted by images, and validation and test are
+    shared in the same way (None: equal parts)"""
+    slow: str | None = None
+    """plant a straggler, RANK:FACTOR[:PROBABILITY]: forward and backward of this rank take FACTOR times as long, in
+    every update or with this probability, drawn from the seed; the times of such a run are not compared"""
+    slow_is_subject: bool = False
+    """compare the times of a run with --slow: an experiment about stragglers"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.parts is None or min(self.parts) > 0,
+            problem="--shares is no ratio",
+            received=f"--shares {self.shares}",
+            remedy="Give a number above 0 for each rank, such as 2:1, or auto",
+        )
+        straggler = self.straggler
+        require(
+            straggler is None or (1 <= straggler.factor <= MOST_SLOW and 0 < straggler.probability <= 1),
+            problem="--slow is no straggler",
+            received=f"--slow {self.slow}",
+            remedy="Give RANK:FACTOR or RANK:FACTOR:PROBABILITY, "
+            f"a factor from 1 to {MOST_SLOW}, such as 0:2 or 0:2:0.1",
+        )
+        require(
+            not self.slow_is_subject or self.slow is not None,
+            problem="there is no straggler to be the subject",
+            received="--slow-is-subject without --slow",
+            remedy="Give --slow RANK:FACTOR, or leave it out",
+        )
+
+    def check_workers(self, workers: int) -> None:
+        """Raise UserError if parts or straggler are not those of so many workers, the ranks without servers."""
+        require(
+            self.parts is None or len(self.parts) == workers,
+            problem="there is one part for each worker",
+            received=f"--shares {self.shares} on {workers}",
+            remedy=f"Give as many numbers, such as {':'.join(['2', *['1'] * (workers - 1)])}",
+        )
+        require(
+            self.straggler is None or self.straggler.rank < workers,
+            problem="the straggler is none of the workers, which count from 0",
+            received=f"--slow {self.slow} on {workers}",
+            remedy=f"Give a rank from 0 to {workers - 1}",
+        )
+
+    @property
+    def parts(self) -> tuple[float, ...] | None:
+        """The numbers of `shares`, 0 for what is none; None: equal parts, or parts that are yet to be measured."""
+        if self.shares is None or self.shares == "auto":
+            return None
+        return tuple(float(part) if re.fullmatch(_NUMBER, part) else 0.0 for part in self.shares.split(":"))
+
+    @property
+    def straggler(self) -> Straggler | None:
+        """The rank of `slow`, with a factor of 0 if it cannot be read; None: no straggler is planted."""
+        if self.slow is None:
+            return None
+        found = re.fullmatch(rf"(\d{{1,9}}):({_NUMBER})(?::({_NUMBER}))?", self.slow)
+        rank, factor, probability = found.groups() if found else (0, 0, None)
+        return Straggler(rank=int(rank), factor=float(factor), probability=float(probability or 1))

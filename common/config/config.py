@@ -1,0 +1,249 @@
+"""All settings of a run in one object, and the combinations that are refused."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from common.config.balance import BalanceConfig
+from common.config.device import DeviceConfig
+from common.config.record import EnergyConfig, RecordConfig
+from common.config.rules import exclude, require
+from common.config.strategy import PartsConfig, StrategyConfig, check_options
+from common.config.training import DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
+from common.errors import UserError, first_problem
+
+# Strategy -> option that it refuses -> why.
+_REFUSED_BY = {
+    "adasum": {
+        "--profile": "--profile times the averaging of gradients",
+        "--compression": "Adasum in float16 is not proven",
+        "--gradient-groups": "all updates are combined in one group",
+        "--mixed-precision": "Adasum in float16 is not proven",
+        "--shares": "Adasum weights updates by their angles, not by images",
+    },
+    "averaging": {
+        "--profile": "--profile times the averaging of gradients",
+        "--compression": "weights are averaged as they are",
+        "--gradient-groups": "all weights are averaged in one group",
+        "--mixed-precision": "each rank would scale its loss in its own way",
+    },
+    "layers": {
+        "--profile": "--profile times the averaging of gradients",
+        "--compression": "activations and gradients are sent as they are",
+        "--gradient-groups": "a stage has one group of gradients",
+        "--mixed-precision": "activations are sent in the type of the weights",
+        "--shares": "ranks of a pipeline take no batches of their own",
+        "--slow": "stragglers are planted in steps of whole models",
+    },
+    "native": {
+        "--profile": "--profile times Horovod's averaging of gradients",
+        "--compression": "the framework sends gradients as they are",
+        "--gradient-groups": "the framework groups gradients in its own way",
+        "--mixed-precision": "the scale of the loss is not tested with native strategies",
+        "--horovod-timeline": "native strategies do not start Horovod",
+        "--share-gpu": "the framework exchanges gradients between GPUs",
+        "--shares": "the framework takes equal parts of a batch",
+        "--slow": "stragglers are planted in the exchanges of the other strategies",
+    },
+    "server": {
+        "--profile": "--profile times the averaging of gradients",
+        "--compression": "gradients are sent as they are",
+        "--gradient-groups": "all gradients are sent together",
+        "--mixed-precision": "each rank would scale its loss in its own way",
+        "--horovod-timeline": "Horovod is not started",
+    },
+    "split": {
+        "--profile": "--profile times the averaging of gradients",
+        "--compression": "activations and gradients are sent as they are",
+        "--gradient-groups": "a rank has one group of gradients",
+        "--mixed-precision": "sums of activations in other types are not proven",
+        "--shares": "ranks that hold one model take the same batches",
+        "--slow": "stragglers are planted in steps of whole models",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    strategy: StrategyConfig = field(default_factory=StrategyConfig)
+    parts: PartsConfig = field(default_factory=PartsConfig)
+    balance: BalanceConfig = field(default_factory=BalanceConfig)
+    energy: EnergyConfig = field(default_factory=EnergyConfig)
+    record: RecordConfig = field(default_factory=RecordConfig)
+
+    def __post_init__(self) -> None:
+        self._check_steps()
+        require(
+            not (self.optimizer.loss == "cross_entropy" and self.model.output_activation != "linear"),
+            problem="cross_entropy contains its own softmax and needs linear outputs",
+            received=f"--loss cross_entropy --output-activation {self.model.output_activation}",
+            remedy="Use --output-activation linear, or --loss mse",
+        )
+        mixed, profile = self.device.mixed_precision, self.record.profile
+        exclude(
+            mixed != "none" and self.model.dtype == "float64",
+            problem="mixed precision has float32 weights, not float64",
+            received=f"--mixed-precision {mixed} --dtype float64",
+        )
+        exclude(
+            profile and self.device.gradient_groups == "each",
+            problem="--profile times a single exchange, after the last gradient",
+            received="--profile --gradient-groups each",
+        )
+        exclude(
+            profile and mixed != "none",
+            problem="--profile does not support mixed precision",
+            received=f"--profile --mixed-precision {mixed}",
+        )
+        exclude(
+            profile and self.model.batch_norm != "trained",
+            problem="--profile needs steps of one kind",
+            received=f"--profile --batch-norm {self.model.batch_norm}",
+        )
+        exclude(
+            profile and self.energy.energy,
+            problem="--profile changes the steps whose energy would be measured",
+            received="--profile --energy",
+        )
+        self._check_strategy()
+
+    def check_ranks(self, ranks: int) -> None:
+        """Raise UserError if so many ranks, servers included, cannot share the work in this way."""
+        self.strategy.check_ranks(ranks)
+        self.parts.check_ranks(ranks)
+        self.balance.check_workers(ranks - (self.strategy.servers or 0))
+
+    def _check_strategy(self) -> None:
+        device, record, strategy = self.device, self.record, self.strategy.strategy
+        check_options(self.parts, strategy=strategy)
+        names = {strategy: f"--strategy {strategy}"} | ({"adasum": "--adasum"} if self.strategy.adasum else {})
+        for flag, given in (
+            ("--profile", record.profile),
+            (f"--compression {device.compression}", device.compression != "none"),
+            ("--gradient-groups each", device.gradient_groups == "each"),
+            (
+                f"--mixed-precision {device.mixed_precision}",
+                device.mixed_precision != ("none" if self.parts.count > 1 else "bfloat16")
+                and device.mixed_precision != "none",
+            ),
+            ("--horovod-timeline", record.horovod_timeline),
+            ("--share-gpu", device.share_gpu),
+            (f"--shares {self.balance.shares}", self.balance.shares is not None),
+            (f"--slow {self.balance.slow}", self.balance.slow is not None),
+        ):
+            for name, chosen in names.items():
+                reason = _REFUSED_BY.get(name, {}).get(flag.split()[0])
+                exclude(given and reason is not None, problem=str(reason), received=f"{chosen} {flag}")
+        require(
+            self.strategy.staleness == 0 or self.schedule.lr_scaling is not None,
+            problem="each update is of one worker's batch, and the learning rate of all may be too large",
+            received=f"--staleness {self.strategy.staleness} without --lr-scaling",
+            remedy="Give --lr-scaling, such as none",
+        )
+        exclude(
+            self.strategy.staleness != 0 and self.balance.shares is not None,
+            problem="workers that draw their batches share the work by their speed anyway",
+            received=f"--staleness {self.strategy.staleness} --shares {self.balance.shares}",
+        )
+        require(
+            not (self.energy.energy and self.strategy.replicas and device.device != "cpu"),
+            problem="energy is measured of one GPU per rank",
+            received=f"--energy --native mirrored --replicas {self.strategy.replicas}",
+            remedy="Give --device cpu, or --native multiworker",
+        )
+        exclude(
+            self.strategy.replay is not None and record.checkpoint_minutes is not None,
+            problem="in a replay workers meet where they met in the run",
+            received=f"--replay {self.strategy.replay} --checkpoint-minutes {record.checkpoint_minutes}",
+        )
+
+    def _check_steps(self) -> None:
+        """Check what steps of another form do not fit together with."""
+        microbatches, batch_size = self.parts.microbatches, self.training.batch_size
+        require(
+            self.parts.stages is None or batch_size % microbatches == 0,
+            problem="a batch is divided into equal microbatches",
+            received=f"--batch-size {batch_size} --microbatches {microbatches}",
+            remedy="Give a number that divides the batch size",
+        )
+        passes, slow, profile = self.device.backward_passes_per_step, self.balance.slow, self.record.profile
+        passes_flag = f"--backward-passes-per-step {passes}"
+        require(
+            passes == 1 or self.strategy.strategy == "allreduce",
+            problem="--backward-passes-per-step is an option of --strategy allreduce",
+            received=f"--strategy {self.strategy.strategy} {passes_flag}",
+            remedy="Leave it out, or give another --batch-size",
+        )
+        for flag, given in ((passes_flag, passes > 1), (f"--slow {slow}", slow is not None)):
+            exclude(given and profile, problem="--profile needs plain steps", received=f"--profile {flag}")
+        exclude(
+            slow is not None and self.device.gradient_groups == "each",
+            problem="a straggler sleeps before it exchanges anything",
+            received=f"--slow {slow} --gradient-groups each",
+        )
+
+    def as_dict(self) -> dict[str, dict[str, Any]]:
+        """Return the settings as plain nested dictionaries (for JSON)."""
+        return dataclasses.asdict(self)
+
+
+def changed_settings(before: Config, after: Config) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield subject, name, old value and new value of each setting that differs."""
+    old = before.as_dict()
+    for subject, values in after.as_dict().items():
+        for name, value in values.items():
+            if value != old[subject][name]:
+                yield subject, name, old[subject][name], value
+
+
+@functools.cache  # building it takes longer than all that it validates
+def _adapter() -> TypeAdapter[Config]:
+    return TypeAdapter(Config)
+
+
+def config_from_dict(settings: dict[str, Any], *, base: Config | None = None, source: str = "settings") -> Config:
+    """Return `base` with some settings replaced.
+
+    Args:
+        settings: subject -> field -> value, as in a recipe or in `run.json`.
+        base: the other settings; None: the defaults.
+        source: name of the origin for error messages.
+
+    Raises:
+        UserError: unknown subject or field, wrong type, or a value out of range.
+    """
+    merged = (base or Config()).as_dict()
+    for subject, values in settings.items():
+        if subject not in merged or not isinstance(values, dict):
+            raise UserError(f"unknown subject in {source}. Received: [{subject}]. Use {', '.join(merged)}")
+        unknown = set(values) - set(merged[subject])
+        if unknown:
+            raise UserError(
+                f"unknown setting in {source}. Received: {min(unknown)} in [{subject}]. "
+                f"Use {', '.join(merged[subject])}"
+            )
+        merged[subject] |= values
+    try:
+        # Through JSON, in which a list is a valid tuple; strict, so that "3" is not a valid int.
+        return _adapter().validate_json(json.dumps(merged, default=str), strict=True)
+    except ValidationError as error:
+        raise UserError(f"{first_problem(error)} (in {source})") from None
+
+
+def completed(config: Config) -> Config:
+    """Return the settings with the values of those that depend on others, as the record has them."""
+    scaling = config.schedule.lr_scaling or ("none" if config.strategy.adasum else "linear")
+    return dataclasses.replace(config, schedule=dataclasses.replace(config.schedule, lr_scaling=scaling))

@@ -1,0 +1,65 @@
+"""Settings of the device, and of the exchange of gradients."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from common.config.rules import Count, Precision, Range, Settings, exclude
+
+# Loss scaling of mixed precision, for which the frameworks have different defaults: the initial factor, which is halved
+# after each overflow, and the number of updates without overflow after which it is doubled.
+INITIAL_LOSS_SCALE = 2.0**15
+LOSS_SCALE_GROWTH_STEPS = 2000
+
+
+@dataclass(frozen=True)
+class DeviceConfig(Settings):
+    """the device, and how gradients are exchanged"""
+
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """auto: one GPU per rank if there are GPUs, otherwise the CPU"""
+    mixed_precision: Precision = "none"
+    """type that layers compute in, with float32 weights: float16, with loss scaling, on GPUs only; or bfloat16"""
+    tf32: bool = False
+    """let GPUs since Ampere round the factors of float32 products to 10 bits, as TensorFlow does by default"""
+    cudnn_benchmark: bool = False
+    """let cuDNN try its algorithms and take the fastest, whose sums may differ in their last bits between runs; without
+    it only those are taken that always add in the same order"""
+    channels_last: bool = True
+    """layout of images in memory: height, width, channels; --no-channels-last: channels first (Keras: on GPUs only)"""
+    pinned_memory: bool = False
+    """copy batches to the GPU from page-locked memory, while it computes; from other memory a copy waits for the GPU,
+    which counts as waiting for data. PyTorch only, as TensorFlow copies them in its own way"""
+    share_gpu: bool = False
+    """let the ranks of a host share its GPUs, for tests: gradients go through host memory, as NCCL refuses two ranks on
+    one GPU; the times of such a run are not compared"""
+    threads: Annotated[int, Range(least=1, most=1024)] | None = None
+    """compute threads per rank (None: cores of the host / ranks on the host)"""
+    compression: Literal["none", "fp16"] = "none"
+    """type in which gradients are sent: their own, or float16"""
+    gradient_groups: Literal["one", "each"] = "one"
+    """average all gradients in one grouped all-reduce, or each tensor in its own"""
+    backward_passes_per_step: Count = 1
+    """batches of each rank whose gradients are averaged before one exchange and one update (of allreduce): the global
+    batch is this many times larger, and --lr-scaling counts it like ranks"""
+
+    memory_limit: Annotated[int, Range(least=1, most=10**9)] | None = None
+    """megabytes (10^6 bytes) that a rank may take beyond what it has before its model is built; a rank that takes more
+    ends the run"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        exclude(
+            self.mixed_precision == "float16" and self.device == "cpu",
+            problem="mixed precision in float16 needs a GPU (bfloat16 does not)",
+            received="--mixed-precision float16 --device cpu",
+        )
+        exclude(
+            self.pinned_memory and self.device == "cpu",
+            problem="pinned memory is for copies to a GPU",
+            received="--pinned-memory --device cpu",
+        )
+        exclude(
+            self.share_gpu and self.device == "cpu",
+            problem="ranks on the CPU share no GPU",
+            received="--share-gpu --device cpu",
+        )

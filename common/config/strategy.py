@@ -1,0 +1,202 @@
+"""Settings of how ranks share the work of a batch."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from common.config.rules import Count, LimitedCount, Range, Settings, require
+
+# The strategy that an option belongs to; with another one it has its default.
+STRATEGY_OF_OPTION = {
+    "adasum": "allreduce",
+    "average_every": "averaging",
+    "average_state": "averaging",
+    "cut_after": "layers",
+    "microbatches": "layers",
+    "model_ranks": "split",
+    "pipeline_schedule": "layers",
+    "stages": "layers",
+    "warmup_allreduce": "averaging",
+    "native": "native",
+    "replicas": "native",
+    "servers": "server",
+    "staleness": "server",
+    "push_every": "server",
+    "fetch_every": "server",
+    "replay": "server",
+}
+
+
+def _flag(name: str, value: Any) -> str:
+    """Return a setting as on the command line."""
+    option = name.replace("_", "-")
+    return f"--{'' if value else 'no-'}{option}" if isinstance(value, bool) else f"--{option} {value}"
+
+
+NATIVE_FRAMEWORKS = {"ddp": "torch", "mirrored": "keras", "multiworker": "keras"}
+# The options without which a strategy says too little: the problem, and an example.
+_NEEDED = {
+    "average_every": ("averaging needs an interval", "such as 8 or epoch"),
+    "model_ranks": ("layers are split over a number of ranks", "such as 2"),
+    "native": ("there are several native strategies", f"one of {', '.join(NATIVE_FRAMEWORKS)}"),
+    "servers": ("servers are ranks of their own", "such as 1"),
+    "stages": ("layers are divided among a number of ranks", "such as 2"),
+}
+
+
+def check_options(settings: Settings, *, strategy: str) -> None:
+    """Raise UserError if an option belongs to another strategy, or is missing that this one needs."""
+    for option in dataclasses.fields(settings):
+        value, owner = getattr(settings, option.name), STRATEGY_OF_OPTION.get(option.name, strategy)
+        flag = f"--{option.name.replace('_', '-')}"
+        require(
+            owner == strategy or value == option.default,
+            problem=f"{flag} is an option of --strategy {owner}",
+            received=f"--strategy {strategy} {_flag(option.name, value)}",
+            remedy=f"Leave it out, or give --strategy {owner}",
+        )
+        problem, example = _NEEDED.get(option.name, ("", ""))
+        require(
+            not problem or owner != strategy or value is not None,
+            problem=problem,
+            received=f"--strategy {strategy}",
+            remedy=f"Give {flag}, {example}",
+        )
+
+
+@dataclass(frozen=True)
+class StrategyConfig(Settings):
+    """how the ranks share the work of a batch"""
+
+    strategy: Literal["allreduce", "averaging", "layers", "native", "server", "split"] = "allreduce"
+    """allreduce: gradients are averaged over the ranks before every update; averaging: each rank updates its own
+    weights, which are averaged now and then; layers: ranks hold consecutive layers of one model (a pipeline); native:
+    the framework's own way, without Horovod; server: ranks without data hold and update the weights; split: ranks hold
+    a piece of every layer"""
+    average_every: Count | Literal["epoch"] | None = None
+    """updates from one averaging of the weights to the next, counted from the start of the run, or epoch: at the end of
+    each; needed by averaging"""
+    average_state: bool = True
+    """average the optimizer's state (momentum, moments) together with the weights; --no-average-state: each rank keeps
+    its own"""
+    warmup_allreduce: Annotated[int, Range(least=0)] = 0
+    """updates at the start of the run whose gradients are averaged, before averaging begins (post-local SGD)"""
+    native: Literal["ddp", "mirrored", "multiworker"] | None = None
+    """ddp: PyTorch's DistributedDataParallel; mirrored, multiworker: TensorFlow's MirroredStrategy, one process with
+    --replicas devices, and MultiWorkerMirroredStrategy, one per rank; needed by native"""
+    replicas: Annotated[int, Range(least=1, most=1024)] | None = None
+    """devices of mirrored, each of which takes the samples that a rank would take"""
+    adasum: bool = False
+    """allreduce of 2, 4 or 8 ranks over MPI: each rank makes an update of its own gradients, and Adasum combines the
+    updates by the angles between them (arXiv 2006.02924)"""
+    servers: Count | None = None
+    """ranks, the last ones, of which each holds an equal part of the weights; needed by server"""
+    staleness: Annotated[int, Range(least=0, most=10**6)] | Literal["none"] = 0
+    """0: servers average one gradient of each worker for every update; otherwise each gradient is an update, workers
+    draw their batches, and none starts a step more than this ahead of the slowest (none: no limit), which needs
+    --lr-scaling to be chosen"""
+    push_every: LimitedCount = 1
+    """batches after which a worker sends the sum of their gradients"""
+    fetch_every: LimitedCount = 1
+    """batches after which a worker fetches the weights"""
+    replay: str | None = None
+    """run folder of a run with --staleness other than 0, to be repeated with the same settings: who computed which
+    batch, and which gradient came when"""
+
+    @property
+    def uses_horovod(self) -> bool:
+        """Whether Horovod connects the ranks; else MPI alone does."""
+        return self.strategy not in ("native", "server")
+
+    @property
+    def needs_mpi(self) -> bool:
+        """Whether ranks cannot be connected by Gloo."""
+        return self.adasum or self.strategy in ("layers", "split") or not self.uses_horovod
+
+    def check_framework(self, program: str) -> None:
+        """Raise UserError if this trainer (such as torch_impl/train.py) is not of the native strategy's framework."""
+        framework = NATIVE_FRAMEWORKS.get(str(self.native))
+        require(
+            framework is None or program.startswith(framework),
+            problem=f"{self.native} is a strategy of the other framework",
+            received=f"--native {self.native} for {program}",
+            remedy=f"Use {framework}_impl/train.py",
+        )
+
+    def check_ranks(self, ranks: int) -> None:
+        """Raise UserError if so many ranks, servers included, cannot train by the strategy."""
+        require(
+            self.servers is None or self.servers < ranks,
+            problem="servers are ranks of their own, beside at least one worker",
+            received=f"--servers {self.servers} on {ranks}",
+            remedy="Start more ranks by horovodrun --mpi, mpirun or srun, or give fewer servers",
+        )
+        require(
+            not self.adasum or ranks in (2, 4, 8),
+            problem="Adasum combines the updates of 2, 4 or 8 ranks",
+            received=f"--adasum on {ranks}",
+            remedy="Start as many, or leave it out",
+        )
+        require(
+            self.native != "mirrored" or ranks == 1,
+            problem="mirrored is one process with several devices",
+            received=f"{ranks} ranks",
+            remedy="Start one, or give --native multiworker",
+        )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_options(self, strategy=self.strategy)
+        require(
+            self.native != "mirrored" or self.replicas is not None,
+            problem="mirrored needs a number of devices",
+            received="--native mirrored",
+            remedy="Give --replicas, such as 2",
+        )
+        require(
+            self.native in (None, "mirrored") or self.replicas is None,
+            problem="each rank is one replica but for --native mirrored",
+            received=f"--native {self.native} --replicas {self.replicas}",
+            remedy="Leave --replicas out, and start as many ranks",
+        )
+        for name in ("push_every", "fetch_every", "replay"):
+            value = getattr(self, name)
+            require(
+                self.strategy != "server" or self.staleness != 0 or value in (1, None),
+                problem="with --staleness 0, the default, all workers push and fetch in every update",
+                received=f"--staleness 0 {_flag(name, value)}",
+                remedy="Leave it out, or give --staleness none, or 1 or more",
+            )
+
+
+@dataclass(frozen=True)
+class PartsConfig(Settings):
+    """models that several ranks hold together, by the strategies layers and split"""
+
+    stages: Annotated[int, Range(least=2, most=1024)] | None = None
+    """ranks among which the layers of one model are divided; more ranks hold copies of it; needed by layers"""
+    cut_after: str = "auto"
+    """the last layers of all stages but the last, such as relu1 or relu1,relu2 (auto: stages of as even work as can
+    be)"""
+    microbatches: LimitedCount = 4
+    """parts of a batch that go through the stages one after the other"""
+    pipeline_schedule: Literal["gpipe", "1f1b"] = "1f1b"
+    """gpipe: all forward passes, then all backward passes; 1f1b: a backward pass as soon as it can be, which holds
+    fewer activations"""
+    model_ranks: Annotated[int, Range(least=2, most=1024)] | None = None
+    """ranks that hold a piece of every layer of one model; more ranks hold copies of it; needed by split"""
+
+    @property
+    def count(self) -> int:
+        """Ranks that hold one copy of the model together."""
+        return self.stages or self.model_ranks or 1
+
+    def check_ranks(self, ranks: int) -> None:
+        """Raise UserError if so many ranks do not make whole copies of the model."""
+        flag = "--stages" if self.stages else "--model-ranks"
+        require(
+            ranks % self.count == 0,
+            problem="every copy of the model needs as many ranks",
+            received=f"{flag} {self.count} on {ranks}",
+            remedy="Start a multiple of them by horovodrun --mpi, mpirun or srun",
+        )

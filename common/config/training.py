@@ -1,0 +1,162 @@
+"""Settings of what is computed: samples, model, update rule, learning rate, length."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from common.config.rules import (
+    Count,
+    Fraction,
+    LimitedCount,
+    LimitedRate,
+    NotNegative,
+    Positive,
+    Range,
+    Settings,
+    require,
+)
+from common.model.specs import MODEL_NAMES, is_model_name
+
+
+@dataclass(frozen=True)
+class DataConfig(Settings):
+    """the samples, and how pixels become numbers"""
+
+    dataset: str = "mnist"
+    """mnist, fashion_mnist, cifar10, synthetic, synthetic:SAMPLESxHEIGHTxWIDTHxCHANNELSxCLASSES, images:PATH (a folder
+    with one subfolder per class) or prepared:FILE (written by `python -m common images prepare`)"""
+    data_folder: str | None = None
+    """folder with the files of the data set, searched after the cache and before a download"""
+    image_size: tuple[int, int] | None = None
+    """height and width in pixels to which images:PATH is resized (None: the images already have one size)"""
+    gray: bool = False
+    """convert images:PATH to one gray channel"""
+    normalization: Literal["standard", "unit"] = "standard"
+    """standard: (pixel / 255 - mean) / standard deviation of the data set; unit: pixel / 255"""
+    validation_share: Fraction = 0.0
+    """fraction of the training samples kept for validation, from 0 to below 1, chosen by the seed before sharding
+    (prepared:FILE has its own validation samples)"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.image_size is None or min(self.image_size) >= 1,
+            problem="--image-size is out of range",
+            received=f"--image-size {self.image_size}",
+            remedy="Give height and width in pixels, 1 or more each, such as --image-size 148 197",
+        )
+
+
+@dataclass(frozen=True)
+class ModelConfig(Settings):
+    """the model"""
+
+    model: str = "cnn"
+    """mlp, cnn, simplecnn, resnet34, dense500 or deep, such as deep:8x1024 for 8 layers of 1,024 units (deep: 4x128)"""
+    outputs: Annotated[int, Range(least=2, most=10**6)] | None = None
+    """units of the last layer (None: the number of classes of the data set)"""
+    output_activation: Literal["linear", "sigmoid", "softmax"] = "linear"
+    """activation of the last layer before the mse loss; cross_entropy needs linear outputs"""
+    dropout: bool = True
+    """use the dropout layers of the model in training"""
+    batch_norm: Literal["trained", "frozen_after_validation"] = "trained"
+    """frozen_after_validation: from the first validation on, BatchNorm also trains with its running statistics, which
+    no longer change (a mistake in the thesis, for its reproduction)"""
+    dtype: Literal["float32", "float64"] = "float32"
+    """type of weights and computation; float64 is meant for comparisons of the two frameworks"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            is_model_name(self.model),
+            problem="unknown model",
+            received=f"--model {self.model}",
+            remedy=f"Choose one of {', '.join(MODEL_NAMES)}",
+        )
+
+
+@dataclass(frozen=True)
+class OptimizerConfig(Settings):
+    """the update rule: PyTorch's formulas in both frameworks"""
+
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd"
+    """update rule"""
+    learning_rate: LimitedRate = 0.01
+    """learning rate of one rank, see --lr-scaling"""
+    momentum: Fraction = 0.9
+    """momentum of sgd"""
+    nesterov: bool = False
+    """Nesterov momentum of sgd"""
+    weight_decay: LimitedRate = 0.0
+    """weight decay of all weights: an L2 term in the gradient (sgd, adam, rmsprop) or decoupled (adamw)"""
+    beta1: Fraction = 0.9
+    """decay of the first moment of adam and adamw"""
+    beta2: Fraction = 0.999
+    """decay of the second moment of adam and adamw"""
+    alpha: Fraction = 0.99
+    """decay of the mean squared gradient of rmsprop"""
+    epsilon: Positive = 1e-8
+    """term added to the square root in adam, adamw and rmsprop"""
+    loss: Literal["cross_entropy", "mse"] = "cross_entropy"
+    """loss function; mse is the mean over samples and outputs of (output - one-hot label) squared"""
+
+    @property
+    def slots(self) -> int:
+        """Number of arrays that the rule keeps for each weight."""
+        return {"sgd": int(self.momentum > 0), "adam": 2, "adamw": 2, "rmsprop": 1}[self.optimizer]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            not self.nesterov or self.momentum > 0,
+            problem="--nesterov needs momentum",
+            received=f"--momentum {self.momentum}",
+            remedy="Give --momentum above 0 or leave --nesterov out",
+        )
+
+
+@dataclass(frozen=True)
+class ScheduleConfig(Settings):
+    """the learning rate over the run"""
+
+    lr_scaling: Literal["linear", "sqrt", "none"] | None = None
+    """factor of the learning rate: the number of ranks (times --backward-passes-per-step), its square root, or 1
+    (None: linear; none with --adasum)"""
+    warmup_epochs: NotNegative = 1.0
+    """epochs over which the learning rate rises linearly from that of one rank to the scaled one"""
+    decay: Literal["none", "cosine", "step"] = "none"
+    """after the warm-up: constant, half a cosine down to 0 at the last step, or --decay-factor every --decay-epochs"""
+    decay_epochs: Positive = 10.0
+    """epochs between reductions of --decay step"""
+    decay_factor: NotNegative = 0.1
+    """factor of each reduction of --decay step"""
+
+
+@dataclass(frozen=True)
+class TrainingConfig(Settings):
+    """length of the training, batches, evaluation, seed"""
+
+    epochs: Annotated[int, Range(least=0, most=10**6)] = 12
+    """passes over the training samples; 0 evaluates only"""
+    batch_size: LimitedCount = 64
+    """images per backward pass and rank; the global batch is this times the number of ranks, however they share it"""
+    eval_batch_size: LimitedCount = 500
+    """images per step and rank in validation and test"""
+    seed: Annotated[int, Range(least=0)] = 1
+    """seed of the initial weights, the validation split, the sample order and dropout"""
+    steps_per_epoch: Count | None = None
+    """steps per epoch (None: all whole global batches)"""
+    max_steps: Count | None = None
+    """stop after this many steps in total"""
+    validate_every: Count = 1
+    """epochs between validations, if there are validation samples"""
+    validation: Literal["sharded", "replicated"] = "sharded"
+    """sharded: each rank evaluates its part of the validation samples; replicated: each rank evaluates all of them"""
+    early_stop: Count | None = None
+    """stop after this many validations in a row without a lower validation loss"""
+    target_accuracy: Annotated[float, Range(above=0, most=1)] | None = None
+    """stop when the validation accuracy reaches this fraction, and record the time to reach it"""
+    evaluate_first: bool = False
+    """also evaluate the test samples before training"""
+    start_weights: str | None = None
+    """run folder of either framework, with whose final weights a new run of the same model starts, but not with its
+    optimizer's state (None: weights drawn from the seed)"""

@@ -1,0 +1,151 @@
+"""A model in parts, one for each rank of a copy of it: which weights each holds, and where the model may be cut."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from common.errors import UserError
+from common.model.specs import Add, Flatten, LayerRow, ModelSpec
+from common.model.weights import Weights
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A model and its parts.
+
+    Attributes:
+        whole: the model.
+        parts: the layers, or the parts of layers, of each rank.
+        axes: weight -> the axis along which the ranks hold equal pieces of it; another weight is whole wherever it is.
+    """
+
+    whole: ModelSpec
+    parts: tuple[ModelSpec, ...]
+    axes: Mapping[str, int] = field(default_factory=dict)
+
+    def cut(self, arrays: Weights, part: int) -> Weights:
+        """Return what one part holds of the weights of the model, or of an optimizer's state.
+
+        Args:
+            arrays: "<weight>" or "<weight>.<slot>" -> array; another key, such as "step", belongs to all parts.
+        """
+        held = {weight.name for weight in self.parts[part].weights}
+        return {
+            key: self._piece(weight, array, part)
+            for key, array in arrays.items()
+            if (weight := self._weight_of(key)) is None or weight in held
+        }
+
+    def join(self, of_parts: Sequence[Weights]) -> Weights:
+        """Return the arrays of the model from those of all its parts, the inverse of `cut`."""
+        if len(of_parts) == 1:
+            return of_parts[0]
+        joined: Weights = {}
+        for key in dict.fromkeys(key for arrays in of_parts for key in arrays):
+            pieces = [arrays[key] for arrays in of_parts if key in arrays]
+            axis = self.axes.get(self._weight_of(key) or "")
+            joined[key] = pieces[0] if axis is None else np.concatenate(pieces, axis)
+        return joined
+
+    def _piece(self, weight: str | None, array: np.ndarray, part: int) -> np.ndarray:
+        axis = self.axes.get(weight or "")
+        return array if axis is None else np.split(array, len(self.parts), axis)[part].copy()  # without the rest
+
+    def _weight_of(self, key: str) -> str | None:
+        return next((name for name in (key, key.rpartition(".")[0]) if name in self._names), None)
+
+    @cached_property
+    def _names(self) -> set[str]:
+        return {weight.name for weight in self.whole.weights}
+
+
+def cut_into_stages(spec: ModelSpec, stages: int, *, after: str = "auto") -> Partition:
+    """Return the model in stages, each of which gets the output of the one before.
+
+    Args:
+        after: names of layers, separated by commas: the last ones of all stages but the last; auto: stages whose
+            multiply-adds are as even as they can be, and among those the ones that exchange the fewest values.
+
+    Raises:
+        UserError: the model has no such layers, or cannot be cut there.
+    """
+    places = list(_places(spec))
+    cuts = _even_cuts(spec, stages, places) if after == "auto" else _named_cuts(spec, stages, places, after=after)
+    bounds = [0, *(cut + 1 for cut in cuts), len(spec.rows)]
+    parts = tuple(_stage(spec, start, stop) for start, stop in pairwise(bounds))
+    if not all(part.weights for part in parts):
+        raise UserError(
+            f"every stage needs a layer with weights. Received: --cut-after {after}. Cut elsewhere, or give auto"
+        )
+    return Partition(spec, parts)
+
+
+def _stage(spec: ModelSpec, start: int, stop: int) -> ModelSpec:
+    return replace(spec, input_shape=spec.rows[start].input_shape, rows=spec.rows[start:stop], is_part=True)
+
+
+def _places(spec: ModelSpec) -> Iterator[int]:
+    """Yield the rows after which one tensor crosses a cut, that of the row itself.
+
+    Not after `Flatten`: images cross in the layout of their framework, and the dense layer has to know of it.
+    """
+    numbers = {row.layer.name: number for number, row in enumerate(spec.rows)}
+    first_used = [len(spec.rows)]  # of what comes after each row, from the last to the first
+    for number, row in reversed(list(enumerate(spec.rows))):
+        used = [numbers[row.layer.source]] if row.layer.source else [number - 1]
+        used += [numbers[row.layer.shortcut]] if isinstance(row.layer, Add) else []
+        first_used.append(min(*used, first_used[-1]))
+    for number, row in enumerate(spec.rows[:-1]):
+        if first_used[len(spec.rows) - 1 - number] >= number and not isinstance(row.layer, Flatten):
+            yield number
+
+
+def _named_cuts(spec: ModelSpec, stages: int, places: Sequence[int], *, after: str) -> list[int]:
+    numbers = {row.layer.name: number for number, row in enumerate(spec.rows)}
+    names = after.split(",")
+    possible = ", ".join(spec.rows[place].layer.name for place in places)
+    for name in names:
+        if numbers.get(name) not in places:
+            problem = (
+                "one tensor does not do to go on after this layer" if name in numbers else "there is no such layer"
+            )
+            raise UserError(f"{problem}. Received: --cut-after {name} for {spec.name}. Give some of {possible}")
+    cuts = [numbers[name] for name in names]
+    if len(cuts) != stages - 1 or cuts != sorted(set(cuts)):
+        raise UserError(
+            f"{stages} stages are cut after {stages - 1} of the layers, in their order. Received: --stages {stages} "
+            f"--cut-after {after}. Give as many"
+        )
+    return cuts
+
+
+def _even_cuts(spec: ModelSpec, stages: int, places: Sequence[int]) -> list[int]:
+    work = np.cumsum([0, *(row.multiply_adds for row in spec.rows)])
+
+    @cache
+    def best(start: int, left: int) -> tuple[float, int, tuple[int, ...]]:
+        """Return the most work of a stage, the values exchanged and the cuts, for stages from a row on."""
+        if left == 1:
+            return float(work[-1] - work[start]) if _has_weights(spec.rows[start:]) else np.inf, 0, ()
+        found: tuple[float, int, tuple[int, ...]] = (np.inf, 0, ())
+        for place in places:
+            if place >= start and _has_weights(spec.rows[start : place + 1]):
+                most, values, cuts = best(place + 1, left - 1)
+                most = max(most, float(work[place + 1] - work[start]))
+                found = min(found, (most, values + int(np.prod(spec.rows[place].output_shape)), (place, *cuts)))
+        return found
+
+    most, _, cuts = best(0, stages)
+    if most == np.inf:
+        raise UserError(
+            f"{spec.name} has no {stages} parts that follow each other and have weights. Received: --stages {stages}. "
+            "Give fewer"
+        )
+    return list(cuts)
+
+
+def _has_weights(rows: Sequence[LayerRow]) -> bool:
+    return any(row.weights for row in rows)

@@ -1,0 +1,83 @@
+"""What ranks that hold the pieces of a layer exchange, forward and backward (`--strategy split`).
+
+Horovod's own gradients would be wrong here: they sum or average once more, as if each rank had a loss of its own.
+"""
+
+from typing import Any
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from common.config import Config
+from common.distributed.communicator import Communicator
+from keras_impl.distributed import exchange_device
+from keras_impl.exchange_meter import ExchangeMeter
+from keras_impl.gradient_exchange import GradientExchange
+
+
+class GroupExchange:
+    """The exchanges among the ranks of one copy of the model.
+
+    Args:
+        meter: counts what is exchanged in training.
+    """
+
+    def __init__(self, comm: Communicator, *, config: Config, meter: ExchangeMeter) -> None:
+        self._comm = comm
+        self._meter = meter
+        self._device = exchange_device(config)
+
+    def copy(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        """Return the tensor; backward, the sum of the gradients of all ranks (Megatron-LM's f)."""
+
+        @tf.custom_gradient
+        def copied(tensor: tf.Tensor) -> Any:
+            return tf.identity(tensor), lambda gradient: self._sum(gradient, name=f"{name}.gradient")
+
+        return copied(tensor)
+
+    def sum(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        """Return the sum over ranks; backward, its gradient, which all ranks have (Megatron-LM's g)."""
+
+        @tf.custom_gradient
+        def total(tensor: tf.Tensor) -> Any:
+            return self._sum(tensor, name=name), lambda gradient: gradient
+
+        return total(tensor)
+
+    def gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        """Return the channels of all ranks; backward, the gradient of this rank's channels."""
+        channels = tensor.shape[-1]
+
+        @tf.custom_gradient
+        def gathered(tensor: tf.Tensor) -> Any:
+            start = self._comm.part * channels
+            return self._gather(tensor, name=name), lambda gradient: gradient[..., start : start + channels]
+
+        return gathered(tensor)
+
+    def _sum(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        exchange = GradientExchange(
+            name=name,
+            op=hvd.Sum,
+            process_set=self._comm.copy_group,
+            device=self._device,
+            meter=self._meter_for(tensor),
+        )
+        return exchange([tensor], [tensor])[0]
+
+    def _gather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        def exchange(tensors: list[Any], compression: Any) -> list[Any]:
+            own, context = compression.compress(tf.transpose(tensors[0], (3, 0, 1, 2)))
+            with tf.device(self._device):
+                all_channels = hvd.allgather(own, name=name, process_set=self._comm.copy_group, ignore_name_scope=True)
+            all_channels.set_shape((self._comm.parts * own.shape[0], *own.shape[1:]))
+            return [tf.transpose(compression.decompress(all_channels, context), (1, 2, 3, 0))]
+
+        meter = self._meter_for(tensor)
+        none = hvd.Compression.none
+        return (meter.measure(exchange, [tensor], none) if meter else exchange([tensor], none))[0]
+
+    def _meter_for(self, tensor: tf.Tensor) -> ExchangeMeter | None:
+        """Return the meter for a tensor of training, whose batches have one size; None in an evaluation."""
+        return self._meter if tensor.shape.is_fully_defined() else None

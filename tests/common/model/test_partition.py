@@ -1,0 +1,124 @@
+"""Models in parts: where they may be cut, what each part holds, and that the parts make the whole again."""
+
+import numpy as np
+import pytest
+
+from common.errors import UserError
+from common.model.partition import Partition, cut_into_stages
+from common.model.specs import MODEL_NAMES, ModelSpec, model_spec
+from common.model.split import split_layers
+from common.model.weights import draw_initial_weights, weights_hash
+
+SPECS = {
+    name: model_spec(name, input_shape=(1, 37, 41) if name == "resnet34" else (1, 28, 28), outputs=10)
+    for name in MODEL_NAMES
+}
+DIVIDED = [
+    *(pytest.param(cut_into_stages(spec, 2), id=f"{name}-2-stages") for name, spec in SPECS.items()),
+    pytest.param(cut_into_stages(SPECS["cnn"], 4), id="cnn-4-stages"),
+    pytest.param(cut_into_stages(SPECS["resnet34"], 8), id="resnet34-8-stages"),
+    *(pytest.param(split_layers(SPECS[name], 2), id=f"{name}-split") for name in MODEL_NAMES if name != "resnet34"),
+    pytest.param(split_layers(SPECS["simplecnn"], 4), id="simplecnn-split-4"),
+]
+
+
+@pytest.mark.parametrize("partition", DIVIDED)
+def test_the_parts_make_the_whole_again(partition: Partition) -> None:
+    whole = draw_initial_weights(partition.whole, seed=1)
+    state = {f"{weight.name}.momentum_buffer": whole[weight.name] * 2 for weight in partition.whole.weights}
+    state["step"] = np.array([7])
+    of_parts = [partition.cut(whole, part) for part in range(len(partition.parts))]
+    for spec, weights in zip(partition.parts, of_parts, strict=True):
+        assert {name: array.shape for name, array in weights.items()} == {one.name: one.shape for one in spec.weights}
+    assert weights_hash(partition.join(of_parts)) == weights_hash(whole)
+    states = [partition.cut(state, part) for part in range(len(partition.parts))]
+    assert all("step" in one for one in states)
+    assert weights_hash(partition.join(states)) == weights_hash(state)
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_a_model_may_be_cut_where_one_tensor_goes_on(name: str) -> None:
+    """Layers of both sides are connected by the last one before the cut alone."""
+    spec = SPECS[name]
+    layers = [row.layer for row in spec.rows]
+    for number, layer in enumerate(layers[:-1]):
+        later = [row.layer for row in spec.rows[number + 2 :]]
+        inputs = {one.source for one in later} | {getattr(one, "shortcut", "") for one in layers[number + 1 :]}
+        inputs |= {layers[number + 1].source}
+        crossing = inputs & {one.name for one in layers[:number]}
+        try:
+            cut = cut_into_stages(spec, 2, after=layer.name)
+        except UserError as error:
+            assert crossing or layer.name == "flatten" or "needs a layer with weights" in str(error), layer.name
+        else:
+            assert not crossing and cut.parts[0].rows[-1].layer is layer
+            assert cut.parts[1].input_shape == cut.parts[0].rows[-1].output_shape
+
+
+def test_stages_are_as_even_as_they_can_be() -> None:
+    spec = SPECS["resnet34"]
+    work = [part.multiply_adds for part in cut_into_stages(spec, 4).parts]
+    assert sum(work) == spec.multiply_adds and max(work) < 1.25 * spec.multiply_adds / 4
+    assert _cuts(SPECS["cnn"], 2) == ["pool1"]  # conv2 has most of the work; before it the fewest values go on here
+    assert _cuts(SPECS["mlp"], 2) == ["fc1"]
+
+
+def _cuts(spec: ModelSpec, stages: int) -> list[str]:
+    return [part.rows[-1].layer.name for part in cut_into_stages(spec, stages).parts[:-1]]
+
+
+BAD_CUTS = [
+    ("mlp", 3, "auto", "mlp has no 3 parts that follow each other and have weights. Received: --stages 3. Give fewer"),
+    ("cnn", 2, "conv3", "there is no such layer. Received: --cut-after conv3 for cnn. Give some of conv1, pool1,"),
+    ("cnn", 2, "flatten", "one tensor does not do to go on after this layer. Received: --cut-after flatten"),
+    (
+        "resnet34",
+        2,
+        "layer1.0.conv1",
+        "one tensor does not do to go on after this layer.",
+    ),
+    (
+        "cnn",
+        3,
+        "conv2",
+        "3 stages are cut after 2 of the layers, in their order. Received: --stages 3",
+    ),
+    ("cnn", 3, "conv2,conv1", "3 stages are cut after 2 of the layers, in their order."),
+    ("cnn", 2, "fc2", "one tensor does not do to go on after this layer. Received: --cut-after fc2"),
+    ("cnn", 3, "conv1,pool1", "every stage needs a layer with weights. Received: --cut-after conv1,pool1"),
+]
+
+
+@pytest.mark.parametrize(("name", "stages", "after", "message"), BAD_CUTS)
+def test_what_cannot_be_cut_is_refused(name: str, stages: int, after: str, message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        cut_into_stages(SPECS[name], stages, after=after)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "message"),
+    [
+        ("resnet34", 2, "resnet34 has layers that are not split: BatchNorm. Received: --strategy split"),
+        ("cnn", 4, "conv1 has 10 outputs, which cannot be split equally. Received: --model-ranks 4."),
+    ],
+)
+def test_what_cannot_be_split_is_refused(name: str, ranks: int, message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        split_layers(SPECS[name], ranks)
+    assert message in str(refused.value)
+
+
+def test_a_rank_holds_an_equal_piece_of_every_layer() -> None:
+    part = split_layers(SPECS["cnn"], 2).parts[1]
+    assert {weight.name: weight.shape for weight in part.weights} == {
+        "conv1.weight": (5, 1, 5, 5),
+        "conv1.bias": (5,),
+        "conv2.weight": (10, 10, 5, 5),
+        "conv2.bias": (10,),
+        "fc1.weight": (25, 320),
+        "fc1.bias": (25,),
+        "fc2.weight": (10, 25),
+        "fc2.bias": (10,),
+    }
+    assert [row.layer.name for row in part.rows if ".gather" in row.layer.name] == ["conv2.gather", "flatten.gather"]
