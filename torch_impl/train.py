@@ -83,9 +83,9 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
                 checkpointer.save_if_due(trainer)
             partial = strategy.end_epoch(state, epoch)
             validation = trainer.evaluate("validation") if setup.validates_after(epoch) else NOT_MEASURED
-            seconds = checkpointer.save_epoch(epoch, state, partial)
+            saved = checkpointer.save_epoch(epoch, state, partial)
             # Horovod 7/7 - rank 0 only: one rank prints and writes; the recorder of every other rank does nothing.
-            is_complete = session.record_epoch(epoch, trainer, validation, checkpoint_seconds=seconds)
+            is_complete = session.record_epoch(epoch, trainer, validation, saved=saved)
             checkpointer.remove_old()
     peak = distributed.peak_device_memory(device)
     session.finish(trainer, trainer.evaluate("test"), strategy.sharing(), peak_memory_bytes=peak)

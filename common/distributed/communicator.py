@@ -139,27 +139,7 @@ class Communicator:
                     f"{part}. Gradients or weights were not averaged: do not use this run, and report it"
                 )
 
-    def arrays_of_parts(self, arrays: Weights) -> list[Weights]:
-        """Return the arrays of the ranks of the first copy of the model on rank 0, this rank's own elsewhere.
 
-        Every rank calls this. Arrays are sent one by one, as they are: a copy of all would take as much memory again.
-        """
-        gathered = [arrays]
-        if self.rank == 0:
-            for other in range(1, self.parts):
-                received: Weights = {}
-                for name, shape, dtype in self.links.recv(source=other, tag=_ARRAYS):
-                    received[name] = np.empty(shape, dtype)
-                    self.links.Recv(received[name], source=other, tag=_ARRAYS)
-                gathered.append(received)
-        elif self.parts > 1 and self.data_rank == 0:
-            self.links.send([(name, one.shape, one.dtype) for name, one in arrays.items()], dest=0, tag=_ARRAYS)
-            for array in arrays.values():
-                self.links.Send(np.ascontiguousarray(array), dest=0, tag=_ARRAYS)
-        return gathered
-
-
-_ARRAYS = 2  # tag of messages, which those of a pipeline do not have (common/pipeline/links.py)
 LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "HOROVOD_RANK")
 
 

@@ -4,6 +4,8 @@ import math
 
 from common.model.specs import ModelSpec
 
+FRAMEWORK_BYTES = 5 * 10**8  # roughly, on the host, of a rank that has not built its model
+
 
 def training_bytes(part: ModelSpec, *, images: int, slots: int, value_bytes: int) -> int:
     """Return the bytes of weights, gradients and the optimizer's state, and of what the backward pass needs.

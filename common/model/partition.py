@@ -39,19 +39,23 @@ class Partition:
             if (weight := self._weight_of(key)) is None or weight in held
         }
 
-    def join(self, of_parts: Sequence[Weights]) -> Weights:
-        """Return the arrays of the model from those of all its parts, the inverse of `cut`."""
-        if len(of_parts) == 1:
-            return of_parts[0]
-        joined: Weights = {}
-        for key in dict.fromkeys(key for arrays in of_parts for key in arrays):
-            pieces = [arrays[key] for arrays in of_parts if key in arrays]
-            axis = self.axes.get(self._weight_of(key) or "")
-            joined[key] = pieces[0] if axis is None else np.concatenate(pieces, axis)
-        return joined
+    def join(self, key: str, pieces: Sequence[np.ndarray]) -> np.ndarray:
+        """Return an array of the model from those of the parts that hold it, in their order, the inverse of `cut`."""
+        axis = self._axis(self._weight_of(key))
+        return pieces[0] if axis is None else np.concatenate(pieces, axis)
+
+    def joined_shape(self, key: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Return the shape of what `join` returns for pieces of these shapes."""
+        axis, shape = self._axis(self._weight_of(key)), list(shapes[0])
+        if axis is not None:
+            shape[axis] = sum(one[axis] for one in shapes)
+        return tuple(shape)
+
+    def _axis(self, weight: str | None) -> int | None:
+        return self.axes.get(weight or "")
 
     def _piece(self, weight: str | None, array: np.ndarray, part: int) -> np.ndarray:
-        axis = self.axes.get(weight or "")
+        axis = self._axis(weight)
         return array if axis is None else np.split(array, len(self.parts), axis)[part].copy()  # without the rest
 
     def _weight_of(self, key: str) -> str | None:

@@ -3,23 +3,51 @@
 The file has PyTorch's names and layout (see `common.model.specs`); hashes are of the arrays in the file.
 """
 
-import errno
 import hashlib
-import os
-import re
+import json
+import math
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from common.errors import UserError
 from common.model.specs import ModelSpec, WeightSpec
 from common.utils.atomic import atomic_file
 
 Weights = dict[str, np.ndarray]
+ArrayKind = tuple[tuple[int, ...], np.dtype]  # shape and type
+
+_LENGTH_BYTES = 8  # of a safetensors file, with the length of its header, which ends at a multiple of them
+_LETTERS = {"f": "F", "i": "I", "u": "U"}  # NumPy's kind of a type -> safetensors'
+
+
+@dataclass(frozen=True)
+class ArrayStream:
+    """Arrays that come one after the other, so that not all of them are in memory at once; to be read once.
+
+    Attributes:
+        kinds: name -> shape and type of each array, in the order in which they come, see `in_file_order`.
+        arrays: name and array.
+    """
+
+    kinds: Mapping[str, ArrayKind]
+    arrays: Iterator[tuple[str, np.ndarray]]
+
+
+def in_file_order(kinds: Mapping[str, ArrayKind]) -> dict[str, ArrayKind]:
+    """Return the arrays in the order of a weights file: wide types first, so that each array is aligned to its type."""
+    return {name: kinds[name] for name in sorted(kinds, key=lambda name: (-kinds[name][1].itemsize, name))}
+
+
+def stream_of(weights: Weights) -> ArrayStream:
+    """Return arrays that are in memory as a stream."""
+    kinds = in_file_order({name: (array.shape or (1,), array.dtype) for name, array in weights.items()})
+    return ArrayStream(kinds, ((name, weights[name]) for name in kinds))
 
 
 def draw_initial_weights(
@@ -47,19 +75,45 @@ def _draw(weight: WeightSpec, seed: int) -> np.ndarray:
     return np.ones(weight.shape) if weight.initializer == "ones" else np.zeros(weight.shape)
 
 
-def save_weights(path: Path, weights: Weights, *, durable: bool = True) -> None:
-    """Write arrays atomically; the same arrays give the same bytes.
+def save_weights(path: Path, weights: Weights | ArrayStream, *, durable: bool = True) -> str:
+    """Write arrays atomically, one after the other; return their `weights_hash`.
+
+    The same arrays give the same bytes, in any order.
 
     Args:
         durable: wait until the data is on disk, so that it survives a crash of the machine.
+
+    Raises:
+        OSError: full disk, missing permission.
     """
+    stream = weights if isinstance(weights, ArrayStream) else stream_of(weights)
+    digests: dict[str, bytes] = {}
     try:
-        with atomic_file(path, durable=durable) as temporary:
-            save_file({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}, temporary)
-    except SafetensorError as error:  # e.g. a full disk: "... (os error 28)"
-        number = re.search(r"os error (\d+)", str(error))
-        code = int(number[1]) if number else errno.EIO
-        raise OSError(code, os.strerror(code) if number else str(error), str(path)) from error
+        with atomic_file(path, durable=durable) as temporary, temporary.open("wb") as file:
+            file.write(_header(stream.kinds))
+            for name, array in stream.arrays:
+                digests[name] = _digest(name, array)
+                file.write(_bytes(array))
+    except OSError as error:
+        error.filename = str(path)  # a full disk comes without
+        raise
+    return _joined(digests)
+
+
+def safetensors_type(dtype: np.dtype) -> str:
+    """Return safetensors' name of a type, such as F32."""
+    return "BOOL" if dtype.kind == "b" else f"{_LETTERS[dtype.kind]}{8 * dtype.itemsize}"
+
+
+def _header(kinds: Mapping[str, ArrayKind]) -> bytes:
+    header, first = {}, 0
+    for name, (shape, dtype) in kinds.items():
+        last = first + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": safetensors_type(dtype), "shape": list(shape), "data_offsets": [first, last]}
+        first = last
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text = text.ljust(-(-len(text) // _LENGTH_BYTES) * _LENGTH_BYTES)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
 def load_weights(path: Path, *, spec: ModelSpec | None = None) -> Weights:
@@ -97,15 +151,28 @@ def tensor_hashes(weights: Weights) -> np.ndarray:
     return np.array([int.from_bytes(digest, "little", signed=True) for digest in digests], dtype=np.int64)
 
 
-def weights_hash(weights: Weights) -> str:
-    """Return one hex hash of all arrays: runs with equal hashes have the same weights, bit for bit."""
+def weights_hash(weights: Weights | Iterable[tuple[str, np.ndarray]]) -> str:
+    """Return one hex hash of all arrays: runs with equal hashes have the same weights, bit for bit.
+
+    Args:
+        weights: or name and array of each, in any order, so that they need not all be in memory at once.
+    """
+    arrays = weights.items() if isinstance(weights, dict) else weights
+    return _joined({name: _digest(name, array) for name, array in arrays})
+
+
+def _joined(digests: Mapping[str, bytes]) -> str:
     whole = hashlib.blake2b(digest_size=16)
-    for name in sorted(weights):
-        whole.update(_digest(name, weights[name]))
+    for name in sorted(digests):
+        whole.update(digests[name])
     return whole.hexdigest()
 
 
 def _digest(name: str, array: np.ndarray) -> bytes:
     digest = hashlib.blake2b(f"{name} {array.dtype} {array.shape}".encode(), digest_size=16)
-    digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    digest.update(_bytes(array))
     return digest.digest()
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).view(np.uint8).data

@@ -20,7 +20,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.model.specs import ModelSpec
-from common.model.weights import Weights, load_weights, save_weights
+from common.model.weights import ArrayStream, Weights, load_weights, save_weights
 from common.run_folder.records import EPOCHS_FILE
 from common.utils.atomic import atomic_folder, write_atomically
 
@@ -87,8 +87,11 @@ class Checkpoint:
         return f"epoch-{self.epoch + 1:04d}-step-{self.steps_inside:06d}"
 
 
-def save_checkpoint(run_folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; one inside an epoch replaces earlier ones of the same epoch.
+def save_checkpoint(run_folder: Path, checkpoint: Checkpoint, *, streams: Sequence[ArrayStream] | None = None) -> str:
+    """Write a checkpoint, return the hash of its weights; one inside an epoch replaces earlier ones of the same epoch.
+
+    Args:
+        streams: weights and optimizer state that are not all in memory; None: those of `checkpoint`.
 
     Raises:
         OSError: full disk, missing permission.
@@ -99,8 +102,9 @@ def save_checkpoint(run_folder: Path, checkpoint: Checkpoint) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
     finished = parent / checkpoint.name
     with atomic_folder(finished) as unfinished:
-        save_weights(unfinished / "weights.safetensors", checkpoint.weights)
-        save_weights(unfinished / "optimizer.safetensors", checkpoint.optimizer_state)
+        weights, optimizer_state = streams or (checkpoint.weights, checkpoint.optimizer_state)
+        hashed = save_weights(unfinished / "weights.safetensors", weights)
+        save_weights(unfinished / "optimizer.safetensors", optimizer_state)
         state: dict[str, Any] = {"epoch": checkpoint.epoch, "step": checkpoint.step}
         if checkpoint.ranks:
             save_weights(unfinished / "ranks.safetensors", _arrays_of_ranks(checkpoint.ranks))
@@ -116,6 +120,7 @@ def save_checkpoint(run_folder: Path, checkpoint: Checkpoint) -> None:
         for old in checkpoint_folders(run_folder):
             if _is_inside_epoch(old) and _position(old) < _position(finished):
                 shutil.rmtree(old)
+    return hashed
 
 
 def remove_old_checkpoints(run_folder: Path, *, keep: int) -> None:

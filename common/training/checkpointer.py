@@ -6,15 +6,29 @@ Every rank calls every method; rank 0 decides when, and writes.
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.distributed.communicator import Communicator
+from common.distributed.whole_arrays import whole_arrays
 from common.model.weights import Weights
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch, remove_old_checkpoints, save_checkpoint
 from common.training.checkpoint_schedule import CheckpointSchedule
 from common.training.run_setup import RunSetup
 from common.training.trainer import Trainer, TrainingState
+
+
+@dataclass(frozen=True)
+class SavedEpoch:
+    """The checkpoint of a finished epoch.
+
+    Attributes:
+        seconds: spent on checkpoints since the epoch started.
+        weights_hash: of the weights in it; empty on ranks that write nothing.
+    """
+
+    seconds: float
+    weights_hash: str
 
 
 class Checkpointer:
@@ -56,8 +70,8 @@ class Checkpointer:
                 self._save_inside(trainer)
                 self._schedule.written()
 
-    def save_epoch(self, epoch: int, state: TrainingState, own: PartialEpoch) -> float:
-        """Write the checkpoint of a finished epoch; return the seconds spent on checkpoints since the epoch started.
+    def save_epoch(self, epoch: int, state: TrainingState, own: PartialEpoch) -> SavedEpoch:
+        """Write the checkpoint of a finished epoch.
 
         Args:
             epoch: its number, from 1.
@@ -72,11 +86,11 @@ class Checkpointer:
             self.comm.check_same_weights(weights, when=f"after epoch {epoch}")
             step = self.setup.steps_after(epoch)
             ranks = self.comm.allgather(own) if self.setup.averaging.optimizers_differ_after(step) else []
-            self._save(epoch, step, state, weights=weights, ranks=ranks)
+            hashed = self._save(epoch, step, state, weights=weights, ranks=ranks)
             if self._schedule:
                 self._schedule.written()
         seconds, self._seconds = self._seconds, 0.0
-        return seconds
+        return SavedEpoch(seconds, hashed)
 
     def remove_old(self) -> None:
         """Remove what the checkpoint of the last epoch replaces.
@@ -103,18 +117,22 @@ class Checkpointer:
 
     def _save(
         self, epoch: int, step: int, state: TrainingState, *, weights: Weights, ranks: Sequence[PartialEpoch]
-    ) -> None:
-        """Write a checkpoint of the whole model, of which this rank may hold a part.
+    ) -> str:
+        """Write a checkpoint of the whole model, of which this rank may hold a part; return the hash of its weights.
 
         Args:
             weights: of this rank.
         """
-        join = self.setup.partition.join
-        weights = join(self.comm.arrays_of_parts(weights))
-        optimizer = join(self.comm.arrays_of_parts(state.export_optimizer() if self.comm.data_rank == 0 else {}))
-        with self.comm.propagate_errors("writing the checkpoint"):
+        optimizer = state.export_optimizer() if self.comm.data_rank == 0 else {}
+        hashed = ""
+        with (
+            self.comm.propagate_errors("writing the checkpoint"),
+            whole_arrays(weights, optimizer, partition=self.setup.partition, comm=self.comm) as whole,
+        ):
             if self.folder:
-                save_checkpoint(self.folder, Checkpoint(epoch, step, weights, optimizer, ranks, self._seconds))
+                checkpoint = Checkpoint(epoch, step, {}, {}, ranks, self._seconds)
+                hashed = save_checkpoint(self.folder, checkpoint, streams=whole)
+        return hashed
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

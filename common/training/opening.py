@@ -49,7 +49,7 @@ def open_run_folder(
         place = set_aside(new_folder)
         console.line(f"a run of this name cannot be resumed: its folder is now {place}")
     if config.record.resume is None and standing != "to be resumed":
-        first = weights_hash(setup.first_weights)
+        first = weights_hash(setup.first_arrays())
         return RunWriter.create(new_folder, _new_record(setup, world, framework=framework, first_weights=first)), None
     folder = Path(config.record.resume) if config.record.resume else new_folder
     run, checkpoint = read_resumable_run(folder, framework=framework, setup=setup)

@@ -11,11 +11,12 @@ from common.measurement.interference import Interference
 from common.measurement.metering import Metered
 from common.measurement.metrics import images_per_second
 from common.measurement.step_profile import StepProfile, profile_table
-from common.model.weights import Weights, save_weights, weights_hash
+from common.model.weights import ArrayStream, save_weights
 from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import WEIGHTS_FILE, EpochRecord, Evaluation, Hashes, RunState, RunWriter
 from common.run_folder.sharing import SharingRecord
 from common.run_folder.tensorboard_events import write_scalars
+from common.training.checkpointer import SavedEpoch
 from common.training.console_report import describe_sums, end_lines, epoch_line
 from common.training.measured import Measured
 from common.training.run_setup import RunSetup
@@ -31,15 +32,14 @@ class NullRecorder:
     def add_initial_test(self, test: Measured) -> None:
         """Record the test before training."""
 
-    def add_epoch(self, epoch: int, training: Measured, validation: Measured, *, weights: Weights,
-                  checkpoint_seconds: float) -> None:  # fmt: skip
+    def add_epoch(self, epoch: int, training: Measured, validation: Measured, *, saved: SavedEpoch) -> None:
         """Record an epoch."""
 
     def should_stop(self, step: int) -> bool:
         """Return whether the run ends after update `step`; rank 0 decides."""
         return False
 
-    def finish(self, test: Measured, *, weights: Weights, startup_seconds: float, isolation: Interference,
+    def finish(self, test: Measured, *, weights: ArrayStream, startup_seconds: float, isolation: Interference,
                metered: Metered | None, profile: StepProfile | None,
                sharing: SharingRecord | None) -> None:  # fmt: skip
         """Record the end of the run."""
@@ -63,16 +63,14 @@ class RunRecorder(NullRecorder):
         self._writer.update(initial_test=Evaluation(loss=test.sums.mean_loss, accuracy=test.sums.accuracy))
         self._console.line(f"before training: test {describe_sums(test.sums)}")
 
-    def add_epoch(self, epoch: int, training: Measured, validation: Measured, *, weights: Weights,
-                  checkpoint_seconds: float) -> None:  # fmt: skip
+    def add_epoch(self, epoch: int, training: Measured, validation: Measured, *, saved: SavedEpoch) -> None:
         """Record an epoch and print its line.
 
         Args:
             epoch: its number, from 1.
             training: over all ranks.
             validation: over all ranks; `NOT_MEASURED` if there was none.
-            weights: at its end.
-            checkpoint_seconds: spent on its checkpoints.
+            saved: its checkpoint.
         """
         record = EpochRecord(
             epoch=epoch,
@@ -85,9 +83,9 @@ class RunRecorder(NullRecorder):
             training_seconds=training.seconds,
             data_wait_seconds=training.data_wait_seconds,
             validation_seconds=validation.seconds,
-            checkpoint_seconds=checkpoint_seconds,
+            checkpoint_seconds=saved.seconds,
             images_per_second=images_per_second(training.sums.samples, training.seconds),
-            weights_hash=weights_hash(weights),
+            weights_hash=saved.weights_hash,
         )
         self._writer.add_epoch(record)
         if self._setup.config.record.tensorboard:
@@ -102,7 +100,7 @@ class RunRecorder(NullRecorder):
         """Return whether the run ends after update `step`: it was the last, or a stopping rule says so."""
         return step >= self._setup.total_steps or self._stopping.reason_to_stop(self._writer.epochs) is not None
 
-    def finish(self, test: Measured, *, weights: Weights, startup_seconds: float, isolation: Interference,
+    def finish(self, test: Measured, *, weights: ArrayStream, startup_seconds: float, isolation: Interference,
                metered: Metered | None, profile: StepProfile | None,
                sharing: SharingRecord | None) -> None:  # fmt: skip
         """Write final weights, totals and status; print the end.
@@ -119,10 +117,10 @@ class RunRecorder(NullRecorder):
         Raises:
             OSError: full disk, missing permission.
         """
-        save_weights(self._writer.folder / WEIGHTS_FILE, weights)
+        final = save_weights(self._writer.folder / WEIGHTS_FILE, weights)
         totals = run_totals(self._setup, self._writer.epochs, test=test, startup_seconds=startup_seconds)
         assert isinstance(self._writer.record.hashes, Hashes)
-        hashes = replace(self._writer.record.hashes, final_weights=weights_hash(weights))
+        hashes = replace(self._writer.record.hashes, final_weights=final)
         if metered:
             write_power(self._writer.folder / POWER_FILE, metered.traces)
         energy = metered.record if metered else None

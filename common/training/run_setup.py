@@ -18,12 +18,10 @@ from common.distributed.averaging import AveragingPlan
 from common.distributed.console import counted
 from common.errors import UserError, expanded
 from common.measurement.step_profile import LEFT_OUT_STEPS
-from common.model.memory import training_bytes
-from common.model.partition import Partition, cut_into_stages
+from common.model.partition import Partition
 from common.model.specs import BatchNorm, ModelSpec, model_spec
-from common.model.split import split_layers
 from common.model.weights import Weights, draw_initial_weights, load_weights
-from common.pipeline.schedule import most_held, operations
+from common.pipeline.forecast import forecast_bytes, partition_of
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import WEIGHTS_FILE
 from common.run_folder.tensorboard_events import require_tensorboard
@@ -69,28 +67,12 @@ class RunSetup:
         Raises:
             UserError: the model cannot be divided in this way.
         """
-        parts = self.config.parts
-        if parts.stages:
-            return cut_into_stages(self.spec, parts.stages, after=parts.cut_after)
-        return split_layers(self.spec, parts.model_ranks) if parts.model_ranks else Partition(self.spec, (self.spec,))
+        return partition_of(self.spec, self.config)
 
     @property
     def forecast_bytes(self) -> list[int]:
         """The memory that training takes of each rank of a copy of the model, the framework's own not included."""
-        parts, images = self.config.parts, max(self.batch_sizes) // self.passes
-        forecasts = []
-        for number, part in enumerate(self.partition.parts):
-            held = images
-            if parts.stages:
-                order = operations(
-                    parts.pipeline_schedule, stage=number, stages=parts.stages, microbatches=parts.microbatches
-                )
-                held = most_held(order) * images // parts.microbatches
-            value_bytes = np.dtype(self.config.model.dtype).itemsize
-            forecasts.append(
-                training_bytes(part, images=held, slots=self.config.optimizer.slots, value_bytes=value_bytes)
-            )
-        return forecasts
+        return forecast_bytes(self.partition, self.config, images=max(self.batch_sizes) // self.passes)
 
     @property
     def passes(self) -> int:
@@ -178,11 +160,17 @@ class RunSetup:
     @property
     def first_weights(self) -> Weights:
         """The first weights of the run: drawn from the seed, or those that another run has ended with."""
+        return dict(self.first_arrays())
+
+    def first_arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield names and arrays of the first weights, drawn one by one: the others need no memory."""
         source = self.config.training.start_weights
         if source is not None:
             weights = load_weights(expanded(source) / WEIGHTS_FILE, spec=self.spec)
-            return {name: array.astype(self.config.model.dtype) for name, array in weights.items()}
-        return self._drawn_weights([weight.name for weight in self.spec.weights])
+            yield from ((name, array.astype(self.config.model.dtype)) for name, array in weights.items())
+            return
+        for weight in self.spec.weights:
+            yield from self._drawn_weights([weight.name]).items()
 
     def starting_arrays(self, checkpoint: Checkpoint | None, *, part: int) -> tuple[Weights, Weights]:
         """Return the weights and the optimizer state that a part of the model starts or goes on with."""

@@ -11,17 +11,17 @@ import numpy as np
 from common.config import Config
 from common.distributed.communicator import Communicator, launcher_of
 from common.distributed.console import Console
+from common.distributed.whole_arrays import whole_arrays
 from common.errors import EXIT_CODE_USER_ERROR
 from common.measurement.interference import InterferenceMeter, join
 from common.measurement.memory_limit import watch_memory
 from common.measurement.metering import Meter
 from common.measurement.step_profile import average_over_ranks
 from common.measurement.timing import Phases
-from common.model.weights import Weights
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import TIMELINE_FILE, NotRecorded, World
 from common.run_folder.sharing import SharingRecord, join_shares, without_seconds
-from common.training.checkpointer import Checkpointer
+from common.training.checkpointer import Checkpointer, SavedEpoch
 from common.training.console_report import start_lines
 from common.training.measured import Measured
 from common.training.opening import open_run_folder
@@ -168,22 +168,21 @@ class Session:
         title = f"epoch {epoch}/{self.setup.epochs}"
         return self.console.steps(self.setup.steps_of_epoch(epoch), title=title, done=done)
 
-    def record_epoch(self, epoch: int, trainer: Trainer, validation: Measured, *, checkpoint_seconds: float) -> bool:
+    def record_epoch(self, epoch: int, trainer: Trainer, validation: Measured, *, saved: SavedEpoch) -> bool:
         """Record an epoch; return whether the run is complete.
 
         Args:
             epoch: its number, from 1.
             trainer: the one that trained it on this rank.
             validation: of this rank; `NOT_MEASURED` if there was none.
-            checkpoint_seconds: spent on checkpoints of it.
+            saved: its checkpoint.
 
         Raises:
             UserError: the record cannot be written; on all ranks.
         """
         training, validation = trainer.result().over_ranks(self.comm), validation.over_ranks(self.comm)
-        weights = self._weights(trainer)
         with self.comm.propagate_errors("writing the record"):
-            self.recorder.add_epoch(epoch, training, validation, weights=weights, checkpoint_seconds=checkpoint_seconds)
+            self.recorder.add_epoch(epoch, training, validation, saved=saved)
         return bool(self.comm.broadcast(self.recorder.should_stop(self.setup.steps_after(epoch))))
 
     def finish(
@@ -209,18 +208,17 @@ class Session:
         shared = join_shares(self.comm.allgather(sharing)) if sharing else None
         if shared and self._on_gpu:
             shared = without_seconds(shared, reason="a GPU still computes while the host waits for the exchange")
-        weights = self._weights(trainer)
-        with self.comm.propagate_errors("writing the final weights"):
+        weights = trainer.state.export_weights()
+        with (
+            self.comm.propagate_errors("writing the final weights"),
+            whole_arrays(weights, partition=self.setup.partition, comm=self.comm) as (whole,),
+        ):
             self.recorder.finish(
                 test,
-                weights=weights,
+                weights=whole,
                 startup_seconds=startup_seconds,
                 isolation=isolation,
                 metered=metered,
                 profile=profile,
                 sharing=shared,
             )
-
-    def _weights(self, trainer: Trainer) -> Weights:
-        """Return the weights of the whole model on rank 0; every rank calls this, as each may hold a part."""
-        return self.setup.partition.join(self.comm.arrays_of_parts(trainer.state.export_weights()))

@@ -116,11 +116,12 @@ def compare_ranks(job: ParityJob, more: ParitySide, one: ParitySide) -> ParityRe
     return compare.findings
 
 
-def compare_runs(ours: Run, reference: Run, *, title: str) -> ParityResults:
+def compare_runs(ours: Run, reference: Run, *, title: str, tolerance: float = UPDATES) -> ParityResults:
     """Compare the first weights, order, losses and final weights of two finished ordinary runs.
 
     Args:
         title: what they are, for tables.
+        tolerance: of losses and weights.
     """
     config, hashes = reference.record.config, (ours.record.hashes, reference.record.hashes)
     assert isinstance(config, Config) and isinstance(hashes[0], Hashes) and isinstance(hashes[1], Hashes)
@@ -138,12 +139,12 @@ def compare_runs(ours: Run, reference: Run, *, title: str) -> ParityResults:
             dtype=config.model.dtype,
             difference=difference,
             where=where,
-            tolerance=tolerance,
+            tolerance=limit,
         )
-        for what, (difference, where), tolerance in (
+        for what, (difference, where), limit in (
             ("first weights, order", (0.0 if all(same) else math.inf, "hashes"), 0.0),
-            ("losses of the epochs", worst_difference(*losses), UPDATES),
-            ("final weights", worst_difference(*weights), UPDATES),
+            ("losses of the epochs", worst_difference(*losses), tolerance),
+            ("final weights", worst_difference(*weights), tolerance),
         )
     ]
     return ParityResults(findings, [])

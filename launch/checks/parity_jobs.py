@@ -21,11 +21,15 @@ class StrategyRun:
     Attributes:
         np: ranks, servers included.
         flags: of each framework.
+        copies: of the model, which share a global batch.
+        alone: whether one process of the same framework does the same, with which it is compared, too.
     """
 
     name: str
     np: int
     flags: dict[str, tuple[str, ...]]
+    copies: int = STRATEGY_RANKS
+    alone: bool = False
 
 
 SERVER = ("--strategy", "server", "--servers", "1", "--staleness", "0")
@@ -35,9 +39,19 @@ SPLIT = ("--strategy", "split", "--model-ranks", "2")
 STRATEGY_RUNS = (
     StrategyRun("server", 3, {"torch": SERVER, "keras": SERVER}),
     StrategyRun("native", 2, {"torch": (*NATIVE, "ddp"), "keras": (*NATIVE, "multiworker")}),
-    StrategyRun("layers", 2, {"torch": LAYERS, "keras": LAYERS}),
-    StrategyRun("split", 2, {"torch": SPLIT, "keras": SPLIT}),
 )
+# By the most ranks of the proof: one copy of the model on two, two copies on four.
+MODEL_RUNS = {
+    2: (
+        StrategyRun("layers", 2, {"torch": LAYERS, "keras": LAYERS}, copies=1),
+        StrategyRun("split", 2, {"torch": SPLIT, "keras": SPLIT}, copies=1),
+    ),
+    4: (
+        StrategyRun("alone", 1, {"torch": (), "keras": ()}, copies=1),
+        StrategyRun("layers", 4, {"torch": LAYERS, "keras": LAYERS}, alone=True),
+        StrategyRun("split", 4, {"torch": SPLIT, "keras": SPLIT}, alone=True),
+    ),
+}
 EXCHANGED_BY_RANKS = 5  # maximum with several ranks; each update from an exchanged state takes seconds
 # Rough seconds of a start, a job, an update (of ResNet-34: the second), an epoch of an ordinary run.
 START_COST, JOB_COST, UPDATE_COST, RUN_COST = 5.0, (1.0, 5.0), (0.02, 0.8), 12.0
@@ -90,14 +104,16 @@ def strategy_jobs(settings: ParitySettings, *, np: int) -> list[ParityJob]:
 
 def strategy_runs(settings: ParitySettings) -> list[StrategyRun]:
     """Return the trainings by strategies that need MPI and ranks of their own."""
-    return list(STRATEGY_RUNS) if settings.controller == "mpi" and STRATEGY_RANKS in settings.np else []
+    if settings.controller != "mpi" or STRATEGY_RANKS not in settings.np:
+        return []
+    return [*STRATEGY_RUNS, *MODEL_RUNS[4 if 4 in settings.np else 2]]
 
 
 def strategy_flags(settings: ParitySettings, folder: Path, run: StrategyRun, *, framework: str) -> list[str]:
     """Return the flags of one of them: as many updates as other trainings have."""
     return [
         *("--dataset", STRATEGY_DATASET, "--model", RUN_MODEL, "--no-dropout", "--dtype", "float64", "--device", "cpu"),
-        *("--threads", "1", "--batch-size", str(GLOBAL_BATCH // STRATEGY_RANKS), "--lr-scaling", "none"),
+        *("--threads", "1", "--batch-size", str(GLOBAL_BATCH // run.copies), "--lr-scaling", "none"),
         *("--epochs", str(settings.updates), "--steps-per-epoch", str(STEPS_PER_EPOCH)),
         *("--max-steps", str(settings.updates)),
         *("--runs-folder", str(folder), "--name", f"{run.name}-{framework}", *run.flags[framework]),

@@ -20,6 +20,7 @@ from common.utils.environments import package_folders
 from common.utils.paths import ROOT
 from launch.checks.parity_compare import (
     NOTHING,
+    RANKS,
     ParityResults,
     ParitySide,
     compare_frameworks,
@@ -170,6 +171,9 @@ class ParityProofs:
             torch, keras = (read_run(self.work / f"{run.name}-{framework}") for framework in FRAMEWORKS)
             title = f"train.py, {counted(self.settings.updates, 'update')}, {run.name}"
             self._keep(compare_runs(keras, torch, title=title))
+            for ours in (torch, keras) if run.alone else ():
+                alone = read_run(self.work / f"alone-{ours.record.framework}")
+                self._keep(compare_runs(ours, alone, title=title, tolerance=RANKS))
 
     def _train(self, framework: str, flags: list[str], *, np: int, folder: Path, epoch_cost: float) -> None:
         """Make an ordinary run; `epoch_cost`: rough seconds of an epoch."""

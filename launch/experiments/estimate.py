@@ -16,7 +16,7 @@ from common.data.catalog import PUBLISHED
 from common.data.images.prepared_file import read_description
 from common.data.synthetic import parse_name
 from common.errors import expanded
-from common.model.specs import model_spec
+from common.model.specs import ModelSpec, model_spec
 from common.run_folder.records import Run, Status
 from common.sites.table import Gpu, Site
 from common.utils.cores import usable_cores
@@ -77,7 +77,7 @@ def duration_seconds(run: Run) -> float | None:
 
 
 @dataclass(frozen=True)
-class _Outline:
+class Outline:
     """Sizes of a data set that are known without loading it."""
 
     training: int
@@ -86,6 +86,12 @@ class _Outline:
     image_shape: tuple[int, int, int]
     classes: int
 
+    def model(self, config: Config) -> ModelSpec:
+        """Return the model that is trained on them."""
+        height, width, channels = self.image_shape
+        outputs = config.model.outputs or self.classes
+        return model_spec(config.model.model, input_shape=(channels, height, width), outputs=outputs)
+
 
 def _seconds(
     config: Config, *, np: int, gpu: Gpu | None, cores: int, earlier: Sequence[Run]
@@ -93,12 +99,10 @@ def _seconds(
     durations = [seconds for run in earlier if (seconds := duration_seconds(run)) is not None]
     if durations:
         return START_SECONDS + statistics.median(durations), "earlier runs"
-    outline = _outline(config)
+    outline = outline_of(config)
     if outline is None:
         return None, "not known"
-    height, width, channels = outline.image_shape
-    outputs = config.model.outputs or outline.classes
-    spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=outputs)
+    spec = outline.model(config)
     rate = np * gpu.fp32_tflops * 1e12 * SHARE_OF_PEAK if gpu else min(np, cores) * CORE_FLOPS
     training = config.training
     global_batch = training.batch_size * np
@@ -112,7 +116,7 @@ def _seconds(
     return START_SECONDS + rest + passes * FLOPS_PER_MULTIPLY_ADD * spec.multiply_adds / rate, "rough"
 
 
-def _outline(config: Config) -> _Outline | None:
+def outline_of(config: Config) -> Outline | None:
     """Return the sizes of the data set; None: not known before it is loaded."""
     name = config.data.dataset
     kind, _, file = name.partition(":")
@@ -120,7 +124,7 @@ def _outline(config: Config) -> _Outline | None:
         if not (prepared := expanded(file)).exists():
             return None
         made, _ = read_description(prepared)
-        return _Outline(
+        return Outline(
             made.training_samples, made.validation_samples, made.test_samples, made.image_shape, len(made.class_names)
         )
     if name in PUBLISHED:
@@ -132,4 +136,4 @@ def _outline(config: Config) -> _Outline | None:
     else:
         return None
     validation = round(samples * config.data.validation_share)
-    return _Outline(samples - validation, validation, test, shape, classes)
+    return Outline(samples - validation, validation, test, shape, classes)

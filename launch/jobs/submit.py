@@ -19,9 +19,11 @@ from typing import Any
 from common.config import Config
 from common.distributed.console import counted
 from common.errors import UserError, expanded
+from common.pipeline.forecast import forecast_bytes, partition_of
 from common.run_folder.records import now
 from common.sites.prices import Price
 from common.utils.command_line import whole_number, word
+from launch.experiments.estimate import outline_of
 from launch.experiments.plan import only_matching, read_plan
 from launch.jobs.job import (
     JOBS_FOLDER,
@@ -209,8 +211,26 @@ def _preflight_flags(program: str | None, settings: Config | None, *, gpus: int,
     device = "gpu" if gpus and device == "auto" else device
     if settings.device.share_gpu:  # ranks have no GPU of their own, and exchange gradients in host memory
         device = "cpu"
-    flags = ["--framework", framework, "--device", device, "--dataset", settings.data.dataset]
-    return [*flags, *_flag("--threads", threads), *_flag("--controller", site.controller if needs_mpi else None)]
+    return [
+        *("--framework", framework, "--device", device, "--dataset", settings.data.dataset),
+        *_flag("--threads", threads),
+        *_flag("--controller", site.controller if needs_mpi else None),
+        *_flag("--memory-mb", _memory_mb(settings)),
+    ]
+
+
+def _memory_mb(settings: Config) -> int | None:
+    """Return what training will take of a rank beyond the framework, by the numbers of its layers; None: not known.
+
+    Raises:
+        UserError: the model cannot be divided as the settings say.
+    """
+    outline = outline_of(settings)
+    if outline is None:
+        return None
+    images = settings.training.batch_size // settings.device.backward_passes_per_step
+    forecast = forecast_bytes(partition_of(outline.model(settings), settings), settings, images=images)
+    return -(-max(forecast) // 10**6)
 
 
 def _flag(name: str, value: object) -> list[str]:

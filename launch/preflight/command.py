@@ -51,6 +51,9 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--framework", choices=["torch", "keras", "both"], help="default: what is installed")
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto", help="as for trainers")
     parser.add_argument("--threads", type=whole_number, help="compute threads per rank (default: cores / ranks)")
+    parser.add_argument(
+        "--memory-mb", type=whole_number, metavar="MB", help="of each rank, beyond the framework's own, in 10^6 bytes"
+    )
     parser.add_argument("--dataset", default="mnist", help="checks its checksums; or none (default: %(default)s)")
     parser.add_argument("--runs-folder", type=word, metavar="FOLDER", help="default: the site's, else runs")
     parser.add_argument("--format", choices=["text", "json"], default="text", help="default: %(default)s")

@@ -25,6 +25,7 @@ from common.data.images.prepared_file import load_prepared
 from common.distributed.console import counted
 from common.distributed.pinning import visible_gpus
 from common.errors import UserError
+from common.model.memory import FRAMEWORK_BYTES
 from common.run_folder.environment import PACKAGES_OF_FRAMEWORK, package_versions
 from common.utils.cache_folder import cache_folder
 from common.utils.cores import usable_cores
@@ -58,6 +59,7 @@ class Wanted:
     controller: str = "mpi"
     device: str = "auto"  # as for trainers, as the data set
     threads: int | None = None  # per rank; None: cores / ranks
+    memory_mb: int | None = None  # per rank, beyond the framework's own; None: not checked
     dataset: str | None = None  # None: not checked
     can_fetch: bool = True  # whether training could fetch the data set
     interface: str | None = None  # of the network; None: Horovod and MPI choose
@@ -195,6 +197,12 @@ def gpus() -> list[str]:
     return visible_gpus([(index, uuid, name) for index, uuid, name in rows], os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
+def gpu_bytes() -> list[int]:
+    """Return the memory of each GPU of the host."""
+    text = output_of("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    return [int(line) * 2**20 for line in text.splitlines() if line.strip().isdigit()]
+
+
 def check_threads(wanted: Wanted) -> str:
     """Ranks x threads fit the cores."""
     cores = usable_cores()
@@ -202,6 +210,24 @@ def check_threads(wanted: Wanted) -> str:
     load = f"{counted(wanted.ranks, 'rank')} x {counted(threads, 'thread')} on {counted(cores, 'core')}"
     if wanted.ranks * threads > cores:
         remedy = "Times would not be meaningful: start fewer ranks there, give fewer --threads, or ask for more cores"
+        raise UserError(f"{load}. {remedy}")
+    return load
+
+
+def check_memory(wanted: Wanted) -> str:
+    """What training takes, by the numbers of the model, fits into the free memory of the host or of each GPU."""
+    if wanted.memory_mb is None:
+        return "not known what training takes"
+    own = wanted.memory_mb * 10**6
+    if _uses_gpus(wanted):
+        each, where, free = own, "of a GPU", min(gpu_bytes())
+    else:
+        each, where = own + FRAMEWORK_BYTES, "of the host"
+        free = psutil.virtual_memory().available // max(1, wanted.ranks)
+    needed = f"each rank takes {each / 1e9:.1f} GB {where} by the numbers of the model"
+    load = f"{needed}, {free / 1e9:.1f} GB are free for it"
+    if each > free:
+        remedy = "Give a smaller --batch-size, start fewer ranks, or divide the model by --strategy layers or split"
         raise UserError(f"{load}. {remedy}")
     return load
 
@@ -275,6 +301,7 @@ HOST_CHECKS = {
     "network": check_network,
     "gpus": check_gpus,
     "threads": check_threads,
+    "memory": check_memory,
     "disk": check_disk,
     "shared runs": check_shared_runs,
     "data": check_data,

@@ -19,7 +19,7 @@ from launch.starting.processes import DEFAULT_RANKS, PROGRAMS
 
 # A login node sees the folders and programs of the job's nodes; outside is, for example, a laptop that submits.
 Location = Literal["job", "login node", "outside"]
-IN_JOB = ("network", "gpus", "threads", "shared runs")  # checks that need the hosts of the job
+IN_JOB = ("network", "gpus", "threads", "memory", "shared runs")  # checks that need the hosts of the job
 SEPARATE_FOLDERS = ("hosts", "skypilot")  # schedulers whose hosts need not share a folder: rank 0 alone writes runs
 Channel = Literal["local", "ssh", "srun"]
 # The variable that the scheduler sets inside a job.
@@ -85,6 +85,7 @@ def read_target(options: argparse.Namespace, *, variables: Mapping[str, str]) ->
         controller=options.controller or site.controller,
         device="gpu" if given_gpus and options.device == "auto" else options.device,
         threads=options.threads,
+        memory_mb=options.memory_mb,
         dataset=None if options.dataset == "none" else options.dataset,
         can_fetch=site.internet and options.dataset in PUBLISHED,
         interface=site.network_interface,

@@ -19,13 +19,13 @@ import psutil
 
 from common.errors import UserError
 from common.measurement.interference import Interference
+from common.model.memory import FRAMEWORK_BYTES
 from common.run_folder.records import read_run
 from common.training.run_setup import RunSetup
 from launch.starting.launchers import train_command
 from launch.starting.processes import PROGRAMS, last_lines, reason_in, started
 
 SHARE_OF_FREE_MEMORY = 0.9
-FRAMEWORK_BYTES = 5 * 10**8  # roughly, of a rank that has not built its model
 UPDATES = 2  # the second one meets the memory that the first has left behind
 FINENESS = 32  # the answer is exact to one part in so many
 POLL_SECONDS = 0.1

@@ -61,6 +61,10 @@ def _torch_layers(name: str, state: dict) -> list:
     if name == "simplecnn":
         return [convolution("conv1"), ("r1", nn.ReLU()), convolution("conv2"), ("r2", nn.ReLU()),
                 ("p1", nn.MaxPool2d(2)), *last]  # fmt: skip
+    if name == "deep":
+        weights = [layer.removesuffix(".weight") for layer in state if layer.endswith(".weight")]
+        hidden = [module for layer in weights[:-1] for module in (dense(layer), (f"r-{layer}", nn.ReLU()))]
+        return [("flatten", nn.Flatten()), *hidden, dense(weights[-1])]
     return last
 
 

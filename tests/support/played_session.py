@@ -92,9 +92,9 @@ class Played:
         """End an epoch with what this rank measured; return whether the run continues."""
         measured = Measured(sums=training, seconds=training_seconds, data_wait_seconds=data_wait_seconds)
         trainer = FakeTrainer(random_weights(self.setup, seed=epoch) if weights is None else weights, measured)
-        seconds = self.checkpointer.save_epoch(epoch, trainer.state, PartialEpoch())
+        saved = self.checkpointer.save_epoch(epoch, trainer.state, PartialEpoch())
         validated = Measured(sums=validation, seconds=validation_seconds)
-        is_complete = self.session.record_epoch(epoch, trainer, validated, checkpoint_seconds=seconds)
+        is_complete = self.session.record_epoch(epoch, trainer, validated, saved=saved)
         self.checkpointer.remove_old()
         return not is_complete
 

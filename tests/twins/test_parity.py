@@ -42,7 +42,7 @@ from common.run_folder.records import read_run
 from launch.__main__ import main
 from launch.checks import parity_proofs
 from launch.checks.parity_compare import ParitySide, compare_frameworks, compare_ranks
-from launch.checks.parity_jobs import STRATEGY_RUNS
+from launch.checks.parity_jobs import strategy_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 FREE = tuple(model for model in IMAGES if all(weight.trainable for weight in make_spec(model).weights))  # no BatchNorm
@@ -211,9 +211,12 @@ def test_two_ordinary_runs_are_beside_the_record(folders: Path, name: str) -> No
     ]
     weights = [load_weights(run.folder / "weights.safetensors") for run in runs]
     assert max(relative_difference(weights[1][name], weights[0][name]) for name in weights[0]) < 1e-8
-    compared = {one.what.partition(": ")[2]: one.tolerance for one in record.comparisons if "train.py" in one.what}
+    by_train = [one for one in record.comparisons if "train.py" in one.what]
+    compared = {one.what.partition(": ")[2]: one.tolerance for one in by_train if "np 1" not in one.between[1]}
     strategies = {one.what.split(": ")[0].rpartition(", ")[2] for one in record.comparisons if "updates, " in one.what}
-    by_mpi = {run.name for run in STRATEGY_RUNS} if record.settings.controller == "mpi" else set()
+    by_mpi = {run.name for run in strategy_runs(record.settings)}
+    alone = {one.between for one in by_train if one.tolerance == 1e-11}
+    assert alone == ({(f"{name} np 4", f"{name} np 1") for name in record.runs} if by_mpi else set())
     assert strategies - {"each from the same state", "free"} == {*STRATEGIES, *by_mpi}
     assert compared == {"first weights, order": 0.0, "losses of the epochs": 1e-8, "final weights": 1e-8}
 

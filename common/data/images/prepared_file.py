@@ -25,12 +25,12 @@ from pydantic import TypeAdapter, ValidationError
 from common.data.cache import FULL_CHECK_BYTES, crc32_of_file
 from common.data.dataset import Dataset, Split
 from common.errors import UserError, expanded
+from common.model.weights import safetensors_type
 
 VERSION = 1
 PixelType = Literal["uint8", "float16"]
 COMMAND = "python -m common images prepare"
 
-_NAMES = {"int64": "I64", "uint8": "U8", "float16": "F16"}  # NumPy's name of a type -> safetensors'
 _PAGE_BYTES = 4096  # the arrays start at a page of memory
 _LENGTH_BYTES = 8
 _SPARE_BYTES = 1024  # room in the header for statistics and checksums, which are known last
@@ -105,7 +105,7 @@ def _header(description: Description) -> dict[str, Any]:
     }
     for name, dtype, shape, first in description.arrays():
         last = first + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": _NAMES[dtype.name], "shape": list(shape), "data_offsets": [first, last]}
+        header[name] = {"dtype": safetensors_type(dtype), "shape": list(shape), "data_offsets": [first, last]}
     return header
 
 

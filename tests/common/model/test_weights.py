@@ -2,6 +2,8 @@
 
 import errno
 import itertools
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from common.errors import UserError, from_os_error
-from common.model import weights as initial_weights
 from common.model.specs import MODEL_NAMES, ModelSpec, model_spec
 from common.model.weights import (
+    ArrayStream,
     Weights,
     check_weights,
     draw_initial_weights,
     load_weights,
     save_weights,
+    stream_of,
     tensor_hashes,
     weights_hash,
 )
@@ -156,23 +159,33 @@ def test_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
         check_weights(weights, CNN, source="here")
 
 
-def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path: Path) -> None:
     path = tmp_path / "w"
     old = draw_initial_weights(CNN, seed=1)
     save_weights(path, old)
+    stream = stream_of(draw_initial_weights(CNN, seed=2))
 
-    def fail(arrays: Weights, file: str) -> None:
-        Path(file).write_bytes(b"half of it")
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    def until_the_disk_is_full() -> Iterator[tuple[str, np.ndarray]]:
+        yield next(stream.arrays)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(initial_weights, "save_file", fail)
     with pytest.raises(OSError) as error:
-        save_weights(path, draw_initial_weights(CNN, seed=2))
-    monkeypatch.undo()
+        save_weights(path, ArrayStream(stream.kinds, until_the_disk_is_full()))
     assert error.value.errno == errno.ENOSPC and error.value.filename == str(path)
     assert "No space left on device" in str(from_os_error(error.value, doing="writing"))
     assert_same_bits(load_weights(path), old)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_are_those_of_the_library(tmp_path: Path) -> None:
+    arrays = {
+        "a": np.arange(3, dtype=np.uint8), "b": np.arange(6, dtype=np.float32).reshape(2, 3), "c": np.array([7]),
+        "d": np.array([True, False]), "e": np.zeros((0, 4)), "f": np.float16([1.5]), "g": np.array(2.5),
+    }  # fmt: skip
+    assert save_weights(tmp_path / "ours", arrays) == weights_hash(arrays)
+    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, tmp_path / "theirs")
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    assert load_file(tmp_path / "ours").keys() == arrays.keys()
 
 
 ANY_ARRAY = st.sampled_from(["float32", "float64"]).flatmap(

@@ -140,9 +140,9 @@ def test_time_between_segments_counts_as_time_of_checkpoints_once(
     monkeypatch.setattr(checkpointer_module.time, "perf_counter", lambda: now[0])
     save = checkpointer_module.save_checkpoint
 
-    def save_slowly(*arguments: Any, **options: Any) -> None:
+    def save_slowly(*arguments: Any, **options: Any) -> str:
         now[0] += 10.0
-        save(*arguments, **options)
+        return save(*arguments, **options)
 
     monkeypatch.setattr(checkpointer_module, "save_checkpoint", save_slowly)
     trainer = start(config_of(tmp_path, **OFTEN), alone())

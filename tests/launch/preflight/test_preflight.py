@@ -31,7 +31,7 @@ from launch.preflight import checks, host_checks
 from launch.preflight import command as preflight
 from launch.preflight.checks import check_allreduce, check_clocks, check_scheduler
 from launch.preflight.command import CHECKS, Row, judge
-from launch.preflight.host_checks import HOST_CHECKS, Wanted, answer_of, gpus
+from launch.preflight.host_checks import HOST_CHECKS, Wanted, answer_of, gpu_bytes, gpus
 from launch.preflight.survey import ask_hosts, host_command, read_answers, start_ranks
 from launch.preflight.target import Target, read_target
 from launch.sites.site_files import LaunchSite, read_launch_site
@@ -84,6 +84,7 @@ class Host:
     interfaces: tuple[str, ...] = ("lo", "net0")
     gpus: tuple[str, ...] | UserError = ()
     cores: int = 4
+    memory: int = 8 * 10**9  # free on the host, and of each GPU
     free_bytes: int = 10**12
     sees_mark: bool = True
     files: dict[str, str] = field(default_factory=dict)  # of the cache
@@ -132,6 +133,8 @@ class Hosts:
             patch.setattr(host_checks, "horovod_build", host.builds.get)
             patch.setattr(host_checks, "gpus", found_gpus)
             patch.setattr(host_checks, "usable_cores", lambda: host.cores)
+            patch.setattr(host_checks, "gpu_bytes", lambda: [host.memory] * len(host.gpus))
+            patch.setattr(host_checks.psutil, "virtual_memory", lambda: SimpleNamespace(available=host.memory))
             patch.setattr(host_checks.psutil, "net_if_stats", lambda: up)
             patch.setattr(host_checks.psutil, "net_if_addrs", lambda: addresses)
             patch.setattr(host_checks.shutil, "disk_usage", lambda path: SimpleNamespace(free=host.free_bytes))
@@ -203,6 +206,12 @@ FAILURES: dict[str, list[tuple[Any, ...]]] = {
         (made_target(threads=2), GOOD, Host(cores=3), ["b: 2 ranks x 2 threads on 3 cores", "fewer --threads"]),
         (made_target(), GOOD, Host(cores=1), ["b: 2 ranks x 1 thread on 1 core"]),
     ],
+    "memory": [
+        (made_target(memory_mb=3400), GOOD, Host(memory=7 * 10**9),
+         ["b: each rank takes 3.9 GB of the host by the numbers of the model, 3.5 GB are free for it", "--strategy"]),
+        (made_target(memory_mb=15_000), gpu_host("T4", "T4", memory=16 * 10**9), gpu_host("T4", "T4"),
+         ["b: each rank takes 15.0 GB of a GPU by the numbers of the model, 8.0 GB are free for it", "--batch-size"]),
+    ],
     "disk": [
         (made_target(), GOOD, Host(free_bytes=5 * 10**8), ["b: 0.50 GB free for the runs folder /", "1 GB"]),
         (made_target(folders={"scratch": "/proc/none"}), GOOD, GOOD,
@@ -260,6 +269,9 @@ def test_all_checks_pass_where_nothing_is_wrong(hosts: Hosts) -> None:
     found = hosts.rows(made_target(), GOOD, GOOD)
     assert named(found, "ok") == set(found)
     assert found["allreduce"][2] == ["1 MB over 4 ranks in 2.00 ms (median of 3, 1.00 to 4.00)"]
+    fitting = hosts.rows(made_target(memory_mb=3400), GOOD, GOOD)["memory"]
+    words = "each rank takes 3.9 GB of the host by the numbers of the model, 4.0 GB are free for it"
+    assert fitting == ("memory", "ok", [words])
     different = hosts.rows(made_target(), GOOD, Host(cores=8))["threads"]
     assert different == ("threads", "ok", ["a: 2 ranks x 2 threads on 4 cores", "b: 2 ranks x 4 threads on 8 cores"])
 
@@ -287,7 +299,7 @@ def test_a_check_that_raises_has_failed() -> None:
 
 def test_a_login_node_checks_software_and_data_and_a_laptop_only_the_scheduler() -> None:
     login = read_target(options("--site", "cte-power"), variables={})
-    assert set(HOST_CHECKS) - set(login.wanted.checks) == {"network", "gpus", "threads", "shared runs"}
+    assert set(HOST_CHECKS) - set(login.wanted.checks) == {"network", "gpus", "threads", "memory", "shared runs"}
     laptop = read_target(options("--site", "aws-g5"), variables={})
     assert ask_hosts(laptop) == {}
 
@@ -311,6 +323,8 @@ def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         gpus.cache_clear()
         assert gpus() == ["Tesla V100-SXM2-16GB"]
+    with programs(tmp_path / "bin", monkeypatch, **{"nvidia-smi": "printf '16384\\n32768\\n'"}):
+        assert gpu_bytes() == [2**34, 2**35]
     broken = "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"
     failing = programs(tmp_path / "bin", monkeypatch, **{"nvidia-smi": broken})
     gpus.cache_clear()
