@@ -277,18 +277,24 @@ def test_a_pipeline_goes_over_two_hosts(tmp_path: Path) -> None:
     assert max(differences(weights_of(torch), weights_of(keras)).values()) < 1e-9
 
 
-DEEP = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "deep:8x1024", "--epochs", "1", "--steps-per-epoch", "3"]
+DEEP = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "deep:8x2048", "--epochs", "1", "--steps-per-epoch", "3"]
+LIMITS = {"torch": 600, "keras": 950}  # MB, between what one rank takes and what each of two does
 
 
 @pytest.mark.ci
-def test_a_rank_that_takes_more_memory_than_it_may_ends_the_run(framework: str, tmp_path: Path) -> None:
-    """Weights, gradients and momentum are 3 x 33 MB."""
-    command = train_command(framework, [*DEEP, "--memory-limit", "80", "--name", "limited"])
-    done = run_command([*launcher_command("mpirun2"), *command], folder=tmp_path)
+def test_a_model_too_large_for_one_rank_trains_on_two(framework: str, tmp_path: Path) -> None:
+    """Weights, gradients and momentum are 3 x 127 MB."""
+    limit = ["--memory-limit", str(LIMITS[framework])]
+    command = train_command(framework, [*DEEP, *limit, "--name", "limited"])
+    done = run_command(command, folder=tmp_path)
+    assert done.code == 2 and f"may have. Received: {' '.join(limit)}, and " in done.stderr, done.stderr
     record = read_run(tmp_path / "runs/limited").record
-    assert done.code == 2 and "needs more memory than it may have. Received: --memory-limit 80, and " in done.stderr
     assert isinstance(record.status, Status) and record.status.state == "failed"
     assert "needs more memory than it may have" in str(record.status.message)
+    command = train_command(framework, [*DEEP, *limit, *layers(), "--name", "divided"])
+    done = run_command([*launcher_command("mpirun2"), *command], folder=tmp_path)
+    assert done.code == 0, done.stderr
+    assert read_run(tmp_path / "runs/divided").state == "finished"
 
 
 def test_the_record_has_the_memory_of_each_rank_and_its_forecast(starts: Starts, framework: str) -> None:
