@@ -19,7 +19,7 @@ Metric = Literal[
     "last_validation_accuracy", "best_validation_accuracy", "last_validation_loss", "best_validation_loss"
 ]
 TrialState = Literal["waiting", "running", "finished", "pruned", "failed"]
-_STRICT = ConfigDict(extra="forbid")
+_STRICT = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
 @dataclass(frozen=True, kw_only=True)

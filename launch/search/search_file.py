@@ -131,6 +131,11 @@ class SearchFile:
         return self.keys.sampler in FIXED_SAMPLERS
 
     @property
+    def first_trial(self) -> "PlannedTrial":
+        """A trial with the first choice on each axis."""
+        return self.planned(self.frameworks[0], next(_probes(self.space)), name="first", point=0)
+
+    @property
     def definition(self) -> dict[str, Any]:
         """What must not change from one start to the next: all but what may be extended."""
         keys = {name: value for name, value in asdict(self.keys).items() if name not in ("trials", "limit_minutes")}
