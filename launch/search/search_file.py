@@ -25,6 +25,7 @@ from launch.experiments.experiment_file import (
     Protocol,
     check_keys,
     read_toml,
+    shipped_experiments,
     toml_file,
     validated,
 )
@@ -157,6 +158,11 @@ class SearchFile:
         values = {**self.settings, "framework": framework, **params}
         cell = replace(planned_cell(values, named=(), file=self.experiment), name=name)
         return PlannedTrial(cell, 1, cell.config.training.seed + point)
+
+
+def shipped_searches() -> list[str]:
+    """Return the names of the search files that come with the project."""
+    return shipped_experiments(SEARCHES)
 
 
 def read_search_file(name: str, *, runs_folder: Path) -> SearchFile:
