@@ -1,4 +1,4 @@
-"""The trials of a search, as JSON: `launch search` keeps it in the search's folder, `analysis hyperparameters` reads it.
+"""The trials of a search, as JSON: `launch search` keeps it in its folder, `analysis hyperparameters` reads it.
 
 The study in the storage is the source; this is what needs no Optuna to be read.
 """
@@ -15,9 +15,7 @@ from common.utils.atomic import write_atomically
 
 SEARCH_FILE = "search.json"
 Value = bool | int | float | str
-Metric = Literal[
-    "last_validation_accuracy", "best_validation_accuracy", "last_validation_loss", "best_validation_loss"
-]
+Metric = Literal["last_validation_accuracy", "best_validation_accuracy", "last_validation_loss", "best_validation_loss"]
 TrialState = Literal["waiting", "running", "finished", "pruned", "failed"]
 _STRICT = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 

@@ -200,9 +200,7 @@ def toml_file(name: str, *, shipped: Path = EXPERIMENTS) -> Path:
     return shipped / f"{name}.toml" if name in shipped_experiments(shipped) else Path(name)
 
 
-def read_toml(
-    path: Path, *, folder: Path, shipped: Path = EXPERIMENTS, what: str = "experiment"
-) -> dict[str, Any]:
+def read_toml(path: Path, *, folder: Path, shipped: Path = EXPERIMENTS, what: str = "experiment") -> dict[str, Any]:
     """Return the content of a file, with `{folder}` replaced; `what` it is, and those `shipped`, for the messages.
 
     Raises:

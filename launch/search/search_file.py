@@ -19,7 +19,6 @@ from pydantic import ConfigDict, Field
 from common.run_folder.search_record import METRICS, Metric, Value
 from launch.experiments.experiment_file import (
     SETTINGS,
-    CellKeys,
     ExperimentFile,
     PreparationCommand,
     Protocol,
@@ -215,8 +214,8 @@ def _check_settings(settings: Mapping[str, Any], *, file: ExperimentFile) -> Non
 def _check_axis(name: str, axis: Axis, *, file: SearchFile) -> None:
     """Check an axis by itself."""
     error = file.experiment.error
-    if name in _OWN or name not in {*SETTINGS, "global_batch_size"}:
-        why = "which all trials have in common" if name in _OWN else "which is not a setting"
+    if name in (*_OWN, "name") or name not in {*SETTINGS, "global_batch_size"}:
+        why = "which is the same in all trials" if name in _OWN else "which is not a setting to search"
         remedy = "Set it in [settings]" if name in _OWN else "Use the trainers' flags, with _ for -"
         raise error(f"`{name}` in [space], {why}", name, remedy)
     check_keys({name: axis}, where="[space]", path=file.experiment.path)
@@ -254,9 +253,11 @@ def _check_search(file: SearchFile) -> None:
             raise error("no number of trials", "no trials in [search]", "Give trials = 20, for example")
         return
     for name, axis in ranges.items():
-        if not axis.is_whole and axis.step is None or axis.log:
+        if (not axis.is_whole and axis.step is None) or axis.log:
             raise error(
-                f"a continuous range of `{name}`, which has no grid", asdict(axis), "Give choices, or a step without log"
+                f"a continuous range of `{name}`, which has no grid",
+                asdict(axis),
+                "Give choices, or a step without log",
             )
     size = grid_size(file)
     if keys.trials is not None and keys.trials > size:
@@ -285,18 +286,22 @@ def _check_points(file: SearchFile) -> None:
 
     Other combinations may still not fit together: their trials fail.
     """
-    for framework in file.frameworks:
-        for params in _probes(file.space):
-            config = file.planned(framework, params, name="probe", point=0).cell.config
-            training, data = config.training, config.data
-            validated_at_all = data.validation_share > 0 or data.dataset.startswith("prepared:")
-            if not validated_at_all or training.validate_every > training.epochs:
-                raise file.experiment.error(
-                    f"no validation, and so no {METRICS[file.keys.metric].label}",
-                    f"validation_share {data.validation_share}, epochs {training.epochs}, "
-                    f"validate_every {training.validate_every}",
-                    "Give validation_share = 0.1, for example, and epochs enough for a validation",
-                )
+    first, *others = _probes(file.space)
+    probes = [
+        *((framework, first) for framework in file.frameworks),
+        *((file.frameworks[0], other) for other in others),
+    ]
+    for framework, params in probes:
+        config = file.planned(framework, params, name="probe", point=0).cell.config
+        training, data = config.training, config.data
+        has_samples = data.validation_share > 0 or data.dataset.startswith("prepared:")
+        if not has_samples or training.validate_every > training.epochs:
+            raise file.experiment.error(
+                f"no validation, and so no {METRICS[file.keys.metric].label}",
+                f"validation_share {data.validation_share}, epochs {training.epochs}, "
+                f"validate_every {training.validate_every}",
+                "Give validation_share = 0.1, for example, and epochs enough for a validation",
+            )
 
 
 def _probes(space: Mapping[str, Axis]) -> Iterator[dict[str, Value]]:

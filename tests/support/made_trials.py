@@ -15,6 +15,7 @@ SEARCH = """
 [search]
 sampler = "{sampler}"
 trials = 4
+storage = "journal"
 
 [settings]
 framework = ["torch", "keras"]

@@ -1,8 +1,8 @@
 """`python -m analysis hyperparameters`: searches, and accuracies and times by batch, resolution and validation share.
 
-    python -m analysis hyperparameters runs/SEARCH                         what `python -m launch search` found
-    python -m analysis hyperparameters runs/SEARCH --recipe-out best.toml  and its best settings as a recipe
-    python -m analysis hyperparameters RUNS                                runs that differ in batch or resolution
+python -m analysis hyperparameters runs/SEARCH                         what `python -m launch search` found
+python -m analysis hyperparameters runs/SEARCH --recipe-out best.toml  and its best settings as a recipe
+python -m analysis hyperparameters RUNS                                runs that differ in batch or resolution
 """
 
 from collections import defaultdict

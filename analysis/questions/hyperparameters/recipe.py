@@ -58,8 +58,7 @@ def recipe_text(config: Config, *, search: Search, best: TrialRecord) -> str:
         chosen = {
             name: value
             for name, value in values.items()
-            if name in searched
-            or (value not in (None, defaults[subject][name]) and subject not in _NOT_OF_A_RECIPE)
+            if name in searched or (value not in (None, defaults[subject][name]) and subject not in _NOT_OF_A_RECIPE)
         }
         if chosen:
             parts.append(_table(subject, chosen))

@@ -76,8 +76,12 @@ def plot_importance(search: Search) -> Plot | None:
     legend_below(figure)
     share = best_share(max(len(search.finished(name)) for name in found))
     n = ", ".join(f"n = {len(search.finished(name))} {framework_label(name)}" for name in found)
-    figure.suptitle(f"Search {search.name}: what the best {100 * share:.0f} % of trials owe to each setting\nPED-ANOVA, {n}")
-    rows = [[framework_label(name), one, 100 * values.get(one, 0.0)] for name, values in found.items() for one in settings]
+    figure.suptitle(
+        f"Search {search.name}: what the best {100 * share:.0f} % of trials owe to each setting\nPED-ANOVA, {n}"
+    )
+    rows = [
+        [framework_label(name), one, 100 * values.get(one, 0.0)] for name, values in found.items() for one in settings
+    ]
     table = Table("Importance", ["framework", "setting", "importance, %"], rows, {"importance, %": ".1f"})
     return Plot("hyperparameters-importance", figure, table)
 
@@ -106,7 +110,9 @@ def plot_coordinates(search: Search) -> Plot | None:
                     marker="o", markersize=3)  # fmt: skip
         _label_axes(ax, search, settings)
         ax.set_title(f"{framework_label(name)}, n = {len(trials)}")
-    bar = figure.colorbar(ScalarMappable(norm, colors), ax=list(panels), extend="min" if search.metric.higher_is_better else "max")
+    bar = figure.colorbar(
+        ScalarMappable(norm, colors), ax=list(panels), extend="min" if search.metric.higher_is_better else "max"
+    )
     bar.set_label(search.axis_label)
     figure.suptitle(f"Search {search.name}: settings of each trial and its score")
     rows = [

@@ -59,7 +59,9 @@ class Search:
 
     def ended(self, framework: str) -> list[TrialRecord]:
         """Return the finished and the pruned trials of a framework, in the order of their ends."""
-        ended = [one for one in self.record.trials if one.framework == framework and one.state in ("finished", "pruned")]
+        ended = [
+            one for one in self.record.trials if one.framework == framework and one.state in ("finished", "pruned")
+        ]
         return sorted(ended, key=lambda one: one.ended_at or "")
 
     def finished(self, framework: str) -> list[TrialRecord]:
@@ -134,7 +136,9 @@ def importances(search: Search, framework: str) -> dict[str, float]:
         return {}
     import optuna  # here, as it takes a second, which no other question has to wait for
 
-    space = {name: optuna.distributions.json_to_distribution(json.dumps(one)) for name, one in search.record.space.items()}
+    space = {
+        name: optuna.distributions.json_to_distribution(json.dumps(one)) for name, one in search.record.space.items()
+    }
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction="maximize" if search.metric.higher_is_better else "minimize")
     study.add_trials(
@@ -183,7 +187,9 @@ def _in_words(search: Search, score: float | None) -> str:
 def notes(search: Search) -> list[str]:
     """Return how to read what is shown of a search."""
     found = [f"{search.name}: the seconds are those of its trials, added up, as if they had followed each other"]
-    counts = {state: sum(one.state == state for one in search.record.trials) for state in ("failed", "waiting", "running")}
+    counts = {
+        state: sum(one.state == state for one in search.record.trials) for state in ("failed", "waiting", "running")
+    }
     found += [f"{search.name}: {count} trials {state}" for state, count in counts.items() if count]
     if not search.record.drawn_once:
         found.append(
@@ -195,7 +201,7 @@ def notes(search: Search) -> list[str]:
         found.append(f"{search.name}: importance needs {FEWEST_FOR_IMPORTANCE} finished trials and two settings")
     else:
         found.append(
-            f"{search.name}: importance by PED-ANOVA: how far the settings of the best trials differ from those of all; "
+            f"{search.name}: importance by PED-ANOVA, from how the settings of the best trials differ from all; "
             "the scores are those on the validation samples that chose them"
         )
     found += [
@@ -231,7 +237,12 @@ def _summary(search: Search) -> Table:
         )  # fmt: skip
     formats = dict.fromkeys(("finished", "pruned", "failed"), "d")
     formats |= {"all trials, s": ",.1f", "a trial, s": ",.2f", "best": ".4g"}
-    return Table(f"Search {search.name}: trials ({search.axis_label}; seconds of a finished trial: median)", headings, rows, formats)
+    return Table(
+        f"Search {search.name}: trials ({search.axis_label}; seconds of a finished trial: median)",
+        headings,
+        rows,
+        formats,
+    )
 
 
 def _best(search: Search) -> Table:
@@ -264,7 +275,9 @@ def _importance(search: Search) -> Table:
         for name, value in importances(search, framework).items()
     ]
     heading = "importance, %"
-    return Table(f"Search {search.name}: importance of each setting", ["framework", "setting", heading], rows, {heading: ".0f"})
+    return Table(
+        f"Search {search.name}: importance of each setting", ["framework", "setting", heading], rows, {heading: ".0f"}
+    )
 
 
 def _pairs(search: Search) -> Table:
@@ -273,14 +286,22 @@ def _pairs(search: Search) -> Table:
         return Table("", [], [], {})
     scores = {name: search.by_point(name) for name in ("torch", "keras")}
     rows: list[list[Cell]] = [
-        [str(point), scores["torch"][point], scores["keras"][point], scores["keras"][point] - scores["torch"][point], None]
+        [
+            str(point),
+            scores["torch"][point],
+            scores["keras"][point],
+            scores["keras"][point] - scores["torch"][point],
+            None,
+        ]
         for point in both
     ]
     middle = [median_of(scores[name][point] for point in both) for name in ("torch", "keras")]
     rows.append(["all: median, Hodges-Lehmann", *middle, effect.estimate, shown_interval(effect.interval, "+.2f")])
     headings = ["point", "PyTorch", "Keras", "difference", "95 % interval"]
     formats = {"PyTorch": ".4g", "Keras": ".4g", "difference": "+.2f"}
-    return Table(f"Search {search.name}: both frameworks at the same points ({search.axis_label})", headings, rows, formats)
+    return Table(
+        f"Search {search.name}: both frameworks at the same points ({search.axis_label})", headings, rows, formats
+    )
 
 
 def _at_edge(search: Search, trial: TrialRecord) -> list[str]:
