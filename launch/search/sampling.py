@@ -13,7 +13,6 @@ from common.run_folder.search_record import Value
 from launch.search.search_file import Axis, Range, SearchFile, grid_size, steps_of
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would print a line for each trial
-warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # its version is pinned
 
 
 def distributions_of(space: Mapping[str, Axis]) -> dict[str, BaseDistribution]:
@@ -53,7 +52,9 @@ def _fixed_sampler(file: SearchFile) -> BaseSampler:
     if file.keys.sampler == "grid":
         return GridSampler({name: steps_of(axis) for name, axis in file.space.items()}, seed=seed)
     if file.keys.sampler == "quasi-random":
-        return QMCSampler(qmc_type="sobol", scramble=True, seed=seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # its version is pinned
+            return QMCSampler(qmc_type="sobol", scramble=True, seed=seed)
     return RandomSampler(seed=seed)
 
 

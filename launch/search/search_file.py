@@ -11,6 +11,7 @@ Two whole numbers as low and high make a range of whole numbers.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -130,7 +131,7 @@ class SearchFile:
         """Whether the points are the same for all frameworks, whatever the scores."""
         return self.keys.sampler in FIXED_SAMPLERS
 
-    @property
+    @cached_property
     def first_trial(self) -> "PlannedTrial":
         """A trial with the first choice on each axis."""
         return self.planned(self.frameworks[0], next(_probes(self.space)), name="first", point=0)

@@ -103,7 +103,6 @@ class Studies:
         before, now = study.user_attrs.get("search"), json.loads(json.dumps(file.definition, default=str))
         if before is None:
             study.set_user_attr("search", now)
-            study.set_metric_names([file.keys.metric])
         elif before != now:
             changed = next(
                 f"{table}.{name} {values.get(name)} instead of {before.get(table, {}).get(name)}"

@@ -52,7 +52,9 @@ def points_of(framework: str) -> list[dict[str, Any]]:
     return [trial.params for trial in sorted(trials, key=lambda one: one.point)]
 
 
-@pytest.mark.parametrize("sampler", ["random", "quasi-random", "grid"])
+@pytest.mark.parametrize(
+    "sampler", ["random", *(pytest.param(name, marks=pytest.mark.ci) for name in ("quasi-random", "grid"))]
+)
 def test_points_are_drawn_once_for_both_frameworks(tmp_path: Path, sampler: str) -> None:
     part = "{ low = 0.001, high = 0.1, log = true }"
     choices = "[0.01, 0.02]" if sampler == "grid" else part
@@ -93,6 +95,7 @@ def test_the_study_is_one_that_any_tool_of_optuna_reads(tmp_path: Path) -> None:
         assert [len(trial.intermediate_values) for trial in study.trials] == [3] * 4
 
 
+@pytest.mark.ci
 def test_the_same_command_has_nothing_left_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_search_file(tmp_path)
     assert search() == 0
@@ -149,7 +152,7 @@ def test_failed_trials_do_not_stop_the_others_and_are_made_again(
     assert again[0].reason == "train.py: error: the disk is full"
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
+@pytest.mark.parametrize("sampler", [pytest.param("random", marks=pytest.mark.ci), "tpe"])
 def test_an_interrupted_search_is_resumed_at_the_same_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sampler: str
 ) -> None:
@@ -196,6 +199,7 @@ def test_a_trial_that_a_killed_command_left_running_is_made_again(tmp_path: Path
     assert [(trial.state, trial.params) for trial in others] == [("finished", left.params)]
 
 
+@pytest.mark.ci
 def test_a_trial_of_another_worker_is_left_to_it(tmp_path: Path) -> None:
     left_running(tmp_path, worker=2)
     assert search() == 0
@@ -204,6 +208,7 @@ def test_a_trial_of_another_worker_is_left_to_it(tmp_path: Path) -> None:
     assert states() == {"failed": 1, "finished": 2}
 
 
+@pytest.mark.ci
 def test_sqlite_and_numbers_of_workers_are_for_one_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     left_running(tmp_path, storage="sqlite", host="elsewhere")
     assert search("--worker", "2") == 2
@@ -218,6 +223,7 @@ def test_sqlite_and_numbers_of_workers_are_for_one_host(tmp_path: Path, capsys: 
     assert states() == {"running": 1, "finished": 1}
 
 
+@pytest.mark.ci
 def test_one_command_for_each_number_of_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_search_file(tmp_path)
     Path("runs/made").mkdir(parents=True)
@@ -228,13 +234,14 @@ def test_one_command_for_each_number_of_a_worker(tmp_path: Path, capsys: pytest.
 
 
 def test_a_pruned_trial_keeps_its_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every later trial is worse than the median of the first five at its first epoch, or is not pruned."""
     write_search_file(tmp_path, sampler="tpe", old="trials = 4", new='trials = 12\npruner = "median"')
+    file = tmp_path / "made.toml"
+    file.write_text(file.read_text().replace(', "keras"', ""))
     assert search() == 0
     output = capsys.readouterr().out
     pruned = [trial for trial in recorded().trials if trial.state == "pruned"]
     assert pruned
-    assert states() == {"pruned": len(pruned), "finished": 24 - len(pruned)}
+    assert states() == {"pruned": len(pruned), "finished": 12 - len(pruned)}
     for trial in pruned:
         folder = tmp_path / "runs/made" / str(trial.run)
         assert read_run(folder).state == "interrupted"
@@ -248,6 +255,7 @@ def test_a_pruned_trial_keeps_its_epochs(tmp_path: Path, capsys: pytest.CaptureF
     assert states()["pruned"] == len(pruned)  # which are not made again
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("pruner", ["successive-halving", "hyperband"])
 def test_each_pruner_works(tmp_path: Path, pruner: str) -> None:
     text = f'trials = 20\npruner = "{pruner}"'
@@ -259,6 +267,7 @@ def test_each_pruner_works(tmp_path: Path, pruner: str) -> None:
     assert sum(states().values()) == 20
 
 
+@pytest.mark.ci
 def test_cma_es_takes_ranges_and_choices(tmp_path: Path) -> None:
     text = "[space]\nweight_decay = { low = 0.0, high = 0.1 }"
     write_search_file(tmp_path, sampler="cma-es", old="[space]", new=text)
@@ -275,6 +284,7 @@ def test_each_worker_and_each_start_has_a_seed_of_its_own(tmp_path: Path) -> Non
     assert len(drawn) == 3
 
 
+@pytest.mark.ci
 def test_a_combination_that_is_no_setting_fails_its_trial_alone(tmp_path: Path) -> None:
     """Each of both is valid with the first choice of the other."""
     old = "momentum = [0.0, 0.5, 0.9]"
@@ -308,6 +318,7 @@ sys.exit(main(["search", "made.toml", "--worker", sys.argv[1]]))
 """
 
 
+@pytest.mark.ci
 def test_two_workers_share_one_journal(tmp_path: Path) -> None:
     write_search_file(tmp_path, sampler="tpe", old="trials = 4", new="trials = 10")
     workers = [
