@@ -1,6 +1,5 @@
 """Searches with trainers, as users start them: both frameworks, pruning, an interruption, the recipe of the best."""
 
-import json
 import re
 import signal
 import subprocess
@@ -9,10 +8,14 @@ from pathlib import Path
 
 import pytest
 from made_trials import write_search_file
+from optuna.trial import create_trial
 from trainer_runs import Finished, finish, start_command, train_command, wait_until
 
 from common.run_folder.records import read_run
 from common.run_folder.search_record import TrialRecord, read_search
+from launch.search.sampling import distributions_of
+from launch.search.search_file import read_search_file
+from launch.search.studies import Studies
 
 FAST = "epochs = 3\nsteps_per_epoch = 2\nthreads = 1\nkeep = 0"
 LONG = "epochs = 4000\nthreads = 1\nkeep = 0"  # ended by the test, or by the pruner
@@ -110,16 +113,29 @@ def test_a_killed_search_is_resumed_and_ends_what_it_left(tmp_path: Path) -> Non
 @pytest.mark.ranks
 @pytest.mark.ci
 def test_a_pruned_trial_ends_its_trainer_and_keeps_its_epochs(tmp_path: Path) -> None:
-    """The first point learns; that of the second, enqueued by the test, cannot."""
-    write_file(tmp_path, LONG.replace("4000", "300"), trials='trials = 2\npruner = "successive-halving"')
-    file = tmp_path / "made.toml"
-    file.write_text(file.read_text().replace("low = 0.001, high = 0.1, log = true", "low = 0.0, high = 0.1"))
+    """Five trials that another tool has added are better than any can be."""
+    write_file(tmp_path, LONG, trials='trials = 6\npruner = "median"')
+    file = read_search_file(str(tmp_path / "made.toml"), runs_folder=tmp_path / "runs")
+    file.folder.mkdir(parents=True)
+    studies = Studies(file, worker=1)
+    for point in range(5):
+        studies.of["torch"].add_trial(
+            create_trial(
+                value=2.0,
+                params={"learning_rate": 0.01, "momentum": 0.5},
+                distributions=distributions_of(file.space),
+                intermediate_values=dict.fromkeys(range(1, 100), 2.0),
+                user_attrs={"point": point},
+            )
+        )
     done = search(tmp_path)
     assert done.code == 0, done
-    states = {str(trial.run): trial for trial in trials_of(tmp_path)}
-    pruned = [trial for trial in states.values() if trial.state == "pruned"]
-    assert pruned, json.dumps([str(trial) for trial in states.values()])
-    run = read_run(tmp_path / "runs/made" / str(pruned[0].run))
+    assert "1 trial to do, 5 made" in done.stdout
+    *others, pruned = trials_of(tmp_path)
+    assert {trial.state for trial in others} == {"finished"}
+    run = read_run(tmp_path / "runs/made/torch-t5")
     assert (run.state, run.record.status.message) == ("interrupted", "received SIGTERM")
-    assert 0 < len(run.epochs) < 300
-    assert pruned[0].score is not None
+    assert 0 < len(run.epochs) < 4000
+    assert "torch-t5: pruned after epoch " in done.stdout
+    assert (pruned.state, pruned.run) == ("pruned", "torch-t5")
+    assert pruned.score in [epoch.validation_accuracy for epoch in run.epochs]

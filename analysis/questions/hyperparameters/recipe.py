@@ -8,10 +8,19 @@ from analysis.questions.hyperparameters.searches import Search
 from analysis.runs.labels import framework_label
 from common.config import Config
 from common.errors import UserError, user_errors
-from common.run_folder.records import read_record
+from common.run_folder.records import World, read_record
 from common.run_folder.search_record import TrialRecord
 
 _NOT_OF_A_RECIPE = ("record", "device", "energy")  # where and how it ran, and what it measured
+_ALWAYS = (
+    "dataset",
+    "model",
+    "optimizer",
+    "loss",
+    "epochs",
+    "batch_size",
+    "learning_rate",
+)  # defaults, too, for readers
 
 
 def write_recipe(file: Path, search: Search) -> TrialRecord:
@@ -30,7 +39,8 @@ def write_recipe(file: Path, search: Search) -> TrialRecord:
     record = read_record(search.folder / best.run)
     if not isinstance(record.config, Config):
         raise UserError(f"the settings of the best trial are not recorded. Received: {best.run}. Run the search again")
-    text = recipe_text(record.config, search=search, best=best)
+    ranks = record.world.size if isinstance(record.world, World) else None
+    text = recipe_text(record.config, search=search, best=best, ranks=ranks)
     with user_errors("writing the recipe"):
         try:
             with file.open("x", encoding="utf-8") as recipe:
@@ -42,8 +52,14 @@ def write_recipe(file: Path, search: Search) -> TrialRecord:
     return best
 
 
-def recipe_text(config: Config, *, search: Search, best: TrialRecord) -> str:
-    """Return the settings of a trial that are no defaults, and all that were searched, as TOML."""
+def recipe_text(config: Config, *, search: Search, best: TrialRecord, ranks: int | None) -> str:
+    """Return the settings of a trial that are no defaults, and all that were searched, as TOML.
+
+    Args:
+        config: of the trial's run.
+        search, best: the search and the trial.
+        ranks: of the run, for readers; None: not known.
+    """
     defaults = Config().as_dict()
     searched = {*best.params, *(["batch_size"] if "global_batch_size" in best.params else [])}
     about = {
@@ -52,6 +68,7 @@ def recipe_text(config: Config, *, search: Search, best: TrialRecord) -> str:
         "source": f"python -m launch search, {best.run}: {search.metric.label} {best.score:.6g}, "
         f"{search.record.sampler} points, seed {search.record.seed}",
         "searched": sorted(best.params),
+        **({} if ranks is None else {"ranks": ranks}),
     }
     parts = [_table("about", about)]
     for subject, values in config.as_dict().items():

@@ -94,7 +94,7 @@ def plot_coordinates(search: Search) -> Plot | None:
         return None
     settings = list(search.record.space)
     scores = [search.shown(trial.score) for trials in shown.values() for trial in trials]
-    # Colors follow ranks: one bad score would leave all others a single color.
+    # Of the worst quarter all have one color: one bad score would leave all others another.
     ordered = np.sort(scores)
     low, high = float(np.quantile(ordered, 0.25)), float(ordered[-1])
     if not search.metric.higher_is_better:
