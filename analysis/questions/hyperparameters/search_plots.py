@@ -79,7 +79,7 @@ def plot_importance(search: Search) -> Plot | None:
     figure.suptitle(
         f"Search {search.name}: what the best {100 * share:.0f} % of trials owe to each setting\nPED-ANOVA, {n}"
     )
-    rows = [
+    rows: list[list[Any]] = [
         [framework_label(name), one, 100 * values.get(one, 0.0)] for name, values in found.items() for one in settings
     ]
     table = Table("Importance", ["framework", "setting", "importance, %"], rows, {"importance, %": ".1f"})
