@@ -58,7 +58,12 @@ WHOLE_HOST = Lane()
 
 def add_lane_options(parser: Any) -> None:
     """Add the options that divide this host among runs to argparse's parser, or to a group of it."""
-    parser.add_argument("--at-once", type=whole_number, metavar="N", help="make N runs side by side, each pinned")
+    parser.add_argument(
+        "--at-once",
+        type=partial(whole_number, least=2),
+        metavar="N",
+        help="make N runs side by side, each on cores and GPUs of its own",
+    )
     parser.add_argument(
         "--cores-per-run", type=whole_number, metavar="CORES", help="with --at-once (default: an equal share)"
     )
