@@ -215,7 +215,9 @@ def _before_time_limit(job: Job) -> str:
         folder = line([f"{expanded(job.runs_folder)}/"])
         saved, remedy = f'{folder}"$name/checkpoints" -name state.json', "or fewer --checkpoint-minutes"
     return BEFORE_TIME_LIMIT.format(
-        stop="\n    ".join([*end_ranks, *end_step]), saved=saved, remedy=f"give more --minutes, {remedy}",
+        stop="\n    ".join([*end_ranks, *end_step]),
+        saved=saved,
+        remedy=f"give more --minutes, {remedy}",
         job=_own_number(job),
     )
 
