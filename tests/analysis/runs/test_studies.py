@@ -347,9 +347,9 @@ def test_times_of_runs_made_at_once_are_compared_with_such_runs_alone(
     write_study(tmp_path / "mixed", name="torch", framework="torch", seconds=TORCH)
     write_study(tmp_path / "mixed", name="keras", framework="keras", seconds=KERAS, world={"at_once": 2})
     assert "at once: 1 and 2" in shown(capsys, "frameworks", tmp_path / "mixed", "--strict", code=2)
-    for at_once in (1, 2):
-        write_study(tmp_path / "cells", name=f"of{at_once}", seconds=[5.0, 5.1], world={"at_once": at_once})
-    assert "at once 1" in (text := shown(capsys, "experiment", tmp_path / "cells")) and "at once 2" in text
+    assert "made 1 and 2 at once" in shown(capsys, "experiment", tmp_path / "mixed", "--strict", code=2)
+    assert "made 2 at once: times compare" in shown(capsys, "experiment", tmp_path / "beside", "--strict")
+    assert "at once" not in shown(capsys, "experiment", both(tmp_path / "alone"))
 
 
 def test_what_is_not_the_same_experiment_is_flagged_and_refused(

@@ -27,9 +27,9 @@ model = "mlp"
 dataset = "synthetic:600x8x8x1x3"
 epochs = 1
 
-[[cells]]
-name = ["a", "b", "c"]
 """
+CELLS = '[[cells]]\nname = "{}"\n'
+ALL = PLAN + "".join(map(CELLS.format, "abc"))
 TWO = [Lane(1, 2, (0,)), Lane(2, 2, (1,))]
 A, B, C = (f"{name}-torch-mlp-np1-r1" for name in "abc")
 METERED = [f"{name}-torch-mlp-np1-r2" for name in "abc"]
@@ -37,14 +37,14 @@ METERED = [f"{name}-torch-mlp-np1-r2" for name in "abc"]
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happens, with runs of one step; cell c fails, and cell b takes three steps."""
+    """What happens, with runs of one step; cell c fails, and cell b takes nine."""
     events: list[str] = []
 
     def make_run(
         plan: ExperimentPlan, planned: PlannedRun, *, lane: Lane, advance: Callable[[float, str], None]
     ) -> Generator[None, None, SurveyedRun]:
         events.append(f"{planned.name} in {lane.number} of {lane.of}")
-        for _ in range(3 if planned.name.startswith("b") else 1):
+        for _ in range(9 if planned.name.startswith("b") else 1):
             yield
         advance(1.0, planned.name)
         events.append(f"{planned.name} ends")
@@ -57,7 +57,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return events
 
 
-def estimator(text: str = PLAN) -> Estimator:
+def estimator(text: str = ALL) -> Estimator:
     Path("made.toml").write_text(text)
     plan = read_plan("made.toml", runs_folder=Path("runs"))
     plan.folder.mkdir(parents=True, exist_ok=True)
@@ -79,13 +79,13 @@ def test_runs_are_made_side_by_side_and_metered_ones_alone_after_them(
 
 
 def test_in_one_lane_runs_follow_each_other_in_the_order_of_the_plan(made: list[str], tmp_path: Path) -> None:
-    assert series.make_missing(estimator(PLAN.replace('["a", "b", "c"]', '["a", "b"]')), [WHOLE_HOST])
+    assert series.make_missing(estimator(PLAN + CELLS.format("a") + CELLS.format("b")), [WHOLE_HOST])
     assert [event.split()[0] for event in made[::2]] == [A, B, METERED[0], METERED[1]]
 
 
 def test_a_task_of_an_array_notes_what_it_has_finished(made: list[str], tmp_path: Path) -> None:
     note = tmp_path / "note"
-    only_c = estimator(PLAN.replace('["a", "b", "c"]', '["c"]').replace("metered = [2]", "").replace("= 2", "= 1"))
+    only_c = estimator(PLAN.replace("metered = [2]", "").replace("repeats = 2", "") + CELLS.format("c"))
     assert not series.make_missing(only_c, [Lane(number=1, of=2)], note=note)
     assert made[0] == f"{C} in 1 of 2" and not note.exists()
     series.make_missing(estimator(), [Lane(number=1, of=2)], note=note)
@@ -94,7 +94,7 @@ def test_a_task_of_an_array_notes_what_it_has_finished(made: list[str], tmp_path
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_spent_budget_starts_nothing_more(count: int, made: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    poor = estimator(PLAN.replace("repeats = 2", "repeats = 2\nbudget_minutes = 0.0001"))
+    poor = estimator(ALL.replace("repeats = 2", "repeats = 2\nbudget_minutes = 0.0001"))
     assert not series.make_missing(poor, TWO[:count])
     assert made == []
     assert capsys.readouterr().out.count("the budget of 0.0001 minutes is spent: 6 runs not started") == 1

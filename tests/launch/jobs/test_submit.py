@@ -88,7 +88,7 @@ MIRRORED = ["keras_impl/train.py", "--strategy", "native", "--native", "mirrored
         (["--", "experiment", "smokes"], "cannot read the experiment"),
         (["--", "experiment", "smoke", "--only", "nothing-*"], "no cell has this name"),
         (["--", "experiment", "smoke", "--dry-run"], "takes nothing but --only PATTERNS"),
-        (["--", "experiment", "smoke", "--at-once", "2", "--part", "1"], "PATTERNS and --at-once N here. Received: --part 1"),
+        (["--", "experiment", "smoke", "--at-once", "2", "--part", "1"], "and --at-once N here. Received: --part 1"),
         (["--site", "aws", "--ranks-per-node", "4", "--", "experiment", "smoke", "--at-once", "2"],
          "aws makes the runs of an experiment one after the other. Received: --at-once 2. Leave it out, or submit to"),
         (["--site", "slurm", "--ranks-per-node", "4", "--", "experiment", "smoke", "--at-once", "999"],
