@@ -1,19 +1,21 @@
 """Which runs are made side by side, and which requests are refused."""
 
+import argparse
 import re
 from pathlib import Path
 
 import pytest
 
 from launch import __main__ as launch
-from launch.experiments.at_once import resources_of_lane
+from launch.experiments.at_once import part_of, resources_of_lane
+from launch.experiments.plan import read_plan
 from launch.starting import lanes
 from launch.starting.lanes import WHOLE_HOST, Lane
 
 PLAN = """
 [experiment]
-repeats = 2
-metered = [1]
+repeats = 6
+metered = [1, 2, 3]
 
 [settings]
 framework = "torch"
@@ -22,7 +24,6 @@ dataset = "synthetic:600x8x8x1x3"
 epochs = 1
 
 [[cells]]
-np = [1, 2, 3]
 """
 
 
@@ -49,7 +50,7 @@ def test_runs_that_are_made_at_once_share_the_estimated_time_but_for_metered_one
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     estimates = []
-    for text in (PLAN, PLAN.replace("metered = [1]", "")):
+    for text in (PLAN, PLAN.replace("metered = [1, 2, 3]", "")):
         (folder / "made.toml").write_text(text)
         for words, how in (([], ""), (["--at-once", "3"], ", 3 at once")):
             assert dry_run(*words) == 0
@@ -63,7 +64,7 @@ def test_runs_that_are_made_at_once_share_the_estimated_time_but_for_metered_one
 def test_a_cell_that_needs_more_cores_than_a_lane_has_is_left_out(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "made.toml").write_text(PLAN.replace("np = [1", "cores = 2\nnp = [1"))
+    (folder / "made.toml").write_text(PLAN + "cores = 2\n")
     assert dry_run("--at-once", "2") == 0
     assert "left out" not in capsys.readouterr().out
     assert dry_run("--at-once", "2", "--cores-per-run", "1") == 0
@@ -71,17 +72,11 @@ def test_a_cell_that_needs_more_cores_than_a_lane_has_is_left_out(
     assert resources_of_lane(WHOLE_HOST) is None and resources_of_lane(Lane(number=2, of=3)) is None
 
 
-def test_the_parts_of_an_experiment_are_all_of_its_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    names: list[str] = []
-    sizes = []
-    for part in ("1", "2", "3", "4"):
-        assert dry_run("--at-once", "4", "--part", part) == 0
-        of_part = re.findall(r"--name (\S+)", capsys.readouterr().out)
-        names += of_part
-        sizes.append(len(of_part))
-    assert sizes == [2, 2, 1, 1]
-    assert dry_run() == 0
-    assert sorted(names) == sorted(re.findall(r"--name (\S+)", capsys.readouterr().out))
+def test_the_parts_of_an_experiment_are_all_of_its_runs() -> None:
+    plan = read_plan("made.toml", runs_folder=Path("runs"))
+    parts = [part_of(plan, argparse.Namespace(at_once=4, part=part)).runs for part in (1, 2, 3, 4)]
+    assert [[run.repeat for run in runs] for runs in parts] == [[1, 5], [2, 6], [3], [4]]
+    assert part_of(plan, argparse.Namespace(at_once=4, part=None)) is plan
 
 
 @pytest.mark.parametrize(
@@ -106,6 +101,6 @@ def test_what_cannot_be_is_one_line(words: list[str], message: str, capsys: pyte
 
 @pytest.mark.parametrize("words", [["--at-once", "2"], ["--at-once", "2", "--part", "1"]])
 def test_runs_at_once_know_no_pause(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "made.toml").write_text(PLAN.replace("repeats = 2", "repeats = 2\ncool_down_seconds = 5"))
+    (folder / "made.toml").write_text(PLAN.replace("repeats = 6", "repeats = 6\ncool_down_seconds = 5"))
     assert dry_run(*words) == 2
     assert "Received: --at-once, and cool_down_seconds = 5 in made.toml. Leave out one" in capsys.readouterr().err
