@@ -1,7 +1,7 @@
 """Runs of an experiment side by side: in lanes of this host, or as shares that the tasks of an array job make.
 
-    python -m launch experiment run E --at-once 4               on this host, each run on cores and GPUs of its own
-    python -m launch experiment run E --at-once 4 --part 2      what the second of 4 tasks of a batch system makes
+python -m launch experiment run E --at-once 4               on this host, each run on cores and GPUs of its own
+python -m launch experiment run E --at-once 4 --part 2      what the second of 4 tasks of a batch system makes
 """
 
 import argparse

@@ -6,11 +6,12 @@ from functools import partial
 from pathlib import Path
 
 from common.distributed.console import counted
+from common.run_folder.records import World
 from launch.experiments.at_once import resources_of_lane
 from launch.experiments.plan import PlannedRun
 from launch.experiments.report import Estimator, outcome
 from launch.experiments.runs import make_run, prepare, wait_for_left_over
-from launch.experiments.survey import missing_runs, survey
+from launch.experiments.survey import SurveyedRun, missing_runs, survey
 from launch.starting.lanes import WHOLE_HOST, Job, Lane, run_in_lanes
 from launch.starting.progress import Progress
 
@@ -28,8 +29,20 @@ def make_missing(estimator: Estimator, lanes: Sequence[Lane], *, note: Path | No
     plan, host = estimator.plan, resources_of_lane(lanes[0])
     missing = missing_runs(survey(plan, host=host))
     prepare(plan.file.preparations, missing, folder=plan.folder)
-    estimator.print_remaining(survey(plan, host=host), at_once=len(lanes))
+    surveyed = survey(plan, host=host)
+    estimator.print_remaining(surveyed, at_once=len(lanes))
+    _print_unlike(surveyed, at_once=lanes[0].of)
     return _Series(estimator, missing, lanes=lanes, note=note).make()
+
+
+def _print_unlike(surveyed: Sequence[SurveyedRun], *, at_once: int) -> None:
+    """Print how many runs that are there had more or less of this host than those to come."""
+    finished = [one for one in surveyed if one.run and one.state == "finished" and not one.planned.metered]
+    worlds = [one.run.record.world for one in finished if one.run]
+    unlike = sum(isinstance(world, World) and world.at_once != at_once for world in worlds)
+    if unlike and missing_runs(surveyed):
+        print(f"note: {counted(unlike, 'run')} of {len(surveyed)} was not made {at_once} at once: its times are not "
+              "compared with those to come")  # fmt: skip
 
 
 class _Series:
