@@ -57,6 +57,12 @@ def run(options: argparse.Namespace) -> int:
         print_trials(file, launcher)
         return 0
     lanes = lanes_of(options)
+    if options.at_once is not None and (launcher.hosts or launcher.site.scheduler != "local"):
+        where = ",".join(map(str, launcher.hosts)) or launcher.site.name
+        raise UserError(
+            f"trials at once share this host alone. Received: --at-once and {where}. Leave out --hosts and --site, or "
+            "start a --worker on each host"
+        )
     launcher.check(np=int(file.settings.get("np", 1)))
     with user_errors("making the search's folder"):
         file.folder.mkdir(parents=True, exist_ok=True)
