@@ -6,7 +6,7 @@ python -m analysis clouds RUNS... --base cte-power    sites side by side: time, 
 python -m analysis scaling RUNS...                    speedup and efficiency over ranks, models of them, projections
 python -m analysis strategies RUNS...                 ways to share the work: time, accuracy, bytes, staleness, claims
 python -m analysis energy RUNS...                     energy by device and phase, power over time, EDP
-python -m analysis hyperparameters RUNS...            accuracy and time by batch and resolution
+python -m analysis hyperparameters RUNS...            what a search found; accuracy and time by batch and resolution
 python -m analysis compare RUN RUN                    two runs on one screen
 python -m analysis report RUNS... -o report.html      all of it in one self-contained page
 python -m analysis times RUNS...                      times of epochs; mean epoch, test and total

@@ -2,6 +2,7 @@
 
 python -m launch train --framework keras --np 2 -- --epochs 3     check the settings, then horovodrun
 python -m launch experiment run smoke                             many runs from one settings file
+python -m launch search FILE --at-once 2                          good settings by many trials, in both frameworks
 python -m launch preflight --hosts a:2,b:2                        check all hosts before a job waits or runs
 python -m launch sites                                            where jobs can run; `sites SITE` prints everything
 python -m launch submit --site slurm -- experiment smoke          a job there; then `status`, `logs`, `cancel`
@@ -28,6 +29,7 @@ from launch.jobs import commands as job_commands
 from launch.jobs import submit
 from launch.offline import stage, unstage
 from launch.preflight import command as preflight
+from launch.search import command as search
 from launch.starting import export, train
 from launch.starting.processes import PROGRAMS
 from launch.transfer import fetch
@@ -35,6 +37,7 @@ from launch.transfer import fetch
 COMMANDS = (
     train,
     experiment,
+    search,
     submit,
     job_commands,
     fetch,

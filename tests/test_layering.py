@@ -25,6 +25,8 @@ PACKAGES = {
     "keras": "tensorflow-cpu",
     "tensorflow": "tensorflow-cpu",
     "mlflow": "mlflow-skinny",
+    "sqlalchemy": "optuna",
+    "alembic": "optuna",
 }
 
 
@@ -101,7 +103,7 @@ ORDER = {
         {"installation", "sites"},
         {"starting", "setup"},
         {"experiments", "preflight", "offline"},
-        {"jobs", "checks"},
+        {"jobs", "checks", "search"},
         {"transfer"},
     ],
     "analysis": [
@@ -183,7 +185,7 @@ def test_every_folder_of_modules_is_a_package() -> None:
     [
         ("import launch.preflight.command, common.checks.preflight_worker", "pandas scipy matplotlib"),
         ("import common.training.entry_point, common.trained.prediction", "pandas scipy matplotlib"),
-        ("import launch.__main__", "pandas scipy matplotlib"),
+        ("import launch.__main__", "pandas scipy matplotlib optuna"),
     ],
     ids=["preflight", "trainers", "launch"],
 )

@@ -104,6 +104,8 @@ def _why_not(run: RunRow) -> str | None:
         return "not on a CPU"
     if record.world.oversubscribed or len(set(record.world.hosts)) > 1:
         return "more threads than cores, or more than one host"
+    if record.world.at_once > 1:
+        return "made beside other runs"
     return None
 
 

@@ -6,6 +6,7 @@ python -m launch experiment status NAME      the same, with the runs that are pl
 import argparse
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from common.errors import UserError
 from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
 from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus, status_from_json
+from common.run_folder.records import World
 from common.utils.command_line import path, word
 
 # Heading of a column -> format of its medians.
@@ -80,9 +82,23 @@ def find(folder: Path, *, status: ExperimentStatus | None = None, base: str | No
         question="What has the experiment shown so far?",
         answer=f"{finished} of {counted(len(frame), 'run')} finished.",
         tables=[_cells_table(frame, medians), *energy],
-        flags=[f"failed: {one.name}: {one.reason}" for one in planned if one.state == "failed"],
-        notes=notes,
+        flags=[
+            *(f"failed: {one.name}: {one.reason}" for one in planned if one.state == "failed"),
+            *([_at_once(counts)] if len(counts := _counts_at_once(runs.values())) > 1 else []),
+        ],
+        notes=[*notes, *([_at_once(counts)] if counts and max(counts) > 1 and len(counts) == 1 else [])],
     )
+
+
+def _counts_at_once(runs: Iterable[RunRow]) -> list[int]:
+    """Return how many runs were made at once, of those whose times are shown."""
+    worlds = [run.record.world for run in runs if run.timed]
+    return sorted({world.at_once for world in worlds if isinstance(world, World)})
+
+
+def _at_once(counts: Sequence[int]) -> str:
+    numbers = " and ".join(map(str, counts))
+    return f"these runs were made {numbers} at once: times compare only among runs of one such number"
 
 
 def _status_of(run: RunRow) -> PlannedRunStatus:

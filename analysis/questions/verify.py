@@ -232,6 +232,7 @@ def _why_time_is_not_judged(first: WholeRun, second: WholeRun, *, shortest: floa
         "a metered run": first.config.energy.energy,
         "a planted straggler": first.config.balance.slow is not None,
         "ranks that shared a GPU": first.config.device.share_gpu,
+        "other runs were made at once": first.world.at_once != second.world.at_once,
         "more threads than cores": first.world.oversubscribed or second.world.oversubscribed,
         f"epochs shorter than {SHORTEST_SECONDS:g} s vary too much": shortest < SHORTEST_SECONDS,
         "other programs used the machine": any(_other_programs(one.run) for one in (first, second)),

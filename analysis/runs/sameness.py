@@ -50,6 +50,7 @@ def why_not_the_same(first: Run, second: Run) -> list[str]:
             for run in (first, second)
             for what in _untimed(run)
         ),
+        *_not_as_many_at_once(first, second),
     ]
 
 
@@ -83,6 +84,15 @@ def _untimed(run: Run) -> list[str]:
         "profiled": config.record.profile, "metered": config.energy.energy, "of shared GPUs": config.device.share_gpu,
     }  # fmt: skip
     return [what for what, applies in untimed.items() if applies]
+
+
+def _not_as_many_at_once(first: Run, second: Run) -> list[str]:
+    """Return why the times of runs cannot be compared that did not have as much of their host."""
+    worlds = [run.record.world for run in (first, second)]
+    counts = [world.at_once for world in worlds if isinstance(world, World)]
+    if len(set(counts)) < 2:
+        return []
+    return [f"{counts[0]} and {counts[1]} runs were made at once, their times are not to be compared"]
 
 
 def _hashes_differ(first: Run, second: Run) -> list[str]:

@@ -26,8 +26,8 @@ _OF_DEVICE = ("gradient_groups", "cudnn_benchmark", "channels_last", "pinned_mem
 # Every column of settings, in the order in which labels name them.
 SETTING_COLUMNS = (
     "framework", "model", "data_set", "np", "site", "device", "image_size", "global_batch", "hosts", "controller",
-    "threads", "samples", "mean_of_pixels", "data", "machine", *_OF_DEVICE, "validation", *_OF_CONFIG, SERIES,
-    "published_in", "origin",
+    "at_once", "threads", "samples", "mean_of_pixels", "data", "machine", *_OF_DEVICE, "validation", *_OF_CONFIG,
+    SERIES, "published_in", "origin",
 )  # fmt: skip
 
 
@@ -68,6 +68,7 @@ def _of_ranks(world: World | NotRecorded) -> dict[str, Hashable]:
         "device": " and ".join(kinds) or UNKNOWN,
         "hosts": len(set(world.hosts)),
         "controller": world.controller,
+        "at_once": world.at_once,
     }
     if not isinstance(world.threads_per_rank, NotRecorded):
         settings["threads"] = world.threads_per_rank

@@ -10,6 +10,7 @@ import pandas as pd
 from analysis.runs.cells import Cell, differing
 from analysis.runs.sameness import HASHES
 from analysis.runs.table import RunRow, images_trained, runs_in
+from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
 from common.run_folder.environment import Environment, stack_of
 from common.run_folder.records import DataRecord, Hashes, Totals, World
@@ -70,6 +71,8 @@ def _machine(run: RunRow) -> list[str]:
         flags.append("its ranks shared GPUs (--share-gpu): its times are left out")
     if run.config and run.config.balance.slow and not run.config.balance.slow_is_subject:
         flags.append(f"a straggler was planted (--slow {run.config.balance.slow}): its times are left out")
+    if isinstance(world, World) and world.at_once > 1 and isinstance(run.record.energy, EnergyRecord):
+        flags.append(f"its energy was measured beside other runs ({world.at_once} at once): it holds theirs, too")
     if isinstance(isolation, Interference):
         flags += [f"another process ran on the machine: {other}" for other in isolation.other_processes_before]
         if isolation.throttled_cores:

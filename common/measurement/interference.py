@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 from pydantic import ConfigDict
 
+from common.utils.at_once import runs_at_once
+
 THROTTLE_FOLDER = Path("/sys/devices/system/cpu")
 HEAVY_CORES = 0.2  # processes that use more are recorded
 SAMPLE_SECONDS = 0.3
@@ -123,19 +125,20 @@ def throttle_count(folder: Path = THROTTLE_FOLDER) -> int | None:
 def other_processes(earlier: Sample) -> list[str]:
     """Return other processes that used more than HEAVY_CORES since `earlier`, heaviest first.
 
-    Waits until SAMPLE_SECONDS have passed since then.
+    Runs that are made side by side with this one are no interference: the record counts them. Waits until
+    SAMPLE_SECONDS have passed since then.
     """
     then, before = earlier
     time.sleep(max(0.0, then + SAMPLE_SECONDS - time.monotonic()))
     now, spent = take_sample()
     own = _own_processes()
     shares = [
-        ((seconds - before[key][0]) / (now - then), name)
+        ((seconds - before[key][0]) / (now - then), name, key[0])
         for key, (seconds, name) in spent.items()
         if key[0] not in own and key in before
     ]
-    heavy = sorted((one for one in shares if one[0] > HEAVY_CORES), reverse=True)
-    return [f"{name}, {100 * share:.0f} % of a core" for share, name in heavy[:MOST_NAMED]]
+    heavy = sorted((one for one in shares if one[0] > HEAVY_CORES and not _is_neighbor(one[2])), reverse=True)
+    return [f"{name}, {100 * share:.0f} % of a core" for share, name, _ in heavy[:MOST_NAMED]]
 
 
 def take_sample() -> Sample:
@@ -146,6 +149,15 @@ def take_sample() -> Sample:
         if times is not None:
             spent[process.pid, process.info["create_time"]] = (times.user + times.system, process.info["name"])
     return at, spent
+
+
+def _is_neighbor(process: int) -> bool:
+    """Return whether a process belongs to a run that a launcher makes at once with this one."""
+    if runs_at_once() == 1:
+        return False
+    with suppress(psutil.Error):  # another user's, or gone
+        return runs_at_once(psutil.Process(process).environ()) > 1
+    return False
 
 
 def _own_processes() -> set[int]:

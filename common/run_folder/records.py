@@ -66,6 +66,7 @@ class World:
     gpus: list[str | None] | None = None  # model of each rank's GPU, None on a CPU; None: unknown, as in old records
     launcher: str | None = None  # horovodrun, mpirun, srun or none; None: unknown
     pinned_memory: bool | NotRecorded | None = None  # of batches on their way to the GPU; None: unknown
+    at_once: RankCount = 1  # runs that were made side by side, this one included: its times compare with such runs only
 
     @property
     def on_cpu(self) -> bool:

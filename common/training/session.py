@@ -29,6 +29,7 @@ from common.training.recorder import NullRecorder, RunRecorder
 from common.training.resume import AlreadyFinished, Standing, look_at_run
 from common.training.run_setup import RunSetup
 from common.training.trainer import Trainer
+from common.utils.at_once import runs_at_once
 
 
 class Session:
@@ -126,6 +127,7 @@ class Session:
             gpus=list(gpus),
             launcher=launcher_of(os.environ),
             pinned_memory=pinned_memory,
+            at_once=runs_at_once(),
         )
 
     def record_initial_test(self, test: Measured) -> None:

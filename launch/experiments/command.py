@@ -10,29 +10,26 @@ Each run has a run folder in `runs/<name of the file>/`; `launch/experiments/exp
 
 import argparse
 import shlex
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from common.distributed.console import counted
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded, user_errors
 from common.run_folder.experiment_status import status_as_json
 from common.sites.table import SITES_FILE, Sites, read_sites
 from common.utils.command_line import path, word
+from launch.experiments.at_once import add_at_once_options, lanes_for, part_of, resources_of_lane
 from launch.experiments.experiment_file import shipped_experiments
 from launch.experiments.plan import only_matching, read_plan
-from launch.experiments.report import Estimator, outcome, print_commands
-from launch.experiments.runs import make_run, prepare
+from launch.experiments.report import Estimator, print_commands
+from launch.experiments.series import make_missing
 from launch.experiments.survey import missing_runs, resources_of, status_of, survey, this_host
 from launch.starting.analysis import run_analysis
 from launch.starting.launchers import launcher_at
-from launch.starting.progress import Progress
 
 EXIT_CODE_INCOMPLETE = 1
-UNKNOWN_SECONDS = 60.0  # used in the bar for a run whose time cannot be estimated
 
 
 def add_command(commands: Any) -> None:
@@ -43,6 +40,7 @@ def add_command(commands: Any) -> None:
     listing.set_defaults(run=lambda options: list_experiments())
     running = actions.add_parser("run", help="make the missing runs")
     running.add_argument("--dry-run", action="store_true", help="print commands and estimate, run nothing")
+    add_at_once_options(running)
     running.set_defaults(run=run)
     status = actions.add_parser("status", help="show medians so far, failed and missing runs")
     status.add_argument("--base", metavar="CELL", help="divide energy and EDP by this cell's (default: first metered)")
@@ -73,23 +71,27 @@ def list_experiments() -> None:
 def run(options: argparse.Namespace) -> int:
     """Make the missing runs; return 0, or 1 where some are still missing."""
     estimator = _estimator(options)
+    estimator = replace(estimator, plan=part_of(estimator.plan, options))
     plan = estimator.plan
+    lanes = lanes_for(plan, options)
     if plan.launcher:
         plan.launcher.site.check_frameworks({cell.keys.framework for cell in plan.cells})
     if options.dry_run:
-        elsewhere = resources_of(estimator.sites[estimator.site]) if options.site else None
+        elsewhere = resources_of(estimator.sites[estimator.site]) if options.site else resources_of_lane(lanes[0])
         surveyed = survey(replace(plan, launcher=None) if options.site else plan, host=elsewhere)
         print_commands(plan, surveyed)
-        estimator.print_remaining(surveyed)
+        estimator.print_remaining(surveyed, at_once=len(lanes))
         return 0
     survey(plan)  # reports what prevents the experiment before anything is created
     if plan.launcher:
         plan.launcher.check(np=plan.launcher.slots() or 1)
     with user_errors("making the experiment's folder"):
         plan.folder.mkdir(parents=True, exist_ok=True)
+    task = "" if options.part is None else f"-{options.part}"
+    note = plan.folder / f".part{task}" if task else None  # by which the script of a job knows what it has saved
     try:
-        with FileLock(plan.folder / ".lock", timeout=0):
-            complete = _make_missing(estimator)
+        with FileLock(plan.folder / f".lock{task}", timeout=0):
+            complete = make_missing(estimator, lanes, note=note)
     except Timeout:
         raise UserError(
             f"this experiment is already being run. Received: {plan.folder}. Wait for it, or show its status"
@@ -126,37 +128,3 @@ def _estimator(options: argparse.Namespace) -> Estimator:
     site = launcher.node if options.site or options.hosts else plan.protocol.site
     sites[site]  # raises UserError for an unknown site
     return Estimator(replace(plan, launcher=launcher), sites, site)
-
-
-def _make_missing(estimator: Estimator) -> bool:
-    """Make the missing runs, and the failed ones once more; return whether all are finished."""
-    plan = estimator.plan
-    missing = missing_runs(survey(plan))
-    prepare(plan.file.preparations, missing, folder=plan.folder)
-    surveyed = survey(plan)
-    estimator.print_remaining(surveyed)
-    estimates = [estimator.estimate(planned, surveyed).seconds for planned in missing]
-    planned_seconds = [UNKNOWN_SECONDS if seconds is None else seconds for seconds in estimates]
-    pause, budget = plan.protocol.cool_down_seconds, plan.protocol.budget_minutes
-    began, failed = time.monotonic(), 0
-    with Progress(sum(planned_seconds) + pause * max(0, len(missing) - 1)) as progress:
-        for number, (planned, seconds) in enumerate(zip(missing, planned_seconds, strict=True), 1):
-            pause_before = pause if number > 1 else 0.0
-            expected = estimator.estimate(planned, survey(plan)).seconds or 0.0
-            if budget is not None and time.monotonic() - began + pause_before + expected > budget * 60:
-                not_started = counted(len(missing) - number + 1, "run")
-                print(f"the budget of {budget:g} minutes is spent: {not_started} not started")
-                return False
-            if pause_before:
-                time.sleep(pause_before)
-                progress.advance(pause_before, "cooling down")
-
-            def advance(share: float, title: str, seconds: float = seconds) -> None:
-                progress.advance(seconds * share, title)
-
-            ended = make_run(plan, planned, advance=advance)
-            failed += ended.state != "finished"
-            progress.advance(0.0, f"{number}/{len(missing)} {planned.name}: {outcome(ended)}", line=True)
-    if failed:
-        print(f"{counted(failed, 'run')} failed; the same command runs what is missing once more")
-    return not failed

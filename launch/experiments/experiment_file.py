@@ -139,9 +139,9 @@ class ExperimentFile:
             raise self.error(f"metered repeats beyond its {repeats}", metered, f"Give numbers from 1 to {repeats}")
 
 
-def shipped_experiments() -> list[str]:
-    """Return the names of the experiments that come with the project."""
-    return sorted(path.stem for path in EXPERIMENTS.glob("*.toml"))
+def shipped_experiments(folder: Path = EXPERIMENTS) -> list[str]:
+    """Return the names of the files that come with the project in a folder, by default of the experiments."""
+    return sorted(path.stem for path in folder.glob("*.toml"))
 
 
 def read_experiment_file(name: str, *, runs_folder: Path) -> ExperimentFile:
@@ -154,18 +154,18 @@ def read_experiment_file(name: str, *, runs_folder: Path) -> ExperimentFile:
     Raises:
         UserError: no such file, not TOML, unknown keys or values.
     """
-    path = _path(name)
+    path = toml_file(name)
     folder = runs_folder / path.stem
-    content = _read_toml(path, folder=folder)
+    content = read_toml(path, folder=folder)
     if "based_on" in content:
         base = content.pop("based_on")
         if not isinstance(base, str):
             raise _error(path, "a based_on that is not a name", base, "Give the name of an experiment, or a file")
-        content = _override(_read_toml(_path(base), folder=folder), content)
+        content = _override(read_toml(toml_file(base), folder=folder), content)
     tables: _Tables = validated(_Tables, content, path=path)
-    _check_keys(tables.settings, where="[settings]", path=path)
+    check_keys(tables.settings, where="[settings]", path=path)
     for number, cell in enumerate(tables.cells, 1):
-        _check_keys(cell, where=f"[[cells]] number {number}", path=path)
+        check_keys(cell, where=f"[[cells]] number {number}", path=path)
     file = ExperimentFile(
         path=path,
         folder=folder,
@@ -178,8 +178,8 @@ def read_experiment_file(name: str, *, runs_folder: Path) -> ExperimentFile:
     return file
 
 
-def validated(kind: type, content: Any, *, path: Path) -> Any:
-    """Return a table of a file as a dataclass.
+def validated(kind: type, content: Any, *, path: Path, what: str = "experiment") -> Any:
+    """Return a table of a file as a dataclass; `what` the file is, for the message.
 
     Raises:
         UserError: it does not follow the schema.
@@ -188,28 +188,34 @@ def validated(kind: type, content: Any, *, path: Path) -> Any:
         # Through JSON, where a table is accepted for a dataclass; strict, so that "3" is not accepted for 3.
         return TypeAdapter(kind).validate_json(json.dumps(content, default=str), strict=True)
     except ValidationError as error:
-        raise UserError(f"{path.name} is not a valid experiment: {first_problem(error)}. Fix the file") from None
+        raise UserError(f"{path.name} is not a valid {what}: {first_problem(error)}. Fix the file") from None
 
 
 def _error(path: Path, problem: str, received: object, remedy: str) -> UserError:
     return UserError(f"{path.name} has {problem}. Received: {received}. {remedy}")
 
 
-def _path(name: str) -> Path:
-    return EXPERIMENTS / f"{name}.toml" if name in shipped_experiments() else Path(name)
+def toml_file(name: str, *, shipped: Path = EXPERIMENTS) -> Path:
+    """Return the file that a name means: one that comes with the project in the folder `shipped`, or a path."""
+    return shipped / f"{name}.toml" if name in shipped_experiments(shipped) else Path(name)
 
 
-def _read_toml(path: Path, *, folder: Path) -> dict[str, Any]:
+def read_toml(path: Path, *, folder: Path, shipped: Path = EXPERIMENTS, what: str = "experiment") -> dict[str, Any]:
+    """Return the content of a file, with `{folder}` replaced; `what` it is, and those `shipped`, for the messages.
+
+    Raises:
+        UserError: there is no such file, or it is not TOML.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         return tomllib.loads(text.replace("{folder}", json.dumps(str(folder), ensure_ascii=False)[1:-1]))
     except OSError as error:
         raise UserError(
-            f"cannot read the experiment: {error.strerror}. Received: {path}. Give a TOML file, or one of "
-            f"{', '.join(shipped_experiments())}"
+            f"cannot read the {what}: {error.strerror}. Received: {path}. Give a TOML file, or one of "
+            f"{', '.join(shipped_experiments(shipped))}"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"the experiment is not TOML. Received: {path} ({error}). Fix the file") from None
+        raise UserError(f"the {what} is not TOML. Received: {path} ({error}). Fix the file") from None
 
 
 def _override(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +227,8 @@ def _override(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _check_keys(table: dict[str, Any], *, where: str, path: Path) -> None:
+def check_keys(table: dict[str, Any], *, where: str, path: Path) -> None:
+    """Raise UserError if a table sets what is no setting of the trainers or of a cell, or not the file's to set."""
     for key in table:
         if key in CELL_KEYS or (key in SETTINGS and key not in _RESERVED):
             continue

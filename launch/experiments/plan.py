@@ -156,22 +156,33 @@ def only_matching(plan: ExperimentPlan, patterns: Sequence[str]) -> ExperimentPl
 
 def _expand(table: Mapping[str, Any], *, file: ExperimentFile) -> Iterator[PlannedCell]:
     """Yield the product of a table's axes."""
-    axes = {key: values for key, values in table.items() if _is_axis(key, values)}
+    axes = {key: values for key, values in table.items() if is_axis(key, values)}
     for key, values in axes.items():
         if not values:
             raise file.error(f"an axis without values, `{key}`", "[]", "Give at least one value")
     named = [*_ALWAYS_NAMED, *(axis for axis in axes if axis not in _ALWAYS_NAMED)]
     for point in itertools.product(*axes.values()):
-        yield _cell({**table, **dict(zip(axes, point, strict=True))}, named=named, file=file)
+        yield planned_cell({**table, **dict(zip(axes, point, strict=True))}, named=named, file=file)
 
 
-def _is_axis(key: str, value: Any) -> bool:
+def is_axis(key: str, value: Any) -> bool:
+    """Return whether a value is a list of values, each for a cell of its own."""
     if key == "metered" or not isinstance(value, list):
         return False
     return key not in _PAIRS or any(isinstance(item, list) for item in value)
 
 
-def _cell(values: Mapping[str, Any], *, named: Sequence[str], file: ExperimentFile) -> PlannedCell:
+def planned_cell(values: Mapping[str, Any], *, named: Sequence[str], file: ExperimentFile) -> PlannedCell:
+    """Return the cell of these settings.
+
+    Args:
+        values: settings and `CellKeys`, without axes.
+        named: those that its name has.
+        file: that they are from.
+
+    Raises:
+        UserError: a value is invalid, or they do not fit together.
+    """
     own = {key: value for key, value in values.items() if key in CELL_KEYS}
     keys: CellKeys = validated(CellKeys, own, path=file.path)
     if keys.launcher == "python" and (keys.np != 1 or keys.controller):

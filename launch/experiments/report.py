@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.distributed.console import counted, readable_seconds
 from common.measurement.energy import EnergyRecord
@@ -35,8 +35,8 @@ class Estimator:
         ]  # fmt: skip
         return estimate_run(planned.config, np=planned.cell.np, site=place, gpu=gpu, earlier=earlier)
 
-    def print_remaining(self, surveyed: Sequence[SurveyedRun]) -> None:
-        """Print which cells are left out and why, and what the missing runs will take."""
+    def print_remaining(self, surveyed: Sequence[SurveyedRun], *, at_once: int = 1) -> None:
+        """Print which cells are left out and why, and what the missing runs will take, so many of them side by side."""
         left_out = ((one.planned.cell.name, one.reason) for one in surveyed if one.state == "left out")
         for name, reason in dict.fromkeys(left_out):
             print(f"left out: {name}, {reason}")
@@ -46,8 +46,10 @@ class Estimator:
             return
         estimates = [self.estimate(planned, surveyed) for planned in missing]
         pauses = self.plan.protocol.cool_down_seconds * (len(missing) - 1)
-        description = _describe(estimates, pauses=pauses)
-        print(f"{counted(len(missing), 'run')} of {len(surveyed)} to do on {self.site}: {description}")
+        beside = [1 if planned.metered else at_once for planned in missing]
+        description = _describe([_shared(*of_run) for of_run in zip(estimates, beside, strict=True)], pauses=pauses)
+        how = f", {at_once} at once" if at_once > 1 else ""
+        print(f"{counted(len(missing), 'run')} of {len(surveyed)} to do on {self.site}{how}: {description}")
 
 
 def print_commands(plan: ExperimentPlan, surveyed: Sequence[SurveyedRun]) -> None:
@@ -75,6 +77,14 @@ def outcome(surveyed: SurveyedRun) -> str:
         joules = energy.used_devices.joules
         parts.append("energy not measured" if joules is None else f"{joules:,.0f} J")
     return ", ".join(parts)
+
+
+def _shared(estimate: Estimate, runs: int) -> Estimate:
+    """Return a run's part in the time and the price of a host that so many runs have at once."""
+    seconds, usd = estimate.seconds, estimate.usd
+    return replace(
+        estimate, seconds=None if seconds is None else seconds / runs, usd=None if usd is None else usd / runs
+    )
 
 
 def _describe(estimates: Sequence[Estimate], *, pauses: float) -> str:

@@ -47,6 +47,7 @@ class Job:
         preflight: check all hosts before the ranks start.
         preflight_flags: what the run will use.
         servers: how many of the ranks, the last ones, need no GPU.
+        parts: tasks of an array that share the runs of an experiment; 1: one task makes them all.
         site_file: the site's file where the job runs, may be a `Shell` word; None: what `site` is called here.
     """
 
@@ -66,12 +67,18 @@ class Job:
     preflight: bool = True
     preflight_flags: tuple[str, ...] = ()
     servers: int = 0
+    parts: int = 1
     site_file: str | None = None
 
     @property
     def size(self) -> int:
         """Number of ranks."""
         return self.nodes * self.ranks_per_node
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks of its array: repeats of a trainer, or parts of an experiment; 1: it is no array."""
+        return self.parts if self.experiment else self.repeats
 
     @property
     def project_folder(self) -> str:
@@ -112,6 +119,7 @@ class JobRecord:
         site: name or file.
         id: by which the scheduler knows it.
         command: as it was given.
+        repeats: tasks of an array, each with an exit code of its own.
         runs: run folders that it writes, from the project's folder there.
     """
 

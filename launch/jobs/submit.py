@@ -10,7 +10,7 @@ can check there, so that no job waits in a queue only to fail.
 import argparse
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from common.run_folder.records import now
 from common.sites.prices import Price
 from common.utils.command_line import whole_number, word
 from launch.experiments.estimate import outline_of
-from launch.experiments.plan import only_matching, read_plan
+from launch.jobs.experiment_jobs import check_experiment
 from launch.jobs.job import (
     JOBS_FOLDER,
     Job,
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
         folder,
         JobRecord(
             name=job.name, site=job.site.reference, id=identifier, submitted_at=now(),
-            command=["python", "-m", "launch", *sys.argv[1:]], size=job.size, repeats=job.repeats,
+            command=["python", "-m", "launch", *sys.argv[1:]], size=job.size, repeats=job.tasks,
             runs=job.run_folders(),
         ),
     )  # fmt: skip
@@ -161,8 +161,9 @@ def _job(options: argparse.Namespace) -> Job:
     ranks_per_node = options.ranks_per_node or max(1, options.gpus_per_node)
     ranks = options.nodes * ranks_per_node
     slots = ranks if site.scheduler != "local" else None
-    program, experiment, arguments = _what(words, options, site=site, slots=slots)
-    name = _default_name(program, experiment) if options.name is None else options.name
+    what = _what(words, options, site=site, slots=slots)
+    program, arguments = what.program, what.arguments
+    name = _default_name(program, what.experiment) if options.name is None else options.name
     check_name(name)
     settings = read_settings(arguments, program=program) if program else None
     if settings:
@@ -174,14 +175,14 @@ def _job(options: argparse.Namespace) -> Job:
     return Job(
         name=name, site=site, node=node, nodes=options.nodes,
         ranks_per_node=ranks_per_node, gpus_per_node=options.gpus_per_node,
-        program=program, experiment=experiment, arguments=tuple(arguments), minutes=options.minutes,
+        program=program, experiment=what.experiment, arguments=tuple(arguments), minutes=options.minutes,
         repeats=options.repeats, seed=settings.training.seed if settings else 1,
         spot=options.spot or site.skypilot.spot, preflight=not options.no_preflight and site.container is None,
         preflight_flags=(
             *_preflight_flags(program, settings, gpus=options.gpus_per_node, site=site),
             *_flag("--runs-folder", options.runs_folder),
         ),
-        servers=(settings.strategy.servers or 0) if settings else 0,
+        servers=(settings.strategy.servers or 0) if settings else 0, parts=what.parts,
     )  # fmt: skip
 
 
@@ -237,10 +238,18 @@ def _flag(name: str, value: object) -> list[str]:
     return [] if value is None else [name, str(value)]
 
 
-def _what(
-    words: list[str], options: argparse.Namespace, *, site: LaunchSite, slots: int | None
-) -> tuple[str | None, str | None, list[str]]:
-    """Return the trainer or the experiment, and what follows it; `slots`: how many ranks fit, None: any number."""
+@dataclass(frozen=True, kw_only=True)
+class _What:
+    """The trainer or the experiment, what follows it, and how many tasks share the runs of an experiment."""
+
+    program: str | None = None
+    experiment: str | None = None
+    arguments: list[str]
+    parts: int = 1
+
+
+def _what(words: list[str], options: argparse.Namespace, *, site: LaunchSite, slots: int | None) -> _What:
+    """Return what is to run; `slots`: how many ranks fit, None: any number."""
     first, arguments = words[0], words[1:]
     for one in words:
         _check_line(one)
@@ -249,44 +258,17 @@ def _what(
     if given:
         raise UserError(f"the job sets this itself. Received: {given[0]} after --. Leave it out there")
     if first == EXPERIMENT:
-        if not arguments or arguments[0].startswith("-"):
-            raise UserError(f"the experiment has no name. Received: {shlex.join(words)}. Write: experiment smoke")
-        if options.repeats != 1:
-            raise UserError(f"an experiment sets its own repeats. Received: --repeats {options.repeats}. Leave it out")
-        plan = read_plan(arguments[0], runs_folder=Path("runs"))
-        patterns = _experiment_options(arguments[1:])
-        if patterns:
-            plan = only_matching(plan, patterns)
-        site.check_frameworks({cell.keys.framework for cell in plan.cells})
-        fewest = min(cell.np for cell in plan.cells)
-        if slots is not None and fewest > slots:
-            raise UserError(
-                f"no run of the experiment fits into the job. Received: {counted(slots, 'rank')}, and runs of {fewest} "
-                "or more. Give more --ranks-per-node or --nodes"
-            )
-        file = Path(arguments[0])
-        return None, str(file.resolve()) if file.is_file() else arguments[0], arguments[1:]
+        name, parts = check_experiment(words, repeats=options.repeats, site=site, slots=slots)
+        return _What(experiment=name, arguments=arguments[1:], parts=parts)
     if first not in PROGRAMS.values():
         raise UserError(f"unknown program. Received: {first}. Use {', '.join(PROGRAMS.values())}, or {EXPERIMENT} NAME")
     site.check_frameworks({name for name, path in PROGRAMS.items() if path == first})
-    return first, None, arguments
+    return _What(program=first, arguments=arguments)
 
 
 def _check_line(word: str) -> None:
     if any(ord(character) < 32 or ord(character) == 127 for character in word):
         raise UserError(f"a script cannot hold a word of several lines. Received: {word!r}. Use one line")
-
-
-def _experiment_options(arguments: list[str]) -> list[str]:
-    """Return the patterns of `--only`; nothing else may follow an experiment."""
-    if not arguments:
-        return []
-    if arguments[0] != "--only" or any(word.startswith("--") for word in arguments[1:]) or len(arguments) == 1:
-        raise UserError(
-            f"an experiment takes nothing but --only PATTERNS here. Received: {shlex.join(arguments)}. "
-            "Write the rest into its file"
-        )
-    return arguments[1:]
 
 
 def _default_name(program: str | None, experiment: str | None) -> str:
@@ -297,6 +279,7 @@ def _default_name(program: str | None, experiment: str | None) -> str:
 def _words(job: Job) -> str:
     gpus = f", {counted(job.gpus_per_node, 'GPU')} each" if job.gpus_per_node else ""
     repeats = f", {job.repeats} times" if job.repeats > 1 else ""
+    repeats += f", {job.parts} runs at once" if job.parts > 1 else ""
     return (
         f"{job.program or f'experiment {job.experiment}'}{repeats}, {counted(job.size, 'rank')} on "
         f"{counted(job.nodes, 'node')}{gpus}"

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -173,16 +173,40 @@ def output_of(*command: str) -> str:
 
 
 @contextmanager
-def started(command: Sequence[str], *, variables: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run ranks meanwhile, their output going to a file; whatever ends this command ends them too."""
+def _pinned(cores: Collection[int]) -> Iterator[None]:
+    """Pin this thread meanwhile: a process has the cores of the thread that starts it."""
+    if not cores:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def started(
+    command: Sequence[str], *, variables: Mapping[str, str], log: Path, cores: Collection[int] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ranks meanwhile, their output going to a file; whatever ends this command ends them too.
+
+    Args:
+        command: what starts them.
+        variables: of their environment, beside those of this process.
+        log: of their output.
+        cores: that they are pinned to; none: they may use those of this process.
+    """
     with log.open("wb") as output:
         try:
-            process = subprocess.Popen(
-                command,
-                env={**trainer_environment(), **variables, **timestamp(STARTED_AT)},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            with _pinned(cores):
+                process = subprocess.Popen(
+                    command,
+                    env={**trainer_environment(), **variables, **timestamp(STARTED_AT)},
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
         except FileNotFoundError:
             raise not_installed(command[0]) from None
         try:

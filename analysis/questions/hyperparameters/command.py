@@ -1,7 +1,13 @@
-"""`python -m analysis hyperparameters`: accuracy curves and total times by batch, resolution and validation share."""
+"""`python -m analysis hyperparameters`: searches, and accuracies and times by batch, resolution and validation share.
+
+python -m analysis hyperparameters runs/SEARCH                         what `python -m launch search` found
+python -m analysis hyperparameters runs/SEARCH --recipe-out best.toml  and its best settings as a recipe
+python -m analysis hyperparameters RUNS                                runs that differ in batch or resolution
+"""
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +15,10 @@ import numpy as np
 from analysis.output.finding import Finding, Plot, add_question, brief, numbered
 from analysis.output.tables import Table, in_percent
 from analysis.questions.hyperparameters.plots import plot_accuracies, plot_shares, plot_times
+from analysis.questions.hyperparameters.recipe import write_recipe
+from analysis.questions.hyperparameters.search_plots import plots_of
+from analysis.questions.hyperparameters.searches import Search, notes, searches_of, statements
+from analysis.questions.hyperparameters.searches import tables as tables_of_search
 from analysis.questions.hyperparameters.sweep import (
     SweepPoint,
     batch_sweeps,
@@ -22,21 +32,69 @@ from analysis.runs.labels import framework_label
 from analysis.runs.table import Selection
 from analysis.runs.validity import cell_runs, flags_of
 from analysis.stats.inference import median_of
+from common.errors import UserError
+from common.utils.command_line import path
 
 NEAR = 0.05  # of accuracy, as a fraction: what is nearly as accurate as the best
 
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    add_question(
+    parser = add_question(
         commands,
         "hyperparameters",
         find,
-        "accuracy curves and total times by batch and resolution",
+        "what a search found; accuracy curves and total times by batch and resolution",
+        keywords=["recipe_out"],
+    )
+    parser.add_argument(
+        "--recipe-out", type=path, metavar="FILE", help="write the best settings of a search there, as a recipe"
     )
 
 
-def find(selection: Selection) -> Finding:
+def find(selection: Selection, *, recipe_out: Path | None = None) -> Finding:
+    """Report what searches found, or how batch, resolution and share of validation samples affect time and accuracy.
+
+    Args:
+        selection: the runs.
+        recipe_out: file for the best settings of a search; None: none is written.
+
+    Raises:
+        UserError: there is not one search whose settings could be written, or the file exists.
+    """
+    searches = searches_of(selection)
+    written = _written_recipe(searches, recipe_out)
+    sweeps = _find_sweeps(selection)
+    if not searches:
+        return sweeps
+    has_sweeps = sweeps.answer != _NOTHING
+    statements_of_all = [words for search in searches for words in statements(search)]
+    return Finding(
+        name="hyperparameters",
+        question="Which settings are best, how fast were they found, and what do single settings change?",
+        answer=brief([*statements_of_all, *([sweeps.answer] if has_sweeps else [])] or [_NO_TRIAL]),
+        tables=[*(table for search in searches for table in tables_of_search(search)), *sweeps.tables],
+        plots=numbered([*(plot for search in searches for plot in plots_of(search)), *sweeps.plots]),
+        flags=sweeps.flags,
+        notes=[*written, *(note for search in searches for note in notes(search)), *sweeps.notes],
+    )
+
+
+_NO_TRIAL = "No trial of the search is finished."
+
+
+def _written_recipe(searches: Sequence[Search], file: Path | None) -> list[str]:
+    """Write the best settings if a file is named; return a note on it."""
+    if file is None:
+        return []
+    if len(searches) != 1:
+        names = ", ".join(str(search.folder) for search in searches) or "no search"
+        raise UserError(f"a recipe is written from one search. Received: {names}. Name its folder, such as runs/search")
+    best = write_recipe(file, searches[0])
+    return [f"{file} has the settings of {best.run}: python {best.framework}_impl/train.py --recipe {file}"]
+
+
+def _find_sweeps(selection: Selection) -> Finding:
     """Report how batch, resolution and share of validation samples affect time and accuracy."""
     families: dict[Hashable, list[SweepPoint]] = defaultdict(list)
     for cell in cells_of(selection.runs):
@@ -51,26 +109,26 @@ def find(selection: Selection) -> Finding:
         drawn = plot_accuracies(selection.epochs, group), plot_times(group)
         plots += [plot for plot in drawn if plot is not None]
     plots += [plot for sweep in shares if (plot := plot_shares(sweep)) is not None]
-    notes = []
+    remarks = []
     if any(point.best is None and point.last is not None for sweep in sweeps for point in sweep):
-        notes.append("runs without validation have no accuracy curve; their accuracy is that on the test samples")
+        remarks.append("runs without validation have no accuracy curve; their accuracy is that on the test samples")
     if sweeps:
-        notes.append("time: train + validation + test; accuracies: on the validation samples; all medians over runs")
+        remarks.append("time: train + validation + test; accuracies: on the validation samples; all medians over runs")
     if any(point.share is None for sweep in shares for point in sweep):
-        notes.append("the share of validation samples of some runs is not recorded: they are listed by name")
-    statements = [words for sweep in sweeps for words in _statements(sweep)]
-    statements += [words for sweep in shares for words in _share_statements(sweep)]
+        remarks.append("the share of validation samples of some runs is not recorded: they are listed by name")
+    words = [one for sweep in sweeps for one in _statements(sweep)]
+    words += [one for sweep in shares for one in _share_statements(sweep)]
     cells = list(used.values())
     flags = [*selection.left_out, *flags_of(cell_runs(cells), cells)]
     flags += [flag for sweep in sweeps for flag in _share_flags(sweep)]
     return Finding(
         name="hyperparameters",
         question="How do batch, resolution and the share of validation samples affect time and accuracy?",
-        answer=brief(statements) if statements else _NOTHING,
+        answer=brief(words) if words else _NOTHING,
         tables=[table for table in tables if table.rows],
         plots=numbered(plots),
         flags=flags,
-        notes=notes,
+        notes=remarks,
     )
 
 

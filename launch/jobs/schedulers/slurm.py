@@ -1,4 +1,5 @@
-"""Slurm: a batch script that requeues itself before its time limit and resumes; an array for repeats.
+"""Slurm: a batch script that requeues itself before its time limit and resumes; an array for repeats, and for the runs
+of an experiment that are made at once.
 
 The script is submitted from the job's folder, where its output and its exit code go. Slurm's commands are looked for on
 this machine, which sees the same folders as the nodes: a login node.
@@ -27,14 +28,6 @@ _HEADER_VALUE = re.compile(r"[^\s'\"\\#`$]+")
 _QUEUED = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "SUSPENDED", "STOPPED", "RESIZING"}
 
-# A requeued job counts as submitted again; Slurm knows when, to a second.
-AFTER_REQUEUE = [
-    'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then',
-    f"  unset {SUBMITTED_AT}",
-    '  submitted=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%V || true)',
-    f'  if [ -n "$submitted" ]; then {SUBMITTED_AT}=$(date -d "$submitted" +%s); export {SUBMITTED_AT}; fi',
-    "fi",
-]
 BEFORE_TIME_LIMIT = """
 # Slurm sends USR1 before the time limit: the ranks stop, and the requeued job resumes from what they saved.
 step=
@@ -52,7 +45,7 @@ before_time_limit() {{
   fi
   echo "the time limit is near: requeueing, to resume from what was saved"
   trap - EXIT
-  scontrol requeue "$SLURM_JOB_ID"
+  scontrol requeue {job}
   exit 0
 }}
 trap before_time_limit USR1
@@ -76,7 +69,7 @@ def script(job: Job) -> str:
     if requeues and job.program:
         job = resuming(job)
     words = line(_words(job))
-    code_file = '"$SLURM_SUBMIT_DIR/exit-code' + ('-$SLURM_ARRAY_TASK_ID"' if job.repeats > 1 else '"')
+    code_file = '"$SLURM_SUBMIT_DIR/exit-code' + ('-$SLURM_ARRAY_TASK_ID"' if job.tasks > 1 else '"')
     lines = [
         "#!/usr/bin/env bash",
         f"# {job.name}, {job.size} ranks on {job.site.name}; written by `python -m launch submit`.",
@@ -86,7 +79,7 @@ def script(job: Job) -> str:
         f"trap 'echo $? > {code_file}' EXIT",
         f"trap 'exit {TERMINATED}' TERM",
         *prologue(job),
-        *(AFTER_REQUEUE if requeues else []),
+        *(_after_requeue(job) if requeues else []),
         "",
         *_counts(job),
         *([line(preflight_words(job, hosts=_hosts(job)))] if job.preflight else []),
@@ -118,8 +111,8 @@ def _header(job: Job, *, requeues: bool) -> list[str]:
         "time": job.minutes,
         # Of a short job half of its time is left to it.
         "signal": f"B:USR1@{min(options.notice_seconds, 30 * job.minutes)}" if requeues else None,
-        "array": f"1-{job.repeats}" if job.repeats > 1 else None,
-        "output": "output-%a.log" if job.repeats > 1 else "output.log",
+        "array": f"1-{job.tasks}" if job.tasks > 1 else None,
+        "output": "output-%a.log" if job.tasks > 1 else "output.log",
         "open-mode": "append",
     }
     written = [f"--{name}={_checked(value)}" for name, value in named.items() if value is not None]
@@ -167,10 +160,28 @@ def _counts(job: Job) -> list[str]:
     if job.repeats > 1:
         lines.append(f'name="{job.name}-r$SLURM_ARRAY_TASK_ID"')
         lines.append(f"seed=$(({job.seed} + SLURM_ARRAY_TASK_ID - 1))")
+    elif job.parts > 1:
+        lines.append(f'name="{job.name}, part $SLURM_ARRAY_TASK_ID"')
     else:
         lines.append(f'name="{job.name}"')
     turn = "turn $((${SLURM_RESTART_COUNT:-0} + 1))"
     return [*lines, f'echo "$name: $ranks ranks on $SLURM_JOB_NODELIST, Slurm job $SLURM_JOB_ID, {turn}"']
+
+
+def _own_number(job: Job) -> str:
+    """Return the word by which the script names itself: $SLURM_JOB_ID of an array's last task means all tasks."""
+    return '"${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"' if job.tasks > 1 else '"$SLURM_JOB_ID"'
+
+
+def _after_requeue(job: Job) -> list[str]:
+    """Return the lines by which a requeued job counts as submitted again; Slurm knows when, to a second."""
+    return [
+        'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then',
+        f"  unset {SUBMITTED_AT}",
+        f"  submitted=$(squeue --noheader --jobs={_own_number(job)} --format=%V || true)",
+        f'  if [ -n "$submitted" ]; then {SUBMITTED_AT}=$(date -d "$submitted" +%s); export {SUBMITTED_AT}; fi',
+        "fi",
+    ]
 
 
 def _hosts(job: Job) -> Shell | None:
@@ -182,7 +193,8 @@ def _words(job: Job) -> list[str]:
     """Return the command that the script is there for."""
     hosts = _hosts(job)
     if job.experiment:
-        return experiment_words(job, hosts=hosts)
+        part = ["--part", Shell('"$SLURM_ARRAY_TASK_ID"')] if job.parts > 1 else []
+        return [*experiment_words(job, hosts=hosts), *part]
     words = Launcher(site=job.site, node=job.node).words(np=Shell('"$ranks"'))
     placed = ["-H", hosts] if hosts else []
     seed = Shell('"$seed"') if job.repeats > 1 else None
@@ -192,16 +204,21 @@ def _words(job: Job) -> list[str]:
 def _before_time_limit(job: Job) -> str:
     """Return the lines that are run near the time limit."""
     # srun kills the ranks when it is terminated; a signal by Slurm lets them save their state.
-    end_ranks = ['scancel --signal=TERM "$SLURM_JOB_ID" || true'] if job.site.launcher == "srun" else []
+    end_ranks = [f"scancel --signal=TERM {_own_number(job)} || true"] if job.site.launcher == "srun" else []
     end_step = ['kill -TERM -- "-$step" || true'] if job.experiment or not end_ranks else []
     if job.experiment:
         folders = line([str(expanded(folder)) for folder in job.run_folders()])
         saved, remedy = f"{folders} -maxdepth 2 -name weights.safetensors", "no run of the experiment ends in this time"
+        if job.parts > 1:  # other tasks write there, too
+            saved = f'{folders} -maxdepth 1 -name ".part-$SLURM_ARRAY_TASK_ID"'
     else:
         folder = line([f"{expanded(job.runs_folder)}/"])
         saved, remedy = f'{folder}"$name/checkpoints" -name state.json', "or fewer --checkpoint-minutes"
     return BEFORE_TIME_LIMIT.format(
-        stop="\n    ".join([*end_ranks, *end_step]), saved=saved, remedy=f"give more --minutes, {remedy}"
+        stop="\n    ".join([*end_ranks, *end_step]),
+        saved=saved,
+        remedy=f"give more --minutes, {remedy}",
+        job=_own_number(job),
     )
 
 

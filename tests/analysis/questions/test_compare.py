@@ -47,6 +47,15 @@ def test_the_same_experiment_twice(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["compare", str(first), str(second), "--strict"]) == 0
 
 
+def test_times_of_runs_that_had_other_neighbors_are_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [write_finished_run(tmp_path / str(count), world={"at_once": count}) for count in (1, 2)]
+    found = shown_by(capsys, *runs)
+    assert found["flags"] == ["1 and 2 runs were made at once, their times are not to be compared"]
+    assert ("ranks", "at_once") in [(row["subject"], row["what"]) for row in found["tables"][0]["rows"]]
+
+
 def test_all_that_differs_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = write_finished_run(tmp_path / "first")
     environment = next(runs_in(load_runs([first]).runs)).record.environment

@@ -169,6 +169,7 @@ def test_the_time_limit_applies_both_ways() -> None:
         ({"config": {"device": {"share_gpu": True}}}, {}, "ranks that shared a GPU"),
         ({"config": {"balance": {"slow": "1:2"}}}, {}, "a planted straggler"),
         ({}, {"world": {"oversubscribed": True}}, "more threads than cores"),
+        ({"world": {"at_once": 2}}, {}, "other runs were made at once"),
     ],
 )
 def test_time_is_shown_but_not_judged_where_it_means_nothing(

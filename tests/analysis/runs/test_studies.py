@@ -339,6 +339,19 @@ def test_every_format_and_plot_has_all_points(tmp_path: Path, capsys: pytest.Cap
     assert accuracy.figure.axes[0].get_xlabel() == "%"
 
 
+def test_times_of_runs_made_at_once_are_compared_with_such_runs_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both(tmp_path / "beside", world={"at_once": 2})
+    assert "Keras trains 1.25 times as fast" in shown(capsys, "frameworks", tmp_path / "beside", "--strict")
+    write_study(tmp_path / "mixed", name="torch", framework="torch", seconds=TORCH)
+    write_study(tmp_path / "mixed", name="keras", framework="keras", seconds=KERAS, world={"at_once": 2})
+    assert "at once: 1 and 2" in shown(capsys, "frameworks", tmp_path / "mixed", "--strict", code=2)
+    assert "made 1 and 2 at once" in shown(capsys, "experiment", tmp_path / "mixed", "--strict", code=2)
+    assert "made 2 at once: times compare" in shown(capsys, "experiment", tmp_path / "beside", "--strict")
+    assert "at once" not in shown(capsys, "experiment", both(tmp_path / "alone"))
+
+
 def test_what_is_not_the_same_experiment_is_flagged_and_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -431,6 +444,7 @@ def test_what_is_not_refused_is_reported_with_strict_too(
             load_average_before=[0.0], other_processes_before=[], throttled_cores=2, peak_memory_bytes=[1],
             peak_device_memory_bytes=[None])}, "cores were throttled 2 times"),
         ({"seconds": 0.0}, "its training took no time"),
+        ({"energy": metered(), "world": {"at_once": 3}}, "its energy was measured beside other runs (3 at once)"),
     ],
 )  # fmt: skip
 def test_what_makes_a_run_invalid_is_reported(

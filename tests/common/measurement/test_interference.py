@@ -1,5 +1,6 @@
 """Interference: other processes, throttling, memory."""
 
+import os
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from common.measurement.interference import (
     other_processes,
     take_sample,
 )
+from common.utils.at_once import AT_ONCE
 
 BUSY = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
 
@@ -39,6 +41,27 @@ def test_another_busy_process_is_recorded_and_those_of_the_run_are_not() -> None
         own.kill()
         own.wait()
         busy.kill()
+
+
+def test_runs_that_are_made_at_once_with_this_one_are_no_interference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record counts them; other programs stay interference, also those of runs that are made alone."""
+    program = [sys.executable, "-c", BUSY]
+    environments = [os.environ | {AT_ONCE: count} for count in ("2", "1")]
+    neighbor, other = (subprocess.Popen(program, env=one, start_new_session=True) for one in environments)
+    try:
+        monkeypatch.setattr(isolation, "_own_processes", set)
+        monkeypatch.setattr(isolation, "HEAVY_CORES", 0.05)
+        for at_once, count in (("2", 1), ("1", 2)):
+            monkeypatch.setenv(AT_ONCE, at_once)
+            seen = [
+                line for line in other_processes(take_sample()) if line.startswith(psutil.Process(other.pid).name())
+            ]
+            assert len(seen) == count, seen
+        assert isolation._is_neighbor(neighbor.pid) is False
+    finally:
+        for process in (neighbor, other):
+            process.kill()
+            process.wait()
 
 
 def test_ranks_with_the_same_command_line_are_of_the_run(tmp_path: Path) -> None:

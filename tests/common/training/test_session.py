@@ -25,6 +25,7 @@ from common.run_folder.records import Evaluation, NotRecorded, Run, RunWriter, T
 from common.training import checkpointer as checkpointer_module
 from common.training.measured import Measured
 from common.training.sharing import ring_record
+from common.utils.at_once import AT_ONCE
 from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS
 
 
@@ -309,6 +310,13 @@ def test_more_threads_than_cores_is_reported_and_recorded(
     world = read_run(tmp_path / "run").record.world
     assert isinstance(world, World) and world.oversubscribed
     assert "more threads than cores" in capsys.readouterr().out
+
+
+def test_a_run_records_how_many_are_made_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(AT_ONCE, "3")
+    play(make_config(tmp_path, training={"batch_size": 15}), lambda played: None)
+    world = read_run(tmp_path / "run").record.world
+    assert isinstance(world, World) and world.at_once == 3
 
 
 def resumed(config: Config, **training: Any) -> Config:

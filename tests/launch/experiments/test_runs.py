@@ -15,6 +15,7 @@ from builders import make_record, make_status
 from trainer_runs import ROOT, Finished, finish, start_command, wait_until
 
 from common.errors import UserError
+from common.measurement.interference import Interference
 from common.run_folder.records import RunWriter, World, read_run
 from launch import __main__ as launch
 from launch.experiments.left_over import left_over
@@ -137,6 +138,41 @@ def test_a_killed_command_is_resumed(tmp_path: Path) -> None:
     assert [epochs_of(experiment.runs / name) for name in experiment.finished()] == [60, 60]
     assert files_of(experiment.runs / "torch-mlp-np1-r1") == before
     assert not (experiment.runs / "set-aside").exists()
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two cores are needed")
+def test_two_runs_at_once_have_a_core_each_and_are_resumed(tmp_path: Path) -> None:
+    """One is killed, which fails it alone; Ctrl-C ends the others; the next start makes what is missing."""
+    experiment = Experiment(tmp_path, f"[experiment]\nrepeats = 3\n{SETTINGS}epochs = 150\n[[cells]]\n")
+    names = [f"torch-mlp-np1-r{repeat}" for repeat in (1, 2, 3)]
+    one, other, third = (experiment.runs / name for name in names)
+    process = experiment.start("--at-once", "2", "--cores-per-run", "1")
+    wait_until(lambda: epochs_of(one) > 0 and epochs_of(other) > 0, process=process)
+    first, second = experiment.trainers()
+    assert len(first.cpu_affinity()) == len(second.cpu_affinity()) == 1
+    assert first.cpu_affinity() != second.cpu_affinity()
+    next(trainer for trainer in (first, second) if names[0] in trainer.cmdline()).kill()
+    wait_until(lambda: epochs_of(third) > 0, process=process)  # in the lane of the one that was killed
+    process.send_signal(signal.SIGINT)
+    stopped = finish(process, within_seconds=60)
+    assert stopped.code == 130, stopped
+    assert "resume with: python -m launch experiment run made.toml --at-once 2 --cores-per-run 1" in stopped.stdout
+    assert re.search(r"^1/3 torch-mlp-np1-r1: FAILED: killed", stopped.stdout, re.M)
+    assert not experiment.trainers() and read_run(third).state == "interrupted"
+    done = {name: files_of(experiment.runs / name) for name in experiment.finished()}
+    again = experiment.run("--at-once", "2")
+    assert again.code == 0, again
+    assert f"{3 - len(done)} runs of 3 to do on local, 2 at once: about " in again.stdout
+    assert {name: files_of(experiment.runs / name) for name in done} == done
+    for name in names:
+        record = read_run(experiment.runs / name).record
+        assert isinstance(record.world, World) and isinstance(record.isolation, Interference)
+        assert (record.world.at_once, record.world.cores) == (2, len(os.sched_getaffinity(0)) // 2)
+        assert not [other for other in record.isolation.other_processes_before if other.startswith("python")]
+    assert (experiment.runs / f"set-aside/{names[0]}-1").is_dir()  # nothing is lost
+    assert experiment.run("--at-once", "2").stdout.splitlines() == ["nothing is left to do: 3 runs"]
 
 
 @pytest.mark.ranks

@@ -81,6 +81,8 @@ model = "mlp"
 np = 2
 """
 
+SHARED = TINY.replace("np = 2", "np = 1\nthreads = 1\nseed = [1, 2]")  # runs that two tasks of an array share
+
 # Trainers of jobs whose names begin with "held" stop here in the first turn, as long as the test wants them to.
 HOLD = f"""
 import os, sys, time
@@ -199,11 +201,14 @@ def done(desk: Desk) -> dict[str, str]:
     file = desk.folder / "tiny.toml"
     file.write_text(TINY)
     whole["trial"] = desk.submit("trial", "--nodes", "2", "--", "experiment", str(file), preflight=True)
+    shared = desk.folder / "shared.toml"
+    shared.write_text(SHARED)
+    whole["shared"] = desk.submit("shared", "--", "experiment", str(shared), "--at-once", "2")
     for name, job in held.items():
         desk.wait_until(lambda one=job: desk.slurm.job(one)["Restarts"] == "1", job=job, name=name)
         desk.slurm.command("scontrol", "update", f"JobId={job}", "TimeLimit=60")
     for name, job in (held | whole).items():
-        for task in [f"{job}_1", f"{job}_2"] if name == "torch" else [job]:
+        for task in [f"{job}_1", f"{job}_2"] if name in ("torch", "shared") else [job]:
             desk.slurm.wait_for(task, "COMPLETED")
     return {**held, **whole, "failing": failing_job}
 
@@ -283,6 +288,19 @@ def test_an_experiment_runs_in_a_job(desk: Desk, done: dict[str, str]) -> None:
     assert run.state == "finished" and run.record.site == "slurm"
     assert run.record.world.hosts == list(NODES)  # type: ignore[union-attr]
     assert "1/1 torch-mlp-np2-r1: trained in " in desk.log("trial")
+
+
+def test_the_tasks_of_an_array_share_the_runs_of_an_experiment(
+    desk: Desk, done: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [read_run(path.parent) for path in sorted((desk.folder / "runs/shared").glob("*/run.json"))]
+    assert [run.state for run in runs] == ["finished", "finished"]
+    assert [run.record.world.at_once for run in runs] == [2, 2]  # type: ignore[union-attr]
+    assert len({run.record.status.slurm_job for run in runs}) == 2  # type: ignore[union-attr]
+    for part, run in enumerate(runs, 1):
+        assert f"1/1 {run.folder.name}: trained in " in (desk.folder / f"jobs/shared/output-{part}.log").read_text()
+    assert launch.main(["status", "shared", "--jobs-folder", desk.jobs]) == 0
+    assert " finished " in capsys.readouterr().out
 
 
 def test_a_job_has_the_memory_and_the_modules_of_its_site(desk: Desk, done: dict[str, str]) -> None:

@@ -65,6 +65,9 @@ EXAMPLES = {
     "slurm-horovodrun": make_job(site=site_at("slurm", launcher="horovodrun", controller="gloo")),
     "slurm-array": make_job(repeats=5, seed=3),
     "slurm-experiment": make_job(program=None, experiment="smoke", arguments=("--only", "*-cnn-np2"), preflight=True),
+    "slurm-at-once": make_job(
+        program=None, experiment="smoke", arguments=("--at-once", "4"), ranks_per_node=4, nodes=1, parts=4,
+    ),
     "slurm-metered": make_job(arguments=("--energy",)),
 }  # fmt: skip
 
@@ -301,6 +304,28 @@ def test_an_experiment_is_signaled_itself_and_requeued_only_if_a_run_finished(st
     process.send_signal(signal.SIGUSR1)
     process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 0 and stage.words()[-1] == ["scontrol", "requeue", "7"]
+
+
+def test_a_task_of_an_array_speaks_of_itself_alone(stage: Stage) -> None:
+    """Its part of the runs decides whether it is requeued, and its number is not that of the whole array."""
+    stage.program("python", stage.endless)
+    job = make_job(site=stage.site(), program=None, experiment="smoke", arguments=("--at-once", "2"), parts=2)
+    own = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    for others, saves, code in (("1", "", 1), ("1", "2", 0)):
+        process = stage.start(job, **own)
+        stage.wait_for_ranks()
+        for part in (others, saves):
+            marker = stage.folder / f"runs/smoke/.part-{part}"
+            marker.parent.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+            os.utime(marker, (time.time() + 2, time.time() + 2))
+        process.send_signal(signal.SIGUSR1)
+        output = process.communicate(timeout=WAIT_SECONDS)[0]
+        assert process.returncode == code and "trial, part 2: 2 ranks on" in output
+        (stage.folder / "pid").unlink()
+    assert stage.words()[-2:] == [["scancel", "--signal=TERM", "7_2"], ["scontrol", "requeue", "7_2"]]
+    started = next(words for words in stage.words() if words[0] == "python")
+    assert started[-4:] == ["--site", "slurm", "--part", "2"] and "--at-once" in started
 
 
 @pytest.mark.parametrize("code", [0, 2, 139])

@@ -88,6 +88,14 @@ MIRRORED = ["keras_impl/train.py", "--strategy", "native", "--native", "mirrored
         (["--", "experiment", "smokes"], "cannot read the experiment"),
         (["--", "experiment", "smoke", "--only", "nothing-*"], "no cell has this name"),
         (["--", "experiment", "smoke", "--dry-run"], "takes nothing but --only PATTERNS"),
+        (["--", "experiment", "smoke", "--at-once", "2", "--part", "1"], "and --at-once N here. Received: --part 1"),
+        (["--site", "aws", "--ranks-per-node", "4", "--", "experiment", "smoke", "--at-once", "2"],
+         "aws makes the runs of an experiment one after the other. Received: --at-once 2. Leave it out, or submit to"),
+        (["--site", "slurm", "--ranks-per-node", "4", "--", "experiment", "smoke", "--at-once", "999"],
+         "fewer runs than are to be made at once. Received: --at-once 999, "),
+        (["--site", "slurm", "--ranks-per-node", "4", "--", "experiment", "smoke", "--at-once", "2", "--gpus-per-run",
+          "1"], "Received: cores or GPUs per run. Give --ranks-per-node and --gpus-per-node to the job"),
+        (["--", "experiment", "thesis-resnet34-as-published", "--at-once", "2"], "Received: --at-once, and cool_down"),
         (["--repeats", "2", "--", "experiment", "smoke"], "an experiment sets its own repeats"),
         (["--site", "mars", "--", "experiment", "smoke"], "unknown site. Received: mars"),
         (["--site", "cte-power", "--minutes", "3000", "--", "experiment", "smoke"], "allows at most 48 hours"),
@@ -193,6 +201,19 @@ def test_the_price_of_rented_nodes_is_printed_first(tmp_path: Path, capsys: pyte
     assert "$11.74 for these minutes alone (2 x aws-g4dn-12xlarge at $3.912 an hour" in error  # 2 x 1.5 x 3.912
     assert "us-east-1" in error and "its price may differ" not in error
     assert "set-up and idle minutes come on top" in error
+
+
+def test_runs_at_once_are_an_array_on_slurm_and_lanes_on_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--ranks-per-node", "4", "--dry-run", "--", "experiment", "smoke", "--at-once", "2"]
+    assert submit(tmp_path, "--site", "slurm", *words) == 0
+    shown = capsys.readouterr()
+    assert "#SBATCH --array=1-2\n" in shown.out and '--part "$SLURM_ARRAY_TASK_ID"' in shown.out
+    assert "experiment smoke, 2 runs at once, 4 ranks on 1 node" in shown.err
+    assert submit(tmp_path, *words) == 0
+    script = capsys.readouterr().out
+    assert " experiment run smoke --at-once 2 --runs-folder " in script and "--part" not in script
 
 
 def test_the_preflight_of_shared_gpus_checks_the_exchange_in_host_memory(

@@ -20,7 +20,7 @@ export PYTHONUNBUFFERED=1
 export PATH="$PWD"/.venv/bin:$PATH
 if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
   unset HOROVOD_TWINS_SUBMITTED_AT
-  submitted=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%V || true)
+  submitted=$(squeue --noheader --jobs="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" --format=%V || true)
   if [ -n "$submitted" ]; then HOROVOD_TWINS_SUBMITTED_AT=$(date -d "$submitted" +%s); export HOROVOD_TWINS_SUBMITTED_AT; fi
 fi
 
@@ -37,7 +37,7 @@ began=$(date +%s)
 before_time_limit() {
   trap '' USR1
   if [ -n "$step" ]; then
-    scancel --signal=TERM "$SLURM_JOB_ID" || true
+    scancel --signal=TERM "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" || true
     if wait "$step"; then exit 0; fi
   fi
   saved=$(find runs/"$name/checkpoints" -name state.json -newermt "@$began" -print -quit || true)
@@ -47,7 +47,7 @@ before_time_limit() {
   fi
   echo "the time limit is near: requeueing, to resume from what was saved"
   trap - EXIT
-  scontrol requeue "$SLURM_JOB_ID"
+  scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
   exit 0
 }
 trap before_time_limit USR1

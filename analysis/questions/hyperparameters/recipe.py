@@ -1,0 +1,92 @@
+"""A recipe file from the best trial of a search: `torch_impl/train.py --recipe FILE` trains with its settings."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from analysis.questions.hyperparameters.searches import Search
+from analysis.runs.labels import framework_label
+from common.config import Config
+from common.errors import UserError, user_errors
+from common.run_folder.records import World, read_record
+from common.run_folder.search_record import TrialRecord
+
+_NOT_OF_A_RECIPE = ("record", "device", "energy")  # where and how it ran, and what it measured
+_ALWAYS = (
+    "dataset",
+    "model",
+    "optimizer",
+    "loss",
+    "epochs",
+    "batch_size",
+    "learning_rate",
+)  # defaults, too, for readers
+
+
+def write_recipe(file: Path, search: Search) -> TrialRecord:
+    """Write the settings of the best trial as a recipe; return the trial.
+
+    Args:
+        file: must not exist.
+        search: of which the best trial of all frameworks is taken.
+
+    Raises:
+        UserError: the file exists or cannot be written, or no trial is finished.
+    """
+    best = search.best_trial()
+    if best is None or best.run is None:
+        raise UserError(f"no trial is finished. Received: {search.folder}. Run the search first")
+    record = read_record(search.folder / best.run)
+    if not isinstance(record.config, Config):
+        raise UserError(f"the settings of the best trial are not recorded. Received: {best.run}. Run the search again")
+    ranks = record.world.size if isinstance(record.world, World) else None
+    text = recipe_text(record.config, search=search, best=best, ranks=ranks)
+    with user_errors("writing the recipe"):
+        try:
+            with file.open("x", encoding="utf-8") as recipe:
+                recipe.write(text)
+        except FileExistsError:
+            raise UserError(
+                f"the recipe exists already and is not overwritten. Received: --recipe-out {file}. Name another file"
+            ) from None
+    return best
+
+
+def recipe_text(config: Config, *, search: Search, best: TrialRecord, ranks: int | None) -> str:
+    """Return the settings of a trial that are no defaults, and all that were searched, as TOML.
+
+    Args:
+        config: of the trial's run.
+        search, best: the search and the trial.
+        ranks: of the run, for readers; None: not known.
+    """
+    defaults = Config().as_dict()
+    searched = {*best.params, *(["batch_size"] if "global_batch_size" in best.params else [])}
+    about = {
+        "title": f"the best of {len(search.finished(best.framework))} trials of {framework_label(best.framework)}: "
+        f"{search.record.title}",
+        "source": f"python -m launch search, {best.run}: {search.metric.label} {best.score:.6g}, "
+        f"{search.record.sampler} points, seed {search.record.seed}",
+        "searched": sorted(best.params),
+        **({} if ranks is None else {"ranks": ranks}),
+    }
+    parts = [_table("about", about)]
+    for subject, values in config.as_dict().items():
+        chosen = {
+            name: value
+            for name, value in values.items()
+            if name in searched or (value not in (None, defaults[subject][name]) and subject not in _NOT_OF_A_RECIPE)
+        }
+        if chosen:
+            parts.append(_table(subject, chosen))
+    return "\n".join(parts)
+
+
+def _table(name: str, values: dict[str, Any]) -> str:
+    lines = (f"{key} = {_value(value)}\n" for key, value in values.items())
+    return f"[{name}]\n{''.join(lines)}"
+
+
+def _value(value: Any) -> str:
+    # JSON's texts, numbers, lists and true/false are TOML's.
+    return json.dumps(value, ensure_ascii=False)

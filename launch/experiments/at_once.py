@@ -1,0 +1,86 @@
+"""Runs of an experiment side by side: in lanes of this host, or as shares that the tasks of an array job make.
+
+python -m launch experiment run E --at-once 4               on this host, each run on cores and GPUs of its own
+python -m launch experiment run E --at-once 4 --part 2      what the second of 4 tasks of a batch system makes
+"""
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+from common.errors import UserError
+from common.utils.command_line import whole_number
+from launch.experiments.plan import ExperimentPlan
+from launch.experiments.survey import HostResources
+from launch.starting.lanes import Lane, add_lane_options, lanes_of
+from launch.starting.launchers import Launcher
+
+
+def add_at_once_options(parser: Any) -> None:
+    """Add the options to argparse's parser."""
+    add_lane_options(parser)
+    parser.add_argument(
+        "--part",
+        type=whole_number,
+        metavar="K",
+        help="make every N-th run only, from the K-th (--at-once N): what each task of an array job does",
+    )
+
+
+def part_of(plan: ExperimentPlan, options: argparse.Namespace) -> ExperimentPlan:
+    """Return the share of the runs that `--part` names; without it, all.
+
+    Raises:
+        UserError: there is no such part.
+    """
+    part, parts = options.part, options.at_once
+    if part is None:
+        return plan
+    if parts is None or part > parts:
+        raise UserError(f"there is no such part. Received: --part {part}, {parts or 'no number of runs'} at once. "
+                        "Give --at-once N, and --part from 1 to N")  # fmt: skip
+    return replace(plan, runs=plan.runs[part - 1 :: parts])
+
+
+def lanes_for(plan: ExperimentPlan, options: argparse.Namespace) -> list[Lane]:
+    """Return where the runs are made.
+
+    Raises:
+        UserError: they cannot be made side by side here.
+    """
+    if options.at_once is not None:
+        check_at_once(plan)
+    if options.part is not None:  # the batch system has given this task cores and GPUs of its own
+        if options.cores_per_run or options.gpus_per_run is not None:
+            raise UserError(f"a task has what its batch system gave it. Received: --part {options.part} and cores or "
+                            "GPUs per run. Leave these out")  # fmt: skip
+        return [Lane(number=options.part, of=options.at_once)]
+    if options.at_once is not None and plan.launcher:
+        _check_launcher(plan.launcher)
+    return lanes_of(options)
+
+
+def check_at_once(plan: ExperimentPlan) -> None:
+    """See whether the runs of an experiment may be made side by side.
+
+    Raises:
+        UserError: it asks for pauses, in which nothing else runs.
+    """
+    pause = plan.protocol.cool_down_seconds
+    if pause:
+        raise UserError(f"no pause divides runs that are made at once. Received: --at-once, and cool_down_seconds = "
+                        f"{pause:g} in {plan.file.path.name}. Leave out one of the two")  # fmt: skip
+
+
+def _check_launcher(launcher: Launcher) -> None:
+    if launcher.hosts or launcher.site.scheduler != "local":
+        where = ",".join(map(str, launcher.hosts)) or launcher.site.name
+        raise UserError(f"runs at once share this host alone. Received: --at-once and {where}. Leave out --hosts and "
+                        "--site; `launch submit --site slurm` makes an array job of it")  # fmt: skip
+
+
+def resources_of_lane(lane: Lane) -> HostResources | None:
+    """Return what a run has in a lane; None: the whole host."""
+    if not lane.cores:
+        return None
+    return HostResources(gpus=len(lane.gpus or ()), cores=len(lane.cores))

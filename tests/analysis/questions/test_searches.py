@@ -1,0 +1,194 @@
+"""`python -m analysis hyperparameters` on a search: best scores, importance, pairs, and the recipe."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis_builders import rows_of
+from builders import write_finished_run
+
+from analysis.__main__ import main
+from analysis.questions.hyperparameters.command import find
+from analysis.questions.hyperparameters.search_plots import plots_of
+from analysis.questions.hyperparameters.searches import Search, importances, searches_of
+from analysis.runs.reading import load_runs
+from common.config import parse_command_line
+from common.errors import UserError
+from common.run_folder.search_record import SearchRecord, TrialRecord, read_search, write_search
+
+SPACE = {
+    "learning_rate": {
+        "name": "FloatDistribution",
+        "attributes": {"low": 0.001, "high": 0.1, "log": True, "step": None},
+    },
+    "momentum": {"name": "CategoricalDistribution", "attributes": {"choices": [0.0, 0.5]}},
+}
+
+
+def rate_of(point: int) -> float:
+    return 0.001 * 10 ** (point / 10)
+
+
+def made_trial(framework: str, point: int, *, score: float | None, **changes: Any) -> TrialRecord:
+    values: dict[str, Any] = {
+        "framework": framework, "number": point, "point": point, "state": "finished", "run": f"{framework}-t{point}",
+        "params": {"learning_rate": rate_of(point), "momentum": 0.5 * (point % 2)}, "score": score, "seconds": 10.0,
+        "ended_at": f"2026-01-01T00:{point:02}:00.000+00:00", "worker": 1,
+    }  # fmt: skip
+    return TrialRecord(**{**values, **changes})
+
+
+def made_search(trials: list[TrialRecord], **changes: Any) -> SearchRecord:
+    values: dict[str, Any] = {
+        "title": "made", "sampler": "random", "pruner": "none", "metric": "last_validation_accuracy", "seed": 1,
+        "drawn_once": True, "trials_each": 12, "space": SPACE, "trials": trials,
+    }  # fmt: skip
+    return SearchRecord(**{**values, **changes})
+
+
+def write_made(folder: Path, record: SearchRecord) -> Path:
+    """Write a search with the run folders of its trials; return its folder."""
+    for trial in record.trials:
+        if trial.run:
+            optimizer = {"learning_rate": trial.params["learning_rate"], "momentum": trial.params["momentum"]}
+            write_finished_run(
+                folder / trial.run,
+                framework=trial.framework,
+                settings={"optimizer": optimizer},
+                accuracies=[0.1, 0.2, trial.score],
+            )
+    write_search(folder, record)
+    return folder
+
+
+def both(points: int = 12) -> list[TrialRecord]:
+    """Trials whose score rises with the learning rate; Keras's is 1 point higher and takes twice as long."""
+    scores = [0.5 + 0.02 * point for point in range(points)]
+    return [
+        made_trial(framework, point, score=score + more, seconds=seconds)
+        for point, score in enumerate(scores)
+        for framework, more, seconds in (("torch", 0.0, 10.0), ("keras", 0.01, 20.0))
+    ]
+
+
+def test_best_scores_times_and_the_difference_at_equal_points(tmp_path: Path) -> None:
+    found = find(load_runs([write_made(tmp_path / "made", made_search(both()))]))
+    assert found.answer == (
+        "made: PyTorch's best last validation accuracy is 72 %, of 12 trials in 120 s. "
+        "made: Keras's best last validation accuracy is 73 %, of 12 trials in 240 s. "
+        "At the same 12 points they differ: Keras's score is +1 points from PyTorch's."
+    )
+    rows = rows_of(found, "Search made: both frameworks at the same points")
+    assert len(rows) == 13
+    assert [row["difference"] for row in rows] == pytest.approx([1.0] * 13)
+    best = rows_of(found, "Search made: best settings")
+    assert [(row["framework"], row["rank"], row["run"]) for row in best[:2]] == [
+        ("PyTorch", 1, "torch-t11"),
+        ("PyTorch", 2, "torch-t10"),
+    ]
+    assert best[0]["learning_rate"] == pytest.approx(rate_of(11))
+
+
+def test_the_best_so_far_never_gets_worse_and_pruned_trials_cost_time(tmp_path: Path) -> None:
+    trials = [
+        made_trial("torch", 0, score=0.6),
+        made_trial("torch", 1, score=0.9, state="pruned", seconds=3.0),  # not the best: it was not trained to the end
+        made_trial("torch", 2, score=0.5),
+        made_trial("torch", 3, score=0.7),
+        made_trial("torch", 4, score=None, state="failed"),
+    ]
+    search = Search(tmp_path, made_search(trials, drawn_once=False, sampler="tpe"))
+    assert search.progress("torch") == [(1, 10.0, 60.0), (2, 13.0, 60.0), (3, 23.0, 60.0), (4, 33.0, 70.0)]
+    best = search.best_trial()
+    assert best and best.number == 3
+    losses = Search(tmp_path, made_search(trials, metric="last_validation_loss"))
+    assert [score for *_, score in losses.progress("torch")] == [0.6, 0.6, 0.5, 0.5]
+    best = losses.best_trial()
+    assert best and best.number == 2
+
+
+def test_what_decides_the_score_is_important(tmp_path: Path) -> None:
+    trials = [made_trial("torch", point, score=0.5 + 0.02 * point) for point in range(20)]
+    found = importances(Search(tmp_path, made_search(trials)), "torch")
+    assert found["learning_rate"] > 0.8
+    assert sum(found.values()) == pytest.approx(1.0)
+    assert importances(Search(tmp_path, made_search(trials[:9])), "torch") == {}
+
+
+def test_adaptive_searches_are_not_paired(tmp_path: Path) -> None:
+    folder = write_made(tmp_path / "made", made_search(both(), drawn_once=False, sampler="tpe", pruner="median"))
+    found = find(load_runs([folder]))
+    assert "only the curves of the best score compare" in found.answer
+    assert not [table for table in found.tables if "same points" in table.title]
+    assert "hyperparameters-pairs" not in [plot.name for plot in found.plots]
+    assert any("do not pair" in note for note in found.notes)
+
+
+def test_plots_show_what_their_data_say(tmp_path: Path) -> None:
+    search = Search(tmp_path / "made", made_search(both()))
+    plots = {plot.name: plot for plot in plots_of(search)}
+    assert list(plots) == [
+        "hyperparameters-search", "hyperparameters-importance", "hyperparameters-coordinates", "hyperparameters-pairs",
+    ]  # fmt: skip
+    trials, seconds = plots["hyperparameters-search"].figure.axes
+    assert [line.get_xdata()[-1] for line in trials.get_lines()] == [12, 12]
+    assert [line.get_xdata()[-1] for line in seconds.get_lines()] == [120.0, 240.0]
+    assert [line.get_ydata()[-1] for line in seconds.get_lines()] == pytest.approx([72.0, 73.0])
+    panel = plots["hyperparameters-coordinates"].figure.axes[0]
+    lines = [line for line in panel.get_lines() if line.get_marker() == "o"]
+    assert len(lines) == 12
+    assert list(lines[-1].get_ydata()) == pytest.approx([0.55, 1.0])  # the best is drawn last
+
+
+def test_diverged_and_missing_trials_do_not_break_anything(tmp_path: Path) -> None:
+    trials = [made_trial(framework, point, score=math.inf if point == 1 else 1.0 + point)
+              for framework in ("torch", "keras") for point in range(12)]  # fmt: skip
+    trials.append(
+        made_trial("torch", 12, score=None, state="waiting", run=None, params={}, seconds=None, ended_at=None)
+    )
+    record = made_search(trials, metric="best_validation_loss")
+    write_search(tmp_path, record)
+    assert read_search(tmp_path) == record
+    search = Search(tmp_path, record)
+    assert search.points_of_both() == [0, *range(2, 12)]
+    assert len(plots_of(search)) == 4
+    alone = Search(tmp_path, made_search([made_trial("torch", 0, score=0.5)]))
+    assert [plot.name for plot in plots_of(alone)] == ["hyperparameters-search", "hyperparameters-coordinates"]
+    assert plots_of(Search(tmp_path, made_search([]))) == []
+
+
+def test_the_recipe_gives_the_settings_of_the_best_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, recipe = write_made(tmp_path / "made", made_search(both())), tmp_path / "best.toml"
+    assert main(["hyperparameters", str(folder), "--recipe-out", str(recipe)]) == 0
+    assert f"note: {recipe} has the settings of keras-t11: python keras_impl/train.py" in capsys.readouterr().out
+    config = parse_command_line(["--recipe", str(recipe)], program="keras_impl/train.py")
+    (best,) = load_runs([folder / "keras-t11"]).runs["config"]
+    assert (config.data, config.model, config.optimizer, config.training) == (
+        best.data, best.model, best.optimizer, best.training,
+    )  # fmt: skip
+    assert config.optimizer.learning_rate == rate_of(11)
+    before = recipe.read_text()
+    assert main(["hyperparameters", str(folder), "--recipe-out", str(recipe)]) == 2
+    assert f"exists already and is not overwritten. Received: --recipe-out {recipe}" in capsys.readouterr().err
+    assert recipe.read_text() == before
+
+
+def test_a_recipe_is_of_one_search_with_a_finished_trial(tmp_path: Path) -> None:
+    write_finished_run(tmp_path / "plain" / "run")
+    with pytest.raises(UserError, match=r"a recipe is written from one search\. Received: no search"):
+        find(load_runs([tmp_path / "plain"]), recipe_out=tmp_path / "best.toml")
+    folder = write_made(tmp_path / "made", made_search([made_trial("torch", 0, score=0.1, state="failed")]))
+    with pytest.raises(UserError, match="no trial is finished"):
+        find(load_runs([folder]), recipe_out=tmp_path / "best.toml")
+    assert find(load_runs([folder])).answer == "No trial of the search is finished."
+
+
+def test_a_broken_record_is_an_error_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_made(tmp_path / "made", made_search(both(2)))
+    content = json.loads((folder / "search.json").read_text())
+    (folder / "search.json").write_text(json.dumps(content | {"metric": "speed"}))
+    assert main(["hyperparameters", str(folder)]) == 2
+    assert "search.json is not valid: metric: Input should be" in capsys.readouterr().err
+    assert len(searches_of(load_runs([write_made(tmp_path / "good", made_search(both(2)))]))) == 1

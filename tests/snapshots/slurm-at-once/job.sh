@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# trial, 4 ranks on slurm; written by `python -m launch submit`.
+#SBATCH --job-name=trial
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=4
+#SBATCH --time=60
+#SBATCH --signal=B:USR1@120
+#SBATCH --array=1-4
+#SBATCH --output=output-%a.log
+#SBATCH --open-mode=append
+#SBATCH --requeue
+
+set -e
+trap 'echo $? > "$SLURM_SUBMIT_DIR/exit-code-$SLURM_ARRAY_TASK_ID"' EXIT
+trap 'exit 143' TERM
+HOROVOD_TWINS_BEGAN_AT=$(date +%s.%N); export HOROVOD_TWINS_BEGAN_AT
+cd /home/group/horovod-twins
+export TF_CPP_MIN_LOG_LEVEL=3
+export PYTHONUNBUFFERED=1
+export PATH="$PWD"/.venv/bin:$PATH
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
+  unset HOROVOD_TWINS_SUBMITTED_AT
+  submitted=$(squeue --noheader --jobs="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" --format=%V || true)
+  if [ -n "$submitted" ]; then HOROVOD_TWINS_SUBMITTED_AT=$(date -d "$submitted" +%s); export HOROVOD_TWINS_SUBMITTED_AT; fi
+fi
+
+ranks=$((SLURM_JOB_NUM_NODES * SLURM_NTASKS_PER_NODE))
+export SLURM_CPU_BIND=cores SLURM_GPU_BIND=none SLURM_WAIT=60
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"  # which srun does not take from sbatch
+name="trial, part $SLURM_ARRAY_TASK_ID"
+echo "$name: $ranks ranks on $SLURM_JOB_NODELIST, Slurm job $SLURM_JOB_ID, turn $((${SLURM_RESTART_COUNT:-0} + 1))"
+
+# Slurm sends USR1 before the time limit: the ranks stop, and the requeued job resumes from what they saved.
+step=
+began=$(date +%s)
+before_time_limit() {
+  trap '' USR1
+  if [ -n "$step" ]; then
+    scancel --signal=TERM "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" || true
+    kill -TERM -- "-$step" || true
+    if wait "$step"; then exit 0; fi
+  fi
+  saved=$(find runs/smoke -maxdepth 1 -name ".part-$SLURM_ARRAY_TASK_ID" -newermt "@$began" -print -quit || true)
+  if [ -z "$saved" ]; then
+    echo "the time limit is near and nothing was saved since the start: give more --minutes, no run of the experiment ends in this time" >&2
+    exit 1
+  fi
+  echo "the time limit is near: requeueing, to resume from what was saved"
+  trap - EXIT
+  scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+  exit 0
+}
+trap before_time_limit USR1
+
+setsid python -m launch experiment run smoke --at-once 4 --runs-folder runs --site slurm --part "$SLURM_ARRAY_TASK_ID" &
+step=$!
+wait "$step"

@@ -1,0 +1,69 @@
+"""Trials of a search without trainers: run folders whose scores follow from the settings by a formula."""
+
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from pathlib import Path
+
+from builders import make_epoch, make_record, make_status
+
+from common.run_folder.records import write_epochs, write_record
+from launch.experiments.plan import ExperimentPlan, PlannedRun
+from launch.experiments.survey import SurveyedRun, survey_run
+from launch.starting.lanes import Lane
+
+SEARCH = """
+[search]
+sampler = "{sampler}"
+trials = 4
+storage = "journal"
+
+[settings]
+framework = ["torch", "keras"]
+launcher = "python"
+model = "mlp"
+dataset = "synthetic:600x8x8x1x3"
+validation_share = 0.2
+epochs = 3
+device = "cpu"
+
+[space]
+learning_rate = {{ low = 0.001, high = 0.1, log = true }}
+momentum = [0.0, 0.5, 0.9]
+"""
+
+
+def write_search_file(folder: Path, *, sampler: str = "random", old: str = "", new: str = "") -> Path:
+    """Write a search file of 4 trials for each framework, a part of it replaced; return it."""
+    text = SEARCH.format(sampler=sampler)
+    assert old in text, old
+    file = folder / "made.toml"
+    file.write_text(text.replace(old, new, 1))
+    return file
+
+
+def accuracy_of(planned: PlannedRun, epoch: int) -> float:
+    """Return the validation accuracy of a made run after an epoch: the best learning rate is the largest."""
+    config = planned.config
+    return epoch * (config.optimizer.learning_rate + config.optimizer.momentum / 100) / 10
+
+
+def made_run(
+    plan: ExperimentPlan, planned: PlannedRun, *, lane: Lane, advance: Callable[[float, str], None]
+) -> Generator[None, None, SurveyedRun]:
+    """Stand in for `make_run`: an epoch at each step; interrupted where it is closed or pruned, as by SIGTERM."""
+    folder = plan.folder / planned.name
+    folder.mkdir()
+    config = replace(planned.config, record=replace(planned.config.record, runs_folder=str(plan.folder)))
+    record = make_record(config=config, framework=planned.cell.keys.framework, status=make_status())
+    state, epochs = "interrupted", []
+    try:
+        write_record(folder, record)
+        for epoch in range(1, config.training.epochs + 1):
+            epochs.append(make_epoch(epoch, validation_accuracy=accuracy_of(planned, epoch)))
+            write_epochs(folder, epochs)
+            yield
+            advance(1 / config.training.epochs, planned.name)
+        state = "finished"
+    finally:
+        write_record(folder, replace(record, status=make_status(state=state)))
+    return survey_run(plan, planned)
