@@ -9,6 +9,7 @@ from typing import Any
 from common.checks.parity_record import PARITY_FILE
 from common.errors import UserError, user_errors
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
+from common.run_folder.search_record import SEARCH_FILE
 
 HOST = "host"  # replaces every host name
 FOLDER = "runs"  # replaces every path
@@ -35,6 +36,8 @@ def add_data(source: Path, *, data: Path) -> int:
             folder.mkdir()
             _write(folder / RUN_FILE, _neutral_record(file))
             shutil.copyfile(file.with_name(EPOCHS_FILE), folder / EPOCHS_FILE)
+        if (source / SEARCH_FILE).exists():
+            shutil.copyfile(source / SEARCH_FILE, target / SEARCH_FILE)
         if (source / PARITY_FILE).exists():
             _write(target / PARITY_FILE, _neutral_record(source / PARITY_FILE))
     return len(records)

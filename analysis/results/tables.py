@@ -12,6 +12,9 @@ from analysis.output.options import MARGIN
 from analysis.output.tables import Table, render
 from analysis.projection.study import STUDY_FILE, read_study
 from analysis.questions import frameworks
+from analysis.questions.hyperparameters import command as hyperparameters
+from analysis.questions.hyperparameters.searches import Search, statements
+from analysis.questions.hyperparameters.searches import tables as search_tables
 from analysis.questions.parity import command as parity
 from analysis.questions.projection import command as projection
 from analysis.questions.scaling import command as scaling
@@ -26,6 +29,7 @@ from common.distributed.console import counted
 from common.measurement.interference import Interference
 from common.run_folder.environment import Environment
 from common.run_folder.records import Status
+from common.run_folder.search_record import read_search
 
 PACKAGES = ("horovod", "torch", "tensorflow-cpu", "keras")
 
@@ -85,6 +89,7 @@ def published_times_table(data: Path) -> str:
 
 
 STRATEGIES = ("strategies", "averaging", "stragglers", "servers")  # experiments
+MODEL_PARALLEL = "model-parallel"
 
 
 def strategies_table(data: Path) -> str:
@@ -115,9 +120,28 @@ def stragglers_table(data: Path) -> str:
     return _shown(shown, dict.fromkeys(shown.columns[2:], ".2f"))
 
 
+def model_parallel_table(data: Path) -> str:
+    """Return time, exchange and memory of models that ranks hold together, with what the runs ran on."""
+    against, costs = _strategies(data, MODEL_PARALLEL).tables[:2]
+    row = ["framework", "model, data set, workers, site", "strategy"]
+    merged = _frame(costs).merge(_frame(against)[[*row, "time / allreduce"]], on=row, how="left")
+    merged = merged.astype(object).where(merged.notna(), None)
+    wanted = [*row, "n", "time / allreduce", "accuracy, %", "bytes/image", "waiting, %", "bubble, %",
+              "memory per rank, MB", "of it the model's", "by forecast"]  # fmt: skip
+    described_runs = described(_runs(data / MODEL_PARALLEL))
+    return f"{described_runs}\n\n{_shown(merged[wanted], costs.formats | against.formats)}"
+
+
+def search_table(data: Path) -> str:
+    """Return what a search of both frameworks found at the same points, with what its trials ran on."""
+    search = Search(data / "search", read_search(data / "search"))
+    shown = [_shown(_frame(table), table.formats) for table in search_tables(search)[:3]]
+    return "\n\n".join([" ".join([*statements(search), described(_runs(data / "search"))]), *shown])
+
+
 def claims_table(data: Path) -> str:
     """Return what documents claim about strategies, and what the runs of all experiments show."""
-    cells = cells_of(load_runs([data / name for name in STRATEGIES]).runs)
+    cells = cells_of(load_runs([data / name for name in (*STRATEGIES, MODEL_PARALLEL)]).runs)
     table = strategy_claims(places_of(cells, margin=MARGIN), cells, margin=MARGIN)
     return _shown(_frame(table).drop(columns="where"), table.formats)
 
@@ -134,6 +158,8 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "strategies": strategies_table,
     "strategy-costs": strategy_costs_table,
     "stragglers": stragglers_table,
+    "model-parallel": model_parallel_table,
+    "search": search_table,
     "claims": claims_table,
     "parity": parity_table,
     "projection": projection_table,
@@ -146,6 +172,9 @@ FIGURES = (
     "strategies-accuracy-time",
     "strategies-interval",
     "strategies-stragglers",
+    "strategies-memory",
+    "strategies-schedule",
+    "hyperparameters-search",
 )
 
 
@@ -155,9 +184,12 @@ def plots(data: Path) -> list[Plot]:
     of_parity = parity.find(data / "parity").plots
     # The first one of a name counts: intervals are those of the experiment about them.
     of_strategies = [
-        plot for name in ("averaging", "strategies", "stragglers") for plot in _strategies(data, name).plots
+        plot
+        for name in ("averaging", "strategies", "stragglers", MODEL_PARALLEL)
+        for plot in _strategies(data, name).plots
     ]
-    found = [*frameworks.find(selection).plots, *of_parity, *_projection(data).plots, *of_strategies]
+    of_search = hyperparameters.find(_runs(data / "search")).plots
+    found = [*frameworks.find(selection).plots, *of_parity, *_projection(data).plots, *of_strategies, *of_search]
     return list({plot.name: plot for plot in reversed(found) if plot.name in FIGURES}.values())
 
 

@@ -16,7 +16,7 @@ _ARRAYS = 2  # tag of messages, which those of a pipeline do not have (common/pi
 def whole_arrays(*groups: Weights, partition: Partition, comm: Communicator) -> Iterator[tuple[ArrayStream, ...]]:
     """Yield the arrays of the whole model, of which each rank holds a part; rank 0 alone may read them.
 
-    Every rank calls this. An error of rank 0 while it reads leaves no other rank waiting.
+    Every rank calls this. An error of rank 0 between two arrays, such as a full disk, leaves no other rank waiting.
 
     Args:
         groups: arrays of this rank: "<weight>" or "<weight>.<slot>" -> array.

@@ -113,9 +113,7 @@ def _named_cuts(spec: ModelSpec, stages: int, places: Sequence[int], *, after: s
     possible = ", ".join(spec.rows[place].layer.name for place in places)
     for name in names:
         if numbers.get(name) not in places:
-            problem = (
-                "one tensor does not do to go on after this layer" if name in numbers else "there is no such layer"
-            )
+            problem = "the model cannot be cut after this layer" if name in numbers else "there is no such layer"
             raise UserError(f"{problem}. Received: --cut-after {name} for {spec.name}. Give some of {possible}")
     cuts = [numbers[name] for name in names]
     if len(cuts) != stages - 1 or cuts != sorted(set(cuts)):

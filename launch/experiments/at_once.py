@@ -56,7 +56,8 @@ def lanes_for(plan: ExperimentPlan, options: argparse.Namespace) -> list[Lane]:
                             "GPUs per run. Leave these out")  # fmt: skip
         return [Lane(number=options.part, of=options.at_once)]
     if options.at_once is not None and plan.launcher:
-        _check_launcher(plan.launcher)
+        remedy = "Leave out --hosts and --site; `launch submit --site slurm` makes an array job of it"
+        check_launcher(plan.launcher, remedy=remedy)
     return lanes_of(options)
 
 
@@ -68,15 +69,15 @@ def check_at_once(plan: ExperimentPlan) -> None:
     """
     pause = plan.protocol.cool_down_seconds
     if pause:
-        raise UserError(f"no pause divides runs that are made at once. Received: --at-once, and cool_down_seconds = "
+        raise UserError(f"runs that are made at once have no cool-down. Received: --at-once, and cool_down_seconds = "
                         f"{pause:g} in {plan.file.path.name}. Leave out one of the two")  # fmt: skip
 
 
-def _check_launcher(launcher: Launcher) -> None:
+def check_launcher(launcher: Launcher, *, remedy: str) -> None:
+    """Raise UserError unless runs are started on this host alone; `remedy`: what to do."""
     if launcher.hosts or launcher.site.scheduler != "local":
         where = ",".join(map(str, launcher.hosts)) or launcher.site.name
-        raise UserError(f"runs at once share this host alone. Received: --at-once and {where}. Leave out --hosts and "
-                        "--site; `launch submit --site slurm` makes an array job of it")  # fmt: skip
+        raise UserError(f"runs at once share this host alone. Received: --at-once and {where}. {remedy}")
 
 
 def resources_of_lane(lane: Lane) -> HostResources | None:

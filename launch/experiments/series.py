@@ -41,8 +41,9 @@ def _print_unlike(surveyed: Sequence[SurveyedRun], *, at_once: int) -> None:
     worlds = [one.run.record.world for one in finished if one.run]
     unlike = sum(isinstance(world, World) and world.at_once != at_once for world in worlds)
     if unlike and missing_runs(surveyed):
-        print(f"note: {counted(unlike, 'run')} of {len(surveyed)} was not made {at_once} at once: its times are not "
-              "compared with those to come")  # fmt: skip
+        were = "was" if unlike == 1 else "were"
+        print(f"note: {unlike} of {counted(len(surveyed), 'run')} {were} not made {at_once} at once: times do not "
+              "compare with those to come")  # fmt: skip
 
 
 class _Series:

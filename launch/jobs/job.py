@@ -107,8 +107,9 @@ class Job:
         return [f"{self.runs_folder}/{self.run_name(repeat)}" for repeat in range(1, self.repeats + 1)]
 
     def cost_usd(self) -> float | None:
-        """Return what the nodes cost until the time limit, on demand; None: they have no price."""
-        return self.site.machines[self.node].cost_usd(60.0 * self.minutes, nodes=self.nodes)
+        """Return what the nodes of all tasks cost until the time limit, on demand; None: they have no price."""
+        at_once = self.tasks if self.site.scheduler == "slurm" else 1  # each task of an array has its own limit
+        return self.site.machines[self.node].cost_usd(60.0 * self.minutes, nodes=self.nodes * at_once)
 
 
 @dataclass(frozen=True, kw_only=True)

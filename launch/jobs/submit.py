@@ -229,8 +229,8 @@ def _memory_mb(settings: Config) -> int | None:
     outline = outline_of(settings)
     if outline is None:
         return None
-    images = settings.training.batch_size // settings.device.backward_passes_per_step
-    forecast = forecast_bytes(partition_of(outline.model(settings), settings), settings, images=images)
+    partition = partition_of(outline.model(settings), settings)
+    forecast = forecast_bytes(partition, settings, images=settings.training.batch_size)
     return -(-max(forecast) // 10**6)
 
 

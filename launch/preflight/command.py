@@ -52,7 +52,10 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--device", choices=["auto", "cpu", "gpu"], default="auto", help="as for trainers")
     parser.add_argument("--threads", type=whole_number, help="compute threads per rank (default: cores / ranks)")
     parser.add_argument(
-        "--memory-mb", type=whole_number, metavar="MB", help="of each rank, beyond the framework's own, in 10^6 bytes"
+        "--memory-mb",
+        type=whole_number,
+        metavar="MB",
+        help="what training takes of each rank, the framework aside",
     )
     parser.add_argument("--dataset", default="mnist", help="checks its checksums; or none (default: %(default)s)")
     parser.add_argument("--runs-folder", type=word, metavar="FOLDER", help="default: the site's, else runs")

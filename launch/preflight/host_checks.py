@@ -198,9 +198,11 @@ def gpus() -> list[str]:
 
 
 def gpu_bytes() -> list[int]:
-    """Return the memory of each GPU of the host."""
-    text = output_of("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
-    return [int(line) * 2**20 for line in text.splitlines() if line.strip().isdigit()]
+    """Return the free memory of each GPU that a process sees, of those that tell."""
+    text = output_of("nvidia-smi", "--query-gpu=index,uuid,memory.free", "--format=csv,noheader,nounits")
+    rows = [line.split(", ") for line in text.splitlines() if line.count(", ") == 2]
+    seen = visible_gpus([(index, uuid, mib) for index, uuid, mib in rows], os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return [int(mib) * 2**20 for mib in seen if mib.isdigit()]
 
 
 def check_threads(wanted: Wanted) -> str:
@@ -220,7 +222,7 @@ def check_memory(wanted: Wanted) -> str:
         return "not known what training takes"
     own = wanted.memory_mb * 10**6
     if _uses_gpus(wanted):
-        each, where, free = own, "of a GPU", min(gpu_bytes())
+        each, where, free = own, "of a GPU", min(gpu_bytes(), default=own)
     else:
         each, where = own + FRAMEWORK_BYTES, "of the host"
         free = psutil.virtual_memory().available // max(1, wanted.ranks)

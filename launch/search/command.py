@@ -20,9 +20,10 @@ from filelock import FileLock, Timeout
 from common.distributed.console import counted
 from common.errors import EXIT_CODE_INTERRUPTED, UserError, expanded, user_errors
 from common.utils.command_line import whole_number, word
+from launch.experiments.at_once import check_launcher
 from launch.experiments.plan import ExperimentPlan
 from launch.experiments.runs import prepare
-from launch.search.search_file import SearchFile, read_search_file
+from launch.search.search_file import SearchFile, read_search_file, run_name
 from launch.starting.lanes import Lane, add_lane_options, lanes_of, run_in_lanes
 from launch.starting.launchers import Launcher, launcher_at
 
@@ -57,12 +58,8 @@ def run(options: argparse.Namespace) -> int:
         print_trials(file, launcher)
         return 0
     lanes = lanes_of(options)
-    if options.at_once is not None and (launcher.hosts or launcher.site.scheduler != "local"):
-        where = ",".join(map(str, launcher.hosts)) or launcher.site.name
-        raise UserError(
-            f"trials at once share this host alone. Received: --at-once and {where}. Leave out --hosts and --site, or "
-            "start a --worker on each host"
-        )
+    if options.at_once is not None:
+        check_launcher(launcher, remedy="Leave out --hosts and --site, or start a --worker on each host")
     launcher.check(np=int(file.settings.get("np", 1)))
     with user_errors("making the search's folder"):
         file.folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +89,7 @@ def print_trials(file: SearchFile, launcher: Launcher) -> None:
         points = fixed_points(file)
         for number, params in enumerate(points):
             for framework in file.frameworks:
-                planned = file.planned(framework, params, name=f"{framework}-t{number}", point=number)
+                planned = file.planned(framework, params, name=run_name(framework, number), point=number)
                 print(shlex.join(plan.command(planned)))
     each = f"{counted(trials_each(file), 'trial')} of each framework"
     chosen = "drawn once" if file.draws_once else "each chosen when it is started, by the scores before it"
@@ -100,7 +97,7 @@ def print_trials(file: SearchFile, launcher: Launcher) -> None:
 
 
 def _make_missing(file: SearchFile, launcher: Launcher, lanes: Sequence[Lane], *, worker: int) -> int:
-    """Make the missing trials, and the failed ones once more; return how many have failed again."""
+    """Make the missing trials, and the failed ones once more; return how many have failed again or are not yet made."""
     # Optuna takes a second to import, which other commands do not have to wait for.
     from launch.search.studies import Studies
     from launch.search.trials import Trials
@@ -116,7 +113,9 @@ def _make_missing(file: SearchFile, launcher: Launcher, lanes: Sequence[Lane], *
     else:
         print(f"{counted(states['waiting'], 'trial')} to do, {states['finished'] + states['pruned']} made", flush=True)
     run_in_lanes(trials.jobs(), lanes)
-    failed = studies.failed_points()
+    failed, elsewhere = studies.failed_points(), len(studies.running())
     if failed:
         print(f"{counted(failed, 'trial')} failed; the same command makes them once more")
-    return failed
+    if elsewhere:
+        print(f"{counted(elsewhere, 'trial')} left to other workers, which are at it")
+    return failed + elsewhere

@@ -160,6 +160,11 @@ class SearchFile:
         return PlannedTrial(cell, 1, cell.config.training.seed + point)
 
 
+def run_name(framework: str, number: int) -> str:
+    """Return the name of a trial's run folder."""
+    return f"{framework}-t{number}"
+
+
 def shipped_searches() -> list[str]:
     """Return the names of the search files that come with the project."""
     return shipped_experiments(SEARCHES)

@@ -28,7 +28,7 @@ from common.errors import UserError, user_errors
 from common.run_folder import search_record
 from common.run_folder.search_record import METRICS, MetricKind, SearchRecord, TrialRecord, Value, write_search
 from launch.search.sampling import adaptive_sampler, distributions_of, fixed_points, pruner_of, trials_each
-from launch.search.search_file import SearchFile
+from launch.search.search_file import SearchFile, run_name
 
 STORAGE_FILES = {"sqlite": "study.db", "journal": "study.journal"}
 SQLITE_WAIT_SECONDS = 60  # for other commands to finish writing
@@ -121,10 +121,20 @@ class Studies:
         return study
 
     def enqueue_missing(self) -> None:
-        """Enqueue the trials that are missing, those that failed at their point of before."""
+        """Enqueue the trials that are missing, those that failed at their point of before.
+
+        Raises:
+            UserError: more than are wanted have been enqueued before.
+        """
         with self.locked():
             for study in self.of.values():
                 trials = study.get_trials(deepcopy=False)
+                most = max((point_of(trial) + 1 for trial in trials if trial.state is TrialState.WAITING), default=0)
+                if most > len(self._points):
+                    raise UserError(
+                        f"the search has begun with more trials, which are waiting. Received: {len(self._points)} in "
+                        f"place of {most} of each framework. Give {most} or more, or the file another name"
+                    )
                 there = {point_of(trial) for trial in trials if trial.state in _COUNTS}
                 failed = {point_of(trial): trial.params for trial in trials if trial.state is TrialState.FAIL}
                 for point, params in enumerate(self._points):
@@ -216,11 +226,6 @@ def open_storage(folder: Path, kind: Literal["sqlite", "journal"]) -> BaseStorag
             return JournalStorage(JournalFileBackend(str(file)))
         file.touch()  # whose errors are clearer than SQLAlchemy's
     return RDBStorage(f"sqlite:///{file}", engine_kwargs={"connect_args": {"timeout": SQLITE_WAIT_SECONDS}})
-
-
-def run_name(framework: str, number: int) -> str:
-    """Return the name of a trial's run folder."""
-    return f"{framework}-t{number}"
 
 
 def point_of(trial: FrozenTrial) -> int:

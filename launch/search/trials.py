@@ -15,8 +15,8 @@ from launch.experiments.left_over import left_over
 from launch.experiments.plan import ExperimentPlan
 from launch.experiments.runs import make_run
 from launch.experiments.survey import SurveyedRun, survey_run
-from launch.search.search_file import PlannedTrial
-from launch.search.studies import StartedTrial, Studies, point_of, run_name
+from launch.search.search_file import PlannedTrial, run_name
+from launch.search.studies import StartedTrial, Studies, point_of
 from launch.starting.lanes import Job, Lane
 from launch.starting.launchers import Launcher
 from launch.starting.processes import end_processes
@@ -54,6 +54,9 @@ class Trials:
             ending = yield from self._run(started, planned, lane)
         except UserError as error:  # settings that do not fit together
             ending = _Ending(TrialState.FAIL, reason=str(error))
+        except Exception as error:
+            ending = _Ending(TrialState.FAIL, reason=f"{type(error).__name__}: {error}")
+            raise
         finally:
             self.studies.end_trial(
                 started.framework, started.trial.number, state=ending.state, score=ending.score, reason=ending.reason

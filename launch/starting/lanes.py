@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from common.distributed import pinning
 from common.distributed.console import counted
 from common.errors import UserError
 from common.utils.at_once import AT_ONCE
@@ -156,11 +157,9 @@ def cores_by_core(folder: Path = _CPUS) -> list[int]:
 
 
 def visible_gpus() -> list[str]:
-    """Return this host's GPUs that this process may use, by their UUIDs or as CUDA_VISIBLE_DEVICES names them."""
-    seen = os.environ.get(GPUS_SEEN)
-    if seen is not None:
-        return [part.strip() for part in seen.split(",") if part.strip()]
-    return ask_nvidia("--query-gpu=uuid", "--format=csv,noheader").split()
+    """Return the UUIDs of this host's GPUs that this process may use."""
+    rows = [line.split(", ") for line in ask_nvidia("--query-gpu=index,uuid", "--format=csv,noheader").splitlines()]
+    return pinning.visible_gpus([(index, uuid, uuid) for index, uuid in rows], os.environ.get(GPUS_SEEN))
 
 
 # A job is advanced until it ends; it yields whenever it would wait.

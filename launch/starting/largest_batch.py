@@ -31,7 +31,7 @@ FINENESS = 32  # the answer is exact to one part in so many
 POLL_SECONDS = 0.1
 _FULL = re.compile(
     r"out of memory|OutOfMemory|not enough memory|ResourceExhausted|RESOURCE_EXHAUSTED|bad_alloc|Cannot allocate memory"
-    r"|can't allocate memory|ALLOC_FAILED|Killed",
+    r"|can't allocate memory|ALLOC_FAILED|Killed|needs more memory than it may have",
     re.IGNORECASE,
 )
 

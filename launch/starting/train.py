@@ -42,9 +42,9 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the command only")
     parser.add_argument("--find-largest-batch", action="store_true", help="only try which batch fits into memory")
     parser.add_argument(
-        "--memory-limit", metavar="MB", type=whole_number, help="of each rank, beyond the framework's own"
+        "--memory-limit", metavar="MB", type=whole_number, help="end the run where a rank takes more for its model"
     )
-    parser.add_argument("--memory-gb", type=float, help="of this host, for the same (default: what is free)")
+    parser.add_argument("--memory-gb", type=float, help="of this host, for the largest batch (default: what is free)")
     parser.set_defaults(run=run)
 
 

@@ -291,7 +291,8 @@ def test_a_model_too_large_for_one_rank_trains_on_two(framework: str, tmp_path: 
     record = read_run(tmp_path / "runs/limited").record
     assert isinstance(record.status, Status) and record.status.state == "failed"
     assert "needs more memory than it may have" in str(record.status.message)
-    command = train_command(framework, [*DEEP, *limit, *layers(), "--name", "divided"])
+    divided = {"torch": SPLIT, "keras": layers()}[framework]
+    command = train_command(framework, [*DEEP, *limit, *divided, "--name", "divided"])
     done = run_command([*launcher_command("mpirun2"), *command], folder=tmp_path)
     assert done.code == 0, done.stderr
     assert read_run(tmp_path / "runs/divided").state == "finished"

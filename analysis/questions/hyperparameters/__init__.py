@@ -1,1 +1,1 @@
-"""Accuracy and time by batch size, resolution and validation share."""
+"""Accuracy and time by batch size, resolution and validation share; what searches found."""

@@ -11,16 +11,10 @@ from common.errors import UserError, user_errors
 from common.run_folder.records import World, read_record
 from common.run_folder.search_record import TrialRecord
 
-_NOT_OF_A_RECIPE = ("record", "device", "energy")  # where and how it ran, and what it measured
-_ALWAYS = (
-    "dataset",
-    "model",
-    "optimizer",
-    "loss",
-    "epochs",
-    "batch_size",
-    "learning_rate",
-)  # defaults, too, for readers
+_NOT_OF_A_RECIPE = ("record", "energy")  # what a run measures
+_OF_A_MACHINE = ("device", "threads", "share_gpu", "pinned_memory", "channels_last", "memory_limit")  # where it runs
+# Defaults, too, for readers.
+_ALWAYS = ("dataset", "model", "optimizer", "loss", "epochs", "batch_size", "learning_rate")
 
 
 def write_recipe(file: Path, search: Search) -> TrialRecord:
@@ -53,7 +47,7 @@ def write_recipe(file: Path, search: Search) -> TrialRecord:
 
 
 def recipe_text(config: Config, *, search: Search, best: TrialRecord, ranks: int | None) -> str:
-    """Return the settings of a trial that are no defaults, and all that were searched, as TOML.
+    """Return the settings of a trial as TOML: all that were searched, and what is no default.
 
     Args:
         config: of the trial's run.
@@ -75,7 +69,13 @@ def recipe_text(config: Config, *, search: Search, best: TrialRecord, ranks: int
         chosen = {
             name: value
             for name, value in values.items()
-            if name in searched or (value not in (None, defaults[subject][name]) and subject not in _NOT_OF_A_RECIPE)
+            if name in searched
+            or name in _ALWAYS
+            or (
+                value not in (None, defaults[subject][name])
+                and subject not in _NOT_OF_A_RECIPE
+                and name not in _OF_A_MACHINE
+            )
         }
         if chosen:
             parts.append(_table(subject, chosen))

@@ -46,7 +46,7 @@ def plot_progress(search: Search) -> Plot | None:
             )  # fmt: skip
     panels[0].set_xlabel("trials")
     panels[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-    panels[1].set_xlabel("wall-clock time of the trials, added up, s")
+    panels[1].set_xlabel("seconds of the trials, added up")
     panels[1].set_xlim(left=0)
     panels[0].set_ylabel(f"best so far: {search.axis_label}", wrap=True)
     legend_below(figure)

@@ -10,11 +10,11 @@ from typing import Literal
 from pydantic import ConfigDict, TypeAdapter
 
 from analysis.output.tables import Table
-from analysis.questions.strategies.parts import is_divided, peak_megabytes
+from analysis.questions.strategies.parts import forecast_megabytes, is_divided, model_megabytes
 from analysis.questions.strategies.ways import PLAIN, SLOW, Place, Way, work_of, workers_of
 from analysis.runs.cells import Cell
 from analysis.runs.labels import framework_label
-from analysis.runs.table import images_trained
+from analysis.runs.table import images_trained, runs_in
 from analysis.stats.inference import Effect, difference, equivalence, ratio
 
 Verdict = Literal["holds", "does not hold here", "cannot be tested here"]
@@ -68,7 +68,10 @@ class Runs:
         return None
 
     def against_one(self, way: Way) -> Effect | None:
-        """Return the time of a way / that of one worker alone, without a straggler; None: there are no such runs."""
+        """Return the time of a way / that of one worker alone, without a straggler; None: there are no such runs.
+
+        Both of one experiment: from one to another the speed of a machine drifts.
+        """
         run = way.cell.first
         alone = [
             cell
@@ -77,8 +80,14 @@ class Runs:
             and not cell.settings.get(SLOW)
             and (cell.first.model, cell.first.data_set) == (run.model, run.data_set)
             and _images(cell) == _images(way.cell)
+            and _experiments(cell) & _experiments(way.cell)
         ]
         return next((found for cell in alone if (found := ratio(_seconds(way.cell), _seconds(cell)))), None)
+
+
+def _experiments(cell: Cell) -> set[Path]:
+    """Return the folders that hold the runs of a cell."""
+    return {Path(run.folder).parent for run in runs_in(cell.runs)}
 
 
 def claims_table(places: Sequence[Place], cells: Sequence[Cell], *, margin: float) -> Table:
@@ -237,13 +246,19 @@ def _data_parallelism_is_faster(runs: Runs) -> Evidence | None:
 
 
 def _divided_models_need_less_memory(runs: Runs) -> Evidence | None:
-    for way in runs.ways:
-        whole = peak_megabytes(way.base) if way.base else None
-        part = peak_megabytes(way.cell)
-        if is_divided(way) and whole and part:
-            words = f"{way.label}: {part:,.0f} MB of a rank, the framework included; {PLAIN}: {whole:,.0f} MB"
-            return Evidence(_holds(part < whole), words)
-    return None
+    """Of the model that needs the most memory, as small ones drown in that of the framework."""
+    found = [
+        (forecast, way, part, whole)
+        for way in runs.ways
+        if is_divided(way) and way.base
+        if (forecast := forecast_megabytes(way.base)) and (part := model_megabytes(way.cell))
+        if (whole := model_megabytes(way.base))
+    ]
+    if not found:
+        return None
+    _, way, part, whole = max(found, key=lambda one: (one[0], -one[2]))
+    words = f"{way.label}: {part:,.0f} MB of a rank beyond the framework's; {PLAIN}: {whole:,.0f} MB"
+    return Evidence(_holds(part < whole), words)
 
 
 def _interval_trades_time_for_accuracy(runs: Runs) -> Evidence | None:

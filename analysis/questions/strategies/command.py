@@ -9,7 +9,13 @@ from analysis.output.tables import Cell as TableCell
 from analysis.output.tables import Table, effect_cells, in_percent, shown_interval
 from analysis.questions.strategies.claims import claims_table
 from analysis.questions.strategies.curves import at_equal_time
-from analysis.questions.strategies.parts import bubble_by_formula, forecast_megabytes, model_megabytes, peak_megabytes
+from analysis.questions.strategies.parts import (
+    bubble_by_formula,
+    forecast_megabytes,
+    model_megabytes,
+    peak_megabytes,
+    waiting_share,
+)
 from analysis.questions.strategies.plots import plots_of
 from analysis.questions.strategies.ways import (
     Place,
@@ -90,8 +96,8 @@ _METHODS = (
     "time is that of training, of the slowest rank; intervals and tests are those of `frameworks`, pairs by seed",
     "bytes per image: what all workers hand to their messages and get back, as counted; and by the formula of the "
     "wire: of a ring what ranks send (they receive as much), of servers what workers send and receive",
-    "exchange: mean over workers of the time in messages, waiting for others included, by the training time; bubble: "
-    "the part of it that even stages of a pipeline would wait, by formula",
+    "exchange: mean over workers of the time in messages, waiting for others included, by the training time; waiting: "
+    "of the stages of a pipeline, for each other; bubble: what even stages would wait, by formula",
     "staleness: updates that others made between a fetch and its push, over all runs of a row",
 )
 
@@ -159,7 +165,8 @@ def _verdict(way: Way) -> str:
 def _figures(places: Sequence[Place], *, target: float | None) -> Table:
     to_target = "s to target" if target is None else f"s to {100 * target:g} %"
     headings = ["framework", "model, data set, workers, site", "strategy", "n", "training, s", "95 % interval",
-                "images/s", "accuracy, %", to_target, "bytes/image", "by formula", "exchange, %", "bubble, %",
+                "images/s", "accuracy, %", to_target, "bytes/image", "by formula", "exchange, %",
+                "waiting, %", "bubble, %",
                 "staleness: median", "95 % of pushes", "most", "joules",
                 "memory per rank, MB", "of it the model's", "by forecast"]  # fmt: skip
     rows = [
@@ -170,7 +177,7 @@ def _figures(places: Sequence[Place], *, target: float | None) -> Table:
     formats = dict.fromkeys(("training, s", "accuracy, %", to_target), ".2f") | {"n": "d"}
     formats |= dict.fromkeys(("images/s", "bytes/image", "by formula", "joules", "memory per rank, MB"), ",.0f")
     formats |= dict.fromkeys(("of it the model's", "by forecast"), ",.0f")
-    formats |= dict.fromkeys(("exchange, %", "bubble, %"), ".1f") | dict.fromkeys(
+    formats |= dict.fromkeys(("exchange, %", "waiting, %", "bubble, %"), ".1f") | dict.fromkeys(
         ("staleness: median", "95 % of pushes", "most"), "d"
     )
     return Table("Time, accuracy and what they cost (medians; images/s: harmonic means)", headings, rows, formats)
@@ -189,6 +196,7 @@ def _figures_of(cell: Cell) -> list[TableCell]:
         bytes_per_image(cell),
         formula_bytes_per_image(cell),
         in_percent(median_of(exchange_shares(cell))),
+        in_percent(waiting_share(cell)),
         in_percent(bubble_by_formula(cell)),
         staleness_at(lags, 0.5),
         staleness_at(lags, 0.95),

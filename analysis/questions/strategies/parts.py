@@ -10,13 +10,12 @@ from analysis.output.plots import COLORS, MARKERS, legend_below, wrapped
 from analysis.output.tables import Table
 from analysis.questions.strategies.ways import Place, Way, main_places, shares_of
 from analysis.runs.cells import Cell
-from analysis.runs.labels import framework_label
 from analysis.runs.table import RunRow, runs_in
 from analysis.stats.inference import median_of
 from common.measurement.interference import Interference
 from common.pipeline.schedule import ideal_bubble
 from common.run_folder.records import ModelRecord
-from common.run_folder.sharing import StageRecord
+from common.run_folder.sharing import SharingRecord, StageRecord
 
 MOST_PANELS = 6  # of schedules
 
@@ -33,6 +32,19 @@ def bubble_by_formula(cell: Cell) -> float | None:
     if config is None or config.parts.stages is None:
         return None
     return ideal_bubble(stages=config.parts.stages, microbatches=config.parts.microbatches)
+
+
+def waiting_share(cell: Cell) -> float | None:
+    """Return the part of the time, from 0 to 1, that stages waited: the mean of a run's, the median over timed runs."""
+    return median_of(share for run in runs_in(cell.timed) if (share := _waiting_of(run)) is not None)
+
+
+def _waiting_of(run: RunRow) -> float | None:
+    sharing = run.record.sharing
+    if not isinstance(sharing, SharingRecord) or not sharing.pipeline or not run.training_seconds:
+        return None
+    stages = sharing.pipeline
+    return sum(stage.waiting_seconds for stage in stages) / len(stages) / run.training_seconds
 
 
 def peak_megabytes(cell: Cell) -> float | None:
@@ -71,10 +83,7 @@ def forecast_megabytes(cell: Cell) -> float | None:
 def plot_schedules(places: Sequence[Place]) -> Plot | None:
     """Draw when each stage computed which pass in the last update of a run, a panel for each pipeline."""
     found = {
-        f"{framework_label(place.framework)}, {way.label}": stages
-        for place in places
-        for way in place.ways
-        if (stages := _stages_of(way))
+        f"{place.name}, {way.label}": stages for place in places for way in place.ways if (stages := _stages_of(way))
     }
     if not found:
         return None
@@ -111,9 +120,14 @@ def _stages_of(way: Way) -> list[StageRecord]:
     return next((sharing.pipeline for _, sharing in shares_of(way.cell) if sharing.pipeline), [])
 
 
+def _forecasts(place: Place) -> list[float]:
+    return [forecast for way in place.ways if (forecast := forecast_megabytes(way.cell))]
+
+
 def plot_memory(places: Sequence[Place]) -> Plot | None:
-    """Draw the memory of a rank against the training time, where ranks hold parts of a model."""
-    told = [place for place in main_places(places) if any(is_divided(way) for way in place.ways)]
+    """Draw the memory of a rank against the training time, for each framework's largest model that ranks divide."""
+    divided = [place for place in places if any(is_divided(way) for way in place.ways)]
+    told = main_places(sorted(divided, key=lambda place: -max(_forecasts(place), default=0.0)))
     if not told:
         return None
     figure = Figure(figsize=(1.0 + 5.0 * len(told), 4.6))

@@ -56,7 +56,7 @@ def write_made(folder: Path, record: SearchRecord) -> Path:
             write_finished_run(
                 folder / trial.run,
                 framework=trial.framework,
-                settings={"optimizer": optimizer},
+                settings={"optimizer": optimizer, "device": {"compression": "fp16", "threads": 2}},
                 accuracies=[0.1, 0.2, trial.score],
             )
     write_search(folder, record)
@@ -169,6 +169,8 @@ def test_the_recipe_gives_the_settings_of_the_best_trial(tmp_path: Path, capsys:
         best.data, best.model, best.optimizer, best.training,
     )  # fmt: skip
     assert config.optimizer.learning_rate == rate_of(11)
+    assert (config.device.compression, config.device.threads) == ("fp16", None)
+    assert 'optimizer = "sgd"' in recipe.read_text(), "a default that readers look for"
     before = recipe.read_text()
     assert main(["hyperparameters", str(folder), "--recipe-out", str(recipe)]) == 2
     assert f"exists already and is not overwritten. Received: --recipe-out {recipe}" in capsys.readouterr().err

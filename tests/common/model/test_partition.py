@@ -80,12 +80,12 @@ def _cuts(spec: ModelSpec, stages: int) -> list[str]:
 BAD_CUTS = [
     ("mlp", 3, "auto", "mlp has no 3 parts that follow each other and have weights. Received: --stages 3. Give fewer"),
     ("cnn", 2, "conv3", "there is no such layer. Received: --cut-after conv3 for cnn. Give some of conv1, pool1,"),
-    ("cnn", 2, "flatten", "one tensor does not do to go on after this layer. Received: --cut-after flatten"),
+    ("cnn", 2, "flatten", "the model cannot be cut after this layer. Received: --cut-after flatten"),
     (
         "resnet34",
         2,
         "layer1.0.conv1",
-        "one tensor does not do to go on after this layer.",
+        "the model cannot be cut after this layer.",
     ),
     (
         "cnn",
@@ -94,7 +94,7 @@ BAD_CUTS = [
         "3 stages are cut after 2 of the layers, in their order. Received: --stages 3",
     ),
     ("cnn", 3, "conv2,conv1", "3 stages are cut after 2 of the layers, in their order."),
-    ("cnn", 2, "fc2", "one tensor does not do to go on after this layer. Received: --cut-after fc2"),
+    ("cnn", 2, "fc2", "the model cannot be cut after this layer. Received: --cut-after fc2"),
     ("cnn", 3, "conv1,pool1", "every stage needs a layer with weights. Received: --cut-after conv1,pool1"),
 ]
 

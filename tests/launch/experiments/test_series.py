@@ -108,6 +108,6 @@ def test_runs_that_were_made_otherwise_are_pointed_out(made: list[str], capsys: 
     record = make_record(config=planned.config, status=make_status(), world=World(**values, at_once=4))
     RunWriter.create(one.plan.folder / planned.name, record).end("finished")
     series.make_missing(one, TWO)
-    assert "note: 1 run of 6 was not made 2 at once: its times are not compared" in capsys.readouterr().out
+    assert "note: 1 of 6 runs was not made 2 at once: times do not" in capsys.readouterr().out
     series.make_missing(one, [Lane(number=1, of=4)])
     assert "note" not in capsys.readouterr().out

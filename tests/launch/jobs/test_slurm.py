@@ -81,6 +81,7 @@ model = "mlp"
 np = 2
 """
 
+PIPELINE = f'{TINY}name = "pipeline"\nstrategy = "layers"\nstages = 2\nlr_scaling = "none"\n'
 SHARED = TINY.replace("np = 2", "np = 1\nthreads = 1\nseed = [1, 2]")  # runs that two tasks of an array share
 
 # Trainers of jobs whose names begin with "held" stop here in the first turn, as long as the test wants them to.
@@ -199,7 +200,7 @@ def done(desk: Desk) -> dict[str, str]:
     failing = ["--dataset", "images:/nowhere/$(whoami) 'at' all"]
     failing_job = desk.submit("failing", "--nodes", "2", "--", TRAINERS["torch"], *SMALL, *failing)
     file = desk.folder / "tiny.toml"
-    file.write_text(TINY)
+    file.write_text(TINY + PIPELINE)
     whole["trial"] = desk.submit("trial", "--nodes", "2", "--", "experiment", str(file), preflight=True)
     shared = desk.folder / "shared.toml"
     shared.write_text(SHARED)
@@ -284,10 +285,11 @@ def test_a_failing_job_is_reported_as_failed(
 
 
 def test_an_experiment_runs_in_a_job(desk: Desk, done: dict[str, str]) -> None:
-    run = read_run(desk.folder / "runs/tiny/torch-mlp-np2-r1")
-    assert run.state == "finished" and run.record.site == "slurm"
-    assert run.record.world.hosts == list(NODES)  # type: ignore[union-attr]
-    assert "1/1 torch-mlp-np2-r1: trained in " in desk.log("trial")
+    for number, name in enumerate(("torch-mlp-np2-r1", "pipeline-torch-mlp-np2-r1"), 1):
+        run = read_run(desk.folder / "runs/tiny" / name)
+        assert run.state == "finished" and run.record.site == "slurm"
+        assert run.record.world.hosts == list(NODES)  # type: ignore[union-attr]
+        assert f"{number}/2 {name}: trained in " in desk.log("trial")
 
 
 def test_the_tasks_of_an_array_share_the_runs_of_an_experiment(

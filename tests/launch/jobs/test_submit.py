@@ -203,6 +203,22 @@ def test_the_price_of_rented_nodes_is_printed_first(tmp_path: Path, capsys: pyte
     assert "set-up and idle minutes come on top" in error
 
 
+@pytest.mark.parametrize(
+    ("flags", "megabytes"),
+    [
+        ("--batch-size 1000", 38),  # 1,000 x (100 + 100 + 784 + 10 outputs) and 3 x 79,510 weights, 4 bytes each
+        ("--batch-size 1000 --backward-passes-per-step 2", 38),
+        ("--batch-size 1000 --strategy layers --stages 2 --microbatches 10", 5),
+    ],
+)
+def test_the_preflight_is_told_what_training_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str, megabytes: int
+) -> None:
+    words = ["--dry-run", "--", "torch_impl/train.py", "--model", "mlp", "--dataset", "mnist", *flags.split()]
+    assert submit(tmp_path, "--site", "slurm", "--ranks-per-node", "2", *words) == 0
+    assert f" --memory-mb {megabytes} " in capsys.readouterr().out
+
+
 def test_runs_at_once_are_an_array_on_slurm_and_lanes_on_this_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -323,7 +323,9 @@ def test_gpus_as_nvidia_smi_lists_them(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         gpus.cache_clear()
         assert gpus() == ["Tesla V100-SXM2-16GB"]
-    with programs(tmp_path / "bin", monkeypatch, **{"nvidia-smi": "printf '16384\\n32768\\n'"}):
+    with programs(tmp_path / "bin", monkeypatch, **{"nvidia-smi": "printf '0, GPU-aa, 16384\\n1, GPU-bb, 32768\\n'"}):
+        assert gpu_bytes() == [2**35]
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
         assert gpu_bytes() == [2**34, 2**35]
     broken = "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18"
     failing = programs(tmp_path / "bin", monkeypatch, **{"nvidia-smi": broken})

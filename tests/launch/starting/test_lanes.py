@@ -102,10 +102,11 @@ def test_gpus_that_this_process_does_not_see_are_not_dealt_out(monkeypatch: pyte
     monkeypatch.setattr(lanes, "ask_nvidia", lambda *_: "GPU-1\nGPU-2\n")
     monkeypatch.delenv(GPUS_SEEN, raising=False)
     assert visible_gpus() == ["GPU-1", "GPU-2"]
-    monkeypatch.setenv(GPUS_SEEN, "3, 1")
-    assert visible_gpus() == ["3", "1"]
-    monkeypatch.setenv(GPUS_SEEN, "")
-    assert visible_gpus() == []
+    monkeypatch.setenv(GPUS_SEEN, "1, 0")
+    assert visible_gpus() == ["GPU-2", "GPU-1"]
+    for nothing in ("", "-1"):
+        monkeypatch.setenv(GPUS_SEEN, nothing)
+        assert visible_gpus() == []
 
 
 def test_the_number_of_runs_at_once_comes_from_the_environment() -> None:
