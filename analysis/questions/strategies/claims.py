@@ -248,11 +248,10 @@ def _data_parallelism_is_faster(runs: Runs) -> Evidence | None:
 def _divided_models_need_less_memory(runs: Runs) -> Evidence | None:
     """Of the model that needs the most memory, as small ones drown in that of the framework."""
     found = [
-        (forecast, way, part, whole)
+        (forecast_megabytes(way.base) or 0.0, way, part, whole)
         for way in runs.ways
         if is_divided(way) and way.base
-        if (forecast := forecast_megabytes(way.base)) and (part := model_megabytes(way.cell))
-        if (whole := model_megabytes(way.base))
+        if (part := model_megabytes(way.cell)) and (whole := model_megabytes(way.base))
     ]
     if not found:
         return None

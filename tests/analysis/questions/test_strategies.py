@@ -46,6 +46,7 @@ def memory_of(*ranks: int) -> Interference:
         throttled_cores=None,
         peak_memory_bytes=list(ranks),
         peak_device_memory_bytes=[None] * len(ranks),
+        memory_before_bytes=[rank // 4 for rank in ranks],
     )
 
 
@@ -266,6 +267,7 @@ def test_a_model_in_stages_has_its_bubble_its_schedule_and_its_memory() -> None:
     found = find(select(ring, runs_of("layers", 150.0, **pipeline(bytes_sent=100.0, memory=300_000_000))))
     row = row_of(found, "Time, accuracy", "layers, stages 2, microbatches 5")
     assert row["bubble, %"] == pytest.approx(100 / 6)
+    assert row["waiting, %"] == pytest.approx(100 / 150)
     assert row["memory per rank, MB"] == pytest.approx(300.0)
     assert row_of(found, "Time, accuracy", "allreduce")["bubble, %"] is None
     passes = plot_of(found, "strategies-schedule").data.rows

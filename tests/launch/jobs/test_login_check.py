@@ -61,7 +61,7 @@ def test_the_jobs_preflight_is_made_in_its_shell(
 ) -> None:
     assert submit(tmp_path, "--gpus-per-node", "2") == 0
     look, sent = programs.records()
-    what = ["--framework", "torch", "--device", "gpu", "--dataset", "mnist", "--threads", "3", "--memory-mb", "6"]
+    what = ["--framework", "torch", "--device", "gpu", "--dataset", "mnist", "--threads", "3", "--memory-mb", "4"]
     site = ["--site", str(tmp_path / "ours.toml")]
     assert look["words"] == ["python", "-m", "launch", "preflight", "--np", "2", *what, *site, "--format", "json"]
     assert look["folder"] == str(tmp_path / "project")

@@ -206,9 +206,9 @@ def test_the_price_of_rented_nodes_is_printed_first(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("flags", "megabytes"),
     [
-        ("--batch-size 1000", 38),  # 1,000 x (100 + 100 + 784 + 10 outputs) and 3 x 79,510 weights, 4 bytes each
-        ("--batch-size 1000 --backward-passes-per-step 2", 38),
-        ("--batch-size 1000 --strategy layers --stages 2 --microbatches 10", 5),
+        ("--batch-size 1000", 7),  # 4 bytes each: 1,000 x (784 + 192 + 192 + 10) outputs and 3 x 152,650 weights
+        ("--batch-size 1000 --backward-passes-per-step 2", 7),
+        ("--batch-size 1000 --strategy layers --stages 2 --microbatches 10", 3),
     ],
 )
 def test_the_preflight_is_told_what_training_takes(

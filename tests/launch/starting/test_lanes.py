@@ -99,7 +99,7 @@ def test_hardware_threads_of_a_core_are_neighbors(tmp_path: Path, monkeypatch: p
 
 
 def test_gpus_that_this_process_does_not_see_are_not_dealt_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "ask_nvidia", lambda *_: "GPU-1\nGPU-2\n")
+    monkeypatch.setattr(lanes, "ask_nvidia", lambda *_: "0, GPU-1\n1, GPU-2\n")
     monkeypatch.delenv(GPUS_SEEN, raising=False)
     assert visible_gpus() == ["GPU-1", "GPU-2"]
     monkeypatch.setenv(GPUS_SEEN, "1, 0")
