@@ -145,7 +145,9 @@ def importances(search: Search, framework: str) -> dict[str, float]:
         [optuna.trial.create_trial(params=dict(one.params), distributions=space, value=one.score) for one in trials]
     )
     evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=best_share(len(trials)))
-    return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    # Of equal ones the order is by name: Optuna's changes from start to start.
+    return dict(sorted(found.items(), key=lambda one: (-round(one[1], 9), one[0])))
 
 
 def best_share(trials: int) -> float:
