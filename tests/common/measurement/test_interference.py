@@ -43,23 +43,27 @@ def test_another_busy_process_is_recorded_and_those_of_the_run_are_not() -> None
         busy.kill()
 
 
-def test_runs_that_are_made_at_once_with_this_one_are_no_interference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_are_made_at_once_with_this_one_are_no_interference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The record counts them; other programs stay interference, also those of runs that are made alone."""
-    program = [sys.executable, "-c", BUSY]
-    environments = [os.environ | {AT_ONCE: count} for count in ("2", "1")]
-    neighbor, other = (subprocess.Popen(program, env=one, start_new_session=True) for one in environments)
+    processes = []
+    for name, count in (("busy-2", "2"), ("busy-1", "1")):  # not the name of what else runs here
+        (tmp_path / name).symlink_to(sys.executable)
+        program = [str(tmp_path / name), "-c", BUSY]
+        processes.append(subprocess.Popen(program, env=os.environ | {AT_ONCE: count}, start_new_session=True))
+    neighbor = processes[0]
     try:
         monkeypatch.setattr(isolation, "_own_processes", set)
-        monkeypatch.setattr(isolation, "HEAVY_CORES", 0.05)
-        for at_once, count in (("2", 1), ("1", 2)):
+        monkeypatch.setattr(isolation, "HEAVY_CORES", 0.01)
+        monkeypatch.setattr(isolation, "MOST_NAMED", 1000)
+        for at_once, names in (("2", {"busy-1"}), ("1", {"busy-1", "busy-2"})):
             monkeypatch.setenv(AT_ONCE, at_once)
-            seen = [
-                line for line in other_processes(take_sample()) if line.startswith(psutil.Process(other.pid).name())
-            ]
-            assert len(seen) == count, seen
+            lines = other_processes(take_sample())
+            assert {line.partition(",")[0] for line in lines if line.startswith("busy")} == names, lines
         assert isolation._is_neighbor(neighbor.pid) is False
     finally:
-        for process in (neighbor, other):
+        for process in processes:
             process.kill()
             process.wait()
 
