@@ -50,7 +50,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the missing trials; return 0, or 1 where some have failed or are still missing."""
+    """Make the missing trials; return 0, or 1 where some have failed. Other workers may still be at theirs."""
     file = read_search_file(options.file, runs_folder=expanded(options.runs_folder))
     launcher = launcher_at(options.site, hosts=options.hosts)
     launcher.site.check_frameworks(set(file.frameworks))
@@ -97,7 +97,7 @@ def print_trials(file: SearchFile, launcher: Launcher) -> None:
 
 
 def _make_missing(file: SearchFile, launcher: Launcher, lanes: Sequence[Lane], *, worker: int) -> int:
-    """Make the missing trials, and the failed ones once more; return how many have failed again or are not yet made."""
+    """Make the missing trials, and the failed ones once more; return how many have failed again."""
     # Optuna takes a second to import, which other commands do not have to wait for.
     from launch.search.studies import Studies
     from launch.search.trials import Trials
@@ -118,4 +118,4 @@ def _make_missing(file: SearchFile, launcher: Launcher, lanes: Sequence[Lane], *
         print(f"{counted(failed, 'trial')} failed; the same command makes them once more")
     if elsewhere:
         print(f"{counted(elsewhere, 'trial')} left to other workers, which are at it")
-    return failed + elsewhere
+    return failed
