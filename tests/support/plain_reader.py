@@ -52,7 +52,7 @@ def _torch_layers(name: str, state: dict) -> list:
         return layer, nn.Conv2d(inputs, outputs, kernel)
 
     def dense(layer: str) -> tuple:
-        return layer, nn.Linear(*reversed(state[f"{layer}.weight"].shape))
+        return layer, nn.Linear(*reversed(state[f"{layer}.weight"].shape), bias=f"{layer}.bias" in state)
 
     last = [("flatten", nn.Flatten()), dense("fc1"), ("a", nn.Sigmoid() if name == "mlp" else nn.ReLU()), dense("fc2")]
     if name == "cnn":
