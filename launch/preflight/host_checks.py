@@ -189,20 +189,22 @@ def gpus() -> list[str]:
     """Return the names of the GPUs that a process sees; no nvidia-smi means no driver, so none."""
     if shutil.which("nvidia-smi") is None:
         return []
-    try:
-        text = output_of("nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader")
-    except UserError as error:
-        raise UserError(f"{error}. Fix the driver there: `nvidia-smi` has to list the GPUs") from None
-    rows = [line.split(", ", 2) for line in text.splitlines() if line.count(", ") >= 2]
-    return visible_gpus([(index, uuid, name) for index, uuid, name in rows], os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return _of_gpus("name")
 
 
 def gpu_bytes() -> list[int]:
     """Return the free memory of each GPU that a process sees, of those that tell."""
-    text = output_of("nvidia-smi", "--query-gpu=index,uuid,memory.free", "--format=csv,noheader,nounits")
-    rows = [line.split(", ") for line in text.splitlines() if line.count(", ") == 2]
-    seen = visible_gpus([(index, uuid, mib) for index, uuid, mib in rows], os.environ.get("CUDA_VISIBLE_DEVICES"))
-    return [int(mib) * 2**20 for mib in seen if mib.isdigit()]
+    return [int(mib) * 2**20 for mib in _of_gpus("memory.free") if mib.isdigit()]
+
+
+def _of_gpus(field: str) -> list[str]:
+    """Return a field of nvidia-smi's for each GPU that a process sees; sizes are in MiB."""
+    try:
+        text = output_of("nvidia-smi", f"--query-gpu=index,uuid,{field}", "--format=csv,noheader,nounits")
+    except UserError as error:
+        raise UserError(f"{error}. Fix the driver there: `nvidia-smi` has to list the GPUs") from None
+    rows = [line.split(", ", 2) for line in text.splitlines() if line.count(", ") >= 2]
+    return visible_gpus([(index, uuid, value) for index, uuid, value in rows], os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def check_threads(wanted: Wanted) -> str:
