@@ -298,6 +298,21 @@ def test_a_model_too_large_for_one_rank_trains_on_two(framework: str, tmp_path: 
     assert read_run(tmp_path / "runs/divided").state == "finished"
 
 
+@pytest.mark.cluster
+def test_a_memory_limit_on_another_host_is_recorded(tmp_path: Path) -> None:
+    """The second stage, on host b, has seven of the eight layers."""
+    divided = [*layers(), "--cut-after", "relu1", "--memory-limit", "450", "--threads", "1", "--device", "cpu"]
+    flags = [*DEEP, *divided, "--runs-folder", str(tmp_path / "runs"), "--name", "limited"]
+    with several_hosts(tmp_path, names=["a", "b"]) as hosts:
+        command = start_on(hosts, tmp_path).command("torch_impl/train.py", np=2, controller="mpi", arguments=flags)
+        done = hosts.run("a", command, environment=AS_ROOT)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("error: rank 1 needs more memory than it may have") == 1, done.stderr
+    record = read_run(tmp_path / "runs/limited").record
+    assert isinstance(record.status, Status) and record.status.state == "failed"
+    assert "rank 1 needs more memory than it may have" in str(record.status.message)
+
+
 def test_the_record_has_the_memory_of_each_rank_and_its_forecast(starts: Starts, framework: str) -> None:
     record = starts.run(framework, "cnn").record
     assert isinstance(record.isolation, Interference) and isinstance(record.model, ModelRecord)

@@ -29,31 +29,34 @@ def plots_of(search: Search) -> list[Plot]:
 
 
 def plot_progress(search: Search) -> Plot | None:
-    """Draw the best score so far against the number of trials and against the time that they took."""
+    """Draw the best score so far against the number of trials, the time that they took, and the clock."""
     progress = {name: search.progress(name) for name in search.frameworks if search.finished(name)}
     if not progress:
         return None
-    figure = Figure(figsize=(9.0, 3.8))
-    panels = figure.subplots(1, 2, sharey=True)
+    figure = Figure(figsize=(11.0, 3.8))
+    panels = figure.subplots(1, 3, sharey=True)
     rows: list[list[Any]] = []
     for name, points in progress.items():
         style = framework_style(name)
         rows += [[framework_label(name), *point] for point in points]
-        for ax, places in zip(panels, (0, 1), strict=True):
+        for ax, place in zip(panels, (0, 1, 2), strict=True):
             ax.step(
-                [point[places] for point in points], [point[2] for point in points], where="post", markersize=3.5,
+                [point[place] for point in points], [point.best for point in points], where="post", markersize=3.5,
                 color=style["color"], linestyle=style["linestyle"], marker=style["marker"], label=style["label"],
             )  # fmt: skip
     panels[0].set_xlabel("trials")
     panels[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-    panels[1].set_xlabel("seconds of the trials, added up")
-    panels[1].set_xlim(left=0)
+    panels[1].set_xlabel("seconds of its trials, added up")
+    panels[2].set_xlabel("seconds since the search began")
+    for ax in panels[1:]:
+        ax.set_xlim(left=0)
     panels[0].set_ylabel(f"best so far: {search.axis_label}", wrap=True)
     legend_below(figure)
     n = ", ".join(f"n = {len(points)} {framework_label(name)}" for name, points in progress.items())
     figure.suptitle(f"Search {search.name}: best score so far, {search.record.sampler} points\n{n}")
-    headings = ["framework", "trials", "seconds", "best score so far"]
-    return Plot("hyperparameters-search", figure, Table("Best score so far", headings, rows, {"seconds": ".6g"}))
+    headings = ["framework", "trials", "seconds of its trials", "seconds since the search began", "best score so far"]
+    table = Table("Best score so far", headings, rows, dict.fromkeys(headings[2:4], ".6g"))
+    return Plot("hyperparameters-search", figure, table)
 
 
 def plot_importance(search: Search) -> Plot | None:

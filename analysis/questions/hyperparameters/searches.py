@@ -3,8 +3,10 @@
 import json
 import math
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from analysis.output.tables import Cell, Table, shown_interval
 from analysis.runs.labels import framework_label
@@ -23,6 +25,24 @@ from common.run_folder.search_record import (
 FEWEST_FOR_IMPORTANCE = 10  # trials
 _BEST_TRIALS = 5  # of each framework, in the table
 _FEWEST_IN_BEST = 5  # trials that count as the best ones, for importance
+
+
+class Progress(NamedTuple):
+    """How far a search had come when one of a framework's trials ended.
+
+    Attributes:
+        trials: of this framework, finished or pruned.
+        trial_seconds: of these trials, added up as if they had followed each other: so frameworks that share a machine,
+            and searches that were interrupted, compare.
+        clock_seconds: wall-clock time since the first trial of any framework started, interruptions included; NaN if
+            it is not known.
+        best: score so far, in the unit in which it is shown; NaN before a trial is finished.
+    """
+
+    trials: int
+    trial_seconds: float
+    clock_seconds: float
+    best: float
 
 
 @dataclass(frozen=True)
@@ -83,19 +103,21 @@ class Search:
         sign = -1.0 if self.metric.higher_is_better else 1.0
         return min(bests, key=lambda one: sign * (one.score or 0.0), default=None)
 
-    def progress(self, framework: str) -> list[tuple[int, float, float]]:
-        """Return number of trials, seconds that they took, and the best score so far, after each trial that ended.
+    @cached_property
+    def began(self) -> datetime | None:
+        """When the first trial of any framework started; None if none has ended."""
+        return min((_start(trial) for trial in self.record.trials if trial.ended_at), default=None)
 
-        Trials are summed as if they had followed each other, so that frameworks that share a machine, and searches that
-        were interrupted, compare.
-        """
-        points, seconds, best = [], 0.0, math.nan
+    def progress(self, framework: str) -> list["Progress"]:
+        """Return how far the search had come after each trial that ended."""
+        points, trial_seconds, best = [], 0.0, math.nan
         choose = max if self.metric.higher_is_better else min
         for count, trial in enumerate(self.ended(framework), 1):
-            seconds += trial.seconds or 0.0
+            trial_seconds += trial.seconds or 0.0
             if trial.state == "finished" and trial.score is not None:
                 best = trial.score if math.isnan(best) else choose(best, trial.score)
-            points.append((count, seconds, self.shown(best)))
+            clock = (_end(trial) - self.began).total_seconds() if self.began and trial.ended_at else math.nan
+            points.append(Progress(count, trial_seconds, clock, self.shown(best)))
         return points
 
     def by_point(self, framework: str) -> dict[int, float]:
@@ -155,6 +177,14 @@ def best_share(trials: int) -> float:
     return min(0.5, max(0.1, _FEWEST_IN_BEST / trials))
 
 
+def _end(trial: TrialRecord) -> datetime:
+    return datetime.fromisoformat(trial.ended_at or "")
+
+
+def _start(trial: TrialRecord) -> datetime:
+    return _end(trial) - timedelta(seconds=trial.seconds or 0.0)
+
+
 # Words
 
 
@@ -165,7 +195,7 @@ def statements(search: Search) -> list[str]:
         best = next(iter(search.best_first(framework)), None)
         if best is None:
             continue
-        count, seconds = len(search.ended(framework)), search.progress(framework)[-1][1]
+        count, seconds = len(search.ended(framework)), search.progress(framework)[-1].trial_seconds
         words.append(
             f"{search.name}: {framework_label(framework)}'s best {search.metric.label} is "
             f"{_in_words(search, best.score)}, of {count} trials in {seconds:,.0f} s."
@@ -188,7 +218,10 @@ def _in_words(search: Search, score: float | None) -> str:
 
 def notes(search: Search) -> list[str]:
     """Return how to read what is shown of a search."""
-    found = [f"{search.name}: the seconds are those of its trials, added up, as if they had followed each other"]
+    found = [
+        f"{search.name}: seconds of trials are added up as if they had followed each other; those since the search "
+        "began include the trials of the other framework, those made at once, and interruptions"
+    ]
     counts = {
         state: sum(one.state == state for one in search.record.trials) for state in ("failed", "waiting", "running")
     }
@@ -234,7 +267,7 @@ def _summary(search: Search) -> Table:
         best = search.best_first(framework)
         rows.append(
             [framework_label(framework), search.record.sampler, search.record.pruner, len(finished),
-             len(ended) - len(finished), failed, search.progress(framework)[-1][1], median_of(seconds),
+             len(ended) - len(finished), failed, search.progress(framework)[-1].trial_seconds, median_of(seconds),
              search.shown(best[0].score) if best else None]
         )  # fmt: skip
     formats = dict.fromkeys(("finished", "pruned", "failed"), "d")

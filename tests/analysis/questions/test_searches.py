@@ -100,13 +100,30 @@ def test_the_best_so_far_never_gets_worse_and_pruned_trials_cost_time(tmp_path: 
         made_trial("torch", 4, score=None, state="failed"),
     ]
     search = Search(tmp_path, made_search(trials, drawn_once=False, sampler="tpe"))
-    assert search.progress("torch") == [(1, 10.0, 60.0), (2, 13.0, 60.0), (3, 23.0, 60.0), (4, 33.0, 70.0)]
+    assert search.progress("torch") == [
+        (1, 10.0, 10.0, 60.0),
+        (2, 13.0, 70.0, 60.0),
+        (3, 23.0, 130.0, 60.0),
+        (4, 33.0, 190.0, 70.0),
+    ]
     best = search.best_trial()
     assert best and best.number == 3
     losses = Search(tmp_path, made_search(trials, metric="last_validation_loss"))
     assert [score for *_, score in losses.progress("torch")] == [0.6, 0.6, 0.5, 0.5]
     best = losses.best_trial()
     assert best and best.number == 2
+
+
+def test_the_clock_runs_from_the_first_start_of_any_framework(tmp_path: Path) -> None:
+    trials = [
+        made_trial("keras", 0, score=0.5, seconds=40.0, ended_at="2026-01-01T00:00:40.000+00:00"),
+        made_trial("torch", 0, score=0.6, seconds=10.0, ended_at="2026-01-01T00:00:50.000+00:00"),
+        # interrupted between the two
+        made_trial("torch", 1, score=0.7, seconds=10.0, ended_at="2026-01-01T01:00:00.000+00:00"),
+    ]
+    search = Search(tmp_path, made_search(trials))
+    assert [point.clock_seconds for point in search.progress("torch")] == [50.0, 3600.0]
+    assert [point.clock_seconds for point in search.progress("keras")] == [40.0]
 
 
 def test_what_decides_the_score_is_important(tmp_path: Path) -> None:
@@ -132,9 +149,10 @@ def test_plots_show_what_their_data_say(tmp_path: Path) -> None:
     assert list(plots) == [
         "hyperparameters-search", "hyperparameters-importance", "hyperparameters-coordinates", "hyperparameters-pairs",
     ]  # fmt: skip
-    trials, seconds = plots["hyperparameters-search"].figure.axes
+    trials, seconds, clock = plots["hyperparameters-search"].figure.axes
     assert [line.get_xdata()[-1] for line in trials.get_lines()] == [12, 12]
     assert [line.get_xdata()[-1] for line in seconds.get_lines()] == [120.0, 240.0]
+    assert [line.get_xdata()[-1] for line in clock.get_lines()] == [680.0, 680.0]  # from 20 s before the first end
     assert [line.get_ydata()[-1] for line in seconds.get_lines()] == pytest.approx([72.0, 73.0])
     panel = plots["hyperparameters-coordinates"].figure.axes[0]
     lines = [line for line in panel.get_lines() if line.get_marker() == "o"]

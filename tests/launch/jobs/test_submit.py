@@ -382,7 +382,7 @@ def test_ranks_run_in_the_container_of_a_site(
     plan = ["experiment", "run", "smoke", "--site", site, "--runs-folder", str(tmp_path / "runs"), "--dry-run"]
     assert launch.main(plan) == 0
     commands = [line for line in capsys.readouterr().out.splitlines() if "_impl/train.py" in line]
-    assert len(commands) == 30 and all(f"{image} python {ROOT}/" in line for line in commands)
+    assert len(commands) == 32 and all(f"{image} python {ROOT}/" in line for line in commands)
     assert sum(line.startswith("apptainer exec") for line in commands) == 12  # those without launcher
 
 

@@ -536,7 +536,7 @@ def test_ssh_to_a_port_where_nobody_listens_or_answers(tmp_path: Path, capsys: p
     silent_line, refused_line = table[hosts : hosts + 2]
     assert "failed" in silent_line and "127.0.0.2" in silent_line and "timed out" in silent_line
     assert "127.0.0.3" in refused_line and "Connection refused" in refused_line and "Start sshd" in refused_line
-    assert table[-1].startswith("1 of 12 checks passed, in ")
+    assert table[-1].startswith("1 of 13 checks passed, in ")
 
 
 def gone(process: int) -> bool:
