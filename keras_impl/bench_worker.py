@@ -54,25 +54,35 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator, *, device: 
     state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
     state.restore(setup.first_weights)
     data = ShardedData(setup, comm=comm, device=device)
-    if name == "bare":
-        return bare_loop(state, data)
+    if name.startswith("bare"):
+        return bare_loop(state, data, with_sums=name == "bare_sums")
     state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
     distributed.broadcast_state(state, comm=comm)
     return trainer_epochs(Trainer(state, data, phases=Phases()))
 
 
-def bare_loop(state: TrainingState, data: ShardedData) -> Train:
-    """Return the least that trains: a compiled step of forward, loss, backward, apply on batches that are in memory."""
+def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool) -> Train:
+    """Return the least that trains: a compiled step of forward, loss, backward, apply on batches that are in memory.
+
+    Args:
+        with_sums: whether it also sums losses and correct answers, as every trainer that reports them has to.
+    """
     setup = with_steps(data.setup, size=1, steps=min(MEMORY_BATCHES, data.setup.steps_per_epoch))
     batches = list(ShardedData(setup, comm=data.comm, device=data.device).training(1))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     weights = state.model.trainable_variables
+    loss_sum, correct = tf.Variable(0.0), tf.Variable(0, dtype=tf.int64)
 
     @tf.function
     def step(images: Any, labels: Any) -> None:
         with tf.GradientTape() as tape:
-            loss_value = loss(labels, state.model(images, training=True))
+            outputs = state.model(images, training=True)
+            loss_value = loss(labels, outputs)
         state.optimizer.apply(tape.gradient(loss_value, weights), weights)
+        if with_sums:
+            loss_sum.assign_add(loss_value * tf.cast(tf.size(labels), tf.float32))
+            right = tf.argmax(outputs, axis=1, output_type=labels.dtype) == labels
+            correct.assign_add(tf.math.count_nonzero(right))
 
     def train(epoch: int, steps: int) -> float:
         distributed.synchronize(data.device)

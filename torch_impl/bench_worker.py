@@ -4,7 +4,6 @@
 """
 
 import itertools
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from common.distributed.communicator import Communicator
 from common.measurement.timing import Phases
 from common.training.entry_point import exit_rank
 from common.training.run_setup import RunSetup
-from torch_impl import distributed
+from torch_impl import distributed, native
 from torch_impl.data import ShardedData
 from torch_impl.loop import Trainer
 from torch_impl.models import build_model
@@ -39,7 +38,9 @@ from torch_impl.state import TrainingState
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     settings = read_settings(arguments)
-    comm = ddp_ranks() if "np2_ddp" in settings.contestants else distributed.init()
+    comm = distributed.init()
+    if "np2_ddp" in settings.contestants:
+        native.join_ranks(comm, backend="gloo")
     measure(settings, comm=comm, build=build_contestant)
     return 0
 
@@ -53,8 +54,8 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
     state = TrainingState(model, optimizer, spec=setup.spec, config=setup.config)
     state.restore(setup.first_weights)
     data = ShardedData(setup, comm=comm, device=device)
-    if name == "bare":
-        return bare_loop(state, data)
+    if name.startswith("bare"):
+        return bare_loop(state, data, with_sums=name == "bare_sums")
     if name == "np2_ddp":
         state.model = DistributedDataParallel(model)
         return trainer_epochs(Trainer(state, data, learning_rates=rates, phases=Phases()))
@@ -63,43 +64,33 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
     return trainer_epochs(Trainer(state, data, learning_rates=rates, phases=Phases()))
 
 
-def bare_loop(state: TrainingState, data: ShardedData) -> Train:
-    """Return the least that trains: forward, loss, backward, step on batches that are in memory."""
+def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool) -> Train:
+    """Return the least that trains: forward, loss, backward, step on batches that are in memory.
+
+    Args:
+        with_sums: whether it also sums losses and correct answers, as every trainer that reports them has to.
+    """
     setup = with_steps(data.setup, size=1, steps=min(MEMORY_BATCHES, data.setup.steps_per_epoch))
     batches = list(ShardedData(setup, comm=data.comm, device=data.device).training(1))
 
     def train(epoch: int, steps: int) -> float:
         state.model.train()
+        loss_sum, correct = torch.zeros((), device=data.device), torch.zeros((), dtype=torch.int64, device=data.device)
         distributed.synchronize(data.device)
         started = time.perf_counter()
         for images, labels in itertools.islice(itertools.cycle(batches), steps):
             state.optimizer.zero_grad()
-            F.cross_entropy(state.model(images), labels).backward()
+            outputs = state.model(images)
+            loss = F.cross_entropy(outputs, labels)
+            loss.backward()
             state.optimizer.step()
+            if with_sums:
+                loss_sum += loss.detach() * len(labels)
+                correct += (outputs.argmax(1) == labels).sum()
         distributed.synchronize(data.device)
         return time.perf_counter() - started
 
     return train
-
-
-def ddp_ranks() -> Communicator:
-    """Join the other processes that torchrun started, over Gloo."""
-    torch.distributed.init_process_group("gloo")
-    size = torch.distributed.get_world_size()
-
-    def allgather(value: object) -> list[object]:
-        values: list[object] = [None] * size
-        torch.distributed.all_gather_object(values, value)
-        return values
-
-    return Communicator(
-        rank=torch.distributed.get_rank(),
-        size=size,
-        local_rank=int(os.environ["LOCAL_RANK"]),
-        local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
-        controller="gloo",
-        allgather=allgather,
-    )
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class Native:
         # A kernel of one channel has the same memory in both layouts, whose strides differ in name only.
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         if not dist.is_initialized():
-            _join_ranks(self.comm, backend="nccl" if next(model.parameters()).is_cuda else "gloo")
+            join_ranks(self.comm, backend="nccl" if next(model.parameters()).is_cuda else "gloo")
         ranks = DistributedDataParallel(model, forward_sync_buffers=False)
         ranks.register_comm_hook(dist.group.WORLD, self._average)
         return ranks
@@ -80,7 +80,7 @@ class Native:
         self.meter.updates += 1
 
 
-def _join_ranks(comm: Communicator, *, backend: str) -> None:
+def join_ranks(comm: Communicator, *, backend: str) -> None:
     """Let the ranks find each other through a store of rank 0, at a port that the system chooses."""
     own = own_address(comm)
     address = comm.broadcast(own)

@@ -15,7 +15,8 @@ from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ra
 from common.checks.result_file import read_result
 from common.utils.command_line import path
 
-CONTROLLERS = ("mpi", "gloo")  # between which `horovodrun` leaves the choice
+# The starts of both controllers, between which `horovodrun` leaves the choice, and the controller of each.
+CONTROLLERS = {"exchange": "MPI", "exchange_gloo": "Gloo"}
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,8 @@ def fastest_controllers(ratios: Sequence[SpeedRatio]) -> list[str]:
         other, best = sorted(both, key=lambda one: one.median)
         overlap = "; the ranges overlap" if max(other.ratios) >= min(best.ratios) else ""
         lines.append(
-            f"{model}, {framework}: {best.start.start} is faster, {best.median:.2f} against {other.median:.2f} "
-            f"({other.start.start}){overlap}."
+            f"{model}, {framework}: {CONTROLLERS[best.start.start]} keeps {best.median:.2f} of the speed without "
+            f"exchange, {CONTROLLERS[other.start.start]} {other.median:.2f}{overlap}."
         )
     return lines
 

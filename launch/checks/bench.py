@@ -1,4 +1,4 @@
-"""`python -m launch bench`: compare the trainers' speed with bare loops, other numbers of ranks and PyTorch DDP.
+"""`python -m launch bench`: compare the trainers' speed with bare loops, with and without exchange, and with DDP.
 
     python -m launch bench                                     everything, about 14 minutes on 2 cores
     python -m launch bench --models cnn --frameworks torch     part of it
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios
-from common.checks.bench_turns import TASKS
+from common.checks.bench_turns import APART, TASKS
 from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.environment import describe_environment
@@ -48,7 +48,7 @@ class BenchStart:
     Attributes:
         title: what the ratio measured / base means.
         base, measured: contestants of `common.checks.bench_turns`.
-        launcher: none, mpi, gloo (both by horovodrun) or torchrun.
+        launcher: none, or mpi or gloo by horovodrun.
         variables: added to the environment.
         torch_only: whether Keras has no equivalent.
     """
@@ -63,19 +63,23 @@ class BenchStart:
 
 STARTS = {
     "bare": BenchStart(title="trainer / bare loop, np 1", base="bare", measured="np1", launcher="none"),
-    "apart": BenchStart(title="np 2 / np 1, no exchange: ceiling", base="np1", measured="np2_apart", launcher="mpi"),
-    "mpi": BenchStart(title="np 2 / np 1, MPI that yields", base="np1", measured="np2", launcher="mpi"),
-    "gloo": BenchStart(title="np 2 / np 1, Gloo", base="np1", measured="np2", launcher="gloo"),
-    "mpi_spinning": BenchStart(
-        title="np 2 / np 1, MPI that spins",
-        base="np1",
+    "sums": BenchStart(
+        title="trainer / bare loop that sums losses, np 1", base="bare_sums", measured="np1", launcher="none"
+    ),
+    "mpi": BenchStart(title="np 2 / np 1, MPI", base="np1", measured="np2", launcher="mpi"),
+    "apart": BenchStart(title="np 2 / np 1, no exchange: ceiling", base="np1", measured=APART, launcher="mpi"),
+    "exchange": BenchStart(title="exchange / none, np 2, MPI", base=APART, measured="np2", launcher="mpi"),
+    "exchange_gloo": BenchStart(title="exchange / none, np 2, Gloo", base=APART, measured="np2", launcher="gloo"),
+    "spinning": BenchStart(
+        title="exchange / none, np 2, MPI that spins",
+        base=APART,
         measured="np2",
         launcher="mpi",
         variables=(("OMPI_MCA_mpi_yield_when_idle", "0"),),
     ),
-    "each": BenchStart(title="np 2 / np 1, tensor by tensor, MPI", base="np1", measured="np2_each", launcher="mpi"),
+    "each": BenchStart(title="tensor by tensor / grouped, np 2, MPI", base="np2", measured="np2_each", launcher="mpi"),
     "ddp": BenchStart(
-        title="np 2 / np 1, DDP, Gloo", base="np1", measured="np2_ddp", launcher="torchrun", torch_only=True
+        title="ours, MPI / DDP, Gloo, np 2", base="np2_ddp", measured="np2", launcher="mpi", torch_only=True
     ),
 }
 
@@ -84,7 +88,7 @@ def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = commands.add_parser(
         "bench",
-        help="measure the trainers' speed against bare loops, and 2 ranks against 1",
+        help="measure the trainers' speed against bare loops, 2 ranks against 1, and the exchange",
         description="Measure speed in pairs of turns, A B A B, and show the median of the pairs' ratios.",
     )
     for flag, known, default in (

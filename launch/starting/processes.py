@@ -148,11 +148,9 @@ def not_installed(name: str) -> UserError:
 
 
 def launcher_command(launcher: str, *, size: int) -> list[str]:
-    """Return the command before a worker's path: of a process alone (none), by torchrun, or by horovodrun."""
+    """Return the command before a worker's path: of a process alone (none), or by horovodrun."""
     if launcher == "none":
         return [sys.executable]
-    if launcher == "torchrun":
-        return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
     return ["horovodrun", "-np", str(size), f"--{launcher}", sys.executable]
 
 

@@ -20,7 +20,7 @@ def turn(contestant: str, number: int, *, images: int = 100, seconds: float = 1.
                 images=images, seconds=seconds, cpu_seconds=seconds)  # fmt: skip
 
 
-def start_of(ratios: Sequence[float], *, name: str = "mpi") -> MeasuredStart:
+def start_of(ratios: Sequence[float], *, name: str = "exchange") -> MeasuredStart:
     turns = [one for number, ratio in enumerate(ratios)
              for one in (turn("np1", number), turn("np2", number, images=round(100 * ratio)))]  # fmt: skip
     return MeasuredStart(framework="torch", start=name, title=f"np 2 / np 1, {name}",
@@ -53,11 +53,11 @@ def test_the_faster_controller_is_named_and_overlapping_ranges_are_reported() ->
         return fastest_controllers(speed_ratios(record_of(*starts)))
 
     mpi = start_of([1.7, 1.8, 1.9])
-    assert lines(mpi, start_of([1.4, 1.5, 1.6], name="gloo")) == [
-        "cnn, torch: mpi is faster, 1.80 against 1.50 (gloo)."
+    assert lines(mpi, start_of([1.4, 1.5, 1.6], name="exchange_gloo")) == [
+        "cnn, torch: MPI keeps 1.80 of the speed without exchange, Gloo 1.50."
     ]
-    assert lines(mpi, start_of([1.75, 1.85, 1.9], name="gloo")) == [
-        "cnn, torch: gloo is faster, 1.85 against 1.80 (mpi); the ranges overlap."
+    assert lines(mpi, start_of([1.75, 1.85, 1.9], name="exchange_gloo")) == [
+        "cnn, torch: Gloo keeps 1.85 of the speed without exchange, MPI 1.80; the ranges overlap."
     ]
     assert lines(mpi) == []
 
@@ -65,12 +65,14 @@ def test_the_faster_controller_is_named_and_overlapping_ranges_are_reported() ->
 def test_the_table_has_base_range_interval_and_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The 95 % interval of the median of six values is their range; of five there is none."""
     file = tmp_path / "bench.json"
-    write_result(file, record_of(start_of([1.75, 1.8, 1.85, 1.8, 1.8]), start_of([1.5, 1.4, 1.6] * 2, name="gloo")))
+    write_result(
+        file, record_of(start_of([1.75, 1.8, 1.85, 1.8, 1.8]), start_of([1.5, 1.4, 1.6] * 2, name="exchange_gloo"))
+    )
     assert main(["bench", str(file), "--plots", str(tmp_path / "plots")]) == 0
     printed = capsys.readouterr().out
     mpi, gloo = ([word.strip() for word in line.split("  ") if word]
                  for line in printed.splitlines() if line.startswith("cnn  "))  # fmt: skip
-    assert mpi == ["cnn", "torch", "np 2 / np 1, mpi", "100", "180", "1.80", "1.75 to 1.85", "5"]
+    assert mpi == ["cnn", "torch", "np 2 / np 1, exchange", "100", "180", "1.80", "1.75 to 1.85", "5"]
     assert gloo[5:] == ["1.50", "1.40 to 1.60", "1.40 to 1.60", "6"]
     assert "flag:" not in printed and (tmp_path / "plots" / "bench.svg").exists()
 

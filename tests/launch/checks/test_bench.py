@@ -17,7 +17,7 @@ from launch.__main__ import main
     [
         (["--models", "resnet35"], ("'resnet35'", "resnet34")),
         (["--frameworks", "jax"], ("'jax'", "torch")),
-        (["--starts", "nccl"], ("'nccl'", "gloo")),
+        (["--starts", "nccl"], ("'nccl'", "exchange_gloo")),
         (["--rounds", "0"], ("argument --rounds: must be a whole number, 1 or more. Received: 0",)),
         (["--seconds", "0"], ("Received: --seconds 0",)),
         (["--frameworks", "keras", "--starts", "ddp"], ("Received: --starts ddp",)),
@@ -53,8 +53,12 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.ranks
 @pytest.mark.ci
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("framework", "start", "contestants"), [("torch", "bare", {"bare": 1, "np1": 1}),
-                                                                 ("keras", "mpi", {"np1": 1, "np2": 2})])  # fmt: skip
+@pytest.mark.parametrize(("framework", "start", "contestants"), [
+    ("torch", "ddp", {"np2_ddp": 2, "np2": 2}),
+    ("torch", "sums", {"bare_sums": 1, "np1": 1}),
+    ("keras", "sums", {"bare_sums": 1, "np1": 1}),
+    ("keras", "exchange", {"np2_apart": 2, "np2": 2}),
+])  # fmt: skip
 def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], tmp_path: Path) -> None:
     pytest.importorskip("torch" if framework == "torch" else "tensorflow")
     pytest.importorskip("horovod")
