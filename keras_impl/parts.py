@@ -2,13 +2,25 @@
 
 from typing import Any
 
+import keras
 import tensorflow as tf
 from keras import layers
 
 from common.model import specs as model_specs
+from common.model.partition import part_name, single_layers
 from common.model.specs import Layer, ModelSpec
 from keras_impl.exchange import GroupExchange
 from keras_impl.layers import batch_norm, convolution, dense, max_pooling, padded
+
+
+def layer_parts(model: Any, spec: ModelSpec) -> list[tuple[str, Any]]:
+    """Return (name, part) of the layers of a model, with its weights."""
+    parts, inputs = [], model.input
+    for of_part in single_layers(spec):
+        outputs = model.get_layer(of_part.rows[-1].layer.name).output
+        parts.append((part_name(of_part), keras.Model(inputs, outputs)))
+        inputs = outputs
+    return parts
 
 
 def part_of_model(spec: ModelSpec, inputs: Any, *, exchange: GroupExchange | None) -> Any:

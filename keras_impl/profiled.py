@@ -1,4 +1,7 @@
-"""Steps in separate parts, to see where their time goes (`--profile`); they compute what those of `loop.py` compute."""
+"""Steps in separate parts, to see where their time goes (`--profile`, `--profile-layers`).
+
+They compute what those of `loop.py` compute.
+"""
 
 from collections.abc import Callable
 from itertools import islice
@@ -6,11 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from common.measurement.step_profile import Profiler
+from common.measurement.step_profile import Part, Profiler
 from common.measurement.timing import Phases, Timer, timed
 from keras_impl.data import ShardedData
 from keras_impl.distributed import average_gradients, wait_for_all_ranks
 from keras_impl.loop import Trainer
+from keras_impl.parts import layer_parts
 from keras_impl.state import TrainingState
 
 
@@ -20,6 +24,9 @@ class ProfiledTrainer(Trainer):
     profiler: Profiler
 
     def __init__(self, state: TrainingState, data: ShardedData, *, phases: Phases) -> None:
+        by_layer = state.config.record.profile_layers
+        self._parts = layer_parts(state.model, state.spec) if by_layer else [("", state.model)]
+        self._loss_name = "loss" if by_layer else ""
         super().__init__(state, data, phases=phases)
         self.profiler = Profiler(synchronize=self._synchronize)
 
@@ -45,8 +52,12 @@ class ProfiledTrainer(Trainer):
 
     def _timed_step(self, images: tf.Tensor, labels: tf.Tensor) -> None:
         lap = self.profiler.lap
-        outputs, losses, gradients, forward_ended = self._gradients_of(images, labels)
-        lap("forward", ended_at=float(forward_ended))
+        outputs, losses, gradients, ends = self._gradients_of(images, labels)
+        names = [*(name for name, _ in self._parts), self._loss_name]
+        forward: list[tuple[Part, str]] = [("forward", name) for name in ("", *names)]
+        backward: list[tuple[Part, str]] = [("backward", name) for name in reversed(names)]
+        for (part, name), end in zip([*forward, *backward], ends.numpy(), strict=True):
+            lap(part, layer=name, ended_at=float(end))
         lap("backward")
         if self.data.comm.size > 1:
             wait_for_all_ranks()
@@ -57,23 +68,59 @@ class ProfiledTrainer(Trainer):
         lap("optimizer")
         self._add_sums(outputs, losses, labels)
 
-    def _forward_and_backward(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[Any, Any, list[Any], Any]:
-        """Return outputs, losses, gradients, and when the forward pass ended (seconds since 1970)."""
+    def _forward_and_backward(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[Any, Any, list[Any], tf.Tensor]:
+        """Compute a batch part by part.
+
+        Returns:
+            Outputs, losses, gradients, and when the passes ended (seconds since 1970): of nothing, where it began; of
+            each part forward and of the loss; of the loss and of each part backward, the last one first.
+        """
+        clock = _Clock()
+        passes = []
+        hidden = clock.after(images)
+        for _, part in self._parts:
+            with tf.GradientTape() as tape:
+                tape.watch(hidden)
+                outputs = part(hidden, training=True)
+            passes.append((tape, part, hidden, outputs))
+            hidden = clock.after(outputs)
         with tf.GradientTape() as tape:
-            outputs, losses = self._forward(images, labels, training=True)
+            tape.watch(hidden)
+            losses = self._losses(hidden, labels)
             loss = self._loss(losses)
-        with tf.control_dependencies([_on_host(loss)]):
-            forward_ended = tf.timestamp()
-        with tf.control_dependencies([forward_ended]):
-            first_gradient = tf.ones_like(loss)
-        weights = [variable.value for variable in self.state.model.trainable_variables]
-        return outputs, losses, tape.gradient(loss, weights, output_gradients=first_gradient), forward_ended
+        gradient = clock.after(tape.gradient(loss, hidden, output_gradients=clock.after(tf.ones_like(loss), loss)))
+        gradients: dict[str, tf.Tensor] = {}
+        for tape, part, inputs, outputs in reversed(passes):
+            # Nothing is made of the images' gradient.
+            sources = [variable.value for variable in part.trainable_variables]
+            sources += [] if part is self._parts[0][1] else [inputs]
+            found = tape.gradient(outputs, sources, output_gradients=gradient)
+            gradient = clock.after(found[-1] if found else gradient, *found)
+            gradients |= {
+                variable.path: value for variable, value in zip(part.trainable_variables, found, strict=False)
+            }
+        in_order = [gradients[variable.path] for variable in self.state.model.trainable_variables]
+        return hidden, losses, in_order, tf.stack(clock.times)
 
     def _averages_of(self, gradients: list[Any]) -> list[Any]:
         return average_gradients(gradients, config=self.state.config)
 
     def _apply(self, gradients: list[Any]) -> None:
         self.state.optimizer.apply(gradients, self.state.model.trainable_variables)
+
+
+class _Clock:
+    """Reads the time between operations of a graph, which would else run in any order that their inputs allow."""
+
+    def __init__(self) -> None:
+        self.times: list[tf.Tensor] = []
+
+    def after(self, tensor: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
+        """Read the time when these have been computed; return the first, with which nothing is computed before."""
+        with tf.control_dependencies([*self.times[-1:], *map(_on_host, (tensor, *others))]):
+            self.times.append(tf.timestamp())
+        with tf.control_dependencies(self.times[-1:]):
+            return tf.identity(tensor)
 
 
 def _on_host(tensor: tf.Tensor) -> tf.Tensor:

@@ -1,13 +1,27 @@
 """The part of a model that one rank holds, layer by layer from its spec (`--strategy layers`, `split`)."""
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.model import specs as model_specs
+from common.model.partition import part_name, single_layers
 from common.model.specs import Layer, ModelSpec
 from torch_impl.exchange import GroupExchange
 from torch_impl.layers import batch_norm, convolution, dense, max_pooling
+
+
+def layer_parts(model: nn.Module, spec: ModelSpec) -> list[tuple[str, nn.Module]]:
+    """Return (name, part) of the layers of a model, with its weights."""
+    modules = dict(model.named_modules())
+    parts: list[tuple[str, nn.Module]] = []
+    for layers in single_layers(spec):
+        part = PartOfModel(layers, exchange=None)
+        part.share(modules)
+        parts.append((part_name(layers), part))
+    return parts
 
 
 class PartOfModel(nn.Module):
@@ -32,6 +46,10 @@ class PartOfModel(nn.Module):
             one.shortcut for one in layers if isinstance(one, model_specs.Add)
         }
         self._used_later = later - {""}
+
+    def share(self, modules: Mapping[str, nn.Module]) -> None:
+        """Compute with the layers of another model in place of its own."""
+        self._of_layers = {name: modules[name] for name in self._of_layers}
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs of the last layer: (batch, channels, height, width) or (batch, units)."""

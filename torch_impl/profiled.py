@@ -1,4 +1,7 @@
-"""Steps in separate parts, to see where their time goes (`--profile`); they compute what those of `loop.py` compute."""
+"""Steps in separate parts, to see where their time goes (`--profile`, `--profile-layers`).
+
+They compute what those of `loop.py` compute.
+"""
 
 import numpy as np
 from torch import Tensor
@@ -8,6 +11,7 @@ from common.measurement.timing import Phases
 from torch_impl.data import ShardedData
 from torch_impl.distributed import average_gradients, wait_for_all_ranks
 from torch_impl.loop import Trainer
+from torch_impl.parts import layer_parts
 from torch_impl.state import TrainingState
 
 
@@ -19,17 +23,16 @@ class ProfiledTrainer(Trainer):
     def __init__(self, state: TrainingState, data: ShardedData, *, learning_rates: np.ndarray, phases: Phases) -> None:
         super().__init__(state, data, learning_rates=learning_rates, phases=phases)
         self.profiler = Profiler(synchronize=self._synchronize)
+        by_layer = state.config.record.profile_layers
+        self._parts = layer_parts(state.model, state.spec) if by_layer else [("", state.model)]
+        self._loss_name = "loss" if by_layer else ""
 
     def _step(self, images: Tensor, labels: Tensor, learning_rate: float) -> tuple[Tensor, Tensor]:
         lap = self.profiler.lap
         for group in self.state.optimizer.param_groups:
             group["lr"] = learning_rate
         self.state.optimizer.zero_grad()
-        outputs, losses = self._forward(images, labels)
-        loss = self._loss(losses)
-        lap("forward")
-        loss.backward()
-        lap("backward")
+        outputs, losses = self._forward_and_backward(images, labels)
         if self.data.comm.size > 1:
             wait_for_all_ranks()
             lap("waiting")
@@ -40,4 +43,28 @@ class ProfiledTrainer(Trainer):
             lap("allreduce")
         self.state.optimizer.step()
         lap("optimizer")
+        return outputs, losses
+
+    def _forward_and_backward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the gradients of a batch, part by part; return outputs and losses."""
+        lap = self.profiler.lap
+        lap("forward")  # what came before the first layer
+        passes: list[tuple[str, Tensor, Tensor]] = []
+        hidden = images
+        for name, part in self._parts:
+            inputs = hidden.detach().requires_grad_(bool(passes))
+            hidden = part(inputs)
+            passes.append((name, inputs, hidden))
+            lap("forward", layer=name)
+        outputs = hidden.detach().requires_grad_()
+        losses = self._losses(outputs, labels)
+        loss = self._loss(losses)
+        lap("forward", layer=self._loss_name)
+        loss.backward()
+        gradient = outputs.grad
+        lap("backward", layer=self._loss_name)
+        for name, inputs, hidden in reversed(passes):
+            hidden.backward(gradient)
+            gradient = inputs.grad
+            lap("backward", layer=name)
         return outputs.detach(), losses.detach()

@@ -66,7 +66,7 @@ def measured_steps(selection: Selection) -> tuple[dict[str, list[MeasuredStep]],
         if reason:
             left_out.append(f"{cell.name}: not used: {reason}")
         else:
-            found.setdefault(_machine(cell.first), []).append(_step(cell, selection))
+            found.setdefault(machine_of(cell.first), []).append(_step(cell, selection))
     return found, left_out
 
 
@@ -109,7 +109,7 @@ def _why_not(run: RunRow) -> str | None:
     return None
 
 
-def _machine(run: RunRow) -> str:
+def machine_of(run: RunRow) -> str:
     """Return the name of what ran, as `measured_peaks` and projections name it."""
     environment = run.record.environment
     return f"{environment.processor}, {environment.cores} cores"

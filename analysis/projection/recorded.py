@@ -34,12 +34,22 @@ def study_of_runs(selection: Selection, *, measure: bool = False) -> tuple[Study
         machine=machine,
         date=min(record.status.started_at for record in selection.runs["record"])[:10],
         packages={name: packages[name] for name in names if name in packages},
-        peaks=_peaks(machine, {step.threads * step.ranks for step in steps}, measure=measure),
+        peaks=peaks_of_machine(machine, {step.threads * step.ranks for step in steps}, measure=measure),
     )
     return study, left_out
 
 
-def _peaks(machine: str, threads: set[int], *, measure: bool) -> list[Peaks]:
+def peaks_of_machine(machine: str, threads: set[int], *, measure: bool) -> list[Peaks]:
+    """Return the peaks of a machine on each of these numbers of threads, as the project's study has them, or measured.
+
+    Args:
+        machine: as `machine_of` names it.
+        threads: that compute at the same time.
+        measure: even if the study has them.
+
+    Raises:
+        UserError: the study does not have them, and this is another machine.
+    """
     known = [] if measure else read_study().peaks_of(machine, threads)
     if known:
         return known

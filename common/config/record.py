@@ -45,6 +45,8 @@ class RecordConfig(Settings):
     """also write TensorBoard event files"""
     profile: bool = False
     """time each part of a step, which slows it down: the times of such a run are not compared"""
+    profile_layers: bool = False
+    """as --profile, and time each layer forward and backward: layers do not overlap then, nor are they fused"""
     horovod_timeline: bool = False
     """record Horovod's timeline of the training as timeline.json; needs 2 ranks or more"""
     progress: Literal["auto", "bars", "lines"] = "auto"
@@ -54,6 +56,8 @@ class RecordConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.profile_layers:
+            object.__setattr__(self, "profile", True)  # layers are parts of its steps
         require(
             self.name is None or re.fullmatch(r"(?!\.)[\w.+-]{1,200}", self.name) is not None,
             problem="--name is not a valid folder name",

@@ -20,6 +20,15 @@ Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerSeconds:
+    """Seconds of a layer per step, means over ranks."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepProfile:
     """Seconds per step, means over the measured steps; for a resumed run since its last start.
 
@@ -30,6 +39,8 @@ class StepProfile:
         parts_over_step: sum of the parts / step_seconds.
         step_seconds_of_ranks: in the order of ranks.
         parts_seconds_of_ranks: part -> in the order of ranks.
+        layers: layer -> its share of the parts `forward` and `backward`, in the order of the model, then "loss"; None
+            without `--profile-layers`.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -40,6 +51,7 @@ class StepProfile:
     parts_over_step: float
     step_seconds_of_ranks: list[float]
     parts_seconds_of_ranks: dict[Part, list[float]]
+    layers: dict[str, LayerSeconds] | None = None
 
 
 @dataclass
@@ -49,6 +61,7 @@ class Laps:
     steps: int
     loop_seconds: float
     parts_seconds: dict[Part, float]
+    layers: dict[str, dict[Part, float]]
 
 
 class Profiler:
@@ -67,7 +80,7 @@ class Profiler:
         """Discard all measurements, and leave out the next steps."""
         self._left_out = 0
         self._last = 0.0
-        self.laps = Laps(0, 0.0, dict.fromkeys(PARTS, 0.0))
+        self.laps = Laps(0, 0.0, dict.fromkeys(PARTS, 0.0), {})
 
     def steps(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches of an epoch; a step lasts from the request of its batch to that of the next one."""
@@ -90,10 +103,11 @@ class Profiler:
         if started is not None:
             self.laps.loop_seconds += self._clock() - started
 
-    def lap(self, part: Part, *, ended_at: float | None = None) -> None:
+    def lap(self, part: Part, *, layer: str = "", ended_at: float | None = None) -> None:
         """End a part of the step; the next one starts.
 
         Args:
+            layer: whose pass it is; "": no single one's.
             ended_at: its end in seconds since 1970, if a compiled function recorded it; None: now.
         """
         self._synchronize()
@@ -102,6 +116,9 @@ class Profiler:
             now -= time.time() - ended_at
         if self._left_out == LEFT_OUT_STEPS:
             self.laps.parts_seconds[part] += now - self._last
+            if layer:
+                of_layer = self.laps.layers.setdefault(layer, {"forward": 0.0, "backward": 0.0})
+                of_layer[part] += now - self._last
         self._last = now
 
 
@@ -116,6 +133,13 @@ def average_over_ranks(laps: Sequence[Laps]) -> StepProfile | None:
     step_of_ranks = [rank.loop_seconds / steps for rank in laps]
     parts_of_ranks = {part: [rank.parts_seconds[part] / steps for rank in laps] for part in PARTS}
     step_seconds = sum(step_of_ranks) / len(laps)
+    layers = {
+        layer: LayerSeconds(
+            forward=sum(rank.layers[layer]["forward"] for rank in laps) / steps / len(laps),
+            backward=sum(rank.layers[layer]["backward"] for rank in laps) / steps / len(laps),
+        )
+        for layer in laps[0].layers
+    }
     parts_seconds = {part: sum(seconds) / len(laps) for part, seconds in parts_of_ranks.items()}
     return StepProfile(
         steps=steps,
@@ -125,6 +149,7 @@ def average_over_ranks(laps: Sequence[Laps]) -> StepProfile | None:
         parts_over_step=sum(parts_seconds.values()) / step_seconds,
         step_seconds_of_ranks=step_of_ranks,
         parts_seconds_of_ranks=parts_of_ranks,
+        layers=layers or None,
     )
 
 

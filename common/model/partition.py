@@ -87,6 +87,18 @@ def cut_into_stages(spec: ModelSpec, stages: int, *, after: str = "auto") -> Par
     return Partition(spec, parts)
 
 
+def single_layers(spec: ModelSpec) -> list[ModelSpec]:
+    """Return the smallest parts of a model: layers, or several with a shortcut around them, or with a `Flatten`."""
+    bounds = [0, *(place + 1 for place in _places(spec)), len(spec.rows)]
+    return [_stage(spec, start, stop) for start, stop in pairwise(bounds)]
+
+
+def part_name(part: ModelSpec) -> str:
+    """Return the name of such a part: that of its layer, or of the first and the last one."""
+    first, last = part.rows[0].layer.name, part.rows[-1].layer.name
+    return first if len(part.rows) == 1 else f"{first} to {last}"
+
+
 def _stage(spec: ModelSpec, start: int, stop: int) -> ModelSpec:
     return replace(spec, input_shape=spec.rows[start].input_shape, rows=spec.rows[start:stop], is_part=True)
 
