@@ -117,7 +117,7 @@ def find(selection: Selection, *, measure: bool = False) -> Finding:
         answer = f"Layers of one model are compared, and there are {models}: name runs of one."
         return Finding(name="layers", question=_QUESTION, answer=answer, flags=flags)
     flags += [
-        f"{one.cell.name}: the parts add up to {100 * (1 - one.gap):.0f} % of the step"
+        f"{one.cell.name}: the sum of the parts is {100 * one.gap:.0f} % off the step"
         for one in found
         if one.gap > MOST_GAP
     ]
@@ -130,8 +130,8 @@ def find(selection: Selection, *, measure: bool = False) -> Finding:
         plots=[_plot(found, work)],
         flags=flags,
         notes=[
-            "times per step, medians over runs; each layer is waited for, so layers do not overlap and are not fused, "
-            "and a step is slower than an unprofiled one",
+            f"times per step, medians over runs ({n_words([len(one.profiles) for one in found])}); each layer is waited "
+            "for, so layers do not overlap and are not fused, and a step is slower than an unprofiled one",
             *notes,
         ],
     )
@@ -168,7 +168,8 @@ def work_of_layers(profiled: Profiled, *, measure: bool) -> tuple[dict[str, Laye
         return {name: _work(of_layer, None) for name, of_layer in by_layer.items()}, [f"no roofline: {error}"]
     note = (
         f"roofline of {peaks.device} with {counted(peaks.threads, 'thread')}: "
-        f"{peaks.flops_per_second / 1e9:,.0f} GFLOP/s, {peaks.bytes_per_second / 1e9:,.1f} GB/s; work is counted as analysis/projection/work.py says"
+        f"{peaks.flops_per_second / 1e9:,.0f} GFLOP/s, {peaks.bytes_per_second / 1e9:,.1f} GB/s; "
+        "work is counted as analysis/projection/work.py says"
     )
     return {name: _work(of_layer, peaks) for name, of_layer in by_layer.items()}, [note]
 
@@ -208,17 +209,16 @@ def _answer(one: Profiled, base: Profiled) -> str:
     difference = one.step - base.step
     times, others = one.layers, base.layers
     apart = {name: _both(times[name]) - _both(others[name]) for name in times}
-    sign = 1 if difference >= 0 else -1
-    largest = sorted(apart, key=lambda name: -sign * apart[name])[:_NAMED]
-    words = " and ".join(f"{1e3 * apart[name]:+.2g} ms in {name}" for name in largest)
     names = [framework_label(profiled.cell.framework) for profiled in (one, base)]
     if names[0] == names[1]:
         names = [profiled.cell.name for profiled in (one, base)]
+    sign = 1 if difference >= 0 else -1
+    largest = sorted((name for name in apart if sign * apart[name] > 0), key=lambda name: -abs(apart[name]))[:_NAMED]
+    where = " and ".join(f"{name} ({1e3 * apart[name]:+.2g} ms)" for name in largest)
     return (
         f"{one.cell.first.model}: a profiled step takes {1e3 * one.step:.3g} ms in {names[0]} and "
-        f"{1e3 * base.step:.3g} ms in {names[1]} (n = {len(one.profiles)} and {len(base.profiles)}); "
-        f"of the {1e3 * difference:+.2g} ms, {words}."
-    )
+        f"{1e3 * base.step:.3g} ms in {names[1]}."
+    ) + (f" Most of the difference is in {where}." if where else "")
 
 
 def _table(found: Sequence[Profiled], work: dict[str, LayerWork]) -> Table:

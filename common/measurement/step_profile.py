@@ -6,7 +6,7 @@ up to the step without overlap, and a profiled run is slower than a timed one.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from pydantic import ConfigDict
@@ -61,7 +61,7 @@ class Laps:
     steps: int
     loop_seconds: float
     parts_seconds: dict[Part, float]
-    layers: dict[str, dict[Part, float]]
+    layers: dict[str, dict[Part, float]] = field(default_factory=dict)
 
 
 class Profiler:
@@ -80,7 +80,7 @@ class Profiler:
         """Discard all measurements, and leave out the next steps."""
         self._left_out = 0
         self._last = 0.0
-        self.laps = Laps(0, 0.0, dict.fromkeys(PARTS, 0.0), {})
+        self.laps = Laps(0, 0.0, dict.fromkeys(PARTS, 0.0))
 
     def steps(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches of an epoch; a step lasts from the request of its batch to that of the next one."""
@@ -158,6 +158,10 @@ def profile_table(profile: StepProfile) -> str:
     rows = [
         f"  {part:10} {1000 * seconds:9.3f} ms  {100 * seconds / profile.step_seconds:5.1f} %"
         for part, seconds in profile.parts_seconds.items()
+    ]
+    rows += [
+        f"    {layer}: forward {1000 * seconds.forward:.3f} ms, backward {1000 * seconds.backward:.3f} ms"
+        for layer, seconds in (profile.layers or {}).items()
     ]
     head = f"a step of {profile.steps}, mean over ranks (the first {profile.left_out_steps} are left out):"
     return "\n".join([head, *rows, f"  {'step':10} {1000 * profile.step_seconds:9.3f} ms"])

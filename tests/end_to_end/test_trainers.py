@@ -75,6 +75,7 @@ FROZEN = ["--dataset", "synthetic:64x32x32x1x3", "--model", "resnet34", "--dtype
 FROZEN += ["--validation-share", "0.25", "--steps-per-epoch", "2", "--epochs", "3", "--validate-every", "2"]
 FROZEN += ["--keep", "0", "--batch-norm", "frozen_after_validation"]
 DOUBLE += ["--epochs", "3", "--max-steps", "40"]
+MLP_LAYERS = ["flatten to fc1", "sigmoid1", "fc2", "loss"]
 
 
 def two_rank_jobs(framework: str) -> list[Job]:
@@ -113,6 +114,7 @@ def two_rank_jobs(framework: str) -> list[Job]:
         train("one_differs", *MLP, *steps, patch="one_differs"),
         train("slow_source", *MLP, "--steps-per-epoch", "8", "--epochs", "1", patch="slow_source"),
         train("profile", *DOUBLE, "--batch-size", "32", "--profile"),
+        train("profile_layers", *DOUBLE, "--batch-size", "32", "--profile-layers"),
         train("profile_straggler", *MLP, "--max-steps", "13", "--steps-per-epoch", "8", "--profile",
               patch="slow_source_of_one"),
         train("slow_model", *MLP, "--steps-per-epoch", "8", "--epochs", "1", patch="slow_model"),
@@ -190,6 +192,10 @@ def one_process_jobs(framework: str, killed_epochs: int) -> list[Job]:
         ),
         Job("double", [*DOUBLE, "--batch-size", "64", "--name", f"{framework}1-double"]),
         Job("profile", [*DOUBLE, "--batch-size", "64", "--profile", "--name", f"{framework}1-profile"]),
+        Job(
+            "profile_layers",
+            [*DOUBLE, "--batch-size", "64", "--profile-layers", "--name", f"{framework}1-profile_layers"],
+        ),
         Job("timeline", [*MLP, "--horovod-timeline"]),
         Job("frozen", [*FROZEN, "--name", f"{framework}1-frozen"]),
         Job("nothing", [*MLP, "--epochs", "0", "--name", f"{framework}1-nothing"]),
@@ -646,10 +652,11 @@ def test_a_slow_source_is_waited_for_and_a_slow_model_is_not(starts: Starts, fra
 
 
 @sizes
-def test_a_profiled_run_trains_as_a_timed_one(starts: Starts, framework: str, size: int) -> None:
-    shown = first(starts.ranks(framework, size), "profile").stdout
+@pytest.mark.parametrize("kind", ["profile", "profile_layers"])
+def test_a_profiled_run_trains_as_a_timed_one(starts: Starts, framework: str, size: int, kind: str) -> None:
+    shown = first(starts.ranks(framework, size), kind).stdout
     assert "do not compare its times" in shown and "a step of 35, mean over ranks" in shown
-    run, timed = starts.run(f"{framework}{size}-profile"), starts.run(f"{framework}{size}-double")
+    run, timed = starts.run(f"{framework}{size}-{kind}"), starts.run(f"{framework}{size}-double")
     for name, array in weights_of(timed).items():
         assert relative_difference(weights_of(run)[name], array) < 1e-12, name
     for ours, theirs in zip(run.epochs, timed.epochs, strict=True):
@@ -662,6 +669,14 @@ def test_a_profiled_run_trains_as_a_timed_one(starts: Starts, framework: str, si
     assert sum(profile.parts_seconds.values()) == pytest.approx(profile.step_seconds, rel=0.02)
     idle = {part for part, seconds in profile.parts_seconds.items() if seconds == 0}
     assert idle == ({"waiting", "allreduce"} if size == 1 else set())
+    if kind == "profile":
+        assert profile.layers is None
+        return
+    assert profile.layers is not None and list(profile.layers) == MLP_LAYERS
+    for way in ("forward", "backward"):
+        of_layers = [getattr(layer, way) for layer in profile.layers.values()]
+        assert all(seconds > 0 for seconds in of_layers) and sum(of_layers) <= profile.parts_seconds[way] * 1.000001
+    assert "    sigmoid1: forward " in shown
 
 
 def test_a_straggler_reads_and_the_other_rank_waits(starts: Starts, framework: str) -> None:

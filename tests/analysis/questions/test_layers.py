@@ -1,0 +1,109 @@
+"""`python -m analysis layers`: times of layers worked out by hand, their work, the roofline, and runs without them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis_builders import rows_of
+from builders import write_finished_run
+
+from analysis.__main__ import main
+from analysis.projection.peaks import Peaks
+from analysis.questions import layers
+from analysis.questions.layers import find
+from analysis.runs.reading import load_runs
+from common.measurement.step_profile import LayerSeconds, StepProfile
+
+LAYERS = ("flatten to fc1", "relu3", "fc2")  # of cnn
+
+
+def profile(
+    seconds: dict[str, tuple[float, float]], *, optimizer: float = 0.001, step: float | None = None
+) -> StepProfile:
+    """A step of these passes of layers, 1 ms between them, and the optimizer."""
+    forward, backward = (sum(times[way] for times in seconds.values()) for way in (0, 1))
+    parts: dict[Any, float] = dict.fromkeys(("input", "waiting", "allreduce", "rest"), 0.0)
+    parts |= {"forward": forward + 0.001, "backward": backward, "optimizer": optimizer}
+    whole = sum(parts.values()) if step is None else step
+    return StepProfile(
+        steps=20,
+        left_out_steps=5,
+        step_seconds=whole,
+        parts_seconds=parts,
+        parts_over_step=sum(parts.values()) / whole,
+        step_seconds_of_ranks=[whole],
+        parts_seconds_of_ranks={part: [time] for part, time in parts.items()},
+        layers={name: LayerSeconds(forward=times[0], backward=times[1]) for name, times in seconds.items()},
+    )
+
+
+def times(*, first: float) -> dict[str, tuple[float, float]]:
+    return {
+        LAYERS[0]: (first, 2 * first),
+        LAYERS[1]: (0.001, 0.001),
+        LAYERS[2]: (0.001, 0.002),
+        "loss": (0.0005, 0.0005),
+    }
+
+
+def write(folder: Path, framework: str, number: int, **changes: Any) -> Path:
+    return write_finished_run(folder / f"{framework}-{number}", framework=framework, seed=number, **changes)
+
+
+def test_the_layer_in_which_frameworks_part_is_named(tmp_path: Path) -> None:
+    runs = [
+        write(tmp_path, framework, number, profile=profile(times(first=first)))
+        for framework, firsts in (("torch", (0.002, 0.003, 0.009)), ("keras", (0.005, 0.006, 0.007)))
+        for number, first in enumerate(firsts)
+    ]
+    found = find(load_runs(runs))
+    # Medians of each layer: 3 x 3 ms in PyTorch and 3 x 6 ms in Keras; all else alike.
+    assert found.answer == (
+        "cnn: a profiled step takes 26 ms in Keras and 17 ms in PyTorch. "
+        "Most of the difference is in flatten to fc1 (+9 ms)."
+    )
+    rows = {row["layer"]: row for row in rows_of(found, found.tables[0].title)}
+    assert list(rows) == [*LAYERS, "loss", "between layers", "optimizer", "step"]
+    assert rows[LAYERS[0]]["PyTorch: forward, ms"] == pytest.approx(3.0)
+    assert rows[LAYERS[0]]["Keras: backward, ms"] == pytest.approx(12.0)
+    assert rows["between layers"]["Keras: forward, ms"] == pytest.approx(1.0)
+    both = ("PyTorch: forward, ms", "PyTorch: backward, ms")
+    added = sum(row[name] or 0.0 for layer, row in rows.items() if layer != "step" for name in both)
+    assert added == pytest.approx(rows["step"]["PyTorch: forward, ms"])
+    assert not [flag for flag in found.flags if "sum of the parts" in flag]
+    (plot,) = found.plots
+    assert len(plot.figure.axes[0].patches) == 4 * len([*LAYERS, "loss", "between layers", "optimizer"])
+
+
+def test_parts_that_do_not_add_up_are_flagged(tmp_path: Path) -> None:
+    run = write(tmp_path, "torch", 1, profile=profile(times(first=0.002), step=0.1))
+    assert any("sum of the parts is" in flag for flag in find(load_runs([run])).flags)
+
+
+def test_work_and_roofline_are_those_of_the_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = Peaks(device="made", threads=1, flops_per_second=1e9, bytes_per_second=1e15)
+    monkeypatch.setattr(layers, "peaks_of_machine", lambda machine, threads, measure: [peaks])
+    run = write(tmp_path, "torch", 1, batch=30, profile=profile(times(first=0.002)))
+    selection = load_runs([run])
+    (one,) = layers.profiled_cells(selection)
+    work, notes = layers.work_of_layers(one, measure=False)
+    # cnn: forward, by weights and by input, 30 images, 320 inputs and 50 units.
+    assert work["flatten to fc1"].flops == 3 * 2 * 30 * 320 * 50
+    # Nothing is made of the gradient of the images: 24 x 24 places, 10 filters of 5 x 5.
+    assert work["conv1"].flops == 2 * 2 * 30 * 24 * 24 * 10 * 25
+    assert work[LAYERS[0]].least_seconds == pytest.approx(work[LAYERS[0]].flops / 1e9)
+    assert "roofline of made with 1 thread: 1 GFLOP/s" in notes[0]
+
+
+def test_runs_without_layers_and_of_two_models_are_no_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = write(tmp_path, "torch", 1)
+    assert main(["layers", str(plain)]) == 0
+    assert "None of these runs has times of layers: train with --profile-layers." in capsys.readouterr().out
+    other = {name.replace("fc", "conv"): seconds for name, seconds in times(first=0.002).items()}
+    runs = [write(tmp_path, "torch", 2, profile=profile(times(first=0.002)))]
+    runs += [write(tmp_path, "keras", 3, profile=profile(other))]
+    assert "Layers of one model are compared" in find(load_runs(runs)).answer
+    assert main(["layers", str(runs[0]), "--measure"]) == 2
+    assert "the peaks of a processor are measured on it" in capsys.readouterr().err
