@@ -130,8 +130,8 @@ def find(selection: Selection, *, measure: bool = False) -> Finding:
         plots=[_plot(found, work)],
         flags=flags,
         notes=[
-            f"times per step, medians over runs ({n_words([len(one.profiles) for one in found])}); each layer is waited "
-            "for, so layers do not overlap and are not fused, and a step is slower than an unprofiled one",
+            f"times per step, medians over runs ({n_words([len(one.profiles) for one in found])})",
+            "each layer is waited for: none overlap and none are fused, so a step is slower than without a profile",
             *notes,
         ],
     )
