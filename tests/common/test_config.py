@@ -364,6 +364,7 @@ IMPOSSIBLE = [
     ("--profile --batch-norm frozen_after_validation", ["--profile", "--batch-norm frozen_after_validation"]),
     ("--profile --energy", ["--profile --energy"]),
     ("--profile --mixed-precision bfloat16", ["--profile --mixed-precision bfloat16"]),
+    ("--profile-layers --mixed-precision bfloat16", ["--profile --mixed-precision bfloat16"]),
     ("--progress dots", ["dots", "lines"]),
     ("--site my/cluster", ["--site is not a valid name", "my/cluster"]),
     ("--loss cross_entropy --output-activation softmax", ["--output-activation softmax"]),

@@ -55,12 +55,16 @@ EXTRA_FILES = {
 EXTRA_NAMES = {
     "torch": {
         "server.py": {"Server.wrap_model": "see Native.wrap_model"},
-        "native.py": {"Native.wrap_model": "see Native.scope of Keras"},
+        "native.py": {
+            "Native.wrap_model": "see Native.scope of Keras",
+            "join_ranks": "TensorFlow's strategies find each other by TF_CONFIG",
+        },
         "model_parallel.py": {"ModelParallel.wrap_model": "the same"},
         "parts.py": {
             "PartOfModel": "a model is a class in PyTorch and a function in Keras",
             "PartOfModel.__init__": "the same",
             "PartOfModel.forward": "the same",
+            "PartOfModel.share": "Keras cuts a model of functions by its tensors",
         },
         "strategies.py": {"Strategy.wrap_model": "the same"},
         "straggler.py": {
