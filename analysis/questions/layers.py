@@ -111,8 +111,7 @@ def find(selection: Selection, *, measure: bool = False) -> Finding:
         answer = "None of these runs has times of layers: train with --profile-layers."
         return Finding(name="layers", question=_QUESTION, answer=answer, flags=flags)
     first = found[0]
-    alike = [one for one in found if list(one.layers) == list(first.layers)]
-    if len(alike) < len(found):
+    if any(list(one.layers) != list(first.layers) for one in found):
         models = ", ".join(dict.fromkeys(one.cell.first.model for one in found))
         answer = f"Layers of one model are compared, and there are {models}: name runs of one."
         return Finding(name="layers", question=_QUESTION, answer=answer, flags=flags)

@@ -1,6 +1,6 @@
 """`python -m launch bench`: compare the trainers' speed with bare loops, with and without exchange, and with DDP.
 
-    python -m launch bench                                     everything, about 14 minutes on 2 cores
+    python -m launch bench                                     everything
     python -m launch bench --models cnn --frameworks torch     part of it
     python -m launch bench --rounds 1 --seconds 0.02           a quick check that it runs; the figures mean nothing
     python -m analysis bench runs/bench-<time>.json            show the result again

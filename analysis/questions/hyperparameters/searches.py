@@ -108,7 +108,7 @@ class Search:
         """When the first trial of any framework started; None if none has ended."""
         return min((_start(trial) for trial in self.record.trials if trial.ended_at), default=None)
 
-    def progress(self, framework: str) -> list["Progress"]:
+    def progress(self, framework: str) -> list[Progress]:
         """Return how far the search had come after each trial that ended."""
         points, trial_seconds, best = [], 0.0, math.nan
         choose = max if self.metric.higher_is_better else min
