@@ -1,4 +1,4 @@
-"""The ranks of `python -m launch bench` in PyTorch: a bare loop, our trainer, and our loop on DistributedDataParallel.
+"""The ranks of `python -m launch bench` in PyTorch: bare loops, our trainer, and our loop on DDP and on bare MPI.
 
 `keras_impl/bench_worker.py` is its twin.
 """
@@ -7,6 +7,7 @@ import itertools
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
 import torch
@@ -59,9 +60,30 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
     if name == "np2_ddp":
         state.model = DistributedDataParallel(model)
         return trainer_epochs(Trainer(state, data, learning_rates=rates, phases=Phases()))
+    if name == "np2_mpi":
+        average_by_mpi(optimizer)
+        return trainer_epochs(Trainer(state, data, learning_rates=rates, phases=Phases()))
     state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
     distributed.broadcast_state(state, comm=comm)
     return trainer_epochs(Trainer(state, data, learning_rates=rates, phases=Phases()))
+
+
+def average_by_mpi(optimizer: torch.optim.Optimizer) -> None:
+    """Let each step average the gradients by one bare `MPI_Allreduce`: what any exchange over MPI costs at least."""
+    from mpi4py import MPI  # after PyTorch (see common/distributed/mpi.py)
+
+    ranks = MPI.COMM_WORLD.Dup()
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+
+    def average(*_: Any) -> None:
+        gradients = [weight.grad for weight in weights]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        ranks.Allreduce(MPI.IN_PLACE, flat.numpy())
+        flat /= ranks.size
+        for gradient, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+    optimizer.register_step_pre_hook(average)
 
 
 def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool) -> Train:

@@ -77,6 +77,14 @@ STARTS = {
         launcher="mpi",
         variables=(("OMPI_MCA_mpi_yield_when_idle", "0"),),
     ),
+    "floor": BenchStart(
+        title="bare MPI_Allreduce / none, np 2",
+        base=APART,
+        measured="np2_mpi",
+        launcher="mpi",
+        variables=(("HOROVOD_CYCLE_TIME", "100"),),  # Horovod only counts the ranks in, and keeps quiet
+        torch_only=True,
+    ),
     "each": BenchStart(title="tensor by tensor / grouped, np 2, MPI", base="np2", measured="np2_each", launcher="mpi"),
     "ddp": BenchStart(
         title="ours, MPI / DDP, Gloo, np 2", base="np2_ddp", measured="np2", launcher="mpi", torch_only=True
@@ -122,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
     if not planned:
         raise UserError(
             f"there is nothing to measure. Received: --starts {' '.join(options.starts)} --frameworks "
-            f"{' '.join(options.frameworks) or '(none is installed)'}. DDP is available in PyTorch only"
+            f"{' '.join(options.frameworks) or '(none is installed)'}. ddp and floor are available in PyTorch only"
         )
     output = Path(options.output or f"runs/bench-{datetime.now():%Y%m%d-%H%M%S}.json")
     _create(output)
