@@ -14,6 +14,7 @@ from common.run_folder.checkpoints import PartialEpoch
 from common.strategies.straggler import slowdown_of
 from common.training.measured import Measured
 from keras_impl.batch_norm import BatchNormalization
+from keras_impl.compiling import compile_errors, compiled
 from keras_impl.data import ShardedData
 from keras_impl.distributed import synchronize
 from keras_impl.optimizers import loss_per_sample
@@ -47,9 +48,8 @@ class Trainer:
         self._slowdown = slowdown_of(data.setup, rank=data.comm.rank)
         # One sum per place in the batch, as all batches have one size: the sum within the batch is taken once, at the
         # end of the epoch.
-        places = data.batch_size
-        self._losses_of_places = tf.Variable(tf.zeros(places, tf.float64), trainable=False)
-        self._correct_of_places = tf.Variable(tf.zeros(places, tf.int64), trainable=False)
+        self._losses_of_places = tf.Variable(tf.zeros(data.batch_size, tf.float64), trainable=False)
+        self._correct_of_places = tf.Variable(tf.zeros(data.batch_size, tf.int64), trainable=False)
         self._waiting_seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         images = tf.TensorSpec((None, *data.setup.dataset.image_shape), data.setup.table.dtype)
         labels = tf.TensorSpec((None,), tf.int64)
@@ -58,6 +58,7 @@ class Trainer:
 
     def _compile(self) -> None:
         self._train_steps = tf.function(self._steps)
+        self._gradients = compiled(self._pass) if self.state.config.model.compile else self._pass
 
     @property
     def steps_left(self) -> int:
@@ -73,6 +74,9 @@ class Trainer:
         """Train on a batch of an epoch and undo it: the first call builds the graph, which is not training time."""
         variables = [*self.state.model.variables, *self.state.optimizer.variables]
         before = [variable.numpy() for variable in variables]
+        if self.state.config.model.compile:
+            with compile_errors(self.data.comm):  # alone, so that an error ends all ranks before they exchange anything
+                self._passes(*next(iter(self.data.training(epoch))))
         self.state.rehearses = True
         self._train(iter(self.data.training(epoch).take(1)), 1, advance=lambda steps: None)
         self.state.rehearses = False
@@ -137,8 +141,7 @@ class Trainer:
 
     def evaluate(self, part: Literal["validation", "test"]) -> Measured:
         """Return the sums of this rank over its samples, in inference mode, and the time."""
-        loss = tf.zeros((), tf.float64)
-        correct = tf.zeros((), tf.int64)
+        loss, correct = tf.zeros((), tf.float64), tf.zeros((), tf.int64)
         samples = 0
         with self.phases.phase(part, synchronize=self._synchronize) as evaluation:
             for images, labels in self.data.evaluation(part):
@@ -205,12 +208,11 @@ class Trainer:
         )
         return outputs.concat(), losses.concat(), gradients
 
-    def _gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+    def _pass(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
             outputs, losses = self._forward(images, labels, training=True)
             loss = self.state.optimizer.scale_loss(self._loss(losses))  # scaled where precision is mixed
-        weights = [weight.value for weight in self.state.model.trainable_variables]
-        return outputs, losses, tape.gradient(loss, weights)
+        return outputs, losses, tape.gradient(loss, [weight.value for weight in self.state.model.trainable_variables])
 
     def _forward(self, images: tf.Tensor, labels: tf.Tensor, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
         outputs = self.state.model(images, training=training)

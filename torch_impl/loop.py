@@ -13,6 +13,7 @@ from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases, Timer, timed
 from common.run_folder.checkpoints import PartialEpoch
 from common.training.measured import Measured
+from torch_impl.compiling import compile_errors, compiled
 from torch_impl.data import Batches, ShardedData
 from torch_impl.distributed import synchronize
 from torch_impl.optimizers import loss_per_sample
@@ -44,6 +45,7 @@ class Trainer:
         self.epoch = 0
         self._loss_weight = data.setup.loss_weight(data.comm.data_rank)
         self._slowdown = planted_slowdown(data, state.model)
+        self._training_forward = compiled(self._forward) if state.config.model.compile else self._forward
 
     @property
     def steps_left(self) -> int:
@@ -55,6 +57,27 @@ class Trainer:
         """Batches of the epoch that this rank has computed: one per update."""
         return self._steps_done
 
+    def warm_up(self, epoch: int) -> None:
+        """Compute a batch of an epoch and undo it: with `--compile` the first one compiles, which is not training time.
+
+        Raises:
+            UserError: it cannot be compiled; on all ranks.
+        """
+        if not self.state.config.model.compile:
+            return
+        self.epoch = epoch
+        model = self.state.model
+        buffers = [buffer.clone() for buffer in model.buffers()]
+        self._train_mode()
+        with compile_errors(self.data.comm):
+            images, labels = next(self.data.training(epoch))
+            passes = self.data.setup.passes
+            _, losses = self._training_forward(images.chunk(passes)[0], labels.chunk(passes)[0])
+            # Not by `backward`, after which Horovod exchanges the gradients.
+            torch.autograd.grad(self._loss(losses), list(model.parameters()))
+        for buffer, before in zip(model.buffers(), buffers, strict=True):
+            buffer.copy_(before)
+
     def start_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> None:
         """Prepare an epoch: batches, sums, dropout masks, BatchNorm.
 
@@ -63,6 +86,8 @@ class Trainer:
             partial: what was done of it before, as `partial_epoch` returned it, with what is this rank's own.
         """
         partial = partial or PartialEpoch()
+        if self.data.setup.freezes_batch_norm_in(epoch):
+            self.warm_up(epoch)
         self.epoch, self._steps_done = epoch, partial.steps
         self._seconds, self._waiting = partial.training_seconds, Timer(partial.data_wait_seconds)
         self._batches = timed(self.data.training(epoch, first_step=partial.steps), self._waiting)
@@ -160,7 +185,7 @@ class Trainer:
 
     def _pass(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Add the gradients of a batch, or of a part of it, to those that are there; return outputs and losses."""
-        outputs, losses = self._forward(images, labels)
+        outputs, losses = self._training_forward(images, labels)
         self.state.scaler.scale(self._loss(losses)).backward()
         return outputs.detach(), losses.detach()
 

@@ -22,6 +22,7 @@ def speed_alone(setup: RunSetup, *, comm: Communicator, device: torch.device) ->
     state.restore(setup.first_weights)
     data = ShardedData(setup, comm=comm, device=device)
     trainer = Trainer(state, data, learning_rates=learning_rates, phases=Phases())
+    trainer.warm_up(1)
     for steps in (LEFT_OUT_STEPS, MEASURED_STEPS):
         trainer.start_epoch(1)
         trainer.train_segment(min(steps, trainer.steps_left))

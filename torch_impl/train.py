@@ -72,6 +72,8 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
         session.record_initial_test(trainer.evaluate("test"))
     epoch, partial = start.epoch, start.partial_epoch(comm.rank)
     is_complete = session.is_complete(step=start.step)
+    if not is_complete:
+        trainer.warm_up(epoch + 1)
     with distributed.timeline(session.timeline_file()):
         checkpointer = session.start_training(checkpoint)
         while not is_complete:

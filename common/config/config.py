@@ -37,6 +37,7 @@ _REFUSED_BY = {
         "--compression": "activations and gradients are sent as they are",
         "--gradient-groups": "a stage has one group of gradients",
         "--mixed-precision": "activations are sent in the type of the weights",
+        "--compile": "stages exchange activations inside a pass",
         "--shares": "ranks of a pipeline take no batches of their own",
         "--slow": "stragglers are planted in steps of whole models",
     },
@@ -45,6 +46,7 @@ _REFUSED_BY = {
         "--compression": "the framework sends gradients as they are",
         "--gradient-groups": "the framework groups gradients in its own way",
         "--mixed-precision": "the scale of the loss is not tested with native strategies",
+        "--compile": "the framework exchanges gradients inside a pass",
         "--horovod-timeline": "native strategies do not start Horovod",
         "--share-gpu": "the framework exchanges gradients between GPUs",
         "--shares": "the framework takes equal parts of a batch",
@@ -62,6 +64,7 @@ _REFUSED_BY = {
         "--compression": "activations and gradients are sent as they are",
         "--gradient-groups": "a rank has one group of gradients",
         "--mixed-precision": "sums of activations in other types are not proven",
+        "--compile": "ranks exchange activations inside a pass",
         "--shares": "ranks that hold one model take the same batches",
         "--slow": "stragglers are planted in steps of whole models",
     },
@@ -118,6 +121,11 @@ class Config:
             problem="--profile changes the steps whose energy would be measured",
             received="--profile --energy",
         )
+        exclude(
+            profile and self.model.compile,
+            problem="--profile times the parts of a step, which are compiled as one",
+            received="--profile --compile",
+        )
         self._check_strategy()
 
     def check_ranks(self, ranks: int) -> None:
@@ -139,6 +147,7 @@ class Config:
                 device.mixed_precision != ("none" if self.parts.count > 1 else "bfloat16")
                 and device.mixed_precision != "none",
             ),
+            ("--compile", self.model.compile),
             ("--horovod-timeline", record.horovod_timeline),
             ("--share-gpu", device.share_gpu),
             (f"--shares {self.balance.shares}", self.balance.shares is not None),

@@ -63,6 +63,8 @@ class ModelConfig(Settings):
     no longer change (a mistake in the thesis, for its reproduction)"""
     dtype: Literal["float32", "float64"] = "float32"
     """type of weights and computation; float64 is meant for comparisons of the two frameworks"""
+    compile: bool = False
+    """compile the forward and backward pass of training: by torch.compile (needs a C++ compiler), or by XLA in Keras"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

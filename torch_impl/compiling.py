@@ -1,0 +1,43 @@
+"""`--compile`: forward and backward pass by torch.compile; Horovod's exchange and evaluation stay as they are."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._dynamo.exc import TorchDynamoException
+
+from common.distributed.communicator import Communicator
+from common.errors import UserError
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what computes the same by code that is made in its first call, and for its backward pass in the first.
+
+    All batches of training have one size, which the code is made for.
+    """
+    options: dict[str, Any] = {
+        "fallback_random": True,  # the masks of dropout are those of the function itself
+        "compile_threads": torch.get_num_threads(),  # else each rank takes all cores of its host
+    }
+    compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False, options=options)
+    return compiled
+
+
+@contextmanager
+def compile_errors(comm: Communicator) -> Iterator[None]:
+    """Report what keeps a rank from compiling in one line, on all ranks, which call this together.
+
+    Raises:
+        UserError: in place of an error of torch.compile.
+    """
+    with comm.propagate_errors("compiling the model"):
+        try:
+            yield
+        except TorchDynamoException as error:
+            lines = str(error).splitlines()
+            line = next((line for line in lines if "fatal error" in line), lines[0])
+            raise UserError(
+                f"PyTorch cannot compile the model. Received: --compile, {line}. Install a C++ compiler and Python's "
+                "headers on all hosts (apt-get install g++ python3-dev), or leave it out"
+            ) from error
