@@ -1,4 +1,4 @@
-"""`--compile`: forward and backward pass by XLA; Horovod's exchange, which XLA refuses, and evaluation stay as they are."""
+"""`--compile`: forward and backward pass by XLA; Horovod's exchange, which it refuses, and evaluation are as ever."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

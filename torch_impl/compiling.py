@@ -1,4 +1,4 @@
-"""`--compile`: forward and backward pass by torch.compile; Horovod's exchange and evaluation stay as they are."""
+"""`--compile`: forward and backward pass by torch.compile; Horovod's exchange and evaluation are as ever."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

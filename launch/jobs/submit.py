@@ -215,6 +215,7 @@ def _preflight_flags(program: str | None, settings: Config | None, *, gpus: int,
     return [
         *("--framework", framework, "--device", device, "--dataset", settings.data.dataset),
         *_flag("--threads", threads),
+        *(["--compile"] if settings.model.compile else []),
         *_flag("--controller", site.controller if needs_mpi else None),
         *_flag("--memory-mb", _memory_mb(settings)),
     ]

@@ -57,6 +57,7 @@ def add_command(commands: Any) -> None:
         metavar="MB",
         help="what training takes of each rank, the framework aside",
     )
+    parser.add_argument("--compile", action="store_true", help="as for trainers: PyTorch needs a C++ compiler")
     parser.add_argument("--dataset", default="mnist", help="checks its checksums; or none (default: %(default)s)")
     parser.add_argument("--runs-folder", type=word, metavar="FOLDER", help="default: the site's, else runs")
     parser.add_argument("--format", choices=["text", "json"], default="text", help="default: %(default)s")

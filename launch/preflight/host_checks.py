@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -60,6 +61,7 @@ class Wanted:
     device: str = "auto"  # as for trainers, as the data set
     threads: int | None = None  # per rank; None: cores / ranks
     memory_mb: int | None = None  # per rank, beyond the framework's own; None: not checked
+    compiles: bool = False  # as the trainers' --compile
     dataset: str | None = None  # None: not checked
     can_fetch: bool = True  # whether training could fetch the data set
     interface: str | None = None  # of the network; None: Horovod and MPI choose
@@ -100,7 +102,7 @@ def source_hash() -> str:
 
 
 def check_software(wanted: Wanted) -> str:
-    """The frameworks and MPI are installed."""
+    """The frameworks and MPI are installed, and what torch.compile needs."""
     of_framework = {each: versions(each) for each in wanted.frameworks}
     found = {name: version for packages in of_framework.values() for name, version in packages.items()}
     mpi = ["openmpi", "mpirun"] if wanted.controller == "mpi" else []
@@ -108,8 +110,19 @@ def check_software(wanted: Wanted) -> str:
     missing += [name for name in mpi[1:] if name not in found]
     if missing:
         raise UserError(f"not installed: {', '.join(missing)}. {SET_UP}")
+    if wanted.compiles and "torch" in wanted.frameworks:
+        check_compiler()
     packages = {name for each in wanted.frameworks for name in PACKAGES_OF_FRAMEWORK[each]}
     return ", ".join(f"{name} {found[name]}" for name in ["Python", *sorted(packages), *mpi] if name in found)
+
+
+def check_compiler() -> None:
+    """Raise UserError unless there is what torch.compile makes its code with."""
+    compiler, header = os.environ.get("CXX", "g++"), Path(sysconfig.get_path("include"), "Python.h")
+    missing = [*([] if shutil.which(compiler) else [compiler]), *([] if header.exists() else [str(header)])]
+    if missing:
+        remedy = "Install a C++ compiler and Python's headers (apt-get install g++ python3-dev), or leave it out"
+        raise UserError(f"--compile needs {' and '.join(missing)}. {remedy}")
 
 
 @cache  # two checks ask

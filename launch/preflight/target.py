@@ -86,6 +86,7 @@ def read_target(options: argparse.Namespace, *, variables: Mapping[str, str]) ->
         device="gpu" if given_gpus and options.device == "auto" else options.device,
         threads=options.threads,
         memory_mb=options.memory_mb,
+        compiles=options.compile,
         dataset=None if options.dataset == "none" else options.dataset,
         can_fetch=site.internet and options.dataset in PUBLISHED,
         interface=site.network_interface,

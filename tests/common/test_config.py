@@ -339,7 +339,7 @@ IMPOSSIBLE = [
         (f"--strategy native --native ddp {flag}", [f"--strategy native {flag}", "one of the two"])
         for flag in (
             *("--profile", "--compression fp16", "--gradient-groups each", "--mixed-precision float16"),
-            *("--horovod-timeline", "--share-gpu", "--shares 2:1", "--slow 0:2"),
+            *("--horovod-timeline", "--share-gpu", "--shares 2:1", "--slow 0:2", "--compile"),
         )
     ),
     ("--strategy averaging --average-every 8 --warmup-allreduce -1", ["--warmup-allreduce -1", "at least 0"]),
@@ -363,6 +363,10 @@ IMPOSSIBLE = [
     ("--batch-norm frozen", ["frozen", "frozen_after_validation"]),
     ("--profile --batch-norm frozen_after_validation", ["--profile", "--batch-norm frozen_after_validation"]),
     ("--profile --energy", ["--profile --energy"]),
+    ("--profile --compile", ["compiled as one", "--profile --compile"]),
+    ("--profile-layers --compile", ["compiled as one", "--profile --compile"]),
+    ("--strategy layers --stages 2 --compile", ["exchange activations inside a pass", "--strategy layers --compile"]),
+    ("--strategy split --model-ranks 2 --compile", ["exchange activations", "--strategy split --compile"]),
     ("--profile --mixed-precision bfloat16", ["--profile --mixed-precision bfloat16"]),
     ("--profile-layers --mixed-precision bfloat16", ["--profile --mixed-precision bfloat16"]),
     ("--progress dots", ["dots", "lines"]),

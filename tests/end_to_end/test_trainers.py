@@ -91,6 +91,7 @@ def two_rank_jobs(framework: str) -> list[Job]:
         train("part", *WHOLE, "--epochs", "2", "--evaluate-first"),
         train("resumed", "--resume", f"runs/{framework}2-part", "--epochs", "3", named=False),
         train("double", *DOUBLE, "--batch-size", "32"),
+        train("compiled", *DOUBLE, "--batch-size", "32", "--compile", patch="without_compiler"),
         train("replicated", *DOUBLE, "--batch-size", "32", "--validation", "replicated"),
         train("by_hand", *MLP, "--dtype", "float64", "--batch-size", "32", "--max-steps", "1", "--evaluate-first",
               "--validation-share", "0.1"),
@@ -454,6 +455,16 @@ def test_it_learns(starts: Starts, framework: str) -> None:
     assert losses == sorted(losses, reverse=True) and losses[-1] < 0.8 * losses[0]
     assert figure(run.epochs[-1].training_accuracy) > 0.5  # chance: 0.1
     assert figure(totals(run).test_accuracy) > 0.3
+
+
+def test_compiled_passes_train_the_same_weights(starts: Starts, framework: str) -> None:
+    """PyTorch's without a C++ compiler, which takes long: those are in `test_compile.py`."""
+    first(starts.ranks(framework, 2), "compiled")
+    plain, compiled = (starts.run(f"{framework}2-{name}") for name in ("double", "compiled"))
+    ours, theirs = (load_weights(run.folder / "weights.safetensors") for run in (plain, compiled))
+    assert ours.keys() == theirs.keys()
+    assert max(relative_difference(ours[name], theirs[name]) for name in ours) < 1e-11
+    assert isinstance(compiled.record.config, Config) and compiled.record.config.model.compile
 
 
 def test_max_steps_cuts_the_last_epoch(starts: Starts, framework: str) -> None:

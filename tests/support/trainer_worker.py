@@ -253,6 +253,22 @@ def shallow(framework: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def without_compiler(framework: str) -> Iterator[None]:
+    """Let PyTorch trace both passes as for its compiler, and run what it traced as it is."""
+    if framework == "keras":
+        yield
+        return
+    torch = importlib.import_module("torch")
+    compiler = torch.compile
+
+    def traced(function: Any, *, options: dict[str, Any], **others: Any) -> Any:
+        return compiler(function, backend="aot_eager", **others)
+
+    with mock.patch.object(torch, "compile", traced):
+        yield
+
+
+@contextlib.contextmanager
 def worker_leaves(framework: str) -> Iterator[None]:
     """Let worker 1 draw only two batches of every segment."""
     items = client.Client.items
@@ -279,6 +295,7 @@ PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "slow_source_of_one": functools.partial(slow_source, ranks={1}),
     "slow_model": slow_model,
     "shallow": shallow,
+    "without_compiler": without_compiler,
     "worker_leaves": worker_leaves,
     "stopped": functools.partial(stopped, epoch=1, steps=4),
     "stopped_later": functools.partial(stopped, epoch=2, steps=3),
@@ -302,6 +319,8 @@ def do(framework: str, job: dict[str, Any]) -> dict[str, Any]:
     """Return the exit code of one job, what it printed, and what else it asks for."""
     if framework == "keras":
         importlib.import_module("keras").utils.clear_session(free_memory=False)  # names as in a new process
+    elif "--compile" in job["arguments"]:
+        importlib.import_module("torch").compiler.reset()  # it refuses to compile a function more than a few times
     watched = Path(job["watch"]) if job["watch"] else None
     before = folder_hash(watched) if watched else None
     stdout, stderr, value = io.StringIO(), io.StringIO(), None

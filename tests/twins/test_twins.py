@@ -92,8 +92,7 @@ EXTRA_NAMES = {
             ),
         },
         "loop.py": {
-            "Trainer.warm_up": "Keras builds a graph at the first step, PyTorch builds nothing",
-            "Trainer.warm_up_evaluation": "the same",
+            "Trainer.warm_up_evaluation": "Keras builds a graph at the first evaluation, PyTorch builds nothing",
         },
         "native.py": {
             "Native.scope": "TensorFlow copies variables where they are made; PyTorch wraps a model",
@@ -148,10 +147,8 @@ EXTRA_STATEMENTS = {
         "with strategy.scope():": "TensorFlow's strategies copy variables where they are made",
         "checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)": "same",
         "set_precision_and_layout(config)": "both are global in Keras",
-        "if not is_complete:": "the graph is built before the clock starts",
-        "trainer.warm_up(epoch + 1)": "the same",
-        "strategy.meter.restart()": "the same",
-        "trainer.warm_up_evaluation()": "the same",
+        "strategy.meter.restart()": "Keras' warm-up exchanges gradients, too",
+        "trainer.warm_up_evaluation()": "see its name above",
     },
 }
 LONGEST_TRAIN = 120  # lines

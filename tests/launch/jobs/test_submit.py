@@ -219,6 +219,14 @@ def test_the_preflight_is_told_what_training_takes(
     assert f" --memory-mb {megabytes} " in capsys.readouterr().out
 
 
+def test_the_preflight_looks_for_a_compiler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, looked_for in ((["--compile"], True), ([], False)):
+        words = ["--site", "slurm", "--ranks-per-node", "2", "--dry-run", "--", "torch_impl/train.py", *SMALL, *flags]
+        assert submit(tmp_path, *words) == 0
+        (preflight,) = (line for line in capsys.readouterr().out.splitlines() if " -m launch preflight " in line)
+        assert (" --compile " in preflight) == looked_for
+
+
 def test_runs_at_once_are_an_array_on_slurm_and_lanes_on_this_machine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,6 +87,7 @@ class Host:
     memory: int = 8 * 10**9  # free on the host, and of each GPU
     free_bytes: int = 10**12
     sees_mark: bool = True
+    compiler: str = "sh"
     files: dict[str, str] = field(default_factory=dict)  # of the cache
 
 
@@ -129,6 +130,7 @@ class Hosts:
         addresses = {name: [SimpleNamespace(family=socket.AF_INET)] for name in host.interfaces}
         with self.monkeypatch.context() as patch:
             patch.setenv("HOROVOD_TWINS_CACHE", str(self.folder))
+            patch.setenv("CXX", host.compiler)
             patch.setattr(host_checks, "versions", lambda framework: host.versions)
             patch.setattr(host_checks, "horovod_build", host.builds.get)
             patch.setattr(host_checks, "gpus", found_gpus)
@@ -177,6 +179,8 @@ FAILURES: dict[str, list[tuple[Any, ...]]] = {
         (made_target(), GOOD, Host(versions=installed(mpirun="(Open MPI) 5.0.2")),
          ["b: mpirun (Open MPI) 5.0.2", "same MPI"]),
         (made_target(), GOOD, Host(versions=installed(mpirun=None)), ["b: not installed: mpirun", "make setup"]),
+        (made_target(compiles=True), GOOD, Host(compiler="no-such-compiler"),
+         ["b: --compile needs no-such-compiler. Install a C++ compiler", "or leave it out"]),
     ],
     "horovod": [
         (made_target(), GOOD, Host(builds={}), ["b: Horovod is not compiled for PyTorch", "make setup"]),
