@@ -123,7 +123,7 @@ def test_a_missing_compiler_is_one_line_on_all_ranks(tmp_path: Path, monkeypatch
         pytest.skip("needs torch")
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    train = train_command("torch", *EXACT, *HALF, "--compile", "--name", "none")
+    train = train_command("torch", [*EXACT, *HALF, "--compile", "--name", "none"])
     finished = run_command([*launcher_command("mpirun2"), *train], folder=tmp_path)
     (line,) = [line for line in finished.stderr.splitlines() if "error" in line]
     assert finished.code == 2 and "Traceback" not in finished.stderr
