@@ -11,7 +11,7 @@ from common.errors import UserError
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what computes the same by code that is made in its first call, for batches of one size."""
+    """Return a function that compiles itself in its first call, for batches of one size."""
     compiled: Callable[..., Any] = tf.function(function, jit_compile=True, autograph=False)
     return compiled
 

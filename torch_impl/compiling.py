@@ -5,14 +5,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
 
 from common.distributed.communicator import Communicator
 from common.errors import UserError
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what computes the same by code that is made in its first call, and for its backward pass in the first.
+    """Return a function that compiles itself in its first call, and its gradient in the first backward pass.
 
     All batches of training have one size, which the code is made for.
     """
@@ -34,7 +33,7 @@ def compile_errors(comm: Communicator) -> Iterator[None]:
     with comm.propagate_errors("compiling the model"):
         try:
             yield
-        except TorchDynamoException as error:
+        except torch._dynamo.exc.TorchDynamoException as error:  # imported where it is raised: that takes seconds
             lines = str(error).splitlines()
             line = next((line for line in lines if "fatal error" in line), lines[0])
             raise UserError(

@@ -45,7 +45,7 @@ class Trainer:
         self.epoch = 0
         self._loss_weight = data.setup.loss_weight(data.comm.data_rank)
         self._slowdown = planted_slowdown(data, state.model)
-        self._training_forward = compiled(self._forward) if state.config.model.compile else self._forward
+        self._compiled = compiled(self._forward) if state.config.model.compile else None
 
     @property
     def steps_left(self) -> int:
@@ -63,7 +63,7 @@ class Trainer:
         Raises:
             UserError: it cannot be compiled; on all ranks.
         """
-        if not self.state.config.model.compile:
+        if not self._compiled:
             return
         self.epoch = epoch
         model = self.state.model
@@ -72,7 +72,7 @@ class Trainer:
         with compile_errors(self.data.comm):
             images, labels = next(self.data.training(epoch))
             passes = self.data.setup.passes
-            _, losses = self._training_forward(images.chunk(passes)[0], labels.chunk(passes)[0])
+            _, losses = self._compiled(images.chunk(passes)[0], labels.chunk(passes)[0])
             # Not by `backward`, after which Horovod exchanges the gradients.
             torch.autograd.grad(self._loss(losses), list(model.parameters()))
         for buffer, before in zip(model.buffers(), buffers, strict=True):
@@ -185,7 +185,7 @@ class Trainer:
 
     def _pass(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Add the gradients of a batch, or of a part of it, to those that are there; return outputs and losses."""
-        outputs, losses = self._training_forward(images, labels)
+        outputs, losses = (self._compiled or self._forward)(images, labels)
         self.state.scaler.scale(self._loss(losses)).backward()
         return outputs.detach(), losses.detach()
 
