@@ -14,7 +14,7 @@ from common.run_folder.records import NotRecorded
 from common.training.run_setup import RunSetup
 
 NOT_PINNED = NotRecorded("not applicable: TensorFlow copies batches to the GPU in its own way")
-PREFETCH_BATCHES = 4  # made ahead by a thread of TensorFlow
+PREFETCH_BATCHES = 4  # made ahead by a thread of TensorFlow, for a GPU
 
 Arrays = Iterator[tuple[np.ndarray, np.ndarray]]
 
@@ -101,4 +101,6 @@ class ShardedData:
         # epoch until it wakes: epochs took 1.28, 2.56, 5.12 or 10.24 seconds and nothing between.
         options = tf.data.Options()
         options.autotune.enabled = False
-        return tf.data.Dataset.range(steps).map(tensors_of_step).prefetch(PREFETCH_BATCHES).with_options(options)
+        dataset = tf.data.Dataset.range(steps).map(tensors_of_step).with_options(options)
+        # On a CPU all cores compute already: a thread that makes batches ahead would only compete for them.
+        return dataset.prefetch(PREFETCH_BATCHES) if "GPU" in self.device else dataset
