@@ -8,6 +8,7 @@ from typing import Any
 
 from common.checks.parity_record import PARITY_FILE
 from common.errors import UserError, user_errors
+from common.run_folder.environment import TUNING_VARIABLES
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
 from common.run_folder.search_record import SEARCH_FILE
 
@@ -19,7 +20,7 @@ _PATH = re.compile(r"(?<![\w/.])/(?!sys/)\S+")  # /sys is the same on every Linu
 def add_data(source: Path, *, data: Path) -> int:
     """Copy the finished runs of a folder, or of `launch parity`, into `data/<its name>`; return their number.
 
-    Records keep every measurement; hosts and paths are replaced, environment variables are left out.
+    Records keep every measurement; hosts and paths are replaced; of environment variables those that tune are kept.
 
     Raises:
         UserError: there are no runs in the folder, or it cannot be copied.
@@ -54,7 +55,8 @@ def _write(file: Path, record: Any) -> None:
 def _neutral_record(file: Path) -> Any:
     record = json.loads(file.read_text(encoding="utf-8"))
     hosts = {record["environment"]["host"], *record.get("world", {}).get("hosts", [])}
-    record["environment"]["variables"] = {}
+    variables = record["environment"]["variables"]
+    record["environment"]["variables"] = {name: variables[name] for name in TUNING_VARIABLES if name in variables}
     return _neutral(record, hosts=hosts)
 
 

@@ -14,7 +14,7 @@ from analysis.runs.table import RunRow, runs_in
 
 # Settings with a place of their own in a label.
 _CORE = ("framework", "model", "data set", "np")
-_BY_VALUE = ("device", "site", "origin", "machine", "data", "launcher", SERIES)  # whose values need no name
+_BY_VALUE = ("device", "site", "origin", "machine", "data", "launcher", "tuning", SERIES)  # whose values need no name
 _MISSING = "not recorded"
 Settings = dict[str, Hashable]  # by their names in words, such as "learning rate"
 Quantity = str | Callable[[RunRow], float]  # a column of the table of runs, or a function of a row

@@ -1,9 +1,10 @@
-"""Display names of frameworks and strategies."""
+"""Display names of frameworks, strategies and tuning."""
 
 from dataclasses import fields
 
 from common.config import BalanceConfig, Config, DeviceConfig, PartsConfig, StrategyConfig
-from common.run_folder.records import NotRecorded
+from common.run_folder.environment import Environment, tuning_of
+from common.run_folder.records import NotRecorded, RunRecord, World
 
 # Subject and field of the settings that say how ranks share the work of a batch.
 _OPTIONS = [
@@ -36,3 +37,11 @@ def strategy_label(config: Config | NotRecorded) -> str:
         words.append(name if value is True else f"no {name}" if value is False else f"{name} {value}")
     # An option named as its strategy chooses a kind of it: "native ddp", not "native, native ddp".
     return ", ".join(word for word in words if not any(other.startswith(f"{word} ") for other in words))
+
+
+def tuning_words(record: RunRecord) -> str | None:
+    """Return the tuning variables that are not a run's own, as "HOROVOD_CYCLE_TIME 5"; None without any."""
+    if not isinstance(record.environment, Environment):
+        return None
+    mpi = isinstance(record.world, World) and record.world.controller == "mpi"
+    return ", ".join(f"{name} {value}" for name, value in tuning_of(record.environment, mpi=mpi).items()) or None

@@ -3,6 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
+from analysis.runs.labels import tuning_words
 from common.config import (
     BalanceConfig,
     Config,
@@ -51,6 +52,7 @@ def why_not_the_same(first: Run, second: Run) -> list[str]:
             for what in _untimed(run)
         ),
         *_not_as_many_at_once(first, second),
+        *_tuned_otherwise(first, second),
     ]
 
 
@@ -93,6 +95,12 @@ def _not_as_many_at_once(first: Run, second: Run) -> list[str]:
     if len(set(counts)) < 2:
         return []
     return [f"{counts[0]} and {counts[1]} runs were made at once, their times are not to be compared"]
+
+
+def _tuned_otherwise(first: Run, second: Run) -> list[str]:
+    """Return why the times of runs cannot be compared whose exchange or threads were tuned by other variables."""
+    words = [tuning_words(run.record) or "none" for run in (first, second)]
+    return [f"tuning variables differ: {words[0]} and {words[1]}"] if words[0] != words[1] else []
 
 
 def _hashes_differ(first: Run, second: Run) -> list[str]:

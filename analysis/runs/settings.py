@@ -5,6 +5,7 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
+from analysis.runs.labels import tuning_words
 from analysis.runs.sameness import SETTINGS
 from common.config import Config
 from common.run_folder.environment import Environment
@@ -26,8 +27,8 @@ _OF_DEVICE = ("gradient_groups", "cudnn_benchmark", "channels_last", "pinned_mem
 # Every column of settings, in the order in which labels name them.
 SETTING_COLUMNS = (
     "framework", "model", "data_set", "np", "site", "device", "image_size", "global_batch", "hosts", "controller",
-    "at_once", "threads", "samples", "mean_of_pixels", "data", "machine", *_OF_DEVICE, "validation", *_OF_CONFIG,
-    SERIES, "published_in", "origin",
+    "at_once", "threads", "tuning", "samples", "mean_of_pixels", "data", "machine", *_OF_DEVICE, "validation",
+    *_OF_CONFIG, SERIES, "published_in", "origin",
 )  # fmt: skip
 
 
@@ -44,6 +45,7 @@ def settings_of(folder: Path, record: RunRecord) -> dict[str, Hashable]:
     }
     settings |= _of_ranks(record.world)
     settings |= _of_data(record.data)
+    settings["tuning"] = tuning_words(record)
     document = folder.parent.name if folder.parts[0] == PUBLISHED_FOLDER else None
     if isinstance(record.data, NotRecorded) and document is None:  # data not recorded for another reason are other data
         settings["data"] = record.data.not_recorded

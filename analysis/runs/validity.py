@@ -12,7 +12,7 @@ from analysis.runs.sameness import HASHES
 from analysis.runs.table import RunRow, images_trained, runs_in
 from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
-from common.run_folder.environment import Environment, stack_of
+from common.run_folder.environment import Environment, stack_of, tuning_of
 from common.run_folder.records import DataRecord, Hashes, Totals, World
 from common.training.schedule import scale_factor
 
@@ -103,14 +103,17 @@ def cell_flags(cell: Cell) -> list[str]:
 
 
 def _stack(cell: Cell) -> dict[str, set[str]]:
-    """Return package or variable -> what it was in the finished runs of a cell, see `stack_of`."""
+    """Return package or variable -> what it was in the finished runs of a cell, see `stack_of`; what they tuned is a
+    setting of the cell."""
     found: dict[str, set[str]] = defaultdict(set)
     for run in runs_in(cell.finished):
         environment, world = run.record.environment, run.record.world
         if isinstance(environment, Environment):
             mpi = isinstance(world, World) and world.controller == "mpi"
+            tuned = tuning_of(environment, mpi=mpi)
             for name, value in stack_of(environment, framework=run.framework, mpi=mpi).items():
-                found[name].add("none" if value is None else value)
+                if name not in tuned:
+                    found[name].add("none" if value is None else value)
     return found
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 from pydantic import ConfigDict
 
+from common.distributed.communicator import CPU_EXCHANGE, YIELDING
 from common.run_folder.revision import source_revision
 from common.utils.cores import usable_cores
 
@@ -24,12 +25,23 @@ PACKAGES_OF_FRAMEWORK = {
     "torch": ("numpy", "horovod", "torch", *_CUDA),
     "keras": ("numpy", "horovod", "tensorflow", "tensorflow-cpu", "keras", *_CUDA),
 }
-# Variables that change the order of sums or the time of an exchange; those of launchers change with every start.
+# Variables that change the order of sums or the time of an exchange, and that cells of an experiment may set; those of
+# launchers change with every start.
 TUNING_VARIABLES = (
     "HOROVOD_CYCLE_TIME",
     "HOROVOD_FUSION_THRESHOLD",
+    "HOROVOD_CACHE_CAPACITY",
+    "HOROVOD_DISABLE_GROUP_FUSION",
+    "HOROVOD_HIERARCHICAL_ALLGATHER",
+    "HOROVOD_HIERARCHICAL_ALLREDUCE",
+    "HOROVOD_NUM_NCCL_STREAMS",
     "OMPI_MCA_mpi_yield_when_idle",
+    "OMPI_MCA_btl_vader_single_copy_mechanism",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
     "OMP_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "KMP_BLOCKTIME",
     "MKL_NUM_THREADS",
     "MKL_CBWR",
     "TF_ENABLE_ONEDNN_OPTS",
@@ -37,19 +49,17 @@ TUNING_VARIABLES = (
 # All that are recorded, by name: other programs keep passwords under the same prefixes (TF_VAR_..., of Terraform), and
 # launchers the keys of their connections (HOROVOD_SECRET_KEY).
 _RECORDED = """
-HOROVOD_AUTOTUNE HOROVOD_BATCH_D2D_MEMCOPIES HOROVOD_CACHE_CAPACITY HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS
-HOROVOD_DISABLE_GROUP_FUSION HOROVOD_ENABLE_ASYNC_COMPLETION HOROVOD_GLOO_IFACE HOROVOD_HIERARCHICAL_ALLGATHER
-HOROVOD_HIERARCHICAL_ALLREDUCE HOROVOD_MPI_THREADS_DISABLE HOROVOD_NUM_NCCL_STREAMS HOROVOD_RANK
-HOROVOD_THREAD_AFFINITY HOROVOD_TIMELINE
-OMPI_MCA_btl OMPI_MCA_btl_tcp_if_exclude OMPI_MCA_btl_tcp_if_include OMPI_MCA_btl_vader_single_copy_mechanism
+HOROVOD_AUTOTUNE HOROVOD_BATCH_D2D_MEMCOPIES HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS HOROVOD_ENABLE_ASYNC_COMPLETION
+HOROVOD_GLOO_IFACE HOROVOD_MPI_THREADS_DISABLE HOROVOD_RANK HOROVOD_THREAD_AFFINITY HOROVOD_TIMELINE
+OMPI_MCA_btl OMPI_MCA_btl_tcp_if_exclude OMPI_MCA_btl_tcp_if_include
 OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_mtl OMPI_MCA_pml UCX_NET_DEVICES UCX_TLS
-KMP_AFFINITY KMP_BLOCKTIME MKL_DYNAMIC OMP_DYNAMIC OMP_PLACES OMP_PROC_BIND OMP_WAIT_POLICY
+KMP_AFFINITY MKL_DYNAMIC OMP_DYNAMIC OMP_PLACES OMP_WAIT_POLICY
 TF_CPP_MIN_LOG_LEVEL TF_CUDNN_DETERMINISTIC TF_DETERMINISTIC_OPS TF_FORCE_GPU_ALLOW_GROWTH TF_GPU_ALLOCATOR
 TF_GPU_THREAD_COUNT TF_GPU_THREAD_MODE TF_NUM_INTEROP_THREADS TF_NUM_INTRAOP_THREADS TF_XLA_FLAGS XLA_FLAGS
 CUBLAS_WORKSPACE_CONFIG CUDA_DEVICE_MAX_CONNECTIONS CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_VISIBLE_DEVICES
 NVIDIA_TF32_OVERRIDE PYTORCH_CUDA_ALLOC_CONF
-NCCL_ALGO NCCL_BUFFSIZE NCCL_CROSS_NIC NCCL_DEBUG NCCL_IB_DISABLE NCCL_IB_HCA NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS
-NCCL_NET NCCL_NET_GDR_LEVEL NCCL_NTHREADS NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_PROTO NCCL_SHM_DISABLE
+NCCL_BUFFSIZE NCCL_CROSS_NIC NCCL_DEBUG NCCL_IB_DISABLE NCCL_IB_HCA NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS
+NCCL_NET NCCL_NET_GDR_LEVEL NCCL_NTHREADS NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE
 NCCL_SOCKET_IFNAME NCCL_SOCKET_NTHREADS
 SLURM_JOB_ID SKYPILOT_TASK_ID
 """
@@ -101,6 +111,17 @@ def stack_of(environment: Environment, *, framework: str, mpi: bool) -> dict[str
     variables = [name for name in TUNING_VARIABLES if mpi or not name.startswith("OMPI_")]
     return {name: environment.packages.get(name) for name in packages} | {
         name: environment.variables.get(name) for name in variables
+    }
+
+
+def tuning_of(environment: Environment, *, mpi: bool) -> dict[str, str]:
+    """Return the tuning variables of a run that are set to other values than a run sets itself: name -> value."""
+    own = YIELDING | CPU_EXCHANGE
+    return {
+        name: value
+        for name in TUNING_VARIABLES
+        if (value := environment.variables.get(name)) not in (None, own.get(name))
+        and (mpi or not name.startswith("OMPI_"))
     }
 
 

@@ -36,12 +36,23 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
         lines.append("note: ranks share GPUs and exchange gradients in host memory: do not compare its times")
     if config.balance.slow and not config.balance.slow_is_subject:
         lines.append("note: a straggler is planted: do not compare the times of this run")
-    if world.oversubscribed:
-        lines.append(
-            f"note: {counted(world.local_size, 'rank')} x {threads} on {cores}: more threads than cores. The run is "
-            "correct but slow; its record is marked as functional, not timed"
-        )
-    return lines
+    return [*lines, *(_lines_of_shared_cores(world) if world.oversubscribed else [])]
+
+
+def _lines_of_shared_cores(world: World) -> list[str]:
+    """Return what it means that ranks have fewer cores than threads, and how to measure fairly instead."""
+    ranks, cores, each = counted(world.local_size, "rank"), counted(world.cores, "core"), world.cores / world.local_size
+    if each < 1:
+        alone = len(world.hosts) == 1 and not world.servers
+        most = f"-np {world.cores}" if alone else f"{counted(world.cores, 'rank')} per host"
+        wrong, fair = f"each rank has {'half a' if each == 0.5 else f'{each:.2g} of a'} core", f"a core: {most} at most"
+    else:
+        wrong = f"{world.threads_per_rank} threads per rank are more than its cores"
+        fair = f"no more threads than cores: --threads {int(each)}"
+    return [
+        f"note: {ranks} on {cores}: {wrong}. The run is correct, but its times do not count as a speedup",
+        f"note: for times that count, give each rank {fair}",
+    ]
 
 
 def _part_lines(setup: RunSetup) -> list[str]:

@@ -7,7 +7,8 @@
     [[prepare]]   commands of `python -m common` to run once, and what each creates
     based_on      name of another experiment, whose tables this file overrides key by key
 
-Beside the settings of the trainers, a cell takes those of `CellKeys`. `{folder}` is the experiment's own folder.
+Beside the settings of the trainers, a cell takes those of `CellKeys`, and tuning variables of Horovod, MPI and threads
+under their own names, as HOROVOD_CYCLE_TIME = [1, 5]. `{folder}` is the experiment's own folder.
 """
 
 import json
@@ -21,6 +22,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from common.config import Config
 from common.errors import UserError, first_problem
+from common.run_folder.environment import TUNING_VARIABLES
 
 EXPERIMENTS = Path(__file__).with_name("shipped")
 SETTINGS = {one.name for subject in fields(Config) for one in fields(subject.default_factory)}  # type: ignore[arg-type]
@@ -230,8 +232,11 @@ def _override(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
 def check_keys(table: dict[str, Any], *, where: str, path: Path) -> None:
     """Raise UserError if a table sets what is no setting of the trainers or of a cell, or not the file's to set."""
     for key in table:
-        if key in CELL_KEYS or (key in SETTINGS and key not in _RESERVED):
+        if key in CELL_KEYS or key in TUNING_VARIABLES or (key in SETTINGS and key not in _RESERVED):
             continue
+        if key.isupper():
+            allowed = f"Use {', '.join(TUNING_VARIABLES)}"
+            raise _error(path, f"`{key}` in {where}, which is no variable that cells may set", key, allowed)
         why = "which the experiment sets itself" if key in _RESERVED else "which is not a setting"
         remedy = f"Use the trainers' flags, with _ for -, and {', '.join(CELL_KEYS)}"
         raise _error(path, f"`{key}` in {where}, {why}", key, remedy)

@@ -6,12 +6,13 @@ import os
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from common.config import Config, parse_command_line, read_recipe
 from common.errors import UserError
+from common.run_folder.environment import TUNING_VARIABLES
 from launch.experiments.experiment_file import (
     CELL_KEYS,
     SETTINGS,
@@ -39,6 +40,7 @@ class PlannedCell:
         arguments: of the trainer, except seed, name and metering of each run.
         config: the settings that these arguments give.
         repeats, metered: see `Protocol`.
+        variables: of the environment of its ranks, beside those that all have.
     """
 
     name: str
@@ -47,6 +49,7 @@ class PlannedCell:
     config: Config
     repeats: int
     metered: Sequence[int]
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def np(self) -> int:
@@ -114,11 +117,15 @@ class ExperimentPlan:
 
     def command(self, planned: PlannedRun) -> list[str]:
         """Return the whole command of a run, as one would type it in the current folder."""
-        keys, arguments = planned.cell.keys, planned.arguments(self.folder)
+        keys, arguments, variables = planned.cell.keys, planned.arguments(self.folder), planned.cell.variables
         program, launcher = PROGRAMS[keys.framework], self.launcher or launcher_at(None, hosts=None)
+        setting = ["env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
         if keys.launcher == "python":
-            return launcher.single_process(program, arguments=arguments)
-        return launcher.command(program, np=keys.np, controller=keys.controller, arguments=arguments)
+            return [*setting, *launcher.single_process(program, arguments=arguments)]
+        start = launcher.command(
+            program, np=keys.np, controller=keys.controller, arguments=arguments, variables=variables
+        )
+        return [*setting, *start]
 
 
 def read_plan(name: str, *, runs_folder: Path) -> ExperimentPlan:
@@ -202,9 +209,23 @@ def planned_cell(values: Mapping[str, Any], *, named: Sequence[str], file: Exper
         raise UserError(f"{file.path.name} has an invalid cell: {error}") from None
     shown = {"framework": keys.framework, "model": config.model.model, "np": f"np{keys.np}"}
     parts = [keys.name] if keys.name else []
-    parts += [shown[key] if key in shown else f"{key.replace('_', '')}{_word(values[key])}" for key in named]
+    parts += [shown[key] if key in shown else f"{_short(key)}{_word(values[key])}" for key in named]
     name = re.sub(r"[^\w.+-]+", "-", "-".join(parts))
-    return PlannedCell(name, keys, tuple(arguments), config, repeats, tuple(metered))
+    return PlannedCell(name, keys, tuple(arguments), config, repeats, tuple(metered), _variables(values, file=file))
+
+
+def _variables(values: Mapping[str, Any], *, file: ExperimentFile) -> dict[str, str]:
+    """Return the environment variables of a cell."""
+    variables = {key: value for key, value in values.items() if key in TUNING_VARIABLES}
+    for key, value in variables.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise file.error(f"a variable that is neither text nor a number, `{key}`", value, "Write 1, 0.5 or a text")
+    return {key: str(value) for key, value in variables.items()}
+
+
+def _short(key: str) -> str:
+    """Return the name of an axis as a part of a folder's name."""
+    return re.sub("^(horovod|ompi_mca)_", "", key.lower()).replace("_", "")
 
 
 def _word(value: Any) -> str:

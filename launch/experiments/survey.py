@@ -2,12 +2,15 @@
 
 import functools
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from common.config import Config, changed_settings
 from common.errors import UserError
+from common.run_folder.environment import TUNING_VARIABLES, Environment, tuning_of
 from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus, PlannedState
 from common.run_folder.records import Run, Status, World, read_run
 from common.sites.table import Site
@@ -15,6 +18,7 @@ from common.utils.cores import usable_cores
 from launch.experiments.left_over import left_over
 from launch.experiments.plan import ExperimentPlan, PlannedRun
 from launch.installation.node import ask_nvidia
+from launch.starting.launchers import Launcher
 from launch.starting.processes import reason_in
 
 LOGS = "logs"
@@ -80,7 +84,7 @@ def survey_run(plan: ExperimentPlan, planned: PlannedRun, *, host: HostResources
     except UserError as error:  # ended while the folder was created
         return SurveyedRun(planned, "failed", reason=str(error))
     if isinstance(run.record.config, Config):
-        _check_settings(run, run.record.config, planned, file=plan.file.path)
+        _check_settings(run, run.record.config, planned, plan=plan)
         _check_site(run, plan)
     if run.state == "finished" or run.state == "running":
         return SurveyedRun(planned, run.state, run)
@@ -118,18 +122,36 @@ def _lack(plan: ExperimentPlan, planned: PlannedRun, host: HostResources) -> str
     return next(lacks, "")
 
 
-def _check_settings(run: Run, config: Config, planned: PlannedRun, *, file: Path) -> None:
+def _check_settings(run: Run, config: Config, planned: PlannedRun, *, plan: ExperimentPlan) -> None:
     changes = [
         (name, old, new) for subject, name, old, new in changed_settings(config, planned.config) if subject != "record"
     ]
+    changes += _changed_variables(run, planned, launcher=plan.launcher)
     world, wanted = run.record.world, planned.cell.keys.controller
     if isinstance(world, World) and world.size > 1 and wanted is not None and world.controller != wanted:
         changes.append(("controller", world.controller, wanted))
     for name, old, new in changes:
         raise UserError(
-            f"{planned.name} was run with {name} {old}. Received: {new} in {file.name}. "
+            f"{planned.name} was run with {name} {old}. Received: {new} in {plan.file.path.name}. "
             "Give the changed experiment another file name, so that it has its own folder"
         )
+
+
+def _changed_variables(run: Run, planned: PlannedRun, *, launcher: Launcher | None) -> list[tuple[str, Any, Any]]:
+    """Return name, value in the run and value now of the variables that its cell sets.
+
+    Where runs are started, also of those of Horovod that the cell does not set, or no longer.
+    """
+    environment, world = run.record.environment, run.record.world
+    if not isinstance(environment, Environment):
+        return []
+    variables, names = {**planned.cell.variables}, [*planned.cell.variables]
+    if launcher:
+        variables = {**os.environ, **launcher.site.environment, **variables}
+        names = [name for name in TUNING_VARIABLES if name in names or name.startswith("HOROVOD_")]
+    tuned = tuning_of(environment, mpi=isinstance(world, World) and world.controller == "mpi")
+    found = [(name, environment.variables.get(name), variables.get(name)) for name in names]
+    return [one for one in found if one[1] != one[2] and (one[2] is not None or one[0] in tuned)]
 
 
 def _check_site(run: Run, plan: ExperimentPlan) -> None:

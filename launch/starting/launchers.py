@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -144,12 +144,13 @@ class Launcher:
             return int(os.environ[TASKS_OF_SLURM])
         return sum(host.ranks for host in self.hosts) or None
 
-    def words(self, *, np: int | Shell, controller: str | None = None) -> list[str]:
+    def words(self, *, np: int | Shell, controller: str | None = None, variables: Collection[str] = ()) -> list[str]:
         """Return the command up to the program that each rank runs.
 
         Args:
             np: number of ranks; may be a `Shell` word where no hosts are named.
             controller: mpi or gloo, in place of the site's.
+            variables: names of further ones that are set and that ranks on all hosts need.
 
         Raises:
             UserError: there are too few slots, or the site's image cannot be brought to the ranks.
@@ -164,7 +165,7 @@ class Launcher:
             image = inside.srun_words(current_folder=self.site.project_folder or str(ROOT)) if inside else []
             return ["srun", f"--mpi={self.site.slurm.mpi}", *image, "--ntasks", count]
         if self.site.launcher == "mpirun" and controller != "gloo":
-            return ["mpirun", "-np", count, *named, *(self._mpirun_words() if named else [])]
+            return ["mpirun", "-np", count, *named, *(self._mpirun_words(variables) if named else [])]
         chosen = controller or (self.site.controller if self.site.scheduler != "local" else None)
         interface = ["--network-interfaces", self.site.network_interface] if self.site.network_interface else []
         reached = self._horovodrun_words(mpi=chosen == "mpi") if named else []
@@ -207,13 +208,14 @@ class Launcher:
         folder = self._mpi_folder() if mpi else None
         return ["--disable-cache", *self.ssh.flags, *([f"--mpi-args=--prefix {folder}"] if folder else [])]
 
-    def _mpirun_words(self) -> list[str]:
-        """Return how mpirun reaches hosts."""
+    def _mpirun_words(self, further: Collection[str]) -> list[str]:
+        """Return how mpirun reaches hosts, and which variables it hands on, `further` ones among them."""
         interface, folder, flags = self.site.network_interface, self._mpi_folder(), self.ssh.flags
         words = ["--mca", "plm_rsh_args", " ".join(flags)] if flags else []
         words += ["--mca", "btl_tcp_if_include", interface] if interface else []
         words += ["--prefix", folder] if folder else []
-        variables = [name for name in _HANDED_ON if name in os.environ] + [STARTED_AT, *sorted(self.site.environment)]
+        variables = [name for name in _HANDED_ON if name in os.environ]
+        variables += [STARTED_AT, *sorted(self.site.environment), *further]
         return [*words, "--bind-to", "none", *(word for name in dict.fromkeys(variables) for word in ("-x", name))]
 
     def _mpi_folder(self) -> str | None:
@@ -222,9 +224,18 @@ class Launcher:
         beside = str(bin_folder.parent) if Path(bin_folder, "orted").is_file() else None
         return self.site.hosts.mpi_folder or beside
 
-    def command(self, program: str, *, np: int, controller: str | None, arguments: Sequence[str]) -> list[str]:
+    def command(
+        self,
+        program: str,
+        *,
+        np: int,
+        controller: str | None,
+        arguments: Sequence[str],
+        variables: Collection[str] = (),
+    ) -> list[str]:
         """Return the command that starts a trainer on `np` ranks, as one would type it in the current folder."""
-        return [*self.words(np=np, controller=controller), *self._program(program, arguments)]
+        start = self.words(np=np, controller=controller, variables=variables)
+        return [*start, *self._program(program, arguments)]
 
     def single_process(self, program: str, *, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs a trainer as one process: without launcher, but where srun brings the image."""

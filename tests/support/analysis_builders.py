@@ -37,6 +37,7 @@ def made_record(
     strategy: dict[str, Any] | None = None,
     balance: dict[str, Any] | None = None,
     parts: dict[str, Any] | None = None,
+    device: dict[str, Any] | None = None,
     **changes: Any,
 ) -> RunRecord:
     """Return the record of a finished run on `ranks` GPUs by default.
@@ -45,7 +46,7 @@ def made_record(
         size: width and height.
         steps: of all epochs; None: as many as the samples make.
         samples: of training and of validation.
-        strategy, balance, parts: settings of these subjects.
+        strategy, balance, parts, device: settings of these subjects.
         changes: further fields of the record.
     """
     data = DataRecord(
@@ -64,7 +65,7 @@ def made_record(
         cores=64, oversubscribed=False, devices=[devices] * ranks,
     )  # fmt: skip
     settings = {"training": {"seed": seed, "epochs": epochs}, "strategy": strategy or {}, "balance": balance or {}}
-    settings["parts"] = parts or {}
+    settings |= {"parts": parts or {}, "device": device or {}}
     values: dict[str, Any] = {
         "config": config_from_dict(settings, base=make_config(Path("runs"))),
         "world": world,

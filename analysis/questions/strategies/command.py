@@ -21,6 +21,7 @@ from analysis.questions.strategies.ways import (
     Place,
     Way,
     bytes_per_image,
+    bytes_per_update,
     exchange_shares,
     formula_bytes_per_image,
     main_places,
@@ -94,8 +95,9 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
 
 _METHODS = (
     "time is that of training, of the slowest rank; intervals and tests are those of `frameworks`, pairs by seed",
-    "bytes per image: what all workers hand to their messages and get back, as counted; and by the formula of the "
-    "wire: of a ring what ranks send (they receive as much), of servers what workers send and receive",
+    "bytes per image, and per update of the weights: what all workers hand to their messages and get back, as counted; "
+    "and by the formula of the wire, per image: of a ring what ranks send (they receive as much), of servers what "
+    "workers send and receive",
     "exchange: mean over workers of the time in messages, waiting for others included, by the training time; waiting: "
     "of the stages of a pipeline, for each other; bubble: what even stages would wait, by formula",
     "staleness: updates that others made between a fetch and its push, over all runs of a row",
@@ -165,7 +167,7 @@ def _verdict(way: Way) -> str:
 def _figures(places: Sequence[Place], *, target: float | None) -> Table:
     to_target = "s to target" if target is None else f"s to {100 * target:g} %"
     headings = ["framework", "model, data set, workers, site", "strategy", "n", "training, s", "95 % interval",
-                "images/s", "accuracy, %", to_target, "bytes/image", "by formula", "exchange, %",
+                "images/s", "accuracy, %", to_target, "bytes/update", "bytes/image", "by formula", "exchange, %",
                 "waiting, %", "bubble, %",
                 "staleness: median", "95 % of pushes", "most", "joules",
                 "memory per rank, MB", "of it the model's", "by forecast"]  # fmt: skip
@@ -175,7 +177,9 @@ def _figures(places: Sequence[Place], *, target: float | None) -> Table:
         for way in place.ways
     ]
     formats = dict.fromkeys(("training, s", "accuracy, %", to_target), ".2f") | {"n": "d"}
-    formats |= dict.fromkeys(("images/s", "bytes/image", "by formula", "joules", "memory per rank, MB"), ",.0f")
+    formats |= dict.fromkeys(
+        ("images/s", "bytes/update", "bytes/image", "by formula", "joules", "memory per rank, MB"), ",.0f"
+    )
     formats |= dict.fromkeys(("of it the model's", "by forecast"), ",.0f")
     formats |= dict.fromkeys(("exchange, %", "waiting, %", "bubble, %"), ".1f") | dict.fromkeys(
         ("staleness: median", "95 % of pushes", "most"), "d"
@@ -193,6 +197,7 @@ def _figures_of(cell: Cell) -> list[TableCell]:
         harmonic_mean(list(cell.seconds("images_per_second").values())),
         in_percent(median_of(cell.results("accuracy").values())),
         median_of(cell.seconds("seconds_to_target").values()),
+        bytes_per_update(cell),
         bytes_per_image(cell),
         formula_bytes_per_image(cell),
         in_percent(median_of(exchange_shares(cell))),

@@ -19,9 +19,9 @@ PLAIN = "allreduce"
 SLOW = "slow"
 _OF_STRATEGY = tuple(name for name in STRATEGY_SETTINGS if name != SLOW)  # a straggler is part of the work
 # Further settings in which two ways to do the same work may differ, and which the label of a way names.
-_NAMED = ("compression", "lr scaling", "learning rate", "warmup epochs")
+_NAMED = ("compression", "gradient groups", "tuning", "lr scaling", "learning rate", "warmup epochs")
 # What follows from these.
-_FOLLOWING = ("np", "global batch", "threads", "controller", "slow is subject", "gradient groups", SERIES)
+_FOLLOWING = ("np", "global batch", "threads", "controller", "slow is subject", SERIES)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def work_of(cell: Cell, *, with_straggler: bool = True) -> Hashable:
 
 def _place(cells: Sequence[Cell], *, margin: float) -> Place:
     plain = [cell for cell in cells if _is_plain(cell)]
-    base = max(plain, key=lambda cell: len(cell.finished), default=None)
+    base = max(plain, key=lambda cell: (not cell.settings.get("tuning"), len(cell.finished)), default=None)
     ordered = sorted(cells, key=lambda cell: cell is not base)
     first = ordered[0].first
     parts = [first.model, first.data_set, f"{workers_of(first)} workers", first.site]
@@ -137,7 +137,8 @@ def _place(cells: Sequence[Cell], *, margin: float) -> Place:
 
 
 def _is_plain(cell: Cell) -> bool:
-    return _strategy_label(cell) == PLAIN and cell.settings.get("compression", "none") == "none"
+    groups, types = cell.settings.get("gradient groups", "one"), cell.settings.get("compression", "none")
+    return _strategy_label(cell) == PLAIN and (groups, types) == ("one", "none")
 
 
 def _strategy_label(cell: Cell) -> str:
@@ -158,7 +159,7 @@ def _label(cell: Cell, base: Cell | None) -> str:
     for name in _NAMED:
         value = cell.settings.get(name)
         if value not in (None, False, base.settings.get(name) if base else value):
-            words.append(name if value is True else f"{name} {value}")
+            words.append(name if value is True else str(value) if name == "tuning" else f"{name} {value}")
     return ", ".join(words)
 
 
@@ -193,6 +194,14 @@ def bytes_per_image(cell: Cell) -> float | None:
     """Return the bytes that all workers hand over and get, per image trained; None: not recorded."""
     return median_of(_per_image(run, sharing.workers, [_both(one) for one in sharing.workers]) for run, sharing in
                      shares_of(cell) if all(_both(one) is not None for one in sharing.workers))  # fmt: skip
+
+
+def bytes_per_update(cell: Cell) -> float | None:
+    """Return the bytes that all workers together hand over and get in an update; None: not recorded."""
+    of_runs = [[_both(one) for one in sharing.workers] for _, sharing in shares_of(cell)]
+    return median_of(
+        sum(known) for both in of_runs if len(known := [one for one in both if one is not None]) == len(both)
+    )
 
 
 def formula_bytes_per_image(cell: Cell) -> float | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_status, make_trace, make_world, write_finished_run
+from builders import make_environment, make_status, make_trace, make_world, write_finished_run
 
 from analysis.__main__ import main
 from analysis.questions.compare import differing_leaves, find
@@ -54,6 +54,14 @@ def test_times_of_runs_that_had_other_neighbors_are_not_compared(
     found = shown_by(capsys, *runs)
     assert found["flags"] == ["1 and 2 runs were made at once, their times are not to be compared"]
     assert ("ranks", "at_once") in [(row["subject"], row["what"]) for row in found["tables"][0]["rows"]]
+
+
+def test_times_of_runs_that_were_tuned_otherwise_are_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environments = [make_environment(variables=variables) for variables in ({}, {"HOROVOD_CYCLE_TIME": "5"})]
+    runs = [write_finished_run(tmp_path / f"{one.variables}", environment=one) for one in environments]
+    assert shown_by(capsys, *runs)["flags"] == ["tuning variables differ: none and HOROVOD_CYCLE_TIME 5"]
 
 
 def test_all_that_differs_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

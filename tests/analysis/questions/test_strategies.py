@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from analysis_builders import made_record, rows_of, select
+from builders import make_environment
 
 from analysis.output.finding import Finding, Plot
 from analysis.questions.strategies.claims import TESTS, read_claims
@@ -121,6 +122,24 @@ def test_advice_is_one_sentence_per_framework() -> None:
     nothing = "take allreduce: nothing is shown to be faster at the same accuracy, to within 0.5 points"
     assert found.answer == f"PyTorch: {nothing}; averaging is faster, its accuracy another. Keras: {nothing}."
     assert row_of(found, "Against plain allreduce", "averaging, every 8")["verdict"] == "slower"
+
+
+def test_the_exchange_is_compared_with_plain_allreduce_whatever_its_tuning() -> None:
+    own, slow = (make_environment(variables={"HOROVOD_CYCLE_TIME": time}) for time in ("0.2", "5"))
+    found = find(
+        select(
+            runs_of("slow", 120.0, environment=slow, sharing=sharing_of()),
+            runs_of("each", 110.0, environment=own, device={"gradient_groups": "each"}),
+            runs_of("default", 100.0, environment=own),
+        )
+    )
+    rows = rows_of(found, "Against plain allreduce")
+    assert [(row["strategy"], row["time / allreduce"]) for row in rows] == [
+        ("allreduce, HOROVOD_CYCLE_TIME 5", pytest.approx(1.2)),
+        ("allreduce, gradient groups each", pytest.approx(1.1)),
+    ]
+    assert row_of(found, "Time, accuracy", "allreduce, HOROVOD_CYCLE_TIME 5")["bytes/update"] == 16e6
+    assert not [flag for flag in found.flags if "HOROVOD" in flag and "against" in flag], "they are the question"
 
 
 def test_many_comparisons_are_reported_to_find_some_by_chance() -> None:

@@ -3,8 +3,9 @@
 import os
 
 import pytest
+from builders import make_environment
 
-from common.run_folder.environment import RECORDED_VARIABLES, TUNING_VARIABLES, describe_environment
+from common.run_folder.environment import RECORDED_VARIABLES, TUNING_VARIABLES, describe_environment, tuning_of
 
 
 def test_variables_that_are_not_on_the_list_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,3 +18,12 @@ def test_variables_that_are_not_on_the_list_are_not_recorded(monkeypatch: pytest
         monkeypatch.setenv(name, value)
     assert describe_environment().variables == recorded
     assert set(TUNING_VARIABLES) < RECORDED_VARIABLES
+
+
+def test_tuning_is_what_a_run_does_not_set_itself() -> None:
+    own = {"HOROVOD_CYCLE_TIME": "0.2", "HOROVOD_FUSION_THRESHOLD": "4194304", "OMPI_MCA_mpi_yield_when_idle": "1"}
+    assert tuning_of(make_environment(variables={**own, "OMPI_MCA_btl": "tcp"}), mpi=True) == {}
+    tuned = {"HOROVOD_CYCLE_TIME": "5", "OMP_NUM_THREADS": "1"}
+    environment = make_environment(variables={**own, **tuned, "OMPI_MCA_mpi_yield_when_idle": "0"})
+    assert tuning_of(environment, mpi=False) == tuned
+    assert tuning_of(environment, mpi=True) == {**tuned, "OMPI_MCA_mpi_yield_when_idle": "0"}

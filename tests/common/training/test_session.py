@@ -23,6 +23,7 @@ from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.environment import Environment
 from common.run_folder.records import Evaluation, NotRecorded, Run, RunWriter, Totals, World, read_run
 from common.training import checkpointer as checkpointer_module
+from common.training.console_report import start_lines
 from common.training.measured import Measured
 from common.training.sharing import ring_record
 from common.utils.at_once import AT_ONCE
@@ -309,7 +310,19 @@ def test_more_threads_than_cores_is_reported_and_recorded(
     play(make_config(tmp_path, training={"batch_size": 15}), lambda played: None, size=2)
     world = read_run(tmp_path / "run").record.world
     assert isinstance(world, World) and world.oversubscribed
-    assert "more threads than cores" in capsys.readouterr().out
+    correct = "The run is correct, but its times do not count as a speedup"
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"note: 2 ranks on 1 core: each rank has half a core. {correct}",
+        "note: for times that count, give each rank a core: -np 1 at most",
+    ]
+    setup = make_setup(make_config(tmp_path, training={"batch_size": 15}), size=2)
+    unlike = {"cores": 2, "threads_per_rank": 4, "local_size": 1}, {"local_size": 3, "cores": 2, "hosts": ["a", "b"]}
+    assert [start_lines(setup, replace(world, **changes))[-2:] for changes in unlike] == [
+        [f"note: 1 rank on 2 cores: 4 threads per rank are more than its cores. {correct}",
+         "note: for times that count, give each rank no more threads than cores: --threads 2"],
+        [f"note: 3 ranks on 2 cores: each rank has 0.67 of a core. {correct}",
+         "note: for times that count, give each rank a core: 2 ranks per host at most"],
+    ]  # fmt: skip
 
 
 def test_a_run_records_how_many_are_made_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

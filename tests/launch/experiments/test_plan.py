@@ -1,5 +1,6 @@
 """Experiment files: the planned runs, what is refused, and the estimates."""
 
+import itertools
 import tomllib
 from dataclasses import replace
 from datetime import date
@@ -14,6 +15,8 @@ from common.sites.table import Gpu, Site, read_sites
 from launch.experiments.estimate import CORE_FLOPS, SHARE_OF_PEAK, START_SECONDS, estimate_run
 from launch.experiments.experiment_file import EXPERIMENTS, shipped_experiments
 from launch.experiments.plan import ExperimentPlan, only_matching, read_plan
+from launch.sites.site_files import read_launch_site
+from launch.starting.launchers import Launcher, Slots
 
 TWO = """
 [experiment]
@@ -95,6 +98,21 @@ def test_an_axis_of_pairs_and_names_of_variants(tmp_path: Path) -> None:
     assert plan.cells[-1].config.data.image_size == (8, 10)
 
 
+def test_variables_are_axes_beside_settings(tmp_path: Path) -> None:
+    plan = plan_of(
+        '[settings]\nOMP_NUM_THREADS = 2\n[[cells]]\nframework = "torch"\nHOROVOD_CYCLE_TIME = [0.2, 5]\n', tmp_path
+    )
+    assert [cell.name for cell in plan.cells] == [f"torch-cnn-np1-cycletime{time}" for time in (0.2, 5)]
+    assert [cell.variables["HOROVOD_CYCLE_TIME"] for cell in plan.cells] == ["0.2", "5"]
+    words = plan.command(plan.runs[1])
+    assert words[:4] == ["env", "OMP_NUM_THREADS=2", "HOROVOD_CYCLE_TIME=5", "horovodrun"]
+    site = read_launch_site("hosts")
+    mpirun = Launcher(site=replace(site, launcher="mpirun"), hosts=[Slots("a", 1)])
+    words = replace(plan, launcher=mpirun).command(plan.runs[1])
+    handed_on = [after for word, after in itertools.pairwise(words) if word == "-x"]
+    assert words[3] == "mpirun" and {"OMP_NUM_THREADS", "HOROVOD_CYCLE_TIME"} <= {*handed_on}
+
+
 def test_an_experiment_based_on_another(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text(TWO)
     changed = plan_of(f'based_on = "{tmp_path}/base.toml"\n[experiment]\nrepeats = 2\n[settings]\nepochs = 4', tmp_path)
@@ -135,6 +153,8 @@ CELL = '[[cells]]\nframework = "torch"\n'
         (CELL + "energy = true\n", "`energy` in .*, which the experiment sets itself"),
         ("[[cells]]\nnp = 2\n", r"valid experiment: framework: Field required"),
         ('[[cells]]\nframework = "jax"\n', r"valid experiment: framework: .*'torch' or 'keras'. Received: 'jax'"),
+        (CELL + "PATH = 3\n", "`PATH` in .*, which is no variable that cells may set. .* Use HOROVOD_CYCLE_TIME, "),
+        (CELL + "OMP_NUM_THREADS = true\n", "a variable that is neither text nor a number, `OMP_NUM_THREADS`"),
         (CELL + "np = 0\n", r"valid experiment: np: .* Received: 0"),
         (CELL + 'np = "2"\n', r"valid experiment: np: .* Received: '2'"),
         (CELL + "repeats = 0\n", r"valid experiment: repeats: .* Received: 0"),
@@ -164,7 +184,7 @@ def test_what_an_experiment_file_may_not_contain(text: str, message: str, tmp_pa
 
 
 def test_a_missing_file_lists_the_shipped_ones(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"Give a TOML file, or one of aa-test, averaging, controllers"):
+    with pytest.raises(UserError, match=r"Give a TOML file, or one of aa-test, averaging, communication"):
         read_plan("nothing", runs_folder=tmp_path)
 
 

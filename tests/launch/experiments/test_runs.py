@@ -3,15 +3,17 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 import waiting
-from builders import make_record, make_status
+from builders import make_environment, make_record, make_status
 from trainer_runs import ROOT, Finished, finish, start_command, wait_until
 
 from common.errors import UserError
@@ -20,6 +22,7 @@ from launch import __main__ as launch
 from launch.experiments.left_over import left_over
 from launch.experiments.plan import read_plan
 from launch.experiments.survey import survey
+from launch.starting.launchers import launcher_at
 
 SETTINGS = """
 [settings]
@@ -275,6 +278,27 @@ def test_another_controller_is_another_setting(tmp_path: Path, monkeypatch: pyte
     RunWriter.create(plan.folder / plan.runs[0].name, record).end("finished")
     with pytest.raises(UserError, match=r"was run with controller mpi\. Received: gloo in made\.toml"):
         survey(plan)
+
+
+def test_a_run_counts_for_the_variables_of_its_cell_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOROVOD_CYCLE_TIME", raising=False)
+
+    def states(cell: str, recorded: dict[str, str]) -> list[str]:
+        (tmp_path / "made.toml").write_text(f"{SHORT}[[cells]]\n{cell}\n")
+        plan = read_plan("made.toml", runs_folder=Path("runs"))
+        shutil.rmtree(plan.folder, ignore_errors=True)
+        environment = make_environment(variables=recorded)
+        record = make_record(config=plan.runs[0].config, status=make_status(), environment=environment)
+        RunWriter.create(plan.folder / plan.runs[0].name, record).end("finished")
+        assert [one.state for one in survey(plan)] == ["finished"] or cell, "shown without a launcher"
+        return [one.state for one in survey(replace(plan, launcher=launcher_at(None, hosts=None)))]
+
+    own, slow = {"HOROVOD_CYCLE_TIME": "0.2"}, {"HOROVOD_CYCLE_TIME": "5"}
+    assert states("", own) == states("HOROVOD_CYCLE_TIME = 5", slow) == states("HOROVOD_CYCLE_TIME = 0.2", own)
+    for cell, recorded, was, now in (("HOROVOD_CYCLE_TIME = 1", slow, "5", "1"), ("", slow, "5", "None")):
+        with pytest.raises(UserError, match=rf"was run with HOROVOD_CYCLE_TIME {was}\. Received: {now} in made\.toml"):
+            states(cell, recorded)
 
 
 def test_a_run_of_another_site_is_not_used(
