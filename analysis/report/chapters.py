@@ -7,20 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from analysis.output.finding import Finding
 from analysis.output.tables import Table
 from analysis.questions.frameworks import pairs_of
 from analysis.runs.cells import Cell, cells_of, differing
 from analysis.runs.labels import framework_label
 from analysis.runs.sameness import HASHES, unlike_by_nature
-from analysis.runs.table import RunRow, Selection, curve, runs_in
+from analysis.runs.table import FIGURES, RunRow, Selection, runs_in
 from common.distributed.console import counted
 from common.measurement.energy import EnergyRecord
 from common.run_folder.environment import Environment
-from common.run_folder.records import EpochRecord, Hashes, NotRecorded, Status, World
+from common.run_folder.records import Hashes, NotRecorded, Status, World
 
 _SHOWN_DIGITS = 10  # of a hash
 # Options of a trainer that identify a run; the seed has its own column.
@@ -282,7 +279,9 @@ def _without_names(arguments: Sequence[str]) -> list[str]:
 
 def not_measured(selection: Selection) -> Finding:
     """Return what the records do not contain, and why."""
-    of_runs = (dict.fromkeys(_missing(run, selection.epochs)) for run in runs_in(selection.runs))
+    known = selection.epochs.groupby("run")[FIGURES].count().reindex(selection.runs.index, fill_value=0).to_numpy()
+    runs = zip(runs_in(selection.runs), known, strict=True)
+    of_runs = (dict.fromkeys(_missing(run, dict(zip(FIGURES, counts, strict=True)))) for run, counts in runs)
     counts: dict[tuple[str, str], int] = Counter(missing for of_run in of_runs for missing in of_run)
     total = len(selection.runs)
     rows: list[list[Any]] = [
@@ -298,8 +297,8 @@ def not_measured(selection: Selection) -> Finding:
     )
 
 
-def _missing(run: RunRow, epochs: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """Yield what a run's record does not contain, and why."""
+def _missing(run: RunRow, known: dict[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield what a run's record does not contain, and why; `known`: figure of an epoch -> epochs that have it."""
     record = run.record
     for part in fields(record):
         yield from _not_recorded(part.name, getattr(record, part.name))
@@ -315,9 +314,9 @@ def _missing(run: RunRow, epochs: pd.DataFrame) -> Iterator[tuple[str, str]]:
         yield "isolation: throttled cores", "not counted by the machine"
     if run.state != "finished":
         return
-    for one in fields(EpochRecord):
-        if one.name not in ("epoch", "weights_hash") and bool(np.isnan(curve(epochs, run, one.name)).all()):
-            yield f"each epoch's {_words(one.name)}", "missing or not a number in epochs.jsonl"
+    for name in FIGURES:
+        if not known[name]:
+            yield f"each epoch's {_words(name)}", "missing or not a number in epochs.jsonl"
     if math.isnan(run.seconds_to_target):
         yield "totals: seconds to target", "no --target-accuracy, or not reached"
 

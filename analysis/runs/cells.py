@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import pandas as pd
 
 from analysis.runs.labels import STRATEGY_SETTINGS, framework_label, strategy_label
@@ -37,7 +38,7 @@ class Cell:
     @cached_property
     def first(self) -> RunRow:
         """The first of its runs: what it says of settings holds for all."""
-        return next(runs_in(self.runs))
+        return next(runs_in(self.runs.iloc[:1]))
 
     @property
     def framework(self) -> str:
@@ -116,12 +117,14 @@ def cells_of(runs: pd.DataFrame, *, without: Sequence[str] = (), also: Sequence[
         also: further columns that may not.
     """
     columns = [*(name for name in SETTING_COLUMNS if name not in without), *also]
-    groups = runs.groupby(columns, sort=False, dropna=False)
-    return with_words([Cell(_settings(of_cell, columns), of_cell) for _, of_cell in groups])
+    # Whole numbers in place of values: thousands of runs are grouped in a tenth of the time.
+    codes = np.array([pd.factorize(runs[name], use_na_sentinel=False)[0] for name in columns])
+    keys = pd.Series([row.tobytes() for row in codes.T], index=runs.index, dtype=object)
+    groups = zip(runs.groupby(keys, sort=False), runs_in(runs[~keys.duplicated()]), strict=True)
+    return with_words([Cell(_settings(first, columns), of_cell) for (_, of_cell), first in groups])
 
 
-def _settings(runs: pd.DataFrame, columns: Sequence[str]) -> Settings:
-    first = next(runs_in(runs))
+def _settings(first: RunRow, columns: Sequence[str]) -> Settings:
     values = {name: getattr(first, name) for name in columns}
     if document := values.pop("published_in", None):
         values["origin"] = f"{document}, {values['origin']}"

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import BeforeValidator
@@ -59,15 +60,18 @@ class Settings:
     """Settings of one subject, whose values are in the ranges of their annotations."""
 
     def __post_init__(self) -> None:
-        for name, annotation in get_type_hints(type(self), include_extras=True).items():
-            value, flag = getattr(self, name), f"--{name.replace('_', '-')}"
-            for allowed in _ranges(annotation):
-                require(
-                    value is None or isinstance(value, str) or allowed.contains(value),
-                    problem=f"{flag} is out of range",
-                    received=f"{flag} {value}",
-                    remedy=f"Give a number that is {allowed}",
-                )
+        for name, allowed in _ranges_of(type(self)):  # type: ignore[arg-type]  # mypy asks its instances for a hash
+            value = getattr(self, name)
+            if not (value is None or isinstance(value, str) or allowed.contains(value)):
+                flag = f"--{name.replace('_', '-')}"
+                raise UserError(f"{flag} is out of range. Received: {flag} {value}. Give a number that is {allowed}")
+
+
+@cache
+def _ranges_of(subject: type) -> list[tuple[str, Range]]:
+    """Return name and range of the settings of a subject; found once, as thousands of runs are read."""
+    hints = get_type_hints(subject, include_extras=True)
+    return [(name, allowed) for name, annotation in hints.items() for allowed in _ranges(annotation)]
 
 
 def _ranges(annotation: Any) -> list[Range]:
