@@ -63,10 +63,19 @@ def median_interval(values: Sequence[float]) -> Interval | None:
 
     Assumes independent values of one distribution, of any shape. At 95 % six values are needed.
     """
-    if len(values) < 2:
+    if (edges := _edges_of_median(len(values))) is None:
         return None
-    interval = stats.quantile_test(values, p=0.5).confidence_interval(CONFIDENCE)
-    return None if math.isnan(interval.low + interval.high) else Interval(float(interval.low), float(interval.high))
+    ordered = np.sort(values)
+    return Interval(*(float(ordered[edge]) for edge in edges))
+
+
+@lru_cache
+def _edges_of_median(n: int) -> tuple[int, int] | None:
+    """Return which of n sorted values are the edges of the median's interval; found once for each n, for speed."""
+    if n < 2:
+        return None
+    interval = stats.quantile_test(np.arange(n), p=0.5).confidence_interval(CONFIDENCE)
+    return None if math.isnan(interval.low + interval.high) else (int(interval.low), int(interval.high))
 
 
 def median_of(values: Iterable[float]) -> float | None:
