@@ -103,4 +103,4 @@ class ShardedData:
         options.autotune.enabled = False
         dataset = tf.data.Dataset.range(steps).map(tensors_of_step).with_options(options)
         # On a CPU all cores compute already: a thread that makes batches ahead would only compete for them.
-        return dataset.prefetch(PREFETCH_BATCHES) if "GPU" in self.device else dataset
+        return dataset if self.device == "cpu" else dataset.prefetch(PREFETCH_BATCHES)

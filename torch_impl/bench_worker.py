@@ -59,12 +59,11 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
         return bare_loop(state, data, with_sums=name == "bare_sums")
     if name == "np2_ddp":
         state.model = DistributedDataParallel(model)
-        return trainer_epochs(Trainer(state, data, learning_rates=rates, phases=Phases()))
-    if name == "np2_mpi":
+    elif name == "np2_mpi":
         average_by_mpi(optimizer)
-        return trainer_epochs(Trainer(state, data, learning_rates=rates, phases=Phases()))
-    state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
-    distributed.broadcast_state(state, comm=comm)
+    else:
+        state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
+        distributed.broadcast_state(state, comm=comm)
     return trainer_epochs(Trainer(state, data, learning_rates=rates, phases=Phases()))
 
 

@@ -176,8 +176,8 @@ YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 # For gradients in host memory. Horovod's defaults, 1 ms and 128 MB, suit GPUs: with 2 ranks on one host these values
 # reduced the all-reduce of 87 kB from 1.1 to 0.4 ms, and of 85 MB (20 tensors) from 60 to 15 ms. Buffers of a few MB
 # stay in the processor's cache, and larger tensors are not copied into a fusion buffer. Tried and dropped: a Horovod
-# whose thread sleeps until a tensor arrives. On virtual cores, to wake up costs more than to look (0.9 against 0.75 ms
-# between the steps of a training; a bare MPI_Allreduce takes 0.5 ms there).
+# whose thread sleeps until a tensor arrives. On virtual cores, to wake up costs more than to look (0.9 to 1.1 against
+# 0.7 ms for 87 kB between the steps of a training; a bare MPI_Allreduce takes 0.5 ms there).
 CPU_EXCHANGE = {
     "HOROVOD_CYCLE_TIME": "0.2",  # milliseconds
     "HOROVOD_FUSION_THRESHOLD": str(4 * 2**20),  # bytes

@@ -128,9 +128,10 @@ def run(options: argparse.Namespace) -> int:
         if name in options.starts and not (start.torch_only and framework != "torch")
     ]
     if not planned:
+        torch_only = " and ".join(name for name, start in STARTS.items() if start.torch_only)
         raise UserError(
             f"there is nothing to measure. Received: --starts {' '.join(options.starts)} --frameworks "
-            f"{' '.join(options.frameworks) or '(none is installed)'}. ddp and floor are available in PyTorch only"
+            f"{' '.join(options.frameworks) or '(none is installed)'}. Of PyTorch alone: {torch_only}"
         )
     output = Path(options.output or f"runs/bench-{datetime.now():%Y%m%d-%H%M%S}.json")
     _create(output)

@@ -192,16 +192,17 @@ def shares_of(cell: Cell) -> list[tuple[RunRow, SharingRecord]]:
 
 def bytes_per_image(cell: Cell) -> float | None:
     """Return the bytes that all workers hand over and get, per image trained; None: not recorded."""
-    return median_of(_per_image(run, sharing.workers, [_both(one) for one in sharing.workers]) for run, sharing in
-                     shares_of(cell) if all(_both(one) is not None for one in sharing.workers))  # fmt: skip
+    return median_of(
+        _per_image(run, sharing.workers, both)
+        for run, sharing in shares_of(cell)
+        if (both := _bytes_of_workers(sharing)) is not None
+    )
 
 
 def bytes_per_update(cell: Cell) -> float | None:
     """Return the bytes that all workers together hand over and get in an update; None: not recorded."""
-    of_runs = [[_both(one) for one in sharing.workers] for _, sharing in shares_of(cell)]
-    return median_of(
-        sum(known) for both in of_runs if len(known := [one for one in both if one is not None]) == len(both)
-    )
+    of_runs = (_bytes_of_workers(sharing) for _, sharing in shares_of(cell))
+    return median_of(sum(both) for both in of_runs if both is not None)
 
 
 def formula_bytes_per_image(cell: Cell) -> float | None:
@@ -237,6 +238,13 @@ def staleness_at(counts: Counter[int], share: float) -> int | None:
     lags = np.array(sorted(counts))
     cumulative = np.cumsum([counts[int(lag)] for lag in lags])
     return int(lags[np.searchsorted(cumulative, share * cumulative[-1])])
+
+
+def _bytes_of_workers(sharing: SharingRecord) -> list[float] | None:
+    """Return the bytes that each worker hands over and gets in an update; None: not recorded of all."""
+    both = [_both(worker) for worker in sharing.workers]
+    known = [one for one in both if one is not None]
+    return known if len(known) == len(both) else None
 
 
 def _both(worker: WorkerShare) -> float | None:
