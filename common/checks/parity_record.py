@@ -92,6 +92,16 @@ class ParitySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FinishedPart:
+    """A part of the proofs that is done, with the number of comparisons and curves that there were after it."""
+
+    __pydantic_config__ = _STRICT
+    name: str
+    comparisons: int
+    curves: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ParityRecord:
     """`parity.json`; `ended_at` is None until all proofs are done: also if they were interrupted."""
 
@@ -104,6 +114,7 @@ class ParityRecord:
     comparisons: list[ArrayComparison] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)  # run folders beside this file
+    parts: list[FinishedPart] = field(default_factory=list)  # in their order; proofs are resumed after the last one
 
 
 def parity_schema() -> dict[str, Any]:

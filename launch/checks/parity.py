@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from common.checks.parity_cases import GLOBAL_BATCH, IMAGES, OPTIMIZERS, has_batch_norm
-from common.checks.parity_record import ParitySettings
+from common.checks.parity_record import ParityRecord, ParitySettings, read_parity
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.records import check_new_folder
 from common.utils.command_line import whole_number, word
@@ -71,6 +71,7 @@ def add_command(commands: Any) -> None:
     epochs = "of the two ordinary runs; 0: none (default: %(default)s)"
     parser.add_argument("--epochs", type=partial(whole_number, least=0), default=1, help=epochs)
     parser.add_argument("--folder", type=word, help="folder for the results (default: runs/parity-<time>)")
+    parser.add_argument("--resume", action="store_true", help="go on with the proofs of --folder that ended early")
     parser.set_defaults(run=run)
 
 
@@ -78,17 +79,39 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; return its exit code: 0, or 1 if a difference exceeds its tolerance."""
     settings = read_settings(options)
     folder = Path(options.folder or f"runs/parity-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
-    check_new_folder(folder, remedy="Give another --folder")
-    if settings.epochs:
-        check_settings(run_settings(settings, folder, name=FRAMEWORKS[0]), framework=FRAMEWORKS[0], size=RUN_RANKS)
-    proofs = ParityProofs(folder, settings)
+    before = _resumed(folder, settings) if options.resume else None
+    if before is None:
+        check_new_folder(folder, remedy="Give another --folder, or --resume")
+        if settings.epochs:
+            check_settings(run_settings(settings, folder, name=FRAMEWORKS[0]), framework=FRAMEWORKS[0], size=RUN_RANKS)
+    proofs = ParityProofs(folder, settings, before=before)
     try:
         proofs.run()
     except KeyboardInterrupt:
-        print(f"interrupted; to see the comparisons made so far: python -m analysis parity {folder}")
+        print(
+            f"interrupted; to see the comparisons made so far: python -m analysis parity {folder}; "
+            f"to go on: --folder {folder} --resume"
+        )
         return EXIT_CODE_INTERRUPTED
     shown = run_analysis("parity", folder, "--plots", folder / "plots")
     return shown or (EXIT_CODE_DIFFERENT if proofs.differ else 0)
+
+
+def _resumed(folder: Path, settings: ParitySettings) -> ParityRecord:
+    """Return the record of proofs that ended early.
+
+    Raises:
+        UserError: there is none, it has ended, or other things were to be proven.
+    """
+    before = read_parity(folder)
+    if before.ended_at is not None:
+        raise UserError(f"these proofs are complete. Received: --resume --folder {folder}. Give another --folder")
+    if before.settings != settings:
+        raise UserError(
+            f"other things were to be proven there. Received: --resume --folder {folder}. Give the flags of its start: "
+            f"{before.settings}"
+        )
+    return before
 
 
 def read_settings(options: argparse.Namespace) -> ParitySettings:

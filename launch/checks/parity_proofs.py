@@ -6,10 +6,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from common.checks.parity_record import PARITY_FILE, ParityRecord, ParitySettings
+from common.checks.parity_record import PARITY_FILE, FinishedPart, ParityRecord, ParitySettings
 from common.checks.parity_worker import ParityJob
 from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.distributed.console import counted
@@ -48,13 +49,27 @@ STUCK_SECONDS = 600.0  # without a new result, more for jobs with many updates: 
 POLL_SECONDS = 0.2
 
 
-class ParityProofs:
-    """The proofs in a folder: `parity.json`, the two run folders; `logs/` of the ranks until all have succeeded."""
+@dataclass(frozen=True)
+class _Part:
+    """A part of the proofs; `cost`: its rough seconds."""
 
-    def __init__(self, folder: Path, settings: ParitySettings) -> None:
+    name: str
+    cost: float
+    prove: Callable[[], None]
+
+
+class ParityProofs:
+    """The proofs in a folder: `parity.json`, the two run folders; `logs/` of the ranks until all have succeeded.
+
+    Args:
+        before: the record of proofs that ended early, which are resumed.
+    """
+
+    def __init__(self, folder: Path, settings: ParitySettings, *, before: ParityRecord | None = None) -> None:
         self.folder, self.settings = folder, settings
         self.work, self.logs = folder / "work", folder / "logs"
         self.findings = NOTHING
+        self._first: list[ParitySide] | None = None  # of the first number of ranks
         folders = [folder for framework in FRAMEWORKS for folder in package_folders(framework)]
         self.record = ParityRecord(
             schema_version=SCHEMA_VERSION,
@@ -63,11 +78,13 @@ class ParityProofs:
             settings=settings,
             environment=replace(describe_environment(), packages=package_versions(folders)),
         )
-        planned = 2 * RUN_COST * (settings.epochs + len(strategy_runs(settings)))
-        for np in settings.np:
-            planned += 2 * planned_seconds(jobs_of(settings, np=np) + strategy_jobs(settings, np=np), np=np)
-            planned += sum(planned_seconds([job], np=np) for job in exchange_jobs(settings, np=np))
-        self.progress = Progress(planned)
+        if before:
+            last = before.parts[-1] if before.parts else FinishedPart(name="", comparisons=0, curves=0)
+            self.findings = ParityResults(before.comparisons[: last.comparisons], before.curves[: last.curves])
+            self.record = replace(before, ended_at=None)
+        done = {part.name for part in self.record.parts}
+        self.parts = [part for part in self._all_parts() if part.name not in done]
+        self.progress = Progress(sum(part.cost for part in self.parts))
 
     def run(self) -> None:
         """Make all comparisons; each is in the record at once.
@@ -78,7 +95,7 @@ class ParityProofs:
         try:
             with self.progress:
                 self.work.mkdir(parents=True)
-                self.logs.mkdir()
+                self.logs.mkdir(exist_ok=True)
                 self._keep(NOTHING)
                 self._prove()
                 shutil.rmtree(self.logs)
@@ -87,31 +104,55 @@ class ParityProofs:
         finally:
             shutil.rmtree(self.work, ignore_errors=True)
 
+    def _all_parts(self) -> list[_Part]:
+        """Return the parts of the proofs in their order."""
+        settings, parts = self.settings, []
+        for np in settings.np:
+            cost = 2 * planned_seconds(jobs_of(settings, np=np) + strategy_jobs(settings, np=np), np=np)
+            parts.append(_Part(f"np {np}", cost, partial(self._jobs, np)))
+            for job in exchange_jobs(settings, np=np):
+                cost = planned_seconds([job], np=np)
+                parts.append(_Part(f"np {np}, {job.name}", cost, partial(self._exchange, job, np)))
+        parts.append(_Part("strategies", 2 * RUN_COST * len(strategy_runs(settings)), self._strategy_runs))
+        return [*parts, _Part("runs", 2 * RUN_COST * settings.epochs, self._ordinary_runs)]
+
     def _prove(self) -> None:
-        first: dict[str, ParitySide] = {}
-        for np in self.settings.np:
-            jobs, by_strategy = jobs_of(self.settings, np=np), strategy_jobs(self.settings, np=np)
-            torch, keras = (self._start([framework], jobs + by_strategy, np=np)[0] for framework in FRAMEWORKS)
-            for job in jobs + by_strategy:
-                self._keep(compare_frameworks(job, keras, torch))
-            for side in (torch, keras):
-                if np == self.settings.np[0]:
-                    first[side.framework] = side
-                    continue
-                for job in jobs:
-                    self._keep(compare_ranks(job, side, first[side.framework]))
-                shutil.rmtree(side.folder)
-            for job in exchange_jobs(self.settings, np=np):
-                # One start per job: TensorFlow keeps the memory of a trained model, here about 1 GB.
-                torch, keras = self._start(FRAMEWORKS, [job], np=np)
-                self._keep(compare_frameworks(job, keras, torch))
-                for side in (torch, keras):
-                    shutil.rmtree(side.folder)
-        self._strategy_runs()
-        if self.settings.epochs:
-            self._ordinary_runs()
+        for part in self.parts:
+            part.prove()
+            counts = {"comparisons": len(self.findings.comparisons), "curves": len(self.findings.curves)}
+            self.record = replace(self.record, parts=[*self.record.parts, FinishedPart(name=part.name, **counts)])
+            self._keep(NOTHING)
         self.record = replace(self.record, ended_at=now())
         self._keep(NOTHING)
+
+    def _jobs(self, np: int) -> None:
+        """Compare the frameworks, and several ranks with the first number of them."""
+        jobs, by_strategy = jobs_of(self.settings, np=np), strategy_jobs(self.settings, np=np)
+        sides = [self._start([framework], jobs + by_strategy, np=np)[0] for framework in FRAMEWORKS]
+        torch, keras = sides
+        for job in jobs + by_strategy:
+            self._keep(compare_frameworks(job, keras, torch))
+        first = self.settings.np[0]
+        if np == first:
+            self._first = sides
+            return
+        if self._first is None:  # made before the proofs were resumed
+            again = jobs_of(self.settings, np=first)
+            self._first = [self._start([framework], again, np=first)[0] for framework in FRAMEWORKS]
+        for side, reference in zip(sides, self._first, strict=True):
+            for job in jobs:
+                self._keep(compare_ranks(job, side, reference))
+            shutil.rmtree(side.folder)
+
+    def _exchange(self, job: ParityJob, np: int) -> None:
+        """Compare updates of which each starts from the same state.
+
+        One start per job: TensorFlow keeps the memory of a trained model, here about 1 GB.
+        """
+        torch, keras = self._start(FRAMEWORKS, [job], np=np)
+        self._keep(compare_frameworks(job, keras, torch))
+        for side in (torch, keras):
+            shutil.rmtree(side.folder)
 
     @property
     def differ(self) -> bool:
@@ -153,7 +194,10 @@ class ParityProofs:
 
     def _ordinary_runs(self) -> None:
         """Train with each framework by horovodrun, and compare the run folders."""
+        if not self.settings.epochs:
+            return
         for framework in FRAMEWORKS:
+            shutil.rmtree(self.folder / framework, ignore_errors=True)  # of proofs that ended in the middle of it
             flags = run_flags(self.settings, self.folder, name=framework)
             self._train(framework, flags, np=RUN_RANKS, folder=self.folder / framework, epoch_cost=RUN_COST)
         torch, keras = (read_run(self.folder / name) for name in FRAMEWORKS)
