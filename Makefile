@@ -3,6 +3,8 @@
 PYTHON ?= python3
 FRAMEWORK ?= torch
 NP ?= 2
+# 1: ranks may end and join while the others train.
+ELASTIC ?=
 ARGS ?=
 # Which frameworks are installed: "torch", "keras" or both. Empty: as in the last set-up, at first both.
 FRAMEWORKS ?=
@@ -24,13 +26,13 @@ FOR_GPU = $(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu) $(FOR
 SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") $(FOR_GPU)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-ci test-all lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build clean
+.PHONY: help setup train test test-ci test-all fuzz lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build clean
 
 help: ## list the targets
 	@echo "Targets:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Variables, with their defaults:"
-	@echo "  FRAMEWORK=torch|keras  NP=2  ARGS=\"...\"      for train; ARGS for test, bench, parity too (make train ARGS=--help)"
+	@echo "  FRAMEWORK=torch|keras  NP=2  ELASTIC=1  ARGS=\"...\"  for train; ARGS for test, bench, parity too (make train ARGS=--help)"
 	@echo "  RUNS=\"runs/smoke\"  OUT=report.html      for report"
 	@echo "  FRAMEWORKS=\"torch keras\"  WHEELS=DIR  GPU=0|1  NODE=aws-g5  PYTHON=python3      for set-up"
 
@@ -41,7 +43,7 @@ train: ## set up if needed, then train MNIST on NP Horovod processes
 	@case "$(NP)" in *[!0-9]*|''|0) echo "make train: NP is not a number of processes. Received: NP=$(NP). Give 1 or more" >&2; \
 	  exit 2;; esac
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --need "$(FRAMEWORK)"
-	@.venv/bin/python -m launch train --framework $(FRAMEWORK) --np $(NP) -- $(ARGS)
+	@.venv/bin/python -m launch train --framework $(FRAMEWORK) --np $(NP) $(if $(filter 1,$(ELASTIC)),--elastic) -- $(ARGS)
 
 test: ## set up if needed, then run the quick tests (ARGS go to pytest)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
@@ -54,6 +56,10 @@ test-ci: ## what CI runs after them: more ranks, Slurm, several hosts, a browser
 test-all: ## all tests, with the longer ones
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@.venv/bin/python tests/run.py all $(ARGS)
+
+fuzz: ## set up if needed, then try damaged files on every reader, many more than the tests do
+	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
+	@TWINS_FUZZ_EXAMPLES=2000 .venv/bin/python -m pytest -q tests/fuzz $(ARGS)
 
 lint: ## check style and format (ruff)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
@@ -72,7 +78,7 @@ parity: ## prove that both frameworks train alike, show table and plots (ARGS="-
 	@$(SETUP) --frameworks "torch keras"
 	@.venv/bin/python -m launch parity $(ARGS)
 
-smoke: ## every kind of experiment at toy size, both frameworks, under 5 minutes (results in runs/smoke/)
+smoke: ## every kind of experiment at toy size, both frameworks, 6 minutes on 2 cores (results in runs/smoke/)
 	@$(SETUP) --frameworks "torch keras"
 	@.venv/bin/python -m launch experiment run smoke $(ARGS)
 

@@ -11,6 +11,7 @@ python -m analysis compare RUN RUN                    two runs on one screen
 python -m analysis report RUNS... -o report.html      all of it in one self-contained page
 python -m analysis times RUNS...                      times of epochs; mean epoch, test and total
 python -m analysis layers RUN RUN                     where a step spends its time, layer by layer
+python -m analysis faults RUNS...                     elastic runs: what happened to their ranks, and what it cost
 python -m analysis check RUNS...                      why a run or a comparison is not valid
 python -m analysis aa-test RUNS...                how often the comparison errs
 python -m analysis parity FOLDER                      what the proofs of `python -m launch parity` showed
@@ -35,7 +36,7 @@ from analysis.clouds import command as clouds
 from analysis.export import export_command as export
 from analysis.export import table_command as table
 from analysis.output.finding import check_show_options
-from analysis.questions import aa_test, bench, check, compare, experiment, frameworks, layers, times, verify
+from analysis.questions import aa_test, bench, check, compare, experiment, faults, frameworks, layers, times, verify
 from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.parity import command as parity
@@ -58,6 +59,7 @@ COMMANDS = (
     hyperparameters,
     times,
     layers,
+    faults,
     compare,
     report,
     check,

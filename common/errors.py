@@ -1,12 +1,14 @@
 """Errors that users can fix: one line on the terminal and exit code 2. Standard library only: set-up uses it."""
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 EXIT_CODE_USER_ERROR = 2
+EXIT_CODE_STALLED = 3  # another rank ended or hung, and with it the run, which can be resumed
 EXIT_CODE_INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 
 
@@ -14,12 +16,22 @@ EXIT_CODE_INTERRUPTED = 130  # 128 + SIGINT, the convention of shells
 HOW_TO_GET_EXTRAS = "Run `make extras`, and this command with PYTHONPATH=.venv.extras/lib/python3.11/site-packages"
 
 
+LONGEST_MESSAGE = 2000  # characters
+# A hidden name that `common.utils.atomic` uses until a file or folder is complete: users know the one in it.
+_TEMPORARY = re.compile(r"/\.([^/]+)\.partial-[^/]*(?:/new)?")
+
+
 class UserError(ValueError):
     """An error that the user can fix.
 
-    The message is one line: what was wrong, what was received ("Received: ..."), what to do.
-    Any other exception is a bug and keeps its traceback.
+    The message is one line: what was wrong, what was received ("Received: ..."), what to do. Of one that is too long,
+    because of what was received, the middle is left out. Any other exception is a bug and keeps its traceback.
     """
+
+    def __init__(self, message: str) -> None:
+        if len(message) > LONGEST_MESSAGE:
+            message = f"{message[: LONGEST_MESSAGE // 2]} [...] {message[-LONGEST_MESSAGE // 2 :]}"
+        super().__init__(message)
 
 
 _REMEDIES = {
@@ -35,7 +47,8 @@ _REMEDIES = {
 def from_os_error(error: OSError, *, doing: str) -> UserError:
     """Return a UserError with the operation that failed, the path and the remedy."""
     remedy = _REMEDIES.get(error.errno or 0, "Check the path, its disk and its permissions")
-    return UserError(f"{doing} failed: {error.strerror or error}. Received: {error.filename or 'no path'}. {remedy}")
+    place = _TEMPORARY.sub(r"/\1", str(error.filename)) if error.filename else "no path"
+    return UserError(f"{doing} failed: {error.strerror or error}. Received: {place}. {remedy}")
 
 
 @contextmanager
@@ -70,8 +83,10 @@ def expanded(path: str | Path) -> Path:
     """Return the path with `~` and `~user` replaced.
 
     Raises:
-        UserError: the user does not exist.
+        UserError: the user does not exist, or no path can be written so.
     """
+    if "\0" in str(path):
+        raise UserError(f"a path has no zero byte. Received: {str(path)!r}. Correct it")
     try:
         return Path(path).expanduser()
     except RuntimeError:

@@ -50,7 +50,9 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
         UserError: a GPU is asked for and there is none for every rank of a host, or channels first on a CPU; on all
             ranks.
     """
-    threads = threads_per_rank(config.threads, share=comm.cores)
+    # A process that goes on with other ranks keeps its number, which TensorFlow cannot change any more.
+    before = tf.config.threading.get_intra_op_parallelism_threads()
+    threads = before or threads_per_rank(config.threads, share=comm.cores)
     # TensorFlow reads all of this only once, before its first operation: also before the first sum over ranks.
     with comm.propagate_errors("pinning the device"):
         tf.config.threading.set_intra_op_parallelism_threads(threads)

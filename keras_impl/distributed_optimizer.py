@@ -13,7 +13,6 @@ and before training the broadcast of `model.variables` and `optimizer.variables`
 (`hvd.broadcast_variables` goes by names: where only some ranks loaded a model, send values by `hvd.broadcast_object`).
 """
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -21,9 +20,7 @@ import horovod.tensorflow as hvd
 import keras
 import tensorflow as tf
 
-from keras_impl.gradient_exchange import NO_XLA, GradientExchange
-
-_wrapped_so_far = itertools.count()
+from keras_impl.gradient_exchange import NO_XLA, GradientExchange, next_name
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
@@ -92,7 +89,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name for it
     if not hvd.is_initialized():
         raise RuntimeError("Horovod is not initialized: call `hvd.init()` before `DistributedOptimizer(...)`.")
     exchange = GradientExchange(
-        name=f"DistributedOptimizer{next(_wrapped_so_far)}",
+        name=next_name(),
         op=op,
         compression=compression,
         groups=groups,

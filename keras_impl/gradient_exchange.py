@@ -17,6 +17,19 @@ NO_XLA = "Horovod's operations cannot run under XLA. Pass `jit_compile=False` to
 
 _COMPRESSION = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
+_named_so_far = itertools.count()
+
+
+def next_name() -> str:
+    """Returns the name of the next optimizer: the same on all ranks, which wrap theirs in the same order."""
+    return f"DistributedOptimizer{next(_named_so_far)}"
+
+
+def name_anew() -> None:
+    """Names the next optimizer as the first one of this process: for ranks that join others in the middle of a run."""
+    global _named_so_far
+    _named_so_far = itertools.count()
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GradientExchange:

@@ -70,6 +70,12 @@ class Trainer:
         """Batches of the epoch that this rank has computed: one per update."""
         return self._steps_done
 
+    @property
+    def updates_done(self) -> int:
+        """Updates of the epoch that are done, also while a segment is trained."""
+        iterations = int(self.state.optimizer.iterations.numpy())
+        return self._steps_done + max(0, iterations - self._iterations_before)
+
     def warm_up(self, epoch: int) -> None:
         """Train on a batch of an epoch and undo it: the first call builds the graph, which is not training time."""
         variables = [*self.state.model.variables, *self.state.optimizer.variables]
@@ -117,11 +123,13 @@ class Trainer:
             steps: number of batches.
             advance: called with the number of steps done since the last call, for a progress bar.
         """
+        self._iterations_before = int(self.state.optimizer.iterations.numpy())
         with self.phases.phase("training", synchronize=self._synchronize) as segment:
             self._batches = self._batches or iter(self._dataset)
             self._train(self._batches, steps, advance=advance)
         self._seconds += segment.seconds
         self._steps_done += steps
+        self._iterations_before += steps
 
     def result(self) -> Measured:
         """Return the sums of this rank over the epoch so far, as the weights were at each step, and its time."""
@@ -256,7 +264,8 @@ class Trainer:
             self.state.restore({**self.state.export_weights(), **partial.weights}, partial.optimizer_state)
         if partial.state:
             for name, variable in self._variables().items():
-                variable.assign(partial.state[name].reshape(variable.shape))
+                if name in partial.state:  # seeds are not of a rank that joins in the middle of an epoch
+                    variable.assign(partial.state[name].reshape(variable.shape))
 
     def _seed_dropout(self) -> None:
         """Give every epoch and rank dropout masks of their own that do not depend on what ran before."""

@@ -14,8 +14,8 @@ from common.pipeline.links import Links
 from common.pipeline.schedule import Operation, operations
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
+from common.strategies.sharing import pipeline_record, split_record
 from common.training.run_setup import RunSetup
-from common.training.sharing import pipeline_record, split_record
 from keras_impl import distributed
 from keras_impl.exchange import GroupExchange
 from keras_impl.exchange_meter import ExchangeMeter

@@ -18,8 +18,8 @@ from common.distributed.rendezvous import addresses_of_ranks
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
 from common.run_folder.values import NotRecorded
+from common.strategies.sharing import native_record
 from common.training.run_setup import RunSetup
-from common.training.sharing import native_record
 from keras_impl import distributed
 from keras_impl.batch_norm import BatchNormalization
 from keras_impl.exchange import GroupExchange

@@ -12,9 +12,9 @@ import tensorflow as tf
 from common.distributed.communicator import Communicator
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
+from common.strategies.sharing import ring_record
 from common.training.checkpointer import own_state
 from common.training.run_setup import RunSetup
-from common.training.sharing import ring_record
 from keras_impl import distributed
 from keras_impl.exchange import GroupExchange
 from keras_impl.exchange_meter import ExchangeMeter

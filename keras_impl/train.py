@@ -10,6 +10,8 @@
 import sys
 from collections.abc import Sequence
 
+import keras_impl  # isort: skip - switches to the environment that has TensorFlow
+import common.watchdog.startup  # isort: skip  # noqa: F401 - before the framework, whose import is watched
 import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
 
 from common.config import Config
@@ -21,6 +23,7 @@ from common.training.measured import NOT_MEASURED
 from common.training.session import Session
 from keras_impl import distributed
 from keras_impl.data import NOT_PINNED, ShardedData
+from keras_impl.elastic import elastic_hooks
 from keras_impl.models import build_model, set_precision_and_layout
 from keras_impl.optimizers import build_optimizer
 from keras_impl.profiled import ProfiledTrainer
@@ -36,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_settings(arguments, program=PROGRAM)
     # Horovod 1/7 - init: the processes that the launcher started find each other.
     comm = distributed.init(settings)
-    return run_program(train, settings, comm=comm, framework="keras", program=PROGRAM)
+    return run_program(train, settings, comm=comm, hooks=elastic_hooks, framework="keras", program=PROGRAM)
 
 
 def train(config: Config, comm: Communicator, session: Session) -> None:
@@ -44,7 +47,9 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     # Horovod 2/7 - pin: one GPU per local rank, or a share of the cores, so that ranks do not compete for one device.
     device, threads = distributed.pin_device(config.device, comm)
 
-    setup = prepare_on_all_ranks(config, comm=comm, device=device, measure=speed_alone)
+    setup = prepare_on_all_ranks(
+        config, comm=comm, device=device, measure=speed_alone, first_size=session.first_size(config)
+    )
     gpu = distributed.gpu_model(device)
     checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)
     start = checkpoint or Checkpoint(0, 0, {}, {})
@@ -79,7 +84,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
         trainer.warm_up(epoch + 1)
         strategy.meter.restart()
     with distributed.timeline(session.timeline_file()):
-        checkpointer = session.start_training(checkpoint)
+        checkpointer = session.start_training(trainer, checkpoint)
         while not is_complete:
             epoch += 1
             advance = session.progress_bar(epoch, done=partial.steps)
@@ -92,7 +97,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
             saved = checkpointer.save_epoch(epoch, state, partial)
             # Horovod 7/7 - rank 0 only: one rank prints and writes; the recorder of every other rank does nothing.
             is_complete = session.record_epoch(epoch, trainer, validation, saved=saved)
-            checkpointer.remove_old()
+            checkpointer.epoch_is_recorded(trainer)
     peak = distributed.peak_device_memory(device)
     session.finish(trainer, trainer.evaluate("test"), strategy.sharing(), peak_memory_bytes=peak)
 

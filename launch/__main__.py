@@ -11,6 +11,7 @@ python -m launch export RUN --to onnx --output model.onnx          its model for
 python -m launch verify RUN                                       does a run reproduce?
 python -m launch bench                                            how fast, against bare loops and DDP
 python -m launch parity                                           prove that both frameworks train alike
+python -m launch chaos --faults 20                                end and stop ranks at random: nothing may be lost
 python -m launch setup --dry-run --node aws-g5                    what set-up would do, on the nodes of a site
 python -m launch stage -o bundle.tar --dataset mnist              pack what nodes without internet need
 python -m launch unstage bundle.tar                               set up from it without any network
@@ -22,7 +23,7 @@ import sys
 from collections.abc import Sequence
 
 from common.utils.command_line import Parser, end_cleanly_on_sigterm, run_command
-from launch.checks import bench, parity, verify
+from launch.checks import bench, chaos, parity, verify
 from launch.experiments import command as experiment
 from launch.installation import command as setup
 from launch.jobs import commands as job_commands
@@ -49,6 +50,7 @@ COMMANDS = (
     verify,
     bench,
     parity,
+    chaos,
 )
 
 

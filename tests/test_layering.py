@@ -89,12 +89,14 @@ def test_imports_between_folders_go_one_way(folder: str) -> None:
 ORDER = {
     "common": [
         {"errors"},
-        {"utils", "sites"},
+        {"utils"},
+        {"sites"},
         {"model"},
         {"config"},
         {"distributed"},
-        {"measurement"},
+        {"measurement", "watchdog"},
         {"data", "run_folder", "parameter_server", "pipeline"},
+        {"elastic"},
         {"training", "trained"},
         {"strategies"},
         {"checks"},

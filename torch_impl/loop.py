@@ -57,6 +57,11 @@ class Trainer:
         """Batches of the epoch that this rank has computed: one per update."""
         return self._steps_done
 
+    @property
+    def updates_done(self) -> int:
+        """Updates of the epoch that are done, also while a segment is trained."""
+        return self._steps_done + self._steps_of_segment
+
     def warm_up(self, epoch: int) -> None:
         """Compute a batch of an epoch and undo it: with `--compile` the first one compiles, which is not training time.
 
@@ -88,7 +93,7 @@ class Trainer:
         partial = partial or PartialEpoch()
         if self.data.setup.freezes_batch_norm_in(epoch):
             self.warm_up(epoch)
-        self.epoch, self._steps_done = epoch, partial.steps
+        self.epoch, self._steps_done, self._steps_of_segment = epoch, partial.steps, 0
         self._seconds, self._waiting = partial.training_seconds, Timer(partial.data_wait_seconds)
         self._batches = timed(self.data.training(epoch, first_step=partial.steps), self._waiting)
         # Sums stay on the device: reading them at every step would make it wait for each. One sum per place in the
@@ -119,9 +124,11 @@ class Trainer:
                 outputs, losses = self._step(images, labels, float(learning_rate))
                 self._losses_of_places += losses
                 self._correct_of_places += outputs.argmax(dim=1) == labels
+                self._steps_of_segment += 1
                 advance(1)
         self._seconds += segment.seconds
-        self._steps_done += steps
+        # Not the batches that were counted: a worker that draws its batches has its own number of them.
+        self._steps_done, self._steps_of_segment = self._steps_done + steps, 0
 
     def result(self) -> Measured:
         """Return the sums of this rank over the epoch so far, as the weights were at each step, and its time.
@@ -234,6 +241,7 @@ class Trainer:
         if partial.state:
             for name, tensor in self._sums().items():
                 tensor.copy_(torch.from_numpy(partial.state[name]))
+        if "generator" in partial.state:  # not of a rank that joins in the middle of an epoch
             torch.set_rng_state(torch.from_numpy(partial.state["generator"]))
             if self.data.device.type == "cuda":
                 torch.cuda.set_rng_state(torch.from_numpy(partial.state["device_generator"]), self.data.device)

@@ -18,8 +18,8 @@ from common.distributed.exchange_meter import ExchangeMeter
 from common.distributed.rendezvous import interface_of, own_address
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
+from common.strategies.sharing import native_record
 from common.training.run_setup import RunSetup
-from common.training.sharing import native_record
 from torch_impl import distributed
 from torch_impl.exchange import GroupExchange
 from torch_impl.loop import Trainer

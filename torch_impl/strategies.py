@@ -11,9 +11,9 @@ from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
+from common.strategies.sharing import ring_record
 from common.training.checkpointer import own_state
 from common.training.run_setup import RunSetup
-from common.training.sharing import ring_record
 from torch_impl import distributed
 from torch_impl.exchange import GroupExchange
 from torch_impl.loop import Trainer

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 import torch_impl  # isort: skip  # noqa: F401 - before PyTorch: switches to the environment that has it
+import common.watchdog.startup  # isort: skip  # noqa: F401 - before the framework, whose import is watched
 
 from common.config import Config
 from common.distributed.communicator import Communicator
@@ -21,6 +22,7 @@ from common.training.measured import NOT_MEASURED
 from common.training.session import Session
 from torch_impl import distributed
 from torch_impl.data import ShardedData
+from torch_impl.elastic import elastic_hooks
 from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer
 from torch_impl.profiled import ProfiledTrainer
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_settings(arguments, program=PROGRAM)
     # Horovod 1/7 - init: the processes that the launcher started find each other.
     comm = distributed.init(settings)
-    return run_program(train, settings, comm=comm, framework="torch", program=PROGRAM)
+    return run_program(train, settings, comm=comm, hooks=elastic_hooks, framework="torch", program=PROGRAM)
 
 
 def train(config: Config, comm: Communicator, session: Session) -> None:
@@ -44,7 +46,9 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     # Horovod 2/7 - pin: one GPU per local rank, or a share of the cores, so that ranks do not compete for one device.
     device, threads = distributed.pin_device(config.device, comm)
 
-    setup = prepare_on_all_ranks(config, comm=comm, device=device, measure=speed_alone)
+    setup = prepare_on_all_ranks(
+        config, comm=comm, device=device, measure=speed_alone, first_size=session.first_size(config)
+    )
     gpu = distributed.gpu_model(device)
     checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)
     start = checkpoint or Checkpoint(0, 0, {}, {})
@@ -75,7 +79,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     if not is_complete:
         trainer.warm_up(epoch + 1)
     with distributed.timeline(session.timeline_file()):
-        checkpointer = session.start_training(checkpoint)
+        checkpointer = session.start_training(trainer, checkpoint)
         while not is_complete:
             epoch += 1
             advance = session.progress_bar(epoch, done=partial.steps)
@@ -88,7 +92,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
             saved = checkpointer.save_epoch(epoch, state, partial)
             # Horovod 7/7 - rank 0 only: one rank prints and writes; the recorder of every other rank does nothing.
             is_complete = session.record_epoch(epoch, trainer, validation, saved=saved)
-            checkpointer.remove_old()
+            checkpointer.epoch_is_recorded(trainer)
     peak = distributed.peak_device_memory(device)
     session.finish(trainer, trainer.evaluate("test"), strategy.sharing(), peak_memory_bytes=peak)
 

@@ -111,8 +111,7 @@ def _why_not(run: RunRow) -> str | None:
 
 def machine_of(run: RunRow) -> str:
     """Return the name of what ran, as `measured_peaks` and projections name it."""
-    environment = run.record.environment
-    return f"{environment.processor}, {environment.cores} cores"
+    return run.record.environment.machine
 
 
 def _step(cell: Cell, selection: Selection) -> MeasuredStep:

@@ -63,5 +63,4 @@ def peaks_of_machine(machine: str, threads: set[int], *, measure: bool) -> list[
 
 def this_machine() -> str:
     """Return the name of this machine's processor, as runs record it."""
-    here = describe_environment()
-    return f"{here.processor}, {here.cores} cores"
+    return describe_environment().machine

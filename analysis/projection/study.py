@@ -17,6 +17,7 @@ from analysis.projection.measured import MeasuredStep
 from analysis.projection.peaks import Peaks
 from common.errors import UserError, first_problem, user_errors
 from common.utils.atomic import write_atomically
+from common.utils.whole_files import read_bytes
 
 STUDY_FILE = Path(__file__).resolve().parents[1] / "data" / "projection" / "projection.json"
 _STRICT = ConfigDict(extra="forbid")
@@ -153,6 +154,6 @@ def read_study(file: Path = STUDY_FILE) -> Study:
     """
     try:
         with user_errors("reading the study"):
-            return _STUDY.validate_json(file.read_bytes())
+            return _STUDY.validate_json(read_bytes(file))
     except ValidationError as error:
         raise UserError(f"{file} is not a study of steps: {first_problem(error)}. Write it anew") from None

@@ -62,7 +62,7 @@ def find(record: BenchRecord) -> Finding:
         flags=[f"other programs kept the machine busy: load average {record.load_average_before[0]:.2f} on "
                f"{environment.cores} cores"] if record.busy else [],
         notes=[
-            f"{environment.processor}, {environment.cores} cores, {record.threads_per_rank} threads per rank; "
+            f"{environment.machine}, {record.threads_per_rank} threads per rank; "
             f"{rounds} pairs of turns of {seconds:g} s; a ratio is that of the two turns of a pair",
             "95 % interval of the median: between two order statistics; it takes at least 6 pairs (--rounds 6)",
         ],

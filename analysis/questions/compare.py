@@ -17,6 +17,7 @@ from analysis.output.tables import Cell, Table
 from analysis.runs.sameness import HASHES, why_not_the_same
 from analysis.runs.table import RunRow, Selection, curve, runs_in
 from analysis.runs.validity import flags_of
+from common.distributed.console import counted
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord
 from common.run_folder.records import Hashes, NotRecorded, Run, read_run
@@ -57,7 +58,8 @@ def run(options: argparse.Namespace) -> None:
     if len(selection.runs) != 2:
         wrong = f"; {selection.left_out[0]}" if selection.left_out else ""
         raise UserError(
-            f"two runs are compared. Received: {len(selection.runs)} that can be read{wrong}. Name two runs"
+            f"two different runs are compared. Received: {counted(len(selection.runs), 'different run')} that can be "
+            f"read{wrong}. Name two"
         )
     show(find(selection), options)
 

@@ -25,6 +25,7 @@ from common.measurement.interference import Interference
 from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus, status_from_json
 from common.run_folder.records import World
 from common.utils.command_line import path, word
+from common.utils.whole_files import read_bytes
 
 # Heading of a column -> format of its medians.
 MEDIANS = {"training, s": ".1f", "images/s": ",.0f", "test accuracy": ".4f", "MB per rank": ",.0f",
@@ -47,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
     """Run the command."""
     status = None
     if options.status is not None:
-        text = sys.stdin.read() if options.status == "-" else Path(options.status).read_text(encoding="utf-8")
+        text = sys.stdin.buffer.read() if options.status == "-" else read_bytes(Path(options.status))
         status = status_from_json(text)
     show(find(options.folder, status=status, base=options.base), options)
 

@@ -10,7 +10,7 @@ from typing import Any
 from analysis.output.finding import Finding, add_runs_options, refuse_flags, selected
 from analysis.output.options import add_parser
 from analysis.output.tables import Table
-from analysis.questions import aa_test, check, compare, frameworks, times
+from analysis.questions import aa_test, check, compare, faults, frameworks, times
 from analysis.questions.clouds import finding as clouds
 from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
@@ -37,6 +37,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     times.find,
     compare.find,
     aa_test.find,
+    faults.find,
     report_chapters.parity,
     check.find,
     report_chapters.machines,

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from common.checks.chaos_record import TRIALS_FILE
 from common.checks.parity_record import PARITY_FILE
 from common.errors import UserError, user_errors
 from common.run_folder.environment import TUNING_VARIABLES
@@ -21,12 +22,15 @@ def add_data(source: Path, *, data: Path) -> int:
     """Copy the finished runs of a folder, or of `launch parity`, into `data/<its name>`; return their number.
 
     Records keep every measurement; hosts and paths are replaced; of environment variables those that tune are kept.
+    Of a campaign of faults (`launch chaos`) the trials alone are copied.
 
     Raises:
         UserError: there are no runs in the folder, or it cannot be copied.
     """
-    records = [file for file in sorted(source.glob(f"*/{RUN_FILE}")) if _state(file) == "finished"]
-    if not records and not (source / PARITY_FILE).exists():
+    is_campaign = (source / TRIALS_FILE).exists()  # whose runs are those without a fault, or not survived
+    found = [] if is_campaign else sorted(source.glob(f"*/{RUN_FILE}"))
+    records = [file for file in found if _state(file) == "finished"]
+    if not records and not is_campaign and not (source / PARITY_FILE).exists():
         raise UserError(f"there are no finished runs to add. Received: {source}. Name a folder of run folders")
     target = data / source.resolve().name
     with user_errors("copying results"):
@@ -37,8 +41,9 @@ def add_data(source: Path, *, data: Path) -> int:
             folder.mkdir()
             _write(folder / RUN_FILE, _neutral_record(file))
             shutil.copyfile(file.with_name(EPOCHS_FILE), folder / EPOCHS_FILE)
-        if (source / SEARCH_FILE).exists():
-            shutil.copyfile(source / SEARCH_FILE, target / SEARCH_FILE)
+        for name in (SEARCH_FILE, TRIALS_FILE):
+            if (source / name).exists():
+                shutil.copyfile(source / name, target / name)
         if (source / PARITY_FILE).exists():
             _write(target / PARITY_FILE, _neutral_record(source / PARITY_FILE))
     return len(records)

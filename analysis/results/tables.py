@@ -1,6 +1,6 @@
 """The tables of results: name in the pages -> how it is made from `analysis/data`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from analysis.questions.strategies.ways import places_of
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
+from common.checks.chaos_record import CHANGE_HEADINGS, HEADINGS, read_trials, summary, summary_of_changes
 from common.checks.parity_record import read_parity
 from common.distributed.console import counted
 from common.measurement.interference import Interference
@@ -122,14 +123,41 @@ def stragglers_table(data: Path) -> str:
 
 def model_parallel_table(data: Path) -> str:
     """Return time, exchange and memory of models that ranks hold together, with what the runs ran on."""
-    against, costs = _strategies(data, MODEL_PARALLEL).tables[:2]
+    wanted = ["model, data set, workers, site", "strategy", "n", "time / allreduce", "accuracy, %", "bytes/image",
+              "waiting, %", "bubble, %", "memory per rank, MB", "of it the model's", "by forecast"]  # fmt: skip
+    return _times_and_costs(data, MODEL_PARALLEL, wanted)
+
+
+def communication_table(data: Path) -> str:
+    """Return what the variables of Horovod, groups, float16 and passes change in time, accuracy and bytes."""
+    wanted = ["strategy", "n", "time / allreduce", "accuracy, %", "bytes/update", "exchange, %"]
+    return _times_and_costs(data, "communication", wanted)
+
+
+def _times_and_costs(data: Path, experiment: str, wanted: Sequence[str]) -> str:
+    """Return columns of both tables of strategies, a row for each framework and way, with what the runs ran on."""
+    against, costs = _strategies(data, experiment).tables[:2]
     row = ["framework", "model, data set, workers, site", "strategy"]
     merged = _frame(costs).merge(_frame(against)[[*row, "time / allreduce"]], on=row, how="left")
     merged = merged.astype(object).where(merged.notna(), None)
-    wanted = [*row, "n", "time / allreduce", "accuracy, %", "bytes/image", "waiting, %", "bubble, %",
-              "memory per rank, MB", "of it the model's", "by forecast"]  # fmt: skip
-    described_runs = described(_runs(data / MODEL_PARALLEL))
-    return f"{described_runs}\n\n{_shown(merged[wanted], costs.formats | against.formats)}"
+    described_runs = described(_runs(data / experiment))
+    return f"{described_runs}\n\n{_shown(merged[['framework', *wanted]], costs.formats | against.formats)}"
+
+
+def faults_table(data: Path) -> str:
+    """Return what became of runs and files after the faults of a campaign."""
+    trials = read_trials(data / "chaos")
+    machines, days = ({getattr(one, name) for one in trials} for name in ("machine", "day"))
+    faults, lost = sum(one.strikes for one in trials), sum(not one.is_survived for one in trials)
+    whole = f"{faults} faults in {len(trials)} runs of programs, {lost} of them not survived; "
+    where = f"of {' and '.join(sorted(days))} on {' and '.join(sorted(machines))}."
+    tables = [_shown(pd.DataFrame(summary(trials), columns=list(HEADINGS)), {})]
+    if changes := summary_of_changes(trials):
+        tables += [
+            "How long elastic runs took, from the last update before a change to the first after it:",
+            _shown(pd.DataFrame(changes, columns=list(CHANGE_HEADINGS)), {}),
+        ]
+    return "\n\n".join([whole + where, *tables])
 
 
 def search_table(data: Path) -> str:
@@ -158,7 +186,9 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "strategies": strategies_table,
     "strategy-costs": strategy_costs_table,
     "stragglers": stragglers_table,
+    "communication": communication_table,
     "model-parallel": model_parallel_table,
+    "faults": faults_table,
     "search": search_table,
     "claims": claims_table,
     "parity": parity_table,

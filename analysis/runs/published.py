@@ -21,6 +21,7 @@ from analysis.runs.stated import stated_data, stated_energy, stated_model, state
 from analysis.runs.table import FIGURES, LoadedRun
 from common.errors import UserError, first_problem
 from common.run_folder.records import SCHEMA_VERSION, DataRecord, NotRecorded, RunRecord, World
+from common.utils.whole_files import parse_toml, read_text
 
 PUBLISHED_FILE = Path(__file__).with_name("published.toml")
 _STRICT = ConfigDict(extra="forbid")
@@ -151,7 +152,7 @@ def read_published(path: Path = PUBLISHED_FILE) -> Published:
     """
     try:
         # Through JSON: in strict mode, pydantic builds dataclasses from tables only there.
-        found = _PUBLISHED.validate_json(json.dumps(tomllib.loads(path.read_text(encoding="utf-8"))), strict=True)
+        found = _PUBLISHED.validate_json(json.dumps(parse_toml(read_text(path))), strict=True)
     except OSError as error:
         raise UserError(f"cannot read published results: {error.strerror}. Received: {path}. Restore it") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

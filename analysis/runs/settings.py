@@ -50,7 +50,7 @@ def settings_of(folder: Path, record: RunRecord) -> dict[str, Hashable]:
     if isinstance(record.data, NotRecorded) and document is None:  # data not recorded for another reason are other data
         settings["data"] = record.data.not_recorded
     if isinstance(record.environment, Environment):
-        settings["machine"] = f"{record.environment.processor}, {record.environment.cores} cores"
+        settings["machine"] = record.environment.machine
     if isinstance(record.config, Config):
         settings |= _of_config(record.config)
     if record.origin == "imported":

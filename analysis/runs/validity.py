@@ -10,10 +10,12 @@ import pandas as pd
 from analysis.runs.cells import Cell, differing
 from analysis.runs.sameness import HASHES
 from analysis.runs.table import RunRow, images_trained, runs_in
+from common.distributed.console import counted
 from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
 from common.run_folder.environment import Environment, stack_of, tuning_of
 from common.run_folder.records import DataRecord, Hashes, Totals, World
+from common.run_folder.world_changes import ElasticRecord
 from common.training.schedule import scale_factor
 
 _SAME_WORK = 0.01  # share by which the images of two runs may differ: a last batch is dropped
@@ -71,6 +73,9 @@ def _machine(run: RunRow) -> list[str]:
         flags.append("its ranks shared GPUs (--share-gpu): its times are left out")
     if run.config and run.config.balance.slow and not run.config.balance.slow_is_subject:
         flags.append(f"a straggler was planted (--slow {run.config.balance.slow}): its times are left out")
+    if isinstance(run.record.elastic, ElasticRecord) and run.record.elastic.changes:
+        changes = counted(len(run.record.elastic.changes), "change")
+        flags.append(f"its ranks came or went ({changes}): its times hold what that cost")
     if isinstance(world, World) and world.at_once > 1 and isinstance(run.record.energy, EnergyRecord):
         flags.append(f"its energy was measured beside other runs ({world.at_once} at once): it holds theirs, too")
     if isinstance(isolation, Interference):

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from common.errors import UserError, first_problem
+from common.utils import whole_files
 
 EPOCHS = 100  # of every run except those of table 3.1
 GENERAL_HEADER = ",Tiempo Entrenamiento (s),Tiempo Evaluacion (s),Precision (%),Error (%)"
@@ -148,7 +149,7 @@ def read_first_table(path: Path, *, names: Sequence[str]) -> list[FirstTableRow]
 def read_text(path: Path) -> str:
     """Return the text of a file, without empty lines at the end."""
     try:
-        text = path.read_text(encoding="utf-8").rstrip()
+        text = whole_files.read_text(path).rstrip()
     except OSError as error:
         raise UserError(
             f"cannot read a file of the thesis: {error.strerror}. Received: {path}. Name an original file"

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from common.errors import UserError, first_problem
 from common.utils.atomic import write_atomically
+from common.utils.whole_files import read_text
 
 SCHEMA_VERSION = 1
 Result = TypeVar("Result")
@@ -30,7 +31,7 @@ def read_result(file: Path, kind: type[Result], *, command: str) -> Result:
         UserError: it is missing, or it does not follow the schema.
     """
     try:
-        result = TypeAdapter(kind).validate_json(file.read_text(encoding="utf-8"), strict=True)
+        result = TypeAdapter(kind).validate_json(read_text(file), strict=True)
     except OSError as error:
         raise UserError(
             f"cannot read the result: {error.strerror}. Received: {file}. Give what `{command}` has written"

@@ -10,6 +10,7 @@ from common.config.balance import BalanceConfig, Straggler
 from common.config.command_line import parse_command_line, read_recipe, requested
 from common.config.config import Config, changed_settings, completed, config_from_dict
 from common.config.device import DeviceConfig
+from common.config.faults import FaultConfig
 from common.config.record import EnergyConfig, RecordConfig
 from common.config.strategy import PartsConfig, StrategyConfig
 from common.config.training import DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
@@ -20,6 +21,7 @@ __all__ = [
     "DataConfig",
     "DeviceConfig",
     "EnergyConfig",
+    "FaultConfig",
     "ModelConfig",
     "OptimizerConfig",
     "PartsConfig",

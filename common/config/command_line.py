@@ -14,6 +14,7 @@ import tyro
 from common.config.config import Config, completed, config_from_dict
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.utils.command_line import project_version
+from common.utils.whole_files import parse_toml, read_text
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
@@ -23,8 +24,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
         UserError: the file is missing, is not TOML, or sets what only a flag can.
     """
     try:
-        with path.open("rb") as file:
-            recipe = tomllib.load(file)
+        recipe = parse_toml(read_text(path))
     except OSError as error:
         raise UserError(f"cannot read the recipe. Received: --recipe {path} ({error.strerror}). Name a file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from common.config.balance import BalanceConfig
 from common.config.device import DeviceConfig
+from common.config.faults import FaultConfig
 from common.config.record import EnergyConfig, RecordConfig
 from common.config.rules import exclude, require
 from common.config.strategy import PartsConfig, StrategyConfig, check_options
@@ -84,6 +85,7 @@ class Config:
     strategy: StrategyConfig = field(default_factory=StrategyConfig)
     parts: PartsConfig = field(default_factory=PartsConfig)
     balance: BalanceConfig = field(default_factory=BalanceConfig)
+    faults: FaultConfig = field(default_factory=FaultConfig)
     energy: EnergyConfig = field(default_factory=EnergyConfig)
     record: RecordConfig = field(default_factory=RecordConfig)
 
@@ -127,6 +129,7 @@ class Config:
             received="--profile --compile",
         )
         self._check_strategy()
+        self._check_elastic()
 
     def check_ranks(self, ranks: int) -> None:
         """Raise UserError if so many ranks, servers included, cannot share the work in this way."""
@@ -178,6 +181,29 @@ class Config:
             problem="in a replay workers meet where they met in the run",
             received=f"--replay {self.strategy.replay} --checkpoint-minutes {record.checkpoint_minutes}",
         )
+
+    def _check_elastic(self) -> None:
+        strategy, balance = self.strategy, self.balance
+        for flag, given, reason in (
+            (
+                f"--strategy {strategy.strategy}",
+                strategy.strategy != "allreduce",
+                "ranks of other strategies hold what no other rank has",
+            ),
+            ("--adasum", strategy.adasum, "Adasum needs MPI, which ends all ranks with the first one"),
+            (f"--shares {balance.shares}", balance.shares is not None, "parts of the batch change with the ranks"),
+            (f"--slow {balance.slow}", balance.slow is not None, "the straggler may end, or become another rank"),
+            ("--energy", self.energy.energy, "energy is measured of ranks that stay from start to end"),
+            ("--profile", self.record.profile, "a profile is of ranks that stay from start to end"),
+            ("--horovod-timeline", self.record.horovod_timeline, "a timeline is of ranks that stay from start to end"),
+            ("--compile", self.model.compile, "the model would be compiled anew after each change of ranks"),
+            (
+                f"--memory-limit {self.device.memory_limit}",
+                self.device.memory_limit is not None,
+                "the limit ends all ranks with the first one",
+            ),
+        ):
+            exclude(self.faults.elastic and given, problem=reason, received=f"--elastic {flag}")
 
     def _check_steps(self) -> None:
         """Check what steps of another form do not fit together with."""

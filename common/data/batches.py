@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 
 from common.data.dataset import Split
 from common.data.sharding import epoch_order, evaluation_range, rank_slice, steps_per_epoch
+from common.watchdog.board import doing
 
 Item = TypeVar("Item")
 Batch = tuple[np.ndarray, np.ndarray]
@@ -137,7 +138,9 @@ def training_batches(
     ranks = len(batch_sizes)
     for item in range(first_step * ranks + rank, last_step * ranks, ranks) if items is None else items:
         part = rank_slice(item // ranks, rank=item % ranks, batch_sizes=batch_sizes)
-        yield gather(split, order[part], table)
+        with doing("loading data"):
+            batch = gather(split, order[part], table)
+        yield batch
 
 
 def evaluation_batches(

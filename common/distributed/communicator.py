@@ -95,9 +95,9 @@ class Communicator:
         """Return the maximum over ranks; of times, the slowest rank's."""
         return np.max(self.allgather(values), axis=0)
 
-    def broadcast(self, value: Any) -> Any:
-        """Return rank 0's value on every rank."""
-        return self.allgather(value if self.rank == 0 else None)[0]
+    def broadcast(self, value: Any, *, root: int = 0) -> Any:
+        """Return the value of a rank, by default of the first, on every rank."""
+        return self.allgather(value if self.rank == root else None)[root]
 
     @contextmanager
     def propagate_errors(self, doing: str) -> Iterator[None]:
@@ -141,11 +141,17 @@ class Communicator:
 
 
 LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "HOROVOD_RANK")
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "HOROVOD_RANK")
 
 
 def under_launcher(variables: Mapping[str, str]) -> bool:
     """Return whether a process with these environment variables was started by horovodrun, mpirun or srun."""
     return any(name in variables for name in LAUNCHER_VARIABLES)
+
+
+def launcher_rank(variables: Mapping[str, str]) -> int:
+    """Return the rank of a process with these environment variables, before it has joined the others."""
+    return next((int(variables[name]) for name in _RANK_VARIABLES if name in variables), 0)
 
 
 # A combination of `mpirun` flags that only horovodrun uses: --tag-output, -bind-to none, -mca btl ^openib
@@ -209,6 +215,21 @@ def controller_variables(variables: Mapping[str, str], *, nccl: bool) -> dict[st
     return {name: value for name, value in chosen.items() if name not in variables}
 
 
+# The names that this host has for Horovod in an elastic run, one for each rank that it can take: Horovod gives up a
+# host as a whole when one of its ranks ends.
+HOST_ALIASES = "HOROVOD_TWINS_HOST_ALIASES"
+
+
+def place_on_host(variables: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return the place of this rank among those of its host and their number; None: Horovod knows them.
+
+    Args:
+        variables: the environment.
+    """
+    aliases, own = variables.get(HOST_ALIASES, "").split(","), variables.get("HOROVOD_HOSTNAME")
+    return (aliases.index(own), len(aliases)) if own and own in aliases else None
+
+
 def join(hvd: Any, *, timeline: bool, process_sets: Callable[[], list[Any]] = list) -> Communicator:
     """Start Horovod and return the communicator.
 
@@ -227,11 +248,12 @@ def join(hvd: Any, *, timeline: bool, process_sets: Callable[[], list[Any]] = li
         # Named, because Horovod's default name contains the type of the value, which may differ between ranks.
         return hvd.allgather_object(value, name="objects") if hvd.size() > 1 else [value]
 
+    local_rank, local_size = place_on_host(os.environ) or (hvd.local_rank(), hvd.local_size())
     return Communicator(
         rank=hvd.rank(),
         size=hvd.size(),
-        local_rank=hvd.local_rank(),
-        local_size=hvd.local_size(),
+        local_rank=local_rank,
+        local_size=local_size,
         controller="none" if hvd.size() == 1 else "mpi" if hvd.mpi_enabled() else "gloo",
         allgather=allgather,
     )

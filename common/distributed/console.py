@@ -15,8 +15,13 @@ class Console:
 
     def __init__(self, comm: Communicator, *, progress: str = "auto") -> None:
         self._speaks = comm.rank == 0
+        self._progress = progress
         # mpirun gives every rank a terminal, even if its own output is a file.
         self.bars = self._speaks and (progress == "bars" or (progress == "auto" and self.automatic_bars()))
+
+    def of(self, comm: Communicator) -> "Console":
+        """Return the console of this process as a rank of another communicator."""
+        return Console(comm, progress=self._progress)
 
     @staticmethod
     def automatic_bars() -> bool:

@@ -116,18 +116,26 @@ def _header(kinds: Mapping[str, ArrayKind]) -> bytes:
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
-def load_weights(path: Path, *, spec: ModelSpec | None = None) -> Weights:
+def load_weights(path: Path, *, spec: ModelSpec | None = None, hashed: str | None = None) -> Weights:
     """Return the arrays of a weights file.
+
+    Args:
+        hashed: the `weights_hash` that was recorded when it was written.
 
     Raises:
         UserError: the file is missing or damaged, or its names and shapes are not those of `spec`.
     """
     try:
         weights = load_file(path)
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"cannot read the weights. Received: {path} ({error}). Name a run that has them") from None
     if spec is not None:
         check_weights(weights, spec, source=str(path))
+    if hashed is not None and weights_hash(weights) != hashed:
+        raise UserError(
+            f"the weights are not those that were written: the disk has changed them. Received: {path}. Restore the "
+            "file, or, of a checkpoint, remove its folder to resume from the one before"
+        )
     return weights
 
 
@@ -169,7 +177,8 @@ def _joined(digests: Mapping[str, bytes]) -> str:
 
 
 def _digest(name: str, array: np.ndarray) -> bytes:
-    digest = hashlib.blake2b(f"{name} {array.dtype} {array.shape}".encode(), digest_size=16)
+    shape = array.shape or (1,)  # as in a file
+    digest = hashlib.blake2b(f"{name} {array.dtype} {shape}".encode(), digest_size=16)
     digest.update(_bytes(array))
     return digest.digest()
 

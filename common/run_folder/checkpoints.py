@@ -9,11 +9,12 @@ checkpoints/epoch-0003/weights.safetensors     weights, framework-neutral
                        ranks.safetensors       the state of each rank: "<rank>.state.<name>", "<rank>.weights.<name>"
 """
 
+import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from common.model.specs import ModelSpec
 from common.model.weights import ArrayStream, Weights, load_weights, save_weights
 from common.run_folder.records import EPOCHS_FILE
 from common.utils.atomic import atomic_folder, write_atomically
+from common.utils.whole_files import parse_json, read_bytes
 
 CHECKPOINTS_FOLDER = "checkpoints"
 _NAME = re.compile(r"epoch-(\d+)(?:-step-(\d+))?")
@@ -103,24 +105,32 @@ def save_checkpoint(run_folder: Path, checkpoint: Checkpoint, *, streams: Sequen
     finished = parent / checkpoint.name
     with atomic_folder(finished) as unfinished:
         weights, optimizer_state = streams or (checkpoint.weights, checkpoint.optimizer_state)
-        hashed = save_weights(unfinished / "weights.safetensors", weights)
-        save_weights(unfinished / "optimizer.safetensors", optimizer_state)
-        state: dict[str, Any] = {"epoch": checkpoint.epoch, "step": checkpoint.step}
+        hashes = {
+            name: save_weights(unfinished / name, arrays)
+            for name, arrays in (("weights.safetensors", weights), ("optimizer.safetensors", optimizer_state))
+        }
+        state: dict[str, Any] = {"epoch": checkpoint.epoch, "step": checkpoint.step, "hashes": hashes}
         if checkpoint.ranks:
-            save_weights(unfinished / "ranks.safetensors", _arrays_of_ranks(checkpoint.ranks))
+            arrays = _arrays_of_ranks(checkpoint.ranks)
+            hashes["ranks.safetensors"] = save_weights(unfinished / "ranks.safetensors", arrays)
             state["checkpoint_seconds"] = checkpoint.checkpoint_seconds
             state["ranks"] = [
                 {name: getattr(rank, name) for name in ("steps", "own_steps", "training_seconds", "data_wait_seconds")}
                 for rank in checkpoint.ranks
             ]
-        write_atomically(unfinished / "state.json", json.dumps(state) + "\n")
+        write_atomically(unfinished / "state.json", json.dumps(state | {"hash": _hash(state)}) + "\n")
         shutil.rmtree(finished, ignore_errors=True)  # written before the run was resumed from an earlier epoch
     _sync_folder(parent)
     if checkpoint.steps_inside:
         for old in checkpoint_folders(run_folder):
             if _is_inside_epoch(old) and _position(old) < _position(finished):
                 shutil.rmtree(old)
-    return hashed
+    return hashes["weights.safetensors"]
+
+
+def _hash(state: Mapping[str, Any]) -> str:
+    """Return a hash of what `state.json` says, against disks that return other bytes than were written."""
+    return hashlib.blake2b(json.dumps(state, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def remove_old_checkpoints(run_folder: Path, *, keep: int) -> None:
@@ -161,7 +171,7 @@ def _files(folder: Path) -> tuple[str, ...]:
     """Return the names of the files of a checkpoint."""
     files = ("weights.safetensors", "optimizer.safetensors", "state.json")
     state = folder / "state.json"
-    has_ranks = _is_inside_epoch(folder) or (state.exists() and '"ranks"' in state.read_text(errors="replace"))
+    has_ranks = _is_inside_epoch(folder) or (state.exists() and b'"ranks"' in read_bytes(state))
     return (*files, "ranks.safetensors") if has_ranks else files
 
 
@@ -205,8 +215,10 @@ def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs
         raise UserError(f"no checkpoint to resume from. Received: {run_folder}. Start a new run under another --name")
     newest = folders[-1]
     try:
-        state = json.loads((newest / "state.json").read_text())
-        epoch, step = int(state["epoch"]), int(state["step"])
+        state = parse_json(read_bytes(newest / "state.json"))
+        if "hash" in state and state.pop("hash") != _hash(state):  # earlier versions wrote none
+            raise ValueError("its hash is another")
+        epoch, step, hashes = int(state["epoch"]), int(state["step"]), dict(state.get("hashes", {}))
         ranks = [
             PartialEpoch(
                 steps=int(rank["steps"]),
@@ -221,10 +233,13 @@ def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs
         raise UserError(
             f"the checkpoint is damaged. Received: {newest} ({error}). Remove this folder to resume from the one before"
         ) from None
-    weights = load_weights(newest / "weights.safetensors", spec=spec)
-    optimizer_state = load_weights(newest / "optimizer.safetensors")
+
+    def load(name: str, spec: ModelSpec | None = None) -> Weights:
+        return load_weights(newest / name, spec=spec, hashed=hashes.get(name))
+
+    weights, optimizer_state = load("weights.safetensors", spec), load("optimizer.safetensors")
     if ranks:
-        _put_arrays(load_weights(newest / "ranks.safetensors"), ranks)
+        _put_arrays(load("ranks.safetensors"), ranks)
     return Checkpoint(epoch, step, weights, optimizer_state, ranks, seconds)
 
 

@@ -83,6 +83,11 @@ class Environment:
     source_revision: str  # commit, with "+changes" if files differ from it
     command: list[str]
 
+    @property
+    def machine(self) -> str:
+        """Processor and cores, by which machines are told apart."""
+        return f"{self.processor}, {self.cores} cores"
+
 
 def describe_environment() -> Environment:
     """Return what this process runs on."""

@@ -44,7 +44,7 @@ def status_as_json(status: ExperimentStatus) -> str:
     return _STATUS.dump_json(status).decode()
 
 
-def status_from_json(text: str) -> ExperimentStatus:
+def status_from_json(text: str | bytes) -> ExperimentStatus:
     """Parse and validate a status in JSON.
 
     Raises:

@@ -13,6 +13,7 @@ import io
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from common.utils.atomic import write_atomically
 
 POWER_FILE = "power.csv"
 COLUMNS = ("seconds", "phase", "device", "method", "watts", "joules")
+LONGEST_LINE = 10_000  # characters; a longer one is read in pieces
 
 
 def write_power(path: Path, traces: Sequence[PowerTrace]) -> None:
@@ -51,23 +53,20 @@ def read_power(path: Path) -> list[PowerTrace]:
     Raises:
         UserError: it cannot be read, or is not such a file.
     """
+    tables: dict[tuple[str, str], list[tuple[float, str, str, float, float]]] = defaultdict(list)
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file))
+            rows = csv.reader(iter(partial(file.readline, LONGEST_LINE), ""))
+            header = next(rows, ["is missing"])
+            if tuple(header) != COLUMNS:
+                raise ValueError(f"the header {','.join(header)}")
+            for number, row in enumerate(rows, start=2):
+                host, name, sample = _parse(row, number=number)
+                tables[host, name].append(sample)
     except OSError as error:
         raise UserError(f"no power trace: {error.strerror}. Received: {path}. Name a {POWER_FILE}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
+    except (ValueError, csv.Error) as error:  # UnicodeDecodeError is a ValueError
         raise _invalid(path, str(error)) from None
-    if not rows or tuple(rows[0]) != COLUMNS:
-        raise _invalid(path, f"the header {','.join(rows[0]) if rows else 'is missing'}")
-    tables: dict[tuple[str, str], list[tuple[float, str, str, float, float]]] = defaultdict(list)
-    for number, row in enumerate(rows[1:], start=2):
-        try:
-            device, sample = _parse(row)
-        except ValueError as error:
-            raise _invalid(path, f"line {number}: {error}") from None
-        host, _, name = device.rpartition("/")
-        tables[host, name].append(sample)
     try:
         return [_trace(host, tables) for host in dict.fromkeys(host for host, _ in tables)]
     except ValueError as error:
@@ -78,16 +77,20 @@ def _invalid(path: Path, received: str) -> UserError:
     return UserError(f"{path} is not a valid power trace. Received: {received}. Restore the file")
 
 
-def _parse(row: list[str]) -> tuple[str, tuple[float, str, str, float, float]]:
-    """Return the device of a row, and its seconds, phase, method, watts, joules."""
-    seconds, phase, device, method, watts, joules = row
-    kind_of(device)
-    if method not in ("counter", "integral"):
-        raise ValueError(f"method {method!r}")
-    values = float(seconds), float(watts or "0"), float(joules)
-    if not all(math.isfinite(value) and value >= 0 for value in values):
-        raise ValueError(f"{seconds}, {watts}, {joules}")
-    return device, (values[0], phase, method, values[1] if watts else math.nan, values[2])
+def _parse(row: list[str], *, number: int) -> tuple[str, str, tuple[float, str, str, float, float]]:
+    """Return host and name of the device of a row, and its seconds, phase, method, watts, joules."""
+    try:
+        seconds, phase, device, method, watts, joules = row
+        kind_of(device)
+        if method not in ("counter", "integral"):
+            raise ValueError(f"method {method!r}")
+        values = float(seconds), float(watts or "0"), float(joules)
+        if not all(math.isfinite(value) and value >= 0 for value in values):
+            raise ValueError(f"{seconds}, {watts}, {joules}")
+    except ValueError as error:
+        raise ValueError(f"line {number}: {error}") from None
+    host, _, name = device.rpartition("/")
+    return host, name, (values[0], phase, method, values[1] if watts else math.nan, values[2])
 
 
 def _trace(host: str, tables: dict[tuple[str, str], list[tuple[float, str, str, float, float]]]) -> PowerTrace:

@@ -35,7 +35,10 @@ from common.measurement.step_profile import StepProfile
 from common.run_folder.environment import Environment
 from common.run_folder.sharing import SharingRecord
 from common.run_folder.values import STRICT, NotRecorded, RankCount, Seconds, Timestamp, WholeNumber
-from common.utils.atomic import write_atomically
+from common.run_folder.world_changes import ElasticRecord
+from common.utils.atomic import remove_partial_files, write_atomically
+from common.utils.process_state import ENDED, process_state
+from common.utils.whole_files import parse_json, read_text
 
 SCHEMA_VERSION: Literal[1] = 1
 RUN_FILE = "run.json"
@@ -191,6 +194,7 @@ class RunRecord:
     energy: EnergyRecord | NotRecorded | None = None  # with --energy; the times of such a run are not compared
     profile: StepProfile | None = None  # with --profile; the times of such a run are not compared
     sharing: SharingRecord | None = None  # None: one worker, not finished, with --profile, in old records
+    elastic: ElasticRecord | None = None  # with --elastic; `world` is that of the first start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,6 +274,7 @@ class RunWriter:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         with user_errors("writing the run folder"):
+            remove_partial_files(folder)
             self._write_run(record)
             write_epochs(folder, epochs)
         threading.Thread(target=self._keep_heartbeat, name="heartbeat", daemon=True).start()
@@ -299,6 +304,11 @@ class RunWriter:
         """Replace fields of `run.json`."""
         with self._lock, user_errors("writing the run folder"):
             self._write_run(replace(self.record, **changes))
+
+    def release(self) -> None:
+        """Write nothing any more: another process goes on with the folder."""
+        with self._lock:
+            self._ended.set()
 
     def end(self, state: RunState, *, message: str | None = None, **changes: Any) -> None:
         """Write the final status, unless one has been written. `changes` replace fields of the record.
@@ -367,7 +377,9 @@ def read_run(folder: Path | str) -> Run:
     """
     folder = Path(folder)
     record = read_record(folder)
-    return Run(folder, record, read_epochs(folder), state_of(record))
+    # A run may have ended between the first writing of its two files.
+    has_begun = (folder / EPOCHS_FILE).exists() or state_of(record) not in ("running", "killed")
+    return Run(folder, record, read_epochs(folder) if has_begun else [], state_of(record))
 
 
 def read_record(folder: Path) -> RunRecord:
@@ -404,7 +416,7 @@ def read_epochs(folder: Path) -> list[EpochRecord]:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_text(file)
     except OSError as error:
         raise UserError(
             f"not a run folder: {error.strerror}. Received: {error.filename}. Name a folder with run.json"
@@ -416,8 +428,8 @@ def _read(file: Path) -> str:
 def _invalid(folder: Path, text: str, error: ValidationError) -> UserError:
     """Return the error for an invalid record: another version of the schema comes first."""
     try:
-        version = json.loads(text).get("schema_version")
-    except (ValueError, AttributeError, RecursionError) as broken:
+        version = parse_json(text).get("schema_version")
+    except (ValueError, AttributeError) as broken:
         return UserError(f"{folder} is not a valid run folder. Received: {broken} in {RUN_FILE}. Restore the file")
     if version != SCHEMA_VERSION:
         return UserError(
@@ -434,7 +446,7 @@ def state_of(record: RunRecord) -> RunState:
     if status.state != "running":
         return status.state
     here = status.host == socket.gethostname()
-    process_is_gone = here and not Path(f"/proc/{status.process}").exists() and Path("/proc/self").exists()
+    process_is_gone = here and Path("/proc/self").exists() and process_state(status.process) in ENDED
     is_stale = seconds_since(status.heartbeat_at) > STALE_HEARTBEAT_SECONDS
     return "killed" if process_is_gone or is_stale or _was_requeued(status) else "running"
 

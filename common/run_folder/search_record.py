@@ -12,6 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from common.errors import UserError, first_problem, user_errors
 from common.run_folder.records import EpochRecord
 from common.utils.atomic import write_atomically
+from common.utils.whole_files import read_text
 
 SEARCH_FILE = "search.json"
 Value = bool | int | float | str
@@ -135,7 +136,7 @@ def read_search(folder: Path) -> SearchRecord:
     """
     file = folder / SEARCH_FILE
     try:
-        return _SEARCH.validate_json(file.read_text(encoding="utf-8"), strict=True)
+        return _SEARCH.validate_json(read_text(file), strict=True)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the record of a search. Received: {file} ({error}). Restore the file") from None
     except ValidationError as error:

@@ -18,6 +18,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from common.errors import UserError, first_problem
 from common.sites.prices import Ownership, Positive, Price
+from common.utils.whole_files import parse_toml, read_text
 
 SITES_FILE = Path(__file__).with_name("sites.toml")
 SECONDS_PER_HOUR = 3600.0
@@ -197,7 +198,7 @@ def _extended(shipped: Any, mine: Any) -> Any:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(read_text(path))
     except OSError as error:
         raise UserError(f"cannot read the sites: {error.strerror}. Received: {path}. Name a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -15,11 +15,14 @@ LEFT_OUT_STEPS = 3
 MEASURED_STEPS = 20
 
 
-def prepare_on_all_ranks(config: Config, *, comm: Communicator, device: Any, measure: Callable[..., float]) -> RunSetup:
+def prepare_on_all_ranks(
+    config: Config, *, comm: Communicator, device: Any, measure: Callable[..., float], first_size: int | None = None
+) -> RunSetup:
     """Return the run setup of all ranks; every rank calls this.
 
     Args:
         device: of this rank.
+        first_size: ranks that the run was first started with, if these are others (`--elastic`).
         measure: the framework's `speed_alone`: this rank's images per second in training alone; called only with
             `--shares auto`, on all ranks at once, as they compute at once in training, too.
 
@@ -27,7 +30,7 @@ def prepare_on_all_ranks(config: Config, *, comm: Communicator, device: Any, mea
         UserError: settings or data do not fit together; on all ranks.
     """
     with comm.propagate_errors("preparing the data"):
-        setup = prepare_run(config, size=comm.size)
+        setup = prepare_run(config, size=comm.size, first_size=first_size)
     if config.balance.shares != "auto":
         return setup
     with comm.propagate_errors("looking at the run folder"):

@@ -15,8 +15,8 @@ from common.parameter_server.messages import Opening
 from common.parameter_server.rules import slot_names
 from common.parameter_server.schedule import Schedule, load_schedule
 from common.run_folder.sharing import SharingRecord
+from common.strategies.sharing import server_record
 from common.training.run_setup import RunSetup
-from common.training.sharing import server_record
 
 
 class ServedRun:

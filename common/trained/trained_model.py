@@ -12,7 +12,7 @@ from common.errors import UserError
 from common.model.specs import ModelSpec, model_spec
 from common.model.weights import Weights, load_weights
 from common.run_folder.checkpoints import checkpoint_folders, load_newest_checkpoint
-from common.run_folder.records import WEIGHTS_FILE, DataRecord, ModelRecord, read_run
+from common.run_folder.records import WEIGHTS_FILE, DataRecord, Hashes, ModelRecord, read_run
 
 
 @dataclass(frozen=True)
@@ -47,5 +47,8 @@ def read_trained_model(folder: Path) -> TrainedModel:
         raise UserError(
             f"this run has no weights and no checkpoint. Received: {folder}. Name a run that has finished an epoch"
         )
-    weights = load_weights(file, spec=spec) if file.exists() else load_newest_checkpoint(folder, spec=spec).weights
+    if not file.exists():
+        return TrainedModel(config, data, spec, load_newest_checkpoint(folder, spec=spec).weights)
+    hashed = record.hashes.final_weights if isinstance(record.hashes, Hashes) else None
+    weights = load_weights(file, spec=spec, hashed=hashed if isinstance(hashed, str) else None)
     return TrainedModel(config, data, spec, weights)

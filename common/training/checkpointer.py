@@ -4,18 +4,20 @@ Every rank calls every method; rank 0 decides when, and writes.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.distributed.communicator import Communicator
 from common.distributed.whole_arrays import whole_arrays
+from common.elastic.membership import HostsChanged, Membership
 from common.model.weights import Weights
 from common.run_folder.checkpoints import Checkpoint, PartialEpoch, remove_old_checkpoints, save_checkpoint
 from common.training.checkpoint_schedule import CheckpointSchedule
 from common.training.run_setup import RunSetup
 from common.training.trainer import Trainer, TrainingState
+from common.watchdog.board import doing
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,30 @@ class Checkpointer:
     Args:
         folder: of the run, on rank 0; None on the others.
         seconds: spent on checkpoints of the current epoch before the run was resumed inside it.
+        membership: keeps copies of the state in memory (`--elastic`).
     """
 
-    def __init__(self, setup: RunSetup, *, comm: Communicator, folder: Path | None, seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        setup: RunSetup,
+        *,
+        comm: Communicator,
+        folder: Path | None,
+        seconds: float = 0.0,
+        membership: Membership | None = None,
+    ) -> None:
         self.setup = setup
         self.comm = comm
         self.folder = folder
         self._seconds = seconds
+        self._membership = membership
         minutes = setup.config.record.checkpoint_minutes
         self._schedule = None if minutes is None else CheckpointSchedule(minutes)
 
     def next_segment(self, steps_left: int) -> int:
-        """Return the updates until a checkpoint may be due: without `--checkpoint-minutes`, all that remain."""
+        """Return the updates until a checkpoint or a commit may be due; where there are none, all that remain."""
+        if self._membership:
+            steps_left = min(steps_left, self.setup.config.faults.commit_steps)
         if self._schedule is None:
             return steps_left
         with self._timed():
@@ -61,7 +75,10 @@ class Checkpointer:
 
         Raises:
             UserError: the weights differ between ranks, or the checkpoint cannot be written; on all ranks.
+            HostsChanged: ranks can join, or are about to be removed; on all ranks.
         """
+        if self._membership and trainer.steps_left:
+            self._keep(self._inside, trainer)
         if self._schedule is None:
             return
         with self._timed():
@@ -92,15 +109,56 @@ class Checkpointer:
         seconds, self._seconds = self._seconds, 0.0
         return SavedEpoch(seconds, hashed)
 
-    def remove_old(self) -> None:
-        """Remove what the checkpoint of the last epoch replaces.
+    def epoch_is_recorded(self, trainer: Trainer) -> None:
+        """Remove what the checkpoint of the last epoch replaces, and keep its end in memory.
 
         To be called once the epoch is in the record: a run that ends between checkpoint and record is resumed from the
         checkpoint before.
+
+        Raises:
+            HostsChanged: ranks can join, or are about to be removed; on all ranks.
         """
         with self.comm.propagate_errors("removing old checkpoints"):
             if self.folder:
                 remove_old_checkpoints(self.folder, keep=self.setup.config.record.keep)
+        if self._membership:
+            self._keep(self._at_end, trainer)
+
+    def keep_start(self, trainer: Trainer) -> None:
+        """Keep in memory what training starts from."""
+        self._keep(self._at_end, trainer)
+
+    def _at_end(self, trainer: Trainer) -> Checkpoint:
+        """Return the state at the end of the trainer's epoch, or, before the first, at the start."""
+        state, epoch = trainer.state, trainer.epoch
+        return Checkpoint(epoch, self.setup.steps_after(epoch), state.export_weights(), state.export_optimizer())
+
+    def _inside(self, trainer: Trainer) -> Checkpoint:
+        state, partial, finished = trainer.state, trainer.partial_epoch(), trainer.epoch - 1
+        weights, step = state.export_weights(), self.setup.steps_after(finished) + partial.steps
+        own = {weight.name: weights[weight.name] for weight in self.setup.spec.weights if not weight.trainable}
+        ranks = self.comm.allgather(replace(partial, weights=own))
+        return Checkpoint(finished, step, weights, state.export_optimizer(), ranks, self._seconds)
+
+    def _keep(self, made: Callable[[Trainer], Checkpoint], trainer: Trainer) -> None:
+        """Keep the state in memory as that from which the run goes on; then look whether ranks come or go.
+
+        Raises:
+            HostsChanged: they do; on all ranks.
+        """
+        membership = self._membership
+        assert membership
+        assert membership.commit
+        started = time.perf_counter()
+        with self._timed():
+            membership.commit = replace(membership.commit, checkpoint=made(trainer), made_at=time.time())
+        membership.commits += 1
+        membership.commit_seconds += time.perf_counter() - started
+        membership.count = lambda: (
+            self.setup.steps_after(trainer.epoch - 1) + trainer.updates_done if trainer.epoch else 0
+        )
+        if any(self.comm.allgather(membership.has_news())):
+            raise HostsChanged
 
     def _save_inside(self, trainer: Trainer) -> None:
         weights, partial = trainer.state.export_weights(), trainer.partial_epoch()
@@ -131,7 +189,8 @@ class Checkpointer:
         ):
             if self.folder:
                 checkpoint = Checkpoint(epoch, step, {}, {}, ranks, self._seconds)
-                hashed = save_checkpoint(self.folder, checkpoint, streams=whole)
+                with doing("checkpoint"):
+                    hashed = save_checkpoint(self.folder, checkpoint, streams=whole)
         return hashed
 
     @contextmanager

@@ -7,6 +7,7 @@ from common.distributed.console import counted, readable_seconds
 from common.measurement.metrics import Sums
 from common.model.specs import ModelSpec, layer_table
 from common.run_folder.records import EpochRecord, NotRecorded, Totals, World
+from common.run_folder.world_changes import WorldChange
 from common.training.run_setup import RunSetup
 from common.training.totals import recorded_sum
 
@@ -111,6 +112,17 @@ def epoch_line(setup: RunSetup, epochs: Sequence[EpochRecord]) -> str:
     parts += [readable_seconds(_number(spent[-1]))]
     parts += [f"left {readable_seconds(left)}"] if left > 0 else []
     return "  ".join(parts)
+
+
+def change_line(change: WorldChange) -> str:
+    """Return in one line what happened to the ranks of an elastic run, and what it cost."""
+    named = {"ended": change.ended, "joined": change.joined}
+    who = "; ".join(f"{' and '.join(names)} {what}" for what, names in named.items() if names)
+    return (
+        f"{change.cause} ({who or 'the same ranks go on'}): {counted(change.ranks_before, 'rank')} before, "
+        f"{change.ranks_after} now; went on after update {change.step}, made {counted(change.lost_steps, 'update')} "
+        f"again, {readable_seconds(change.seconds)}"
+    )
 
 
 def end_lines(totals: Totals, test: Sums, *, folder: object) -> list[str]:

@@ -12,11 +12,15 @@ from common.config import Config, parse_command_line, requested
 from common.distributed.communicator import Communicator
 from common.distributed.console import Console
 from common.distributed.mpi import check_controller
-from common.errors import EXIT_CODE_USER_ERROR, UserError, as_user_error
+from common.elastic.membership import Hooks
+from common.errors import EXIT_CODE_STALLED, EXIT_CODE_USER_ERROR, UserError, as_user_error
 from common.parameter_server.client import say_goodbye
 from common.parameter_server.server import serve
+from common.training.elastic_session import ElasticSession
 from common.training.resume import AlreadyFinished, resumed_settings
 from common.training.session import Session
+from common.watchdog.board import announce
+from common.watchdog.watch import take_settings
 
 
 def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | UserError:
@@ -30,6 +34,7 @@ def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | 
             config = resumed_settings(arguments, folder=folder, program=program)
         check_controller(config.strategy, os.environ)
         config.strategy.check_framework(program)
+        take_settings(config.faults)
         return config
     except UserError as error:
         return error
@@ -40,17 +45,24 @@ def run_program(
     settings: Config | UserError,
     *,
     comm: Communicator,
+    hooks: Callable[[Config], Hooks],
     framework: str,
     program: str,
 ) -> int:
-    """Train, or serve workers that train, and return the exit code: 0, or 2 on every rank for a user error."""
+    """Train, or serve workers that train, and return the exit code: 0, or 2 on every rank for a user error.
+
+    Args:
+        hooks: returns Horovod's part of an elastic run.
+    """
     progress = settings.record.progress if isinstance(settings, Config) else "lines"
     console = Console(comm, progress=progress)
-    session = Session(framework=framework, comm=comm, console=console)
+    is_elastic = isinstance(settings, Config) and settings.faults.elastic
+    session = (ElasticSession if is_elastic else Session)(framework=framework, comm=comm, console=console)
     _watch_signals(session)
     if comm.is_server:
+        announce("serving")
         return serve(comm.world, workers=comm.size)
-    code = _train(train, settings, session=session, program=program)
+    code = _train(train, settings, session=session, hooks=hooks, program=program)
     say_goodbye(comm, code=code)
     return code
 
@@ -60,9 +72,11 @@ def _train(
     settings: Config | UserError,
     *,
     session: Session,
+    hooks: Callable[[Config], Hooks],
     program: str,
 ) -> int:
-    comm, console = session.comm, session.console
+    comm = session.comm
+    announce("preparing data")
     try:
         if isinstance(settings, UserError):
             # The other ranks receive the error in their first collective, when they pin their device. A collective here
@@ -70,18 +84,42 @@ def _train(
             with comm.propagate_errors("reading the settings"):
                 raise settings
         settings.check_ranks(comm.size + comm.servers)
-        train(settings, comm, session)
+        if isinstance(session, ElasticSession):
+            _train_elastically(train, settings, session=session, hooks=hooks(settings))
+        else:
+            train(settings, comm, session)
     except AlreadyFinished as done:
-        console.line(str(done))
+        session.console.line(str(done))
     except (UserError, MemoryError) as caught:
         error = as_user_error(caught)
         session.recorder.end("failed", message=str(error))
-        console.error(f"{program}: error: {error}")
+        session.console.error(f"{program}: error: {error}")
         return EXIT_CODE_USER_ERROR
-    except BaseException:
+    except BaseException as error:
+        if isinstance(settings, Config) and hooks(settings).is_lost_rank(error):
+            session.recorder.end("interrupted", message="another rank has ended")
+            session.console.error("another rank has ended; finished epochs are kept, continue with --resume")
+            return EXIT_CODE_STALLED
         session.recorder.end("failed", message=traceback.format_exc(limit=-1).strip().splitlines()[-1])
         raise
     return 0
+
+
+def _train_elastically(
+    train: Callable[[Config, Communicator, Session], None],
+    settings: Config,
+    *,
+    session: ElasticSession,
+    hooks: Hooks,
+) -> None:
+    if "HOROVOD_ELASTIC" not in os.environ:
+        with session.comm.propagate_errors("starting"):
+            raise UserError(
+                "ranks that were started in another way cannot come and go. Received: --elastic without a host "
+                "discovery script. Start them by `python -m launch train --elastic`, or by horovodrun --min-np 1 "
+                "--host-discovery-script"
+            )
+    session.membership.run(lambda: train(settings, session.comm, session), hooks=hooks, join=session.rejoined)
 
 
 def exit_rank(code: int) -> None:

@@ -22,6 +22,7 @@ from common.run_folder.records import (
     Status,
     World,
     now,
+    read_run,
     slurm_job,
 )
 from common.run_folder.set_aside import set_aside
@@ -66,10 +67,28 @@ def open_run_folder(
     (folder / WEIGHTS_FILE).unlink(missing_ok=True)
     # Lines after the checkpoint are written again, as the epochs are trained again.
     record = replace(record, status=status, initial_test=run.record.initial_test)
+    if config.faults.elastic:  # what other ranks go on with is of those that began it
+        record = replace(record, world=run.record.world, data=run.record.data, elastic=run.record.elastic)
     writer = RunWriter(folder, record, epochs=run.epochs[: checkpoint.epoch])
     inside = f" and {counted(checkpoint.steps_inside, 'update')} of the next" if checkpoint.steps_inside else ""
     console.line(f"resuming {folder} after epoch {checkpoint.epoch}{inside}")
     return writer, checkpoint
+
+
+def reopen_run_folder(folder: Path, *, epochs: int) -> RunWriter:
+    """Return a writer of the run folder of this run, which another process may have written before.
+
+    Args:
+        epochs: that are finished; others are trained again.
+
+    Raises:
+        UserError: the folder cannot be read or written.
+    """
+    run = read_run(folder)
+    assert isinstance(run.record.status, Status), "a measured run has a status"
+    process = {"host": describe_environment().host, "process": psutil.Process().pid, "heartbeat_at": now()}
+    status = replace(run.record.status, state="running", ended_at=None, message=None, **process)
+    return RunWriter(folder, replace(run.record, status=status), epochs=run.epochs[:epochs])
 
 
 def _new_folder(config: Config, *, framework: str, size: int) -> Path:

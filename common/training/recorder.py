@@ -16,8 +16,9 @@ from common.run_folder.power_file import POWER_FILE, write_power
 from common.run_folder.records import WEIGHTS_FILE, EpochRecord, Evaluation, Hashes, RunState, RunWriter
 from common.run_folder.sharing import SharingRecord
 from common.run_folder.tensorboard_events import write_scalars
+from common.run_folder.world_changes import ElasticRecord, WorldChange
 from common.training.checkpointer import SavedEpoch
-from common.training.console_report import describe_sums, end_lines, epoch_line
+from common.training.console_report import change_line, describe_sums, end_lines, epoch_line
 from common.training.measured import Measured
 from common.training.run_setup import RunSetup
 from common.training.stopping import StoppingRule
@@ -41,8 +42,14 @@ class NullRecorder:
 
     def finish(self, test: Measured, *, weights: ArrayStream, startup_seconds: float, isolation: Interference,
                metered: Metered | None, profile: StepProfile | None,
-               sharing: SharingRecord | None) -> None:  # fmt: skip
+               sharing: SharingRecord | None, elastic: ElasticRecord | None) -> None:  # fmt: skip
         """Record the end of the run."""
+
+    def add_change(self, change: WorldChange) -> None:
+        """Record a change of the ranks."""
+
+    def release(self) -> None:
+        """Leave the record to another rank."""
 
     def end(self, state: RunState, *, message: str) -> None:
         """Record that the run ended early."""
@@ -102,7 +109,7 @@ class RunRecorder(NullRecorder):
 
     def finish(self, test: Measured, *, weights: ArrayStream, startup_seconds: float, isolation: Interference,
                metered: Metered | None, profile: StepProfile | None,
-               sharing: SharingRecord | None) -> None:  # fmt: skip
+               sharing: SharingRecord | None, elastic: ElasticRecord | None) -> None:  # fmt: skip
         """Write final weights, totals and status; print the end.
 
         Args:
@@ -113,6 +120,7 @@ class RunRecorder(NullRecorder):
             metered: power and energy, where asked for.
             profile: where a step spends its time, where asked for.
             sharing: what the ranks exchanged; None if nothing.
+            elastic: the commits of an elastic run.
 
         Raises:
             OSError: full disk, missing permission.
@@ -132,12 +140,26 @@ class RunRecorder(NullRecorder):
             energy=energy,
             profile=profile,
             sharing=sharing,
+            elastic=replace(elastic, changes=self._changes()) if elastic else None,
         )
         if profile:
             self._console.line(profile_table(profile))
         self._console.line("\n".join(end_lines(totals, test.sums, folder=self._writer.folder)))
         if energy:
             self._console.line(describe_energy(energy))
+
+    def add_change(self, change: WorldChange) -> None:
+        """Record a change of the ranks, and print it."""
+        self._writer.update(elastic=ElasticRecord(changes=[*self._changes(), change]))
+        self._console.line(change_line(change))
+
+    def _changes(self) -> list[WorldChange]:
+        record = self._writer.record.elastic
+        return record.changes if record else []
+
+    def release(self) -> None:
+        """Leave the record to another rank."""
+        self._writer.release()
 
     def end(self, state: RunState, *, message: str) -> None:
         """Write the status of a run that did not finish, if it can be written."""

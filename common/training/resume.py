@@ -156,6 +156,22 @@ def look_at_run(config: Config, *, framework: str, report: Callable[[str], None]
     return "to be resumed" if is_resumable else "to be set aside"
 
 
+def recorded_first_size(config: Config) -> int | None:
+    """Return how many ranks an elastic run was first started with that is resumed by others; None: it starts now.
+
+    Raises:
+        UserError: its record cannot be read.
+    """
+    if config.record.resume:
+        folder = Path(config.record.resume)
+    elif config.record.resume_or_start and (_named_folder(config) / RUN_FILE).exists():
+        folder = _named_folder(config)
+    else:
+        return None
+    world = read_record(folder).world
+    return world.size if config.faults.elastic and isinstance(world, World) else None
+
+
 def _named_folder(config: Config) -> Path:
     assert config.record.name is not None, "--resume-or-start needs it"
     return config.record.folder(config.record.name)
@@ -206,7 +222,7 @@ def read_resumable_run(folder: Path, *, framework: str, setup: RunSetup) -> tupl
     if run.state == "running":
         raise _still_runs(folder)
     size = old.world.size + old.world.servers if isinstance(old.world, World) else None
-    if size != setup.processes:
+    if size != setup.processes and not setup.config.faults.elastic:
         raise UserError(
             "the run was started with another number of ranks. "
             f"Received: -np {setup.processes}. Start it with -np {size or 'unknown'}"

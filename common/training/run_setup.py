@@ -38,6 +38,7 @@ class RunSetup:
         training_indices, validation_indices: sorted rows of `dataset.train`, disjoint.
         steps_per_epoch: updates of an epoch; the incomplete last global batch is dropped.
         total_steps: updates of the whole run, limited by `--max-steps`.
+        first_size: data ranks that the run was first started with, where others have taken their place (`--elastic`).
     """
 
     config: Config
@@ -49,6 +50,7 @@ class RunSetup:
     validation_indices: np.ndarray
     steps_per_epoch: int
     total_steps: int
+    first_size: int | None = None
 
     @property
     def size(self) -> int:
@@ -94,6 +96,10 @@ class RunSetup:
         """Epochs of the run; `--max-steps` may cut the last one short."""
         return -(-self.total_steps // self.steps_per_epoch)
 
+    def batch_sizes_of(self, ranks: int) -> tuple[int, ...]:
+        """Return the images of each of so many ranks in an update of this run, in equal parts (`--elastic`)."""
+        return shared_batch(self.config, parts=(1.0,) * ranks, first_size=self.first_size or self.size)
+
     def weight_of(self, rank: int) -> float:
         """Return the images of a rank relative to their mean over ranks: 1 where all have as many.
 
@@ -131,7 +137,7 @@ class RunSetup:
         return learning_rates(
             config.schedule,
             base=config.optimizer.learning_rate,
-            size=self.size * self.passes,
+            size=(self.first_size or self.size) * self.passes,
             steps=planned,
             steps_per_epoch=self.steps_per_epoch,
             first=self.total_steps,
@@ -195,8 +201,12 @@ class RunSetup:
         return hashlib.blake2b(self.training_indices[order].astype("<i8").tobytes(), digest_size=16).hexdigest()
 
 
-def prepare_run(config: Config, *, size: int) -> RunSetup:
+def prepare_run(config: Config, *, size: int, first_size: int | None = None) -> RunSetup:
     """Fetch the data if needed and check every setting against it.
+
+    Args:
+        size: number of ranks.
+        first_size: that the run was first started with, whose global batch and learning rates it keeps (`--elastic`).
 
     Raises:
         UserError: settings or data do not fit together.
@@ -218,7 +228,7 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
     )
     height, width, channels = dataset.image_shape
     spec = model_spec(config.model.model, input_shape=(channels, height, width), outputs=_outputs(config, dataset))
-    batch_sizes = _batch_sizes(config, size=copies)
+    batch_sizes = _batch_sizes(config, size=copies, first_size=first_size)
     check_batch_norm(spec, config, batch_sizes=batch_sizes)
     training, validation = _split_training(config, dataset)
     steps = _steps(config, samples=len(training), batch_sizes=batch_sizes)
@@ -242,23 +252,35 @@ def prepare_run(config: Config, *, size: int) -> RunSetup:
         normalization=config.data.normalization,
         dtype=np.dtype(config.model.dtype),
     )
-    setup = RunSetup(config, batch_sizes, dataset, spec, table, training, validation, steps, total)
+    setup = RunSetup(config, batch_sizes, dataset, spec, table, training, validation, steps, total, first_size)
     _ = setup.partition  # a model that cannot be divided is found now
     if config.training.start_weights is not None and config.record.resume is None:
         _ = setup.first_weights  # and a run of another model
     return setup
 
 
-def _batch_sizes(config: Config, *, size: int) -> tuple[int, ...]:
+def _batch_sizes(config: Config, *, size: int, first_size: int | None) -> tuple[int, ...]:
     """Return the images of each rank in an update; equal numbers where their parts are yet to be measured."""
-    parts = config.balance.parts or (1.0,) * size
-    of_replica = shared_batch(config, parts=parts)
+    of_replica = shared_batch(config, parts=config.balance.parts or (1.0,) * size, first_size=first_size)
     return tuple(images * (config.strategy.replicas or 1) for images in of_replica)
 
 
-def shared_batch(config: Config, *, parts: Sequence[float]) -> tuple[int, ...]:
-    """Return the images of each rank in an update, in proportion to `parts`; each backward pass has as many."""
-    of_pass = share_out(config.training.batch_size * len(parts), parts=parts)
+def shared_batch(config: Config, *, parts: Sequence[float], first_size: int | None = None) -> tuple[int, ...]:
+    """Return the images of each rank in an update, in proportion to `parts`; each backward pass has as many.
+
+    Args:
+        first_size: ranks whose global batch is shared; None: as many as there are parts.
+
+    Raises:
+        UserError: there are more ranks than images.
+    """
+    images = config.training.batch_size * (first_size or len(parts))
+    if images < len(parts):
+        raise UserError(
+            f"every rank needs an image of each update. Received: {len(parts)} ranks for {images} images. "
+            "Start fewer, or give a larger --batch-size"
+        )
+    of_pass = share_out(images, parts=parts)
     return tuple(images * config.device.backward_passes_per_step for images in of_pass)
 
 

@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from common.config import Config
 from common.distributed.communicator import Communicator, launcher_of
 from common.distributed.console import Console
 from common.distributed.whole_arrays import whole_arrays
-from common.errors import EXIT_CODE_USER_ERROR
+from common.elastic.membership import Membership
+from common.errors import EXIT_CODE_STALLED, EXIT_CODE_USER_ERROR
 from common.measurement.interference import InterferenceMeter, join
 from common.measurement.memory_limit import watch_memory
 from common.measurement.metering import Meter
@@ -21,6 +23,7 @@ from common.measurement.timing import Phases
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import TIMELINE_FILE, NotRecorded, World
 from common.run_folder.sharing import SharingRecord, join_shares, without_seconds
+from common.run_folder.world_changes import ElasticRecord
 from common.training.checkpointer import Checkpointer, SavedEpoch
 from common.training.console_report import start_lines
 from common.training.measured import Measured
@@ -30,15 +33,20 @@ from common.training.resume import AlreadyFinished, Standing, look_at_run
 from common.training.run_setup import RunSetup
 from common.training.trainer import Trainer
 from common.utils.at_once import runs_at_once
+from common.watchdog.board import announce, note_updates
+from common.watchdog.watch import start_watch
 
 
 class Session:
     """Opens the run folder, watches the host, and reduces over ranks what the recorder of rank 0 writes.
 
     Attributes:
+        membership: of an elastic run; None: the ranks stay.
         recorder: writes the record, once the run folder is open.
         phases: the clock of this rank.
     """
+
+    membership: Membership | None = None
 
     def __init__(self, *, framework: str, comm: Communicator, console: Console) -> None:
         self.framework = framework
@@ -46,6 +54,7 @@ class Session:
         self.console = console
         self.recorder = NullRecorder()
         self.phases = Phases()
+        self.phases.listeners.append(announce)
         self._interference = InterferenceMeter(first_on_host=comm.local_rank == 0)
         self._meter: Meter | None = None
 
@@ -72,6 +81,7 @@ class Session:
         """
         self.setup = setup
         self._on_gpu = gpu is not None
+        self._start_watch()
         config = setup.config
         standing = self._look_at_run(config) if config.record.resume_or_start else None
         pinned = pinned_memory or config.device.pinned_memory
@@ -91,6 +101,19 @@ class Session:
             self._meter = Meter(config.energy, comm=self.comm, device=device, phases=self.phases)
         found: Checkpoint | None = self.comm.broadcast(checkpoint)
         return found
+
+    def first_size(self, config: Config) -> int | None:
+        """Return how many ranks the run was first started with; None: as many as there are."""
+        return None
+
+    def _start_watch(self) -> None:
+        config = self.setup.config.faults
+        start_watch(config, comm=self.comm, end=self._end_hanging)
+
+    def _end_hanging(self, reason: str) -> None:
+        """Record that ranks hang, and end this rank at once; a watcher has said so."""
+        self.recorder.end("interrupted", message=reason)
+        os._exit(EXIT_CODE_STALLED)
 
     def _end_now(self, reason: str) -> None:
         """Record that the run failed, and end this rank at once: then the launcher ends the others."""
@@ -154,11 +177,16 @@ class Session:
         file: Path | None = self.comm.broadcast(folder / TIMELINE_FILE if folder and wanted else None)
         return file
 
-    def start_training(self, checkpoint: Checkpoint | None) -> Checkpointer:
+    def start_training(self, trainer: Trainer, checkpoint: Checkpoint | None) -> Checkpointer:
         """End start-up, which is not training time; return what writes the checkpoints."""
         self.phases.startup_ends()
+        return self._checkpointer(checkpoint)
+
+    def _checkpointer(self, checkpoint: Checkpoint | None) -> Checkpointer:
         seconds = checkpoint.checkpoint_seconds if checkpoint else 0.0
-        return Checkpointer(self.setup, comm=self.comm, folder=self.recorder.folder, seconds=seconds)
+        return Checkpointer(
+            self.setup, comm=self.comm, folder=self.recorder.folder, seconds=seconds, membership=self.membership
+        )
 
     def progress_bar(self, epoch: int, *, done: int) -> Callable[[int], object]:
         """Return a function that takes a number of steps done and advances the progress bar, if bars are shown.
@@ -168,7 +196,13 @@ class Session:
             done: steps of it that were trained before the run was resumed.
         """
         title = f"epoch {epoch}/{self.setup.epochs}"
-        return self.console.steps(self.setup.steps_of_epoch(epoch), title=title, done=done)
+        advance = self.console.steps(self.setup.steps_of_epoch(epoch), title=title, done=done)
+
+        def advance_and_note(steps: int) -> None:
+            advance(steps)
+            note_updates(steps)
+
+        return advance_and_note
 
     def record_epoch(self, epoch: int, trainer: Trainer, validation: Measured, *, saved: SavedEpoch) -> bool:
         """Record an epoch; return whether the run is complete.
@@ -183,9 +217,18 @@ class Session:
             UserError: the record cannot be written; on all ranks.
         """
         training, validation = trainer.result().over_ranks(self.comm), validation.over_ranks(self.comm)
+        training = replace(training, seconds=training.seconds + self._lost_seconds())
         with self.comm.propagate_errors("writing the record"):
             self.recorder.add_epoch(epoch, training, validation, saved=saved)
         return bool(self.comm.broadcast(self.recorder.should_stop(self.setup.steps_after(epoch))))
+
+    def _lost_seconds(self) -> float:
+        """Return the training time of an epoch that no rank has measured."""
+        return 0.0
+
+    def _commits(self) -> ElasticRecord | None:
+        """Return the commits of an elastic run."""
+        return None
 
     def finish(
         self, trainer: Trainer, test: Measured, sharing: SharingRecord | None, *, peak_memory_bytes: int | None
@@ -223,4 +266,6 @@ class Session:
                 metered=metered,
                 profile=profile,
                 sharing=shared,
+                elastic=self._commits(),
             )
+        announce("ending")

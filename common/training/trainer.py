@@ -35,6 +35,10 @@ class Trainer(Protocol):
     def steps_left(self) -> int:
         """Updates of the epoch that remain."""
 
+    @property
+    def updates_done(self) -> int:
+        """Updates of the epoch that are done, also while a segment is trained."""
+
     def partial_epoch(self) -> PartialEpoch:
         """Return the progress of this rank in the current epoch."""
 

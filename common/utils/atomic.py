@@ -1,11 +1,13 @@
 """Files and folders that a reader sees whole or not at all. Standard library only: set-up uses it, too."""
 
+import fcntl
+import glob
 import os
 import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 _LONGEST_NAME = 100  # characters kept of a name, so that the temporary name does not exceed the file system's limit
@@ -42,6 +44,13 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def remove_partial_files(folder: Path) -> None:
+    """Remove the temporary files that `atomic_file` has left in a folder where its process was killed."""
+    for file in folder.glob(".*.partial-*"):
+        if file.is_file():
+            file.unlink(missing_ok=True)
+
+
 def make_executable(path: Path) -> None:
     """Let those execute a file who may read it."""
     mode = path.stat().st_mode
@@ -50,12 +59,33 @@ def make_executable(path: Path) -> None:
 
 @contextmanager
 def temporary_folder_beside(path: Path) -> Iterator[Path]:
-    """Yield an empty hidden folder beside `path`, on the same disk; it is always removed at the end."""
-    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path)))
-    try:
+    """Yield an empty hidden folder beside `path`, on the same disk; it is always removed at the end.
+
+    So are those for the same `path` that killed processes have left: nobody locks them any more.
+    """
+    with ExitStack() as held:
+        with _locked(path.parent, wait=True) as is_alone:  # who looks for leftovers finds no new folder without a lock
+            for old in path.parent.glob(f"{glob.escape(_prefix(path))}*") if is_alone else ():
+                with _locked(old) as is_left:
+                    if is_left:
+                        shutil.rmtree(old, ignore_errors=True)
+            folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path)))
+            held.callback(shutil.rmtree, folder, ignore_errors=True)
+            held.enter_context(_locked(folder))
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Hold the lock of a folder, which ends with its process; yield whether it was to be had."""
+    with ExitStack() as held:
+        is_held = False
+        with suppress(OSError):  # another one has it, this is no folder, or its file system has no locks
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            held.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            is_held = True
+        yield is_held
 
 
 @contextmanager

@@ -22,7 +22,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and end the program with exit code 2."""
-        self.exit(EXIT_CODE_USER_ERROR, f"{self.prog}: error: {message}. See `{self.prog} --help`\n")
+        shown = printable(str(UserError(message)))  # of which a long argument is cut
+        self.exit(EXIT_CODE_USER_ERROR, f"{self.prog}: error: {shown}. See `{self.prog} --help`\n")
 
 
 MOST = 10**6  # of anything that a command is asked to start, repeat or wait for

@@ -23,6 +23,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from common.config import Config
 from common.errors import UserError, first_problem
 from common.run_folder.environment import TUNING_VARIABLES
+from common.utils.whole_files import parse_toml, read_text
 
 EXPERIMENTS = Path(__file__).with_name("shipped")
 SETTINGS = {one.name for subject in fields(Config) for one in fields(subject.default_factory)}  # type: ignore[arg-type]
@@ -209,8 +210,8 @@ def read_toml(path: Path, *, folder: Path, shipped: Path = EXPERIMENTS, what: st
         UserError: there is no such file, or it is not TOML.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text.replace("{folder}", json.dumps(str(folder), ensure_ascii=False)[1:-1]))
+        text = read_text(path)
+        return parse_toml(text.replace("{folder}", json.dumps(str(folder), ensure_ascii=False)[1:-1]))
     except OSError as error:
         raise UserError(
             f"cannot read the {what}: {error.strerror}. Received: {path}. Give a TOML file, or one of "

@@ -13,6 +13,7 @@ from filelock import FileLock
 from common.errors import UserError, user_errors
 from common.run_folder.records import EPOCHS_FILE
 from common.run_folder.set_aside import set_aside
+from common.utils.whole_files import read_text
 from launch.experiments.experiment_file import PreparationCommand
 from launch.experiments.left_over import left_over, left_over_preparation
 from launch.experiments.plan import ExperimentPlan, PlannedRun
@@ -99,7 +100,7 @@ def _prepare_one(preparation: PreparationCommand) -> None:
 
 def _finished_epochs(folder: Path) -> int:
     try:
-        return len((folder / EPOCHS_FILE).read_text(encoding="utf-8").splitlines())
+        return len(read_text(folder / EPOCHS_FILE).splitlines())
     except OSError:
         return 0
 

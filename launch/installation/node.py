@@ -12,6 +12,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.utils.paths import ROOT
+from common.utils.whole_files import parse_toml, read_text
 from launch.installation.cuda import Node, Toolkit, numbers, parse_driver
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
@@ -198,6 +199,6 @@ def _value(table: dict[str, Any], key: str, path: Path) -> Any:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(read_text(path))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"the site cannot be read. Received: {path} ({error}). Correct the file") from None

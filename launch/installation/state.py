@@ -21,6 +21,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.utils.atomic import write_atomically
+from common.utils.whole_files import parse_json, read_text
 from launch.installation.cuda import EACH, ONLY, Environment
 from launch.installation.plan import FRAMEWORKS, Request
 
@@ -206,7 +207,7 @@ def fingerprint(request: Request) -> str:
 def read(path: Path) -> dict[str, Any]:
     """Return a small JSON file's content; empty if it is missing or no JSON."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(read_text(path))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -1,6 +1,6 @@
 """What places that are reached through a program of theirs (`sky`, `kubectl`) have in common."""
 
-import json
+import itertools
 import os
 import re
 import shlex
@@ -9,12 +9,18 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from common.errors import UserError
+from pydantic import TypeAdapter, ValidationError
+
+from common.errors import UserError, first_problem
 from common.utils.paths import ROOT
+from common.utils.whole_files import parse_json
 from launch.jobs.job import Job
 from launch.starting.shell import Shell, line
+
+Answer = TypeVar("Answer")
+_MOST_STARTS = 100  # lines that may be the first one of a JSON document
 
 
 def host_label(name: str, *, longest: int) -> str:
@@ -79,17 +85,26 @@ def require(program: str) -> None:
         raise UserError(f"{program} is not installed. Received: no {program} on PATH. {_SOURCES[program]}")
 
 
-def parse_json(text: str, *, source: str) -> Any:
+def read_answer(text: str, kind: type[Answer], *, source: str) -> Answer:
     """Return the JSON document in what a program printed; other lines may precede it.
 
+    Args:
+        kind: of the document, such as a dataclass with the fields that are read.
+
     Raises:
-        UserError: there is none.
+        UserError: there is none, or it is of another kind.
     """
-    for found in re.finditer(r"^[\[{]", text, flags=re.MULTILINE):
+    for found in itertools.islice(re.finditer(r"^[\[{]", text, flags=re.MULTILINE), _MOST_STARTS):
         try:
-            return json.loads(text[found.start() :])
+            content = parse_json(text[found.start() :])
         except ValueError:
             continue
+        try:
+            return TypeAdapter(kind).validate_python(content)
+        except ValidationError as error:
+            raise UserError(
+                f"{source} printed other JSON than expected: {first_problem(error)}. Run it by hand"
+            ) from None
     raise UserError(f"{source} printed no JSON. Received: {text.strip()[:200]!r}. Run it by hand")
 
 

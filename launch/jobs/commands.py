@@ -140,6 +140,8 @@ def _is_set(value: object) -> bool:
 def show_status(options: argparse.Namespace) -> int:
     """Print the status of jobs; return 1 if a named one failed."""
     parent = expanded(options.jobs_folder)
+    if parent.exists() and not parent.is_dir():
+        raise UserError(f"jobs are in a folder. Received: --jobs-folder {parent}, a file. Name the folder")
     names = options.job or job_names(parent)
     if not names:
         print(f"no jobs in {parent}")

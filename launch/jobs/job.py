@@ -20,6 +20,7 @@ from common.errors import UserError, first_problem, user_errors
 from common.run_folder.records import Timestamp
 from common.utils.atomic import make_executable, write_atomically
 from common.utils.paths import ROOT
+from common.utils.whole_files import read_bytes
 from launch.sites.site_files import LaunchSite, read_launch_site
 
 JOBS_FOLDER = "jobs"
@@ -217,7 +218,7 @@ def read_job(name: str, *, parent: Path) -> tuple[JobRecord, Path]:
     """
     folder = parent / name
     try:
-        return _RECORD.validate_json((folder / JOB_FILE).read_bytes(), strict=True), folder
+        return _RECORD.validate_json(read_bytes(folder / JOB_FILE), strict=True), folder
     except OSError:
         known = ", ".join(job_names(parent)) or "none yet"
         raise UserError(f"no such job. Received: {name}. There are: {known}") from None

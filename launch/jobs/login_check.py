@@ -3,14 +3,29 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 
 from common.distributed.console import counted
 from common.errors import UserError
-from launch.jobs.cloud import parse_json
+from launch.jobs.cloud import read_answer
 from launch.jobs.job import Job
 from launch.jobs.scripts import preflight_words, prologue
 from launch.preflight.target import JOB_VARIABLES
 from launch.starting.shell import line
+
+
+@dataclass(frozen=True)
+class _Check:
+    """What is read of a check that the preflight prints."""
+
+    check: str
+    result: str
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class _Report:
+    checks: list[_Check]
 
 
 def check_on_login_node(job: Job) -> None:
@@ -31,9 +46,9 @@ def check_on_login_node(job: Job) -> None:
         last = (done.stderr.strip() or "no message").splitlines()[-1]
         raise UserError(f"the job's shell fails on this login node: {last}. Received: {job.site.file}. "
                         f"Correct its setup, modules and folders; {skip}")  # fmt: skip
-    checks = parse_json(done.stdout, source="preflight")["checks"]
-    named = {result: [one["check"] for one in checks if one["result"] == result] for result in ("ok", "not checked")}
-    failed = [f"{one['check']}: {text}" for one in checks if one["result"] == "failed" for text in one["lines"]]
+    checks = read_answer(done.stdout, _Report, source="preflight").checks
+    named = {result: [one.check for one in checks if one.result == result] for result in ("ok", "not checked")}
+    failed = [f"{one.check}: {text}" for one in checks if one.result == "failed" for text in one.lines]
     if failed:
         more = f" ({len(failed) - 1} more: {line(preflight_words(job))})" if len(failed) > 1 else ""
         raise UserError(

@@ -12,6 +12,7 @@ Standard library only: the machine that reads it has nothing else yet.
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ from typing import Any
 
 from common.errors import UserError
 from common.utils.atomic import temporary_folder_beside
+from common.utils.whole_files import parse_json, read_text
 
 FORMAT = 1
 TOP = "bundle"
@@ -31,6 +33,13 @@ MANIFEST = "manifest.json"
 SCRIPT = "unstage.py"
 PARTS = ("code", "wheels", "datasets", "inputs")
 CHUNK = 1 << 20  # bytes
+# What a manifest holds that is read; "": at its top.
+_KINDS: dict[str, dict[str, type]] = {
+    "": {"files": list, "target": dict, "setup": dict, "datasets": list, "try_dataset": str},
+    "files": {"path": str, "bytes": int, "sha256": str},
+    "target": {"architecture": str, "glibc": str},
+    "setup": {"wheels": str, "frameworks": list, "gpu": bool},
+}
 
 
 class ByteProgress:
@@ -67,6 +76,20 @@ def size_of(count: float) -> str:
     return f"{count:.1f} GB"
 
 
+class _Pieces(io.BufferedReader):
+    """A tar file, of which no header is larger than a piece: tarfile would take as much memory as one says."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return so many bytes.
+
+        Raises:
+            tarfile.ReadError: they are more than a piece.
+        """
+        if size is None or not 0 <= size <= CHUNK:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return super().read(size)
+
+
 @contextlib.contextmanager
 def unpacked(archive: Path, *, near: Path) -> Iterator[Path]:
     """Yield the folder that a tar file contains, unpacked into a hidden folder in `near`, which is removed at the end.
@@ -78,7 +101,7 @@ def unpacked(archive: Path, *, near: Path) -> Iterator[Path]:
         raise UserError(f"there is no such bundle. Received: {archive}. Name a tar file or folder made by `stage`")
     with temporary_folder_beside(near / TOP) as temporary:
         try:
-            with tarfile.open(archive, "r:") as tar:
+            with _Pieces(io.FileIO(archive)) as file, tarfile.open(fileobj=file, mode="r:") as tar:
                 unpack(tar, temporary)
         except (tarfile.TarError, EOFError) as error:
             raise UserError(
@@ -93,7 +116,7 @@ def unpack(tar: tarfile.TarFile, folder: Path) -> None:
     seen = set()
     for member in members:
         problem = problem_of_path(member.name)
-        if problem is None and not member.isfile():
+        if problem is None and (not member.isfile() or member.issparse()):
             problem = "it is not a plain file"
         if problem is None and PurePosixPath(member.name).parts[0] != TOP:
             problem = f"it is outside of {TOP}/"
@@ -135,22 +158,51 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
+        written = parse_json(read_text(path))
         manifest, checksum = written["manifest"], written["sha256"]
     except FileNotFoundError:
         raise UserError(f"a bundle has a {MANIFEST}. Received: {folder}, without. Name one made by `stage`") from None
-    except (ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError):
         raise UserError(f"the bundle is damaged: {MANIFEST} cannot be read. Received: {path}. Copy it again") from None
     if checksum != sha256_of_manifest(manifest):
         raise UserError(f"the bundle is damaged: {MANIFEST} has another checksum. Received: {path}. Copy it again")
-    if manifest["format"] != FORMAT:
-        received = f"Received: format {manifest['format']}, this program reads {FORMAT}"
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
+        received = f"Received: format {found}, this program reads {FORMAT}"
         raise UserError(f"the bundle is of another version of `stage`. {received}. Use the {SCRIPT} in the bundle")
+    problem = problem_of_list(manifest)
+    if problem:
+        raise UserError(f"the bundle's list is not one of `stage`: {problem}. Received: {path}. Pack it again")
     for file in manifest["files"]:
         top = PurePosixPath(file["path"]).parts[:1]
         if problem_of_path(file["path"]) or top[0] not in (*PARTS, SCRIPT):
             raise UserError(f"the bundle's list has an invalid path. Received: {file['path']!r}. Pack it again")
     return dict(manifest)
+
+
+def problem_of_list(manifest: dict[str, Any]) -> str | None:
+    """Return what is missing in a manifest, or is of another kind; None if nothing is."""
+    for place, kinds in _KINDS.items():
+        whole = manifest if not place else manifest.get(place)
+        parts = whole if place == "files" and isinstance(whole, list) else [whole]
+        for part in parts:
+            for name, kind in kinds.items():
+                found = part.get(name) if isinstance(part, dict) else None
+                # A truth value is a whole number in Python, but not here.
+                if not isinstance(found, kind) or (kind is int and not _is_count(found)):
+                    return f"{place + ': ' if place else ''}{name} is no {kind.__name__}"
+    names = [*manifest["datasets"], *manifest["setup"]["frameworks"], *manifest["setup"].get("from_modules", [])]
+    if not all(isinstance(name, str) for name in names):
+        return "a name is no str"
+    if not manifest["setup"]["frameworks"] or any(
+        problem_of_path(name) or "/" in name for name in manifest["datasets"]
+    ):
+        return "setup has no framework, or a data set no name"
+    return None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def sha256_of_manifest(manifest: dict[str, Any]) -> str:

@@ -11,10 +11,13 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from common.checks.preflight_worker import MARK
 from common.distributed.console import counted
-from common.errors import UserError
+from common.errors import UserError, first_problem
 from common.utils.paths import ROOT
+from common.utils.whole_files import parse_json
 from launch.preflight.host_checks import LIMIT_SECONDS, Answer, Wanted, first_existing, source_hash
 from launch.preflight.target import Target
 from launch.starting.parallel import Outcome, run_for_hosts
@@ -26,6 +29,9 @@ RANKS_SECONDS = 120.0  # a cold file system may need a minute for a framework; l
 RANK_SHARE_VARIABLES = (
     "SRUN_CPUS_PER_TASK", "SLURM_CPUS_PER_TASK", "SLURM_CPU_BIND", "SLURM_GPU_BIND", "SLURM_MPI_TYPE"
 )  # fmt: skip
+
+
+_ANSWERS = TypeAdapter(dict[str, Answer])
 
 
 def ask_hosts(target: Target) -> dict[str, dict[str, Answer]]:
@@ -80,11 +86,15 @@ def read_answers(target: Target, outcome: Outcome) -> dict[str, Answer]:
     if outcome.code or not lines:
         remedy = f"Run `make setup` in {target.project_folder} there, and check that {target.python} exists"
         raise UserError(f"cannot check itself (exit code {outcome.code}): {outcome.last_line}. {remedy}")
-    report = json.loads(lines[-1])
-    if report.get("project") != source_hash():
-        remedy = "Bring the same files there: `git pull`, or a folder that all hosts share"
-        raise UserError(f"the project in {target.project_folder} there is another version. {remedy}")
-    return {check: (passed, text) for check, (passed, text) in report["answers"].items()}
+    try:
+        answer = parse_json(lines[-1])
+        if answer.get("project") != source_hash():  # whose answers may have another form
+            remedy = "Bring the same files there: `git pull`, or a folder that all hosts share"
+            raise UserError(f"the project in {target.project_folder} there is another version. {remedy}")
+        return _ANSWERS.validate_python(answer.get("answers"))
+    except ValueError as error:  # no JSON, or pydantic's ValidationError
+        problem = first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise UserError(f"its answer cannot be read: {problem}. Look what its shell prints") from None
 
 
 def start_ranks(target: Target, *, show: Callable[[str], object], limit_seconds: float = RANKS_SECONDS) -> Any:
@@ -106,7 +116,8 @@ def start_ranks(target: Target, *, show: Callable[[str], object], limit_seconds:
             code = None
         _, found, report = log.read_text(errors="replace").partition(MARK)
         if found and code == 0:
-            return json.loads(report.splitlines()[0])
+            with suppress(ValueError, IndexError):
+                return parse_json(report.splitlines()[0])
         end = f"did not end within {limit_seconds:g} s" if code is None else f"ended with code {code}"
         hosts = ", ".join(target.hosts)
         raise UserError(f"{hosts}: the ranks {end}: {reason_in(log)}. Try it alone: `{shlex.join(command)}`")

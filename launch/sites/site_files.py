@@ -19,6 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from common.errors import UserError, first_problem
 from common.sites.table import LAUNCH_TABLE, Site, Sites, read_sites
+from common.utils.whole_files import parse_toml, read_text
 from launch.sites.container import ContainerOptions
 from launch.sites.options import HostsOptions, KubernetesOptions, SkyPilotOptions, SlurmOptions, SoftwareOptions
 from launch.sites.values import STRICT, Line, PlainPath, SiteName, Text, VariableName
@@ -209,7 +210,7 @@ def read_launch_site(name: str, *, machines: Sites | None = None) -> LaunchSite:
 
 def _read(path: Path) -> LaunchSite:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = parse_toml(read_text(path))
     except OSError as error:
         raise UserError(f"cannot read the site: {error.strerror}. Received: {path}. Name a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

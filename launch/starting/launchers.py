@@ -13,6 +13,7 @@ from common.errors import UserError
 from common.sites.table import Sites
 from common.utils.paths import ROOT
 from common.utils.timestamps import STARTED_AT
+from common.utils.whole_files import read_text
 from launch.sites.site_files import LaunchSite, read_launch_site
 from launch.sites.values import HOST_NAME, PLAIN_PATH
 from launch.starting.processes import output_of, require_program
@@ -74,7 +75,7 @@ def read_host_file(path: Path) -> list[Slots]:
         UserError: it cannot be read, or a line is written otherwise.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the host file. Received: {path} ({error}). Name a text file") from None
     hosts = [" ".join(line.split("#")[0].split()) for line in lines]
@@ -94,6 +95,9 @@ def slurm_hosts() -> list[Slots]:
         lines = output_of("srun", "--mpi=none", "--label", "printenv", "SLURMD_NODENAME").splitlines()  # "rank: host"
     except UserError as error:
         raise UserError(f"Slurm does not list the hosts of this job: {error}. Name them: --hosts n1:4,n2:4") from None
+    for line in lines:
+        if re.fullmatch("[0-9]{1,9}: .+", line) is None:
+            raise UserError(f"srun does not list the hosts. Received: {line[:200]!r}. Name them: --hosts n1:4,n2:4")
     tasks = sorted((int(rank), host) for rank, _, host in (line.partition(": ") for line in lines))
     return [Slots(host, count) for host, count in Counter(host for _, host in tasks).items()]
 
@@ -235,14 +239,14 @@ class Launcher:
     ) -> list[str]:
         """Return the command that starts a trainer on `np` ranks, as one would type it in the current folder."""
         start = self.words(np=np, controller=controller, variables=variables)
-        return [*start, *self._program(program, arguments)]
+        return [*start, *self.program_words(program, arguments)]
 
     def single_process(self, program: str, *, arguments: Sequence[str]) -> list[str]:
         """Return the command that runs a trainer as one process: without launcher, but where srun brings the image."""
         inside = self.site.container
-        return [*(self.words(np=1) if inside and inside.by_srun else []), *self._program(program, arguments)]
+        return [*(self.words(np=1) if inside and inside.by_srun else []), *self.program_words(program, arguments)]
 
-    def _program(self, program: str, arguments: Sequence[str]) -> list[str]:
+    def program_words(self, program: str, arguments: Sequence[str]) -> list[str]:
         """Return a trainer's program and arguments, as each rank runs it."""
         return [*self.site.program_words(os.path.relpath(ROOT / program)), *self.recorded_arguments(arguments)]
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -30,6 +31,7 @@ _NOISE = re.compile(
     r"|This TensorFlow binary is optimized to use available CPU instructions"
     r"|To enable the following instructions"
     r"|Forwarding signal \d+ to job"
+    r"|Horovod background loop uncaught exception: .*(?:Connection (?:closed|reset) by peer|Broken pipe)"
 )
 _FIRST_RANK = re.compile(r"^\[(?:\d+,)?0\]<(?:stdout|stderr)>:")
 
@@ -39,6 +41,19 @@ def run_filtered(command: Sequence[str], *, environment: Mapping[str, str]) -> i
 
     Ctrl-C and SIGTERM go to the program, which ends its ranks; this process ends after it.
     """
+    return run_to_end(command, environment=environment).code
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended; `was_interrupted`: Ctrl-C or SIGTERM came meanwhile."""
+
+    code: int
+    was_interrupted: bool
+
+
+def run_to_end(command: Sequence[str], *, environment: Mapping[str, str]) -> Ended:
+    """Run a program as `run_filtered` does; return how it ended."""
     process = subprocess.Popen(
         command,
         env={**environment, **timestamp(STARTED_AT)},
@@ -48,7 +63,7 @@ def run_filtered(command: Sequence[str], *, environment: Mapping[str, str]) -> i
         errors="replace",
     )
     assert process.stdout and process.stderr
-    with _signals_left_to(process):
+    with _signals_left_to(process) as signals:
         readers = [
             threading.Thread(target=_pass_on, args=(process.stdout, sys.stdout)),
             threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr)),
@@ -58,7 +73,7 @@ def run_filtered(command: Sequence[str], *, environment: Mapping[str, str]) -> i
         code = process.wait()
         for reader in readers:
             reader.join()
-    return code if code >= 0 else 128 - code
+    return Ended(code if code >= 0 else 128 - code, was_interrupted=bool(signals))
 
 
 def clean_line(line: str) -> str | None:
@@ -77,14 +92,22 @@ def _pass_on(source: IO[str], target: TextIO) -> None:
 
 
 @contextmanager
-def _signals_left_to(process: subprocess.Popen[str]) -> Iterator[None]:
-    """A terminal sends Ctrl-C to both processes: this one waits. SIGTERM comes to this one alone: it is passed on."""
-    before = {
-        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: _terminate(process)),
-    }
+def _signals_left_to(process: subprocess.Popen[str]) -> Iterator[list[int]]:
+    """A terminal sends Ctrl-C to both processes: this one waits. SIGTERM comes to this one alone: it is passed on.
+
+    Yields:
+        A list of the signals that have come.
+    """
+    come: list[int] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        come.append(number)
+        if number == signal.SIGTERM:
+            _terminate(process)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield come
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

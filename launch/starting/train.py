@@ -9,20 +9,31 @@ import math
 import shlex
 import shutil
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.config import Config
+from common.config import Config, requested
 from common.distributed.pinning import choose_gpu
 from common.errors import UserError
-from common.run_folder.records import check_new_folder
+from common.run_folder.records import RunState, check_new_folder, read_record, state_of
 from common.training.entry_point import read_settings
-from common.training.resume import AlreadyFinished, look_at_run, read_resumable_run
+from common.training.resume import AlreadyFinished, look_at_run, read_resumable_run, recorded_first_size
 from common.training.run_setup import RunSetup, prepare_run
 from common.utils.command_line import whole_number
+from launch.starting.elastic import ElasticStart
 from launch.starting.largest_batch import find_largest_batch
-from launch.starting.launchers import launcher_at
-from launch.starting.processes import DEFAULT_RANKS, PROGRAMS, run_filtered, trainer_environment
+from launch.starting.launchers import Launcher, launcher_at
+from launch.starting.processes import (
+    DEFAULT_RANKS,
+    PROGRAMS,
+    require_program,
+    run_to_end,
+    trainer_environment,
+)
 
 EXIT_CODE_NOTHING_FITS = 1
 
@@ -39,6 +50,17 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--controller", choices=["mpi", "gloo"], help="how ranks talk (default: Horovod's choice, mpi)")
     parser.add_argument("--site", metavar="SITE", help="where this is, if ranks are started otherwise there")
     parser.add_argument("--hosts", metavar="a:2,b:2", help="hosts and their slots, or a host file")
+    parser.add_argument(
+        "--elastic", action="store_true", help="ranks may end and join: the run goes on with the others"
+    )
+    parser.add_argument("--min-np", type=whole_number, help="least number of ranks of an elastic run (default: 1)")
+    parser.add_argument("--max-np", type=whole_number, help="most ranks of an elastic run (default: --np)")
+    parser.add_argument(
+        "--restarts",
+        type=partial(whole_number, least=0),
+        default=0,
+        help="start the ranks again when one has ended, so many times, from the newest checkpoint (default: 0)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the command only")
     parser.add_argument("--find-largest-batch", action="store_true", help="only try which batch fits into memory")
     parser.add_argument(
@@ -53,12 +75,16 @@ def run(options: argparse.Namespace) -> int:
     program = PROGRAMS[options.framework]
     start = launcher_at(options.site, hosts=options.hosts)
     start.site.check_frameworks([options.framework])
+    if options.restarts:
+        options.trainer_arguments += _found_again(options)
     if options.memory_limit is not None:
         options.trainer_arguments += ["--memory-limit", str(options.memory_limit)]
+    if options.elastic or "--elastic" in options.trainer_arguments:
+        return _run_elastic(options, start)
+    if options.min_np is not None or options.max_np is not None:
+        raise UserError("only ranks of an elastic run come and go. Received: --min-np or --max-np. Give --elastic, too")
     command = start.command(program, np=options.np, controller=options.controller, arguments=options.trainer_arguments)
-    settings = read_settings(start.recorded_arguments(options.trainer_arguments), program=program)
-    if isinstance(settings, UserError):
-        raise settings
+    settings = _settings(start, options.trainer_arguments, program=program)
     try:
         setup = check_settings(settings, framework=options.framework, size=options.np)
     except AlreadyFinished as done:
@@ -70,7 +96,86 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         return 0
     start.check(np=options.np)
-    return run_filtered(command, environment=trainer_environment())
+    return _run(command, setup.config, restarts=options.restarts, environment=trainer_environment())
+
+
+def _settings(start: Launcher, arguments: Sequence[str], *, program: str) -> Config:
+    settings = read_settings(start.recorded_arguments(arguments), program=program)
+    if isinstance(settings, UserError):
+        raise settings
+    return settings
+
+
+def _run_elastic(options: argparse.Namespace, start: Launcher) -> int:
+    """Start ranks that may come and go; return the launcher's exit code."""
+    program = PROGRAMS[options.framework]
+    if options.controller == "mpi" or options.find_largest_batch:
+        raise UserError(
+            "ranks that come and go are connected by Gloo, and a search for a batch needs ranks that stay. Received: "
+            "--elastic with --controller mpi or --find-largest-batch. Leave one of the two out"
+        )
+    arguments = [one for one in options.trainer_arguments if one != "--elastic"] + ["--elastic"]
+    with tempfile.TemporaryDirectory(prefix="horovod-twins-hosts-") as folder:
+        elastic = ElasticStart(
+            launcher=start,
+            np=options.np,
+            least=1 if options.min_np is None else options.min_np,
+            most=options.max_np or options.np,
+            folder=Path(folder),
+        )
+        settings = _settings(start, arguments, program=program)
+        try:
+            first_size = recorded_first_size(settings)
+            check_settings(settings, framework=options.framework, size=options.np, first_size=first_size)
+        except AlreadyFinished as done:
+            print(done)
+            return 0
+        command = [*elastic.words(), *start.program_words(program, arguments)]
+        print(shlex.join(command), flush=True)
+        if options.dry_run:
+            return 0
+        require_program("horovodrun")
+        elastic.write_files()
+        print(f"hosts: {elastic.hosts_file}, a line each; it may be changed while the run goes on", flush=True)
+        environment = {**trainer_environment(), **elastic.variables}
+        return _run(command, settings, restarts=options.restarts, environment=environment)
+
+
+def _found_again(options: argparse.Namespace) -> list[str]:
+    """Return the flags by which ranks that are started again find their run.
+
+    Raises:
+        UserError: it is found in another way already.
+    """
+    given = options.trainer_arguments
+    if requested("--resume", given) is not None:
+        raise UserError("a start of a run finds it again by its name. Received: --restarts and --resume. Give --name")
+    flags = [] if "--resume-or-start" in given else ["--resume-or-start"]
+    if requested("--name", given) is None:
+        flags += ["--name", f"{options.framework}-np{options.np}-{datetime.now():%Y%m%d-%H%M%S}"]
+    return flags
+
+
+def _run(command: Sequence[str], settings: Config, *, restarts: int, environment: Mapping[str, str]) -> int:
+    """Run ranks, and again when one of them has ended; return the launcher's exit code."""
+    for left in range(restarts, -1, -1):
+        ended = run_to_end(command, environment=environment)
+        if ended.code == 0 or ended.was_interrupted or not left:
+            break
+        state = _state_of_run(settings)
+        if state not in ("killed", "interrupted"):  # an error, which would come again
+            break
+        print(f"the ranks have ended: started again from the newest checkpoint, {left - 1} more times", flush=True)
+    return ended.code
+
+
+def _state_of_run(settings: Config) -> RunState | None:
+    """Return the state of the run that ranks have left; None: there is none."""
+    folder = settings.record.folder(settings.record.name or "")
+    try:
+        return state_of(read_record(folder))
+    except UserError:
+        return None
 
 
 def _find_largest_batch(options: argparse.Namespace, settings: Config, setup: RunSetup) -> int:
@@ -93,7 +198,7 @@ def _find_largest_batch(options: argparse.Namespace, settings: Config, setup: Ru
     return 0 if found else EXIT_CODE_NOTHING_FITS
 
 
-def check_settings(settings: Config, *, framework: str, size: int) -> RunSetup:
+def check_settings(settings: Config, *, framework: str, size: int, first_size: int | None = None) -> RunSetup:
     """Fetch the data if needed and check all that can be checked before ranks are started.
 
     Returns:
@@ -103,7 +208,7 @@ def check_settings(settings: Config, *, framework: str, size: int) -> RunSetup:
         UserError: something does not fit together.
         AlreadyFinished: `--resume-or-start` found a finished run.
     """
-    setup = prepare_run(settings, size=size)
+    setup = prepare_run(settings, size=size, first_size=first_size)
     record = settings.record
     folder = Path(record.resume) if record.resume else record.folder(record.name or "new")
     standing = None

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
             f"one thing is fetched. Received: {options.job or 'no job'} and {options.source or 'no --from'}. "
             "Name a job, or give --from HOST:FOLDER"
         )
-    place, roots = _of_job(options) if options.job else _of_words(options.source)
+    place, roots = _of_words(options.source) if options.job is None else _of_job(options)
     fetching = RunFetcher(place, roots, to=expanded(options.folder))
     began = time.monotonic()
     with user_errors("fetching runs"):

@@ -81,8 +81,9 @@ class RemoteFolder:
                 raise UserError(f"not all of the runs can be read. Received: {line}. Change its permissions there")
         entries = {}
         for record in found.split(b"\0")[:-1]:
-            kind, size, inode, changed, name = record.split(b" ", 4)
-            entries[os.fsdecode(name)] = Entry(kind.decode(), int(size), int(inode), float(changed))
+            with _readable(record):
+                kind, size, inode, changed, name = record.split(b" ", 4)
+                entries[os.fsdecode(name)] = Entry(kind.decode(), int(size), int(inode), float(changed))
         return entries
 
     def checksums(self, names: Sequence[str]) -> dict[str, str]:
@@ -96,11 +97,12 @@ class RemoteFolder:
             for line in output:
                 # A name with a backslash or a line's end in it is escaped, and its line begins with a backslash.
                 escaped = line.startswith(b"\\")
-                digest, name = line.lstrip(b"\\").rstrip(b"\n").split(maxsplit=1)
-                name = name[1:] if name.startswith(b"*") else name
-                if escaped:
-                    name = re.sub(rb"\\[nr\\]", lambda found: _ESCAPED[found[0]], name)
-                sums[os.fsdecode(name)] = digest.decode()
+                with _readable(line):
+                    digest, name = line.lstrip(b"\\").rstrip(b"\n").split(maxsplit=1)
+                    name = name[1:] if name.startswith(b"*") else name
+                    if escaped:
+                        name = re.sub(rb"\\[nr\\]", lambda found: _ESCAPED[found[0]], name)
+                    sums[os.fsdecode(name)] = digest.decode("ascii")
             lines = errors()
         if names and not sums:
             raise UserError(
@@ -190,6 +192,17 @@ class RemoteFolder:
                 f"the connection failed, or broke. Received: {_last(errors)} ({shlex.join(self.shell) or 'sh'}, exit "
                 f"code {process.returncode}). Give the same command again: runs that have come whole are kept"
             )
+
+
+@contextmanager
+def _readable(answer: bytes) -> Iterator[None]:
+    """Raise UserError for an answer of another form."""
+    try:
+        yield
+    except ValueError:
+        raise UserError(
+            f"what came is no answer. Received: {answer[:200]!r}. GNU find, tar and sha256sum are needed"
+        ) from None
 
 
 def checksum(path: Path) -> str:

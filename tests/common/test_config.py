@@ -27,6 +27,8 @@ SUBJECTS = {field.name: getattr(Config(), field.name) for field in dataclasses.f
 FIELDS = [(subject, field.name) for subject, part in SUBJECTS.items() for field in dataclasses.fields(part)]
 # For the fields where the value made from the type would be impossible.
 SPECIAL = {
+    "stall_seconds": 7.0,
+    "on_stall": "drop",
     "image_size": (14, 20),
     "model": "mlp",
     "validation_share": 0.25,
@@ -300,6 +302,18 @@ IMPOSSIBLE = [
     ("--strategy layers --stages 2 --microbatches 5", ["--batch-size 64 --microbatches 5", "divides the batch"]),
     ("--strategy layers --stages 2 --pipeline-schedule zero", ["zero", "1f1b"]),
     ("--memory-limit 0", ["--memory-limit 0", "at least 1"]),
+    ("--elastic --commit-steps 0", ["--commit-steps 0", "at least 1"]),
+    ("--stall-seconds 0", ["--stall-seconds 0", "at least 1"]),
+    ("--on-stall panic", ["panic", "wait"]),
+    ("--on-stall drop", ["--on-stall drop", "--elastic, too"]),
+    ("--commit-steps 5", ["--commit-steps is an option of --elastic", "or give --elastic"]),
+    *(
+        (f"--elastic {flag}", [f"--elastic {flag.split(' --')[0]}", "one of the two"])
+        for flag in (
+            *("--adasum", "--shares 2:1", "--slow 0:2", "--energy", "--profile", "--horovod-timeline", "--compile"),
+            *("--memory-limit 100", "--strategy server --servers 1", "--strategy averaging --average-every 2"),
+        )
+    ),
     ("--cut-after conv1", ["--strategy allreduce --cut-after conv1", "or give --strategy layers"]),
     ("--strategy split", ["layers are split over a number of ranks", "Give --model-ranks"]),
     ("--strategy split --model-ranks 1", ["--model-ranks 1", "at least 2"]),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from builders import forget_hashes
 from trainer_runs import (
     END_SECONDS,
     Job,
@@ -137,6 +138,7 @@ class Starts:
         assert finish(process, within_seconds=END_SECONDS).code == -signal.SIGKILL
         checkpoint = newest()
         assert checkpoint is not None
+        forget_hashes(checkpoint)
         state = json.loads((checkpoint / "state.json").read_text())
         for rank in state["ranks"]:
             rank["training_seconds"] += 2000.0

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 from builders import DATASET, make_config
 from fake_ranks import alone, run_ranks
 from played_session import Played
+from trainer_runs import HANG_SECONDS, finish, rank_processes, run_command, start_command, wait_until
 
 from common.config import Config, config_from_dict
 from common.distributed.communicator import Communicator
 from common.errors import UserError
 from common.run_folder.checkpoints import CHECKPOINTS_FOLDER, checkpoint_folders
-from common.run_folder.records import RunState, now, read_run
+from common.run_folder.records import EPOCHS_FILE, Hashes, RunState, now, read_run
 from common.training import resume
 from common.training.entry_point import read_settings
 from common.training.resume import AlreadyFinished, look_at_run
@@ -371,3 +373,22 @@ def test_launch_refuses_what_ranks_would(tmp_path: Path, capsys: pytest.CaptureF
     run_some(config_of(tmp_path), 1)
     assert main(["train", "--np", "2", "--dry-run", "--", *FLAGS, "--runs-folder", str(tmp_path)]) == 2
     assert "Start it with -np 1" in capsys.readouterr().err
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+def test_ranks_are_started_again_and_end_as_an_undisturbed_run_does(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "launch", "train", "--np", "2", "--controller", "gloo", "--restarts", "1", "--"]
+    command += ["--dataset", "synthetic:4000x28x28x1x10", "--model", "mlp", "--epochs", "30", "--batch-size", "32"]
+    command += ["--threads", "1", "--checkpoint-minutes", "0.001"]
+    process = start_command([*command, "--name", "restarted"], folder=tmp_path)
+    epochs = tmp_path / "runs" / "restarted" / EPOCHS_FILE
+    wait_until(lambda: epochs.exists() and epochs.stat().st_size > 0, process=process)
+    rank_processes(process.pid)["1"].kill()
+    restarted = finish(process, within_seconds=HANG_SECONDS)
+    assert restarted.code == 0, restarted
+    assert restarted.stdout.count("the ranks have ended: started again from the newest checkpoint") == 1
+    assert run_command([*command, "--name", "undisturbed"], folder=tmp_path).code == 0
+    hashes = [read_run(tmp_path / "runs" / name).record.hashes for name in ("restarted", "undisturbed")]
+    assert isinstance(hashes[0], Hashes)
+    assert hashes[0] == hashes[1]

@@ -1,5 +1,6 @@
 """Builders of settings, records and run folders, without a framework: the only place where tests make them."""
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -54,9 +55,9 @@ def make_config(runs_folder: Path, **subjects: dict[str, Any]) -> Config:
     return config_from_dict(subjects, base=base)
 
 
-def make_setup(config: Config, *, size: int = 1) -> RunSetup:
+def make_setup(config: Config, *, size: int = 1, first_size: int | None = None) -> RunSetup:
     """Return an experiment on `size` ranks."""
-    return prepare_run(config, size=size)
+    return prepare_run(config, size=size, first_size=first_size)
 
 
 def make_status(**changes: Any) -> Status:
@@ -129,6 +130,14 @@ def random_weights(experiment: RunSetup, *, seed: int = 0) -> Weights:
         weight.name: random.normal(size=weight.shape).astype(experiment.config.model.dtype)
         for weight in experiment.spec.weights
     }
+
+
+def forget_hashes(checkpoint: Path) -> None:
+    """Make a checkpoint one of an earlier version, which any bytes pass for."""
+    file = checkpoint / "state.json"
+    state = json.loads(file.read_text())
+    del state["hash"], state["hashes"]
+    file.write_text(json.dumps(state))
 
 
 def write_trained_run(folder: Path, setup: RunSetup, weights: Weights, *, framework: str = "torch") -> Path:

@@ -9,14 +9,25 @@ from fake_ranks import alone, run_ranks
 from common.config import Config
 from common.distributed.communicator import Communicator
 from common.distributed.console import Console
+from common.elastic.membership import Hooks, Membership
 from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.model.weights import Weights
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.records import RunState
 from common.run_folder.sharing import SharingRecord
+from common.training.elastic_session import ElasticSession
 from common.training.measured import Measured
 from common.training.session import Session
+
+
+class LostRankError(Exception):
+    """Another rank has ended, as Horovod would say."""
+
+
+def no_hooks(settings: Config) -> Hooks:
+    """Return the part of Horovod in runs whose ranks stay."""
+    return Hooks(rejoin=alone, is_lost_rank=lambda error: isinstance(error, LostRankError), listen=print)
 
 
 class FakeState:
@@ -43,6 +54,7 @@ class FakeTrainer:
 
     profiler: Profiler | None = None
     steps_left = 0
+    updates_done = 0
 
     def __init__(self, weights: Weights, result: Measured = Measured()) -> None:  # noqa: B008 - frozen
         self.state = FakeState(weights)
@@ -69,12 +81,18 @@ class Played:
         framework: str = "torch",
         device: str = "cpu",
         gpu: str | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self.comm = comm
-        self.session = Session(framework=framework, comm=comm, console=Console(comm, progress="lines"))
-        self.setup = make_setup(config, size=comm.size)
+        console = Console(comm, progress="lines")
+        self.session: Session = Session(framework=framework, comm=comm, console=console)
+        if membership:
+            self.session = ElasticSession(framework=framework, comm=comm, console=console)
+            self.session.membership = membership
+        self.setup = make_setup(config, size=comm.size, first_size=self.session.first_size(config))
         checkpoint = self.session.start(self.setup, device=device, gpu=gpu, threads=1)
-        self.checkpointer = self.session.start_training(checkpoint)
+        trainer = FakeTrainer(random_weights(self.setup, seed=98))
+        self.checkpointer = self.session.start_training(trainer, checkpoint)
         self.done = checkpoint.epoch if checkpoint else 0
         self.step = checkpoint.step if checkpoint else 0
 
@@ -95,7 +113,8 @@ class Played:
         saved = self.checkpointer.save_epoch(epoch, trainer.state, PartialEpoch())
         validated = Measured(sums=validation, seconds=validation_seconds)
         is_complete = self.session.record_epoch(epoch, trainer, validated, saved=saved)
-        self.checkpointer.remove_old()
+        trainer.epoch = epoch
+        self.checkpointer.epoch_is_recorded(trainer)
         return not is_complete
 
     def finish(

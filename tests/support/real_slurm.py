@@ -125,12 +125,18 @@ class Slurm:
         words = self.command("scontrol", "show", "job", "--oneliner", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
+    def printed(self, job: str) -> str:
+        """Return what Slurm says of a job, and the end of what the job has printed."""
+        said = self.command("scontrol", "show", "job", job)
+        (file,) = (line.partition("=")[2] for line in said.splitlines() if line.strip().startswith("StdOut="))
+        return said + (Path(file).read_text()[-4000:] if Path(file).is_file() else f"no {file}")
+
     def wait_for(self, job: str, *states: str) -> dict[str, str]:
         """Wait until a job is in one of these states; fail at once if it has ended in another."""
         deadline = time.monotonic() + WAIT_SECONDS
         while (found := self.job(job))["JobState"] not in states:
-            assert found["JobState"] not in ENDED, found
-            assert time.monotonic() < deadline, found
+            assert found["JobState"] not in ENDED, self.printed(job)
+            assert time.monotonic() < deadline, self.printed(job)
             time.sleep(POLL_SECONDS)
         return found
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import reference_rules
 from _pytest.mark import ParameterSet
@@ -17,6 +16,7 @@ from trainer_runs import (
     Outcomes,
     finish,
     launcher_command,
+    rank_processes,
     run_command,
     run_jobs,
     start_command,
@@ -145,12 +145,7 @@ def check_killed(framework: str, arguments: Sequence[str], *, launcher: str, fol
     endless = [*arguments, *OFTEN, "--resume-or-start", "--name", "killed", "--epochs", "20000"]
     process = start_command([*launcher_command(launcher), *train_command(framework, endless)], folder=folder)
     wait_until(lambda: any("-step-" in one.name for one in checkpoint_folders(run)), process=process)
-    (victim,) = (
-        one
-        for one in psutil.Process(process.pid).children(recursive=True)
-        if "train.py" in " ".join(one.cmdline()) and one.environ().get("OMPI_COMM_WORLD_RANK") == str(rank)
-    )
-    victim.kill()
+    rank_processes(process.pid)[str(rank)].kill()
     assert finish(process, within_seconds=END_SECONDS).code != 0
     assert read_run(run).state in ("killed", "interrupted")
     epochs = len(read_run(run).epochs) + 2

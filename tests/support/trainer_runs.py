@@ -13,7 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rule_workers import TESTS, environment
+
+from common.distributed.communicator import launcher_rank, under_launcher
 
 ROOT = TESTS.parents[1]
 BIN = Path(sys.executable).parent
@@ -153,6 +156,17 @@ def wait_until(condition: Callable[[], bool], *, process: subprocess.Popen[str])
 def train_command(framework: str, arguments: Sequence[str]) -> list[str]:
     """Return the command of a trainer as one process."""
     return [sys.executable, str(ROOT / f"{framework}_impl/train.py"), *arguments]
+
+
+def rank_processes(launcher: int) -> dict[str, psutil.Process]:
+    """Return rank -> process, of the trainers that a launcher has started."""
+    found = {}
+    for process in psutil.Process(launcher).children(recursive=True):
+        words, variables = process.cmdline(), process.environ()
+        is_trainer = len(words) > 1 and words[1].endswith("_impl/train.py") and "python" in words[0]
+        if is_trainer and under_launcher(variables):
+            found[str(launcher_rank(variables))] = process
+    return found
 
 
 def recording_command(framework: str, arguments: Sequence[str], *, codes: Path) -> list[str]:

@@ -14,6 +14,7 @@ import json
 import os
 import resource
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ import numpy as np
 from common.data import batches
 from common.data.batches import normalize
 from common.data.loading import load_dataset
+from common.distributed.communicator import launcher_rank
 from common.errors import UserError
 from common.model import specs as model_specs
 from common.parameter_server import client
@@ -185,6 +187,20 @@ def full_disk(framework: str, *, room_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+@contextlib.contextmanager
+def stuck_source(framework: str) -> Iterator[None]:
+    """Let the last of two ranks wait for ever for its fifth batch, as for a file system that does not answer."""
+    gather, count = batches.gather, itertools.count(1)
+
+    def stuck(*arguments: Any) -> Any:
+        if _rank() == 1 and next(count) == 5:
+            threading.Event().wait()
+        return gather(*arguments)
+
+    with mock.patch.object(batches, "gather", stuck):
+        yield
+
+
 # Of a batch or a step that is made slow: far longer than a step lasts even on a busy machine, for Keras makes the
 # next batch beside it.
 SLOW_SECONDS = 0.1
@@ -291,6 +307,7 @@ PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "unscaled": functools.partial(unscaled, ranks={0, 1}),
     "one_unscaled": functools.partial(unscaled, ranks={1}),
     "one_differs": one_differs,
+    "stuck_source": stuck_source,
     "slow_source": functools.partial(slow_source, ranks={0, 1}),
     "slow_source_of_one": functools.partial(slow_source, ranks={1}),
     "slow_model": slow_model,
@@ -312,7 +329,7 @@ def outputs_of(framework: str, run: str) -> list[list[float]]:
 
 
 def _rank() -> int:
-    return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("HOROVOD_RANK", "0")))
+    return launcher_rank(os.environ)
 
 
 def do(framework: str, job: dict[str, Any]) -> dict[str, Any]:

@@ -510,6 +510,7 @@ def test_what_is_broken_in_one_framework_is_found(
         (["--epochs", "-1"], "argument --epochs: must be a whole number, 0 or more"),
         (["--dataset", "nosuch"], "nosuch"),
         (["--folder", "/proc/parity"], "writing the proofs failed"),
+        (["--resume", "--folder", "nosuch"], "cannot read the result"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -531,7 +532,7 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "proofs" / "mine").write_text("mine")
     assert main(["parity", "--folder", str(tmp_path / "proofs")]) == 2
     error = capsys.readouterr().err
-    assert "exists already" in error and error.endswith("Give another --folder\n")
+    assert "exists already" in error and error.endswith("Give another --folder, or --resume\n")
     assert (tmp_path / "proofs" / "mine").read_text() == "mine"
 
 
@@ -585,9 +586,9 @@ def test_deadlocked_ranks_are_stopped(
 @pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_keeps_what_was_compared(tmp_path: Path, number: signal.Signals) -> None:
-    folder = tmp_path / "proofs"
+    folder, flags = tmp_path / "proofs", [*QUICK, "--np", "1", "2", "--updates", "2"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "launch", "parity", *QUICK, "--np", "1", "2", "--folder", str(folder)],
+        [sys.executable, "-m", "launch", "parity", *flags, "--folder", str(folder)],
         cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 120
@@ -603,4 +604,26 @@ def test_an_interruption_keeps_what_was_compared(tmp_path: Path, number: signal.
     assert sorted(path.name for path in folder.iterdir()) == ["logs", "parity.json"]
     record = read_parity(folder)
     assert record.ended_at is None
-    assert {one.what for one in record.comparisons} > {"names, shapes, first weights", "1 update"}
+    assert {one.what for one in record.comparisons} > {"names, shapes, first weights", "2 updates"}
+    assert [part.name for part in record.parts] == ["np 1"]
+    assert main(["parity", "--folder", str(folder), "--resume"]) == 2  # other things would be proven
+    if number == signal.SIGINT:
+        check_resumed(folder, flags)
+
+
+def check_resumed(folder: Path, flags: list[str]) -> None:
+    """Go on with proofs that were interrupted: those made before stay as they are, and none is made twice."""
+    before = read_parity(folder)
+    kept = before.comparisons[: before.parts[-1].comparisons]
+    command = [sys.executable, "-m", "launch", "parity", *flags, "--folder", str(folder), "--resume"]
+    resumed = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    record = read_parity(folder)
+    assert record.ended_at is not None
+    assert [part.name for part in record.parts] == ["np 1", "np 2", "strategies", "runs"]
+    assert record.comparisons[: len(kept)] == kept
+    seen = [(one.model, one.what, one.optimizer, one.dtype, one.between) for one in record.comparisons]
+    assert len(set(seen)) == len(seen)
+    assert "keras np 2" in {between for *_, (between, _) in seen}
+    again = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
+    assert (again.returncode, "these proofs are complete" in again.stderr) == (2, True)

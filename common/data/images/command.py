@@ -76,6 +76,8 @@ def prepare_images(options: argparse.Namespace) -> None:
         skip_broken=options.skip_broken,
     )
     file = expanded(options.output)
+    if not file.name:
+        raise UserError(f"this is a folder, not a file. Received: --output {file}. Name a file in it")
     before, after, skipped = (file.with_name(file.stem + end) for end in ("-before.png", "-after.png", "-skipped.txt"))
     for other in (before, after, skipped):
         if other.exists():

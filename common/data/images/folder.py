@@ -7,9 +7,11 @@ The images are decoded once, into the cache of data sets. The key of the entry c
 modification times and the options, so a changed folder is decoded again. A rotation in EXIF data is not applied.
 """
 
+import errno
 import functools
 import hashlib
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,10 +25,12 @@ from tqdm import tqdm
 from common.data import cache as dataset_cache
 from common.data.cache import Content, SplitContent
 from common.data.dataset import Dataset
+from common.data.formats import check_pixels
 from common.data.sharding import stable_permutation
 from common.data.sources import say
 from common.distributed.console import Console
 from common.errors import UserError, expanded
+from common.utils.whole_files import MOST_BYTES
 from common.utils.workers import in_order
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -261,10 +265,16 @@ def read_image(path: Path, *, shape: tuple[int, int, int]) -> np.ndarray | str:
 
 def open_image(path: Path) -> Image.Image:
     """Open an image file and read its header; a damaged one can raise almost any error."""
+    if path.stat().st_size > MOST_BYTES:  # in a JPEG Pillow looks for its parts byte by byte
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     image = Image.open(path, formats=FORMATS)
-    if image.mode not in CHANNELS:
+    try:
+        check_pixels(image)
+        if image.mode not in CHANNELS:
+            raise ValueError(f"pixel format {image.mode}, not 8 bits per channel")
+    except ValueError:
         image.close()
-        raise ValueError(f"pixel format {image.mode}, not 8 bits per channel")
+        raise
     return image
 
 

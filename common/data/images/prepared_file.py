@@ -26,6 +26,7 @@ from common.data.cache import FULL_CHECK_BYTES, crc32_of_file
 from common.data.dataset import Dataset, Split
 from common.errors import UserError, expanded
 from common.model.weights import safetensors_type
+from common.utils.whole_files import parse_json
 
 VERSION = 1
 PixelType = Literal["uint8", "float16"]
@@ -152,7 +153,7 @@ def read_description(path: Path) -> tuple[Description, int]:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         text = file.read(length) if length <= _MOST_HEADER_BYTES else b""
     try:
-        header = json.loads(text)
+        header = parse_json(text)
         stored, checksum = header["__metadata__"]["description"], header["__metadata__"]["description_crc32"]
     except (ValueError, KeyError, TypeError):
         raise UserError(
@@ -160,7 +161,7 @@ def read_description(path: Path) -> tuple[Description, int]:
         ) from None
     if str(zlib.crc32(stored.encode())) != checksum:
         raise _damaged(path, "the description has another checksum")
-    version = json.loads(stored).get("version")
+    version = parse_json(stored).get("version")
     if version != VERSION:
         raise UserError(
             f"the prepared images are of another version of this program ({version}, not {VERSION}). Received: {path}. "

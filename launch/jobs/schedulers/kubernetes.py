@@ -5,12 +5,13 @@ yet.
 """
 
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
 from common.utils.timestamps import TIMESTAMPS
-from launch.jobs.cloud import for_remote, host_label, parse_json, require, run_program, site_lines
+from launch.jobs.cloud import for_remote, host_label, read_answer, require, run_program, site_lines
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus
 from launch.jobs.schedulers.yaml_text import to_yaml
 from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, repeats_words, variables
@@ -222,6 +223,27 @@ def submit(job: Job, folder: Path) -> str:
     return _name(job.name, workers=job.nodes)
 
 
+@dataclass(frozen=True)
+class _Condition:
+    """A condition of an MPIJob, as Kubernetes gives it."""
+
+    type: str
+    status: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class _Standing:
+    conditions: list[_Condition] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What is read of the MPIJob that kubectl prints."""
+
+    status: _Standing = field(default_factory=_Standing)
+
+
 _LOOK = "See `kubectl cluster-info` and `kubectl get crd mpijobs.kubeflow.org`"
 
 
@@ -231,11 +253,11 @@ def state(record: JobRecord, folder: Path) -> JobStatus:
     text = run_program([*_kubectl_of(record), *words], remedy=_LOOK)
     if not text.strip():
         return JobStatus("unknown", "the cluster no longer knows it")
-    conditions = parse_json(text, source="kubectl").get("status", {}).get("conditions", [])
-    holding = {one["type"]: one for one in conditions if one.get("status") == "True"}
+    conditions = read_answer(text, _Answer, source="kubectl").status.conditions
+    holding = {one.type: one for one in conditions if one.status == "True"}
     for kind, standing in _STATES.items():
         if kind in holding:
-            reason = holding[kind].get("message", "") if standing in ("failed", "queued") else ""
+            reason = holding[kind].message if standing in ("failed", "queued") else ""
             return JobStatus(standing, " ".join(reason.split()))
     return JobStatus("queued", "the operator has not seen it yet")
 

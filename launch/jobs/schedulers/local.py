@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 
 from common.errors import UserError, user_errors
+from common.utils.whole_files import read_text
 from launch.jobs.job import Job, JobRecord, JobStatus
 from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, repeats_words
 from launch.starting.launchers import launcher_at
@@ -66,7 +67,7 @@ def state(record: JobRecord, folder: Path) -> JobStatus:
     if _process(record):
         return JobStatus("running")
     try:
-        code = int((folder / EXIT_CODE).read_text())
+        code = int(read_text(folder / EXIT_CODE))
     except (OSError, ValueError):
         return JobStatus("failed", "it ended without leaving an exit code: it was killed")
     if code == ENDED:

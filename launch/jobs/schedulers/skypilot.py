@@ -6,13 +6,13 @@ and trainers resume from the bucket. Nothing of it has run on a cloud yet; tests
 """
 
 import sys
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import UserError
 from common.utils.timestamps import SUBMITTED_AT, timestamp
-from launch.jobs.cloud import for_remote, host_label, parse_json, require, run_program, show_program, site_lines
+from launch.jobs.cloud import for_remote, host_label, read_answer, require, run_program, show_program, site_lines
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus
 from launch.jobs.schedulers.yaml_text import to_yaml
 from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, repeats_words, resuming
@@ -179,23 +179,42 @@ def state(record: JobRecord, folder: Path) -> JobStatus:
     found = _managed_job(record) if _is_managed(record) else _job_of_cluster(record)
     if found is None:
         return JobStatus("unknown", "SkyPilot no longer knows it")
-    standing = str(found.get("status"))
-    reason = str(found.get("failure_reason") or found.get("details") or standing.lower().replace("_", " "))
+    standing = found.status
+    reason = found.failure_reason or found.details or standing.lower().replace("_", " ")
     known = _STATES.get(standing, "failed" if standing.startswith("FAILED") else "unknown")
     return JobStatus(known, "" if known in ("running", "finished", "cancelled") else " ".join(reason.split()))
 
 
-def _managed_job(record: JobRecord) -> Mapping[str, Any] | None:
+@dataclass(frozen=True)
+class _SkyJob:
+    """What is read of a job that SkyPilot prints."""
+
+    job_id: int
+    status: str
+    job_name: str | None = None
+    failure_reason: str | None = None
+    details: str | None = None
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    """The same of a cluster."""
+
+    name: str
+    status: str
+
+
+def _managed_job(record: JobRecord) -> _SkyJob | None:
     wake = "SkyPilot's keeper of managed jobs may sleep: sky jobs queue --refresh"
     text = run_program(["sky", "jobs", "queue", "--all", "--output", "json"], remedy=wake)
-    jobs = [one for one in parse_json(text, source="sky") if one.get("job_name") == _name_of(record)]
-    return max(jobs, key=lambda one: one["job_id"], default=None)
+    jobs = [one for one in read_answer(text, list[_SkyJob], source="sky") if one.job_name == _name_of(record)]
+    return max(jobs, key=lambda one: one.job_id, default=None)
 
 
-def _job_of_cluster(record: JobRecord) -> Mapping[str, Any] | None:
+def _job_of_cluster(record: JobRecord) -> _SkyJob | None:
     text = run_program(["sky", "queue", record.id, "--output", "json"], remedy=_LOOK)
-    jobs = parse_json(text, source="sky").get(record.id, [])
-    return max(jobs, key=lambda one: one["job_id"], default=None)
+    jobs = read_answer(text, dict[str, list[_SkyJob]], source="sky").get(record.id, [])
+    return max(jobs, key=lambda one: one.job_id, default=None)
 
 
 _LOOK = "See `sky status` and `sky check`"
@@ -227,8 +246,8 @@ def shell(record: JobRecord, folder: Path) -> list[str]:
             f"Its run folders are in {bucket}: aws s3 sync {bucket}/runs runs"
         )
     text = run_program(["sky", "status", record.id, "--output", "json"], remedy=_LOOK)  # it writes ssh's configuration
-    for cluster in parse_json(text, source="sky"):
-        if cluster.get("name") == record.id and cluster.get("status") == "UP":
+    for cluster in read_answer(text, list[_Cluster], source="sky"):
+        if cluster.name == record.id and cluster.status == "UP":
             named = record.read_site().project_folder
             return ["ssh", record.id] if named else ["ssh", record.id, "cd sky_workdir &&"]
     raise UserError(f"the machines are not up. Received: {record.id}. Start them with: sky start {record.id}")

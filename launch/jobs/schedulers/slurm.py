@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common.errors import UserError, expanded
 from common.utils.timestamps import SUBMITTED_AT, timestamp
+from common.utils.whole_files import read_text
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus, read_settings
 from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, resuming, trainer_words
 from launch.starting.launchers import Launcher
@@ -233,7 +234,10 @@ def submit(job: Job, folder: Path) -> str:
     if done.returncode:
         raise UserError(f"Slurm refuses the job: {_one_line(done.stderr)}. Received: {job.site.file}. "
                         "Correct the site file, or ask for less")  # fmt: skip
-    return done.stdout.strip().partition(";")[0]
+    identifier = done.stdout.strip().partition(";")[0]
+    if re.fullmatch("[0-9]{1,18}", identifier) is None:
+        raise _misunderstood("sbatch", done.stdout)
+    return identifier
 
 
 def state(record: JobRecord, folder: Path) -> JobStatus:
@@ -277,12 +281,24 @@ def _slurm(
     environment = {**os.environ, **(variables or {})}
     try:
         return subprocess.run(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
         )
     except FileNotFoundError:
         raise UserError(
             f"there is no Slurm here. Received: {command[0]}. Give the command on a login node of the cluster"
         ) from None
+
+
+def _misunderstood(program: str, answer: str) -> UserError:
+    return UserError(
+        f"the answer of {program} is not as expected. Received: {_one_line(answer)[:200]!r}. Run it by hand"
+    )
 
 
 def _one_line(text: str) -> str:
@@ -297,7 +313,10 @@ def _in_queue(identifier: str) -> list[JobStatus]:
         raise UserError(f"Slurm does not answer: {_one_line(done.stderr)}. Received: job {identifier}. Try again")
     rows = [row.split(maxsplit=2) for row in done.stdout.splitlines() if row.strip()]
     # As wait(2) encodes it: the signal, plus 256 times the exit code.
-    return [_state(row[0], code=int(row[1]) >> 8, reason=" ".join(row[2:]).strip()) for row in rows]
+    try:
+        return [_state(row[0], code=int(row[1]) >> 8, reason=" ".join(row[2:]).strip()) for row in rows]
+    except (IndexError, ValueError):
+        raise _misunderstood("squeue", done.stdout) from None
 
 
 def _in_accounts(identifier: str) -> list[JobStatus]:
@@ -315,14 +334,17 @@ def _in_accounts(identifier: str) -> list[JobStatus]:
     except UserError:
         return []
     rows = [row.split("|") for row in done.stdout.splitlines() if done.returncode == 0 and row.count("|") == 1]
-    return [_state(name.split()[0], code=int(code.partition(":")[0])) for name, code in rows]
+    try:
+        return [_state(name.split()[0], code=int(code.partition(":")[0])) for name, code in rows]
+    except (IndexError, ValueError):
+        raise _misunderstood("sacct", done.stdout) from None
 
 
 def _from_exit_codes(folder: Path, *, repeats: int) -> list[JobStatus]:
     """Return the same from the exit codes that the script leaves; nothing where one is missing."""
     tasks = [""] if repeats == 1 else [f"-{repeat}" for repeat in range(1, repeats + 1)]
     try:
-        codes = [int((folder / f"exit-code{task}").read_text()) for task in tasks]
+        codes = [int(read_text(folder / f"exit-code{task}")) for task in tasks]
     except (OSError, ValueError):
         return []
     names = {0: "COMPLETED", TERMINATED: "CANCELLED"}

@@ -186,13 +186,16 @@ def test_without_epochs_there_is_no_plot_but_a_note(tmp_path: Path) -> None:
 def test_other_than_two_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second, third = (write_finished_run(tmp_path / name) for name in ("first", "second", "third"))
     assert main(["compare", str(first), str(second), str(third)]) == 2
-    assert "two runs are compared. Received: 3 that can be read. Name two runs" in capsys.readouterr().err
+    assert (
+        "two different runs are compared. Received: 3 different runs that can be read. Name two"
+        in capsys.readouterr().err
+    )
     assert main(["compare", str(first), str(first)]) == 2
     (second / "run.json").write_text("{")
     capsys.readouterr()
     assert main(["compare", str(first), str(second)]) == 2
     error = capsys.readouterr().err.splitlines()
-    assert len(error) == 1 and "Received: 1 that can be read" in error[0] and str(second) in error[0]
+    assert len(error) == 1 and "Received: 1 different run that can be read" in error[0] and str(second) in error[0]
     assert find(load_runs([first])).answer == "Two runs are compared, and there are 1."
 
 

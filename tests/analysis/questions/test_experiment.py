@@ -65,10 +65,13 @@ def test_medians_of_each_cell_and_failed_runs(tmp_path: Path, capsys: pytest.Cap
 def test_planned_runs_without_folder_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def status(*states: str) -> io.StringIO:
+    def stdin(content: bytes) -> io.TextIOWrapper:
+        return io.TextIOWrapper(io.BytesIO(content))
+
+    def status(*states: str) -> io.TextIOWrapper:
         runs = [PlannedRunStatus(name=f"a-r{number}", cell="a", state=state, reason="why")  # type: ignore[arg-type]
                 for number, state in enumerate(states, 1)]  # fmt: skip
-        return io.StringIO(status_as_json(ExperimentStatus(runs=runs)))
+        return stdin(status_as_json(ExperimentStatus(runs=runs)).encode())
 
     add_run(tmp_path / "a-r1")
     monkeypatch.setattr("sys.stdin", status("finished", "to do", "to do", "failed"))
@@ -79,6 +82,9 @@ def test_planned_runs_without_folder_are_counted(
     monkeypatch.setattr("sys.stdin", status("to do", "left out"))
     assert main(["experiment", str(tmp_path / "nothing"), "--status", "-"]) == 0
     assert columns(capsys.readouterr().out, "a")[0] == ["a", "0/2", "1 to do, 1 left out"]
+    monkeypatch.setattr("sys.stdin", stdin(b"\xff"))
+    assert main(["experiment", str(tmp_path), "--status", "-"]) == 2
+    assert "this is not the status of an experiment" in capsys.readouterr().err
     (tmp_path / "status.json").write_text("{}")
     assert main(["experiment", str(tmp_path), "--status", str(tmp_path / "status.json")]) == 2
     assert "this is not the status of an experiment: runs: Field required" in capsys.readouterr().err

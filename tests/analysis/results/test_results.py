@@ -15,6 +15,7 @@ from analysis.results.command import DATA, PAGES, ROOT, with_results
 from analysis.results.data import HOST, add_data
 from analysis.results.tables import FIGURES, TABLES, plots
 from analysis.runs.reading import load_runs
+from common.checks.chaos_record import TRIALS_FILE
 from common.errors import UserError
 from common.run_folder.environment import TUNING_VARIABLES
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
@@ -59,7 +60,9 @@ def test_every_figure_is_made_and_committed() -> None:
 def test_the_committed_data_is_small_neutral_and_valid() -> None:
     files = [file for file in DATA.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < MOST_BYTES
-    assert {file.name for file in files} <= {RUN_FILE, EPOCHS_FILE, SEARCH_FILE, "parity.json", STUDY_FILE.name}
+    assert {file.name for file in files} <= {
+        *(RUN_FILE, EPOCHS_FILE, SEARCH_FILE, TRIALS_FILE, "parity.json", STUDY_FILE.name)
+    }
     for record in DATA.rglob("*.json"):
         found = json.loads(record.read_text(encoding="utf-8"))
         if record != STUDY_FILE and record.name != SEARCH_FILE:  # which have no environment

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 from fake_ranks import alone, run_ranks
 
-from common.distributed.communicator import Communicator, controller_variables, under_launcher
+from common.distributed.communicator import (
+    HOST_ALIASES,
+    Communicator,
+    controller_variables,
+    place_on_host,
+    under_launcher,
+)
 from common.errors import UserError
 
 
@@ -132,3 +138,20 @@ def test_controller_variables() -> None:
     yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"}
     assert controller_variables(launched, nccl=True) == yielding
     assert controller_variables({"HOROVOD_RANK": "0", "HOROVOD_CONTROLLER": "gloo"}, nccl=False) == yielding
+
+
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        ({}, None),
+        ({"HOROVOD_HOSTNAME": "localhost"}, None),  # as Horovod names hosts over Gloo
+        ({"OMPI_COMM_WORLD_RANK": "1"}, None),  # over MPI it does not
+        ({HOST_ALIASES: "localhost,127.0.0.1,127.0.0.01", "HOROVOD_HOSTNAME": "127.0.0.1"}, (1, 3)),
+        ({HOST_ALIASES: "localhost,127.0.0.1", "HOROVOD_HOSTNAME": "node7"}, None),
+        ({HOST_ALIASES: "localhost,127.0.0.1"}, None),
+    ],
+)
+def test_only_names_of_this_host_decide_on_the_place_of_a_rank(
+    variables: dict[str, str], place: tuple[int, int] | None
+) -> None:
+    assert place_on_host(variables) == place

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import make_config, make_setup, random_weights
+from builders import forget_hashes, make_config, make_setup, random_weights
 
 from common.errors import UserError
 from common.model.specs import model_spec
@@ -175,6 +175,31 @@ def test_damage_is_reported_in_one_line(file: str, damage: str, setup: RunSetup,
     load_newest_checkpoint(tmp_path, spec=setup.spec)
 
 
+@pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.safetensors", "ranks.safetensors", "state.json"])
+def test_a_changed_bit_is_never_read(file: str, setup: RunSetup, tmp_path: Path) -> None:
+    """A disk may return other bytes than were written, and safetensors has no checksum."""
+    whole = make_inside(setup, 2, 3)
+    save_checkpoint(tmp_path, whole)
+    path = checkpoint_folders(tmp_path)[0] / file
+    written = path.read_bytes()
+    for position in np.random.default_rng(1).choice(len(written), min(60, len(written)), replace=False):
+        changed = bytearray(written)
+        changed[position] ^= 1 << (position % 8)
+        path.write_bytes(changed)
+        try:
+            assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), whole)  # such as a blank between words
+        except UserError as error:
+            assert "\n" not in str(error)
+    path.write_bytes(written)
+    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), whole)
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_hashes(setup: RunSetup, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
+    forget_hashes(checkpoint_folders(tmp_path)[0])
+    assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_inside(setup, 2, 3))
+
+
 def test_ranks_with_weights_of_their_own_at_the_end_of_an_epoch(setup: RunSetup, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, make_inside(setup, 2, 3))
     save_checkpoint(tmp_path, make_apart(setup, 2))
@@ -187,6 +212,7 @@ def test_ranks_with_weights_of_their_own_at_the_end_of_an_epoch(setup: RunSetup,
 def test_statistics_of_an_earlier_version_are_weights(setup: RunSetup, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, make_inside(setup, 2, 3))
     file = checkpoint_folders(tmp_path)[0] / "ranks.safetensors"
+    forget_hashes(file.parent)
     arrays = load_weights(file).items()
     save_weights(file, {name.replace(".weights.", ".statistics."): array for name, array in arrays})
     assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_inside(setup, 2, 3))

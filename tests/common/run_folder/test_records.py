@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from builders import make_epoch, make_record, make_status
 from hypothesis import given
@@ -218,11 +219,32 @@ def test_missing_or_duplicated_epochs_are_refused(numbers: list[int], tmp_path: 
 
 
 def test_no_run_folder_is_one_line(tmp_path: Path) -> None:
-    write_run(tmp_path / "half", make_record())
+    write_run(tmp_path / "half", make_record(status=make_status(state="finished")))
     (tmp_path / "half" / "epochs.jsonl").unlink()
     for folder in (tmp_path / "none", tmp_path, tmp_path / "half"):
         with pytest.raises(UserError, match=rf"not a run folder.*Received: {folder}"):
             read_run(folder)
+
+
+@pytest.mark.parametrize("state", ["running", "killed"])
+def test_a_run_between_its_two_files_has_no_epochs(state: str, tmp_path: Path) -> None:
+    """A process may end between writing one and the other, and another one may look at the folder then."""
+    process = os.getpid() if state == "running" else gone_process()
+    status = make_status(state="running", host=socket.gethostname(), process=process)
+    write_run(tmp_path / "run", make_record(status=status))
+    (tmp_path / "run" / "epochs.jsonl").unlink()
+    run = read_run(tmp_path / "run")
+    assert (run.epochs, run.state) == ([], state)
+
+
+def test_a_run_that_goes_on_removes_what_a_killed_process_left(tmp_path: Path) -> None:
+    RunWriter.create(tmp_path / "run", make_record()).end("interrupted")
+    left = [tmp_path / "run" / f".{name}.partial-0123" for name in ("run.json", "epochs.jsonl", "weights.safetensors")]
+    for file in left:
+        file.touch()
+    (tmp_path / "run" / ".mine").touch()
+    RunWriter(tmp_path / "run", make_record(), epochs=[]).end("finished")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".mine", "epochs.jsonl", "run.json"]
 
 
 def gone_process() -> int:
@@ -408,3 +430,12 @@ def test_the_schema_command_names_every_field(capsys: pytest.CaptureFixture[str]
         assert list(parts[part.__name__]["properties"]) == [field.name for field in fields(part)]
     for part in (*parts.values(), schema["epochs.jsonl"]):
         assert part["description"] and part["additionalProperties"] is False
+
+
+def test_a_run_whose_process_waits_to_be_reaped_is_killed(tmp_path: Path) -> None:
+    """In a container often nobody takes note of the end of a process whose parent has ended before."""
+    process = subprocess.Popen(["true"])
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    status = make_status(host=socket.gethostname(), process=process.pid)
+    assert records.state_of(make_record(status=status)) == "killed"
+    process.wait()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import make_config, make_setup, random_weights
+from builders import forget_hashes, make_config, make_setup, random_weights
 from fake_ranks import alone, run_ranks
 from played_session import FakeTrainer, Played
 
@@ -165,6 +165,7 @@ def test_seconds_before_a_resumption_count(tmp_path: Path, monkeypatch: pytest.M
     trainer.train_epoch(1)
     trainer.played.end("interrupted")
     state = checkpoint_folders(tmp_path / "run")[-1] / "state.json"
+    forget_hashes(state.parent)
     state.write_text(state.read_text().replace('"checkpoint_seconds": 0.0', '"checkpoint_seconds": 50.0'))
 
     trainer = start(config_of(tmp_path, resume=str(tmp_path / "run")), alone())
@@ -185,6 +186,7 @@ def test_a_checkpoint_inside_an_epoch_of_an_older_version_is_refused(tmp_path: P
     trainer.played.end("interrupted")
     file = checkpoint_folders(tmp_path / "run")[-1] / "ranks.safetensors"
     save_weights(file, {"0.state.metric0": np.zeros(1)})
+    forget_hashes(file.parent)
     with pytest.raises(UserError, match="written by an older version") as error:
         start(config_of(tmp_path, resume=str(tmp_path / "run")), alone())
     assert "\n" not in str(error.value) and file.parent.name in str(error.value)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from builders import make_config, make_record, make_setup, random_weights
 from fake_ranks import alone, run_ranks
-from played_session import FakeState
+from played_session import FakeTrainer, LostRankError, no_hooks
 
 from common.config import Config
 from common.distributed.communicator import Communicator
@@ -36,7 +36,7 @@ def _no_signal_handlers(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
 
 def run_with(train: Any, settings: Config | UserError, *, size: int = 1) -> list[Any]:
     def work(comm: Communicator) -> int:
-        return run_program(train, settings, comm=comm, framework="torch", program=PROGRAM)
+        return run_program(train, settings, comm=comm, hooks=no_hooks, framework="torch", program=PROGRAM)
 
     return [work(alone())] if size == 1 else run_ranks(size, work)
 
@@ -108,7 +108,8 @@ def test_a_full_disk_is_one_line_even_if_the_status_cannot_be_written(
     def train(config: Config, comm: Communicator, session: Session) -> None:
         start(config, comm, session)
         monkeypatch.setattr(os, "fsync", full)
-        session.start_training(None).save_epoch(1, FakeState(random_weights(session.setup)), PartialEpoch())
+        trainer = FakeTrainer(random_weights(session.setup))
+        session.start_training(trainer, None).save_epoch(1, trainer.state, PartialEpoch())
 
     assert run_with(train, make_config(tmp_path)) == [2]
     error = capfd.readouterr().err
@@ -129,12 +130,24 @@ def test_a_bug_keeps_its_traceback_and_leaves_a_failed_status(bug: BaseException
     assert str(status.message) == ("of two lines" if isinstance(bug, ZeroDivisionError) else "SystemExit: 7")
 
 
+def test_a_lost_rank_is_one_line_and_the_run_can_be_resumed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def train(config: Config, comm: Communicator, session: Session) -> None:
+        start(config, comm, session)
+        raise LostRankError("Connection closed by peer")
+
+    assert run_with(train, make_config(tmp_path)) == [3]
+    assert capfd.readouterr().err == "another rank has ended; finished epochs are kept, continue with --resume\n"
+    status = status_of(tmp_path / "run")
+    assert (status.state, status.message) == ("interrupted", "another rank has ended")
+
+
 SIGNALLED = """
     import signal, sys
     from pathlib import Path
     from builders import make_config, make_setup
     from fake_ranks import alone
     from common.training.entry_point import run_program
+    from played_session import no_hooks
 
     def train(config, comm, session):
         session.start(make_setup(config), device="cpu", gpu=None, threads=1)
@@ -142,7 +155,8 @@ SIGNALLED = """
         while True:
             signal.pause()
 
-    run_program(train, make_config(Path(sys.argv[1])), comm=alone(), framework="torch", program="train.py")
+    run_program(train, make_config(Path(sys.argv[1])), comm=alone(), hooks=no_hooks, framework="torch",
+                program="train.py")
 """
 
 

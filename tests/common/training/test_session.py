@@ -22,10 +22,10 @@ from common.model.weights import load_weights, weights_hash
 from common.run_folder.checkpoints import checkpoint_folders
 from common.run_folder.environment import Environment
 from common.run_folder.records import Evaluation, NotRecorded, Run, RunWriter, Totals, World, read_run
+from common.strategies.sharing import ring_record
 from common.training import checkpointer as checkpointer_module
 from common.training.console_report import start_lines
 from common.training.measured import Measured
-from common.training.sharing import ring_record
 from common.utils.at_once import AT_ONCE
 from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT, TIMESTAMPS
 

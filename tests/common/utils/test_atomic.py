@@ -1,14 +1,20 @@
 """Files and folders are written whole or not at all, with the permissions that the umask leaves."""
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
+from typing import Any
 
 import pytest
 
+from common.errors import UserError, user_errors
 from common.utils.atomic import atomic_file, atomic_folder, make_executable, temporary_folder_beside, write_atomically
+from common.utils.paths import ROOT
 
 
 @contextmanager
@@ -71,3 +77,41 @@ def test_after_an_error_no_folder_remains(write, tmp_path: Path) -> None:  # typ
         (temporary / "file").touch()
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
+
+
+LEAVES_A_FOLDER = """
+import os, pathlib, signal, sys
+from common.utils.atomic import temporary_folder_beside
+with temporary_folder_beside(pathlib.Path(sys.argv[1])) as folder:
+    (folder / "file").touch()
+    if sys.argv[2] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("there", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "made[1]"
+    command = [sys.executable, "-c", LEAVES_A_FOLDER]
+    assert subprocess.run([*command, str(tmp_path / "made"), "killed"], cwd=ROOT).returncode == -9
+    with subprocess.Popen([*command, str(path), ""], cwd=ROOT, stdin=PIPE, stdout=PIPE, text=True) as living:
+        assert living.stdout and living.stdout.readline() == "there\n"
+        assert subprocess.run([*command, str(path), "killed"], cwd=ROOT).returncode == -9
+        assert len(list(tmp_path.glob(".*/file"))) == 3
+        with temporary_folder_beside(path) as folder:
+            assert len(list(tmp_path.glob(".*/file"))) == 2  # of "made" and of the living one
+            assert not list(folder.iterdir())
+        living.communicate("")
+    assert [one.name.partition(".partial")[0] for one in tmp_path.iterdir()] == [".made"]
+
+
+@pytest.mark.parametrize("maker", [atomic_file, atomic_folder])
+def test_an_error_names_the_file_that_users_know(tmp_path: Path, maker: Any) -> None:
+    with (
+        pytest.raises(UserError) as error,
+        user_errors("writing"),
+        maker(tmp_path / "weights") as temporary,
+    ):
+        raise OSError(28, "No space left on device", str(temporary))
+    assert f"Received: {tmp_path}/weights. Free some space" in str(error.value)

@@ -434,6 +434,9 @@ def test_a_job_can_be_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_jobs_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert launch.main(["status", "--jobs-folder", str(tmp_path)]) == 0
     assert "no jobs in" in capsys.readouterr().out
+    (tmp_path / "file").touch()
+    assert launch.main(["status", "--jobs-folder", str(tmp_path / "file")]) == 2
+    assert "jobs are in a folder. Received: --jobs-folder" in capsys.readouterr().err
     for command in ("status", "logs", "cancel"):
         assert launch.main([command, "none", "--jobs-folder", str(tmp_path)]) == 2
         assert "no such job. Received: none. There are: none yet" in capsys.readouterr().err

@@ -13,6 +13,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -497,6 +498,51 @@ def test_a_list_that_leads_elsewhere_is_refused_though_its_checksum_is_right(
     written = {"manifest": manifest, "sha256": bundle_format.sha256_of_manifest(manifest)}
     (own / bundle_format.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
     assert repr(path) in unstage_refused(capsys, own, tmp_path / "there")
+
+
+WRONG: list[tuple[str, object]] = [
+    ("files", None),
+    ("files", [None]),
+    ("files", [{"path": 1, "bytes": 0, "sha256": ""}]),
+    ("files", [{"path": "code/a", "bytes": "many", "sha256": ""}]),
+    ("files", [{"path": "code/a", "bytes": -1, "sha256": ""}]),
+    ("target", []),
+    ("target", {"architecture": None, "glibc": ""}),
+    ("setup", {}),
+    ("setup", {"wheels": "all", "frameworks": [], "gpu": False}),
+    ("setup", {"wheels": "all", "frameworks": [7], "gpu": False}),
+    ("setup", {"wheels": "all", "frameworks": ["torch"], "gpu": 1}),
+    ("datasets", [3]),
+    ("datasets", ["../mnist"]),
+    ("try_dataset", None),
+    ("format", None),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG)
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_a_list_with_other_keys_or_kinds_is_refused_though_its_checksum_is_right(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: object, is_missing: bool
+) -> None:
+    manifest = bundle_format.read_manifest(own)
+    manifest[key] = value
+    if is_missing:
+        del manifest[key]
+    written = {"manifest": manifest, "sha256": bundle_format.sha256_of_manifest(manifest)}
+    (own / bundle_format.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
+    unstage_refused(capsys, own, tmp_path / "there")
+    run_launch("unstage", own, "--check", code=2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("written", [[], 3, None, "text", {"manifest": [], "sha256": ""}])
+def test_a_list_that_is_none_is_refused(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], written: Any
+) -> None:
+    if isinstance(written, dict):
+        written["sha256"] = bundle_format.sha256_of_manifest(written["manifest"])
+    (own / bundle_format.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
+    unstage_refused(capsys, own, tmp_path / "there")
 
 
 @pytest.mark.parametrize("length", [0, 700, 1_000_000])

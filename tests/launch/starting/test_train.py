@@ -21,7 +21,7 @@ from common.utils.paths import ROOT
 from launch.__main__ import main
 from launch.starting import train
 from launch.starting.launchers import train_command
-from launch.starting.processes import clean_line, run_filtered, trainer_environment
+from launch.starting.processes import Ended, clean_line, run_filtered, trainer_environment
 from launch.starting.ssh import Ssh, require_hosts
 
 SMALL = ["--dataset", DATASET, "--model", "mlp", "--batch-size", "10"]
@@ -32,11 +32,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands that were started; none really is."""
     commands: list[list[str]] = []
 
-    def start(command: Sequence[str], *, environment: Mapping[str, str]) -> int:
+    def start(command: Sequence[str], *, environment: Mapping[str, str]) -> Ended:
         commands.append(list(command))
-        return 7
+        return Ended(7, was_interrupted=False)
 
-    monkeypatch.setattr(train, "run_filtered", start)
+    monkeypatch.setattr(train, "run_to_end", start)
     monkeypatch.setattr(train.shutil, "which", lambda name, path=None: f"/bin/{name}" if path else None)
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a process was started"))
     return commands
@@ -284,7 +284,10 @@ def test_signals_are_as_before_afterwards() -> None:
 
 def test_make_train_calls_this() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    assert re.search(r"-m launch train --framework \$\(FRAMEWORK\) --np \$\(NP\) -- \$\(ARGS\)", makefile)
+    assert re.search(
+        r"-m launch train --framework \$\(FRAMEWORK\) --np \$\(NP\) \$\(if .*ELASTIC.*,--elastic\) -- \$\(ARGS\)",
+        makefile,
+    )
 
 
 @pytest.mark.parametrize(

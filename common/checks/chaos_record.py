@@ -1,0 +1,151 @@
+"""`trials.jsonl` of `python -m launch chaos`: a fault on ranks, and what became of the run. Schema: `Trial`."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from common.errors import UserError, first_problem, user_errors
+from common.run_folder.world_changes import WorldChange
+from common.utils.whole_files import read_text
+
+TRIALS_FILE = "trials.jsonl"
+Way = Literal["mpi", "gloo", "elastic", "files"]
+SignalKind = Literal["SIGKILL", "SIGTERM", "SIGINT", "SIGSTOP"]
+FileKind = Literal["end", "EIO", "ENOSPC", "EMFILE", "clock +1 day", "clock -1 day"]
+DamageKind = Literal["truncated checkpoint", "flipped bit in a checkpoint"]
+HostKind = Literal["pause of 2 s", "full shared memory", "network down", "network down for 2 s"]
+Kind = SignalKind | FileKind | DamageKind | HostKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One fault and what was found after it.
+
+    Attributes:
+        framework: of the ranks; empty where there are none.
+        way: how the ranks were started; "files": a program without ranks.
+        victim: number of the rank, "launcher", "host", or the program.
+        after_seconds: from the start to the fault.
+        epochs_before: that were recorded when it came; None: there was no run folder.
+        ended_seconds: from the fault until all processes had ended.
+        hung: they had to be ended by the campaign.
+        is_readable: the run folder is absent or valid, and does not say that the run goes on; damage to it is found.
+        starts: that it took to finish the run, the first one included; 0: it was not finished.
+        is_equal: the final weights are those of an undisturbed run.
+        left_behind: processes and shared memory that outlived the run.
+        traceback: whether a rank printed one, or a program ended with an exit code of its own.
+        strikes: faults in this run.
+        operation: number of the file operation that failed.
+        changes: of the ranks of an elastic run, with the seconds until it went on.
+        machine: processor and cores.
+        day: of the trial, as 2026-11-24.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    number: int
+    framework: str
+    way: Way
+    kind: Kind
+    victim: str
+    after_seconds: float
+    epochs_before: int | None
+    ended_seconds: float
+    hung: bool
+    is_readable: bool
+    starts: int
+    is_equal: bool
+    left_behind: list[str]
+    traceback: bool
+    strikes: int = 1
+    operation: int | None = None
+    changes: list[WorldChange] = field(default_factory=list)
+    machine: str = ""
+    day: str = ""
+
+    @property
+    def is_survived(self) -> bool:
+        """Whether nothing was lost, nothing hung, and nothing is wrong or left."""
+        kept = self.is_readable and self.is_equal and self.starts > 0
+        return kept and not (self.hung or self.left_behind or self.traceback)
+
+
+_TRIAL = TypeAdapter(Trial)
+
+
+def read_trials(folder: Path) -> list[Trial]:
+    """Return the trials of a campaign so far; none if it has not begun.
+
+    Raises:
+        UserError: the file does not follow the schema.
+    """
+    file = folder / TRIALS_FILE
+    if not file.exists():
+        return []
+    try:
+        with user_errors("reading the trials"):
+            lines = read_text(file).splitlines()
+        return [_TRIAL.validate_json(line, strict=True) for line in lines]
+    except (UnicodeDecodeError, ValidationError) as error:
+        problem = first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise UserError(f"{file} is not a record of `launch chaos`: {problem}. Restore it") from None
+
+
+def add_trial(folder: Path, trial: Trial) -> None:
+    """Append a trial."""
+    with (folder / TRIALS_FILE).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(trial)) + "\n")
+
+
+HEADINGS = (
+    *("ranks", "fault", "faults", "runs", "ended by itself", "folder good", "finished", "same weights", "all good"),
+    *("all ended after, s, median", "worst, s"),
+)
+CHANGE_HEADINGS = (
+    *("framework", "change", "n", "went on after, s, median", "95 % within, s", "worst, s"),
+    *("updates again, median", "updates again, worst"),
+)
+
+
+def summary(trials: Sequence[Trial]) -> list[list[str | float]]:
+    """Return rows under HEADINGS: how many faults of each sort were survived in each respect."""
+    groups: dict[tuple[str, str], list[Trial]] = {}
+    for trial in trials:
+        whom = " to a rank" if trial.victim.isdigit() else " to the launcher" if trial.victim == "launcher" else ""
+        groups.setdefault((trial.way, trial.kind + whom), []).append(trial)
+    rows: list[list[str | float]] = []
+    for (way, fault), of_sort in sorted(groups.items()):
+        counts = [
+            sum(not one.hung for one in of_sort),
+            sum(one.is_readable for one in of_sort),
+            sum(one.starts > 0 for one in of_sort),
+            sum(one.is_equal for one in of_sort),
+            sum(one.is_survived for one in of_sort),
+        ]
+        seconds = [one.ended_seconds for one in of_sort]
+        # A file operation comes at its own time, and elastic ranks go on: neither ends because of the fault.
+        is_timed = fault.startswith("SIG") and way != "elastic"
+        times = (round(statistics.median(seconds), 1), round(max(seconds), 1)) if is_timed else ("", "")
+        strikes = sum(one.strikes for one in of_sort)
+        rows.append(["none" if way == "files" else way, fault, strikes, len(of_sort), *counts, *times])
+    return rows
+
+
+def summary_of_changes(trials: Sequence[Trial]) -> list[list[str | float]]:
+    """Return rows under CHANGE_HEADINGS: how long elastic runs took to go on, and what they had to do again."""
+    groups: dict[tuple[str, str], list[WorldChange]] = {}
+    for trial in trials:
+        for change in trial.changes:
+            groups.setdefault((trial.framework, change.cause), []).append(change)
+    rows: list[list[str | float]] = []
+    for (framework, cause), changes in sorted(groups.items()):
+        seconds, again = sorted(one.seconds for one in changes), [one.lost_steps for one in changes]
+        within = seconds[math.ceil(0.95 * len(seconds)) - 1]
+        times = [round(one, 1) for one in (statistics.median(seconds), within, seconds[-1])]
+        rows.append([framework, cause, len(changes), *times, statistics.median(again), max(again)])
+    return rows

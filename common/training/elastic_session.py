@@ -1,0 +1,131 @@
+"""A session of a run whose ranks come and go (`--elastic`): it may begin in the middle of a run."""
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from common.config import Config
+from common.distributed.communicator import Communicator
+from common.distributed.console import Console
+from common.elastic.commit import Commit, shared_anew
+from common.elastic.membership import Membership
+from common.run_folder.checkpoints import Checkpoint
+from common.run_folder.records import World
+from common.run_folder.world_changes import ElasticRecord
+from common.training.checkpointer import Checkpointer
+from common.training.opening import reopen_run_folder
+from common.training.recorder import NullRecorder, RunRecorder
+from common.training.resume import recorded_first_size
+from common.training.run_setup import RunSetup
+from common.training.session import Session
+from common.training.trainer import Trainer
+from common.watchdog.watch import stop_watch
+
+
+class ElasticSession(Session):
+    """A session that goes on from what this process, or another rank, has kept of the run."""
+
+    membership: Membership
+
+    def __init__(self, *, framework: str, comm: Communicator, console: Console) -> None:
+        super().__init__(framework=framework, comm=comm, console=console)
+        self.membership = Membership()
+
+    def first_size(self, config: Config) -> int | None:
+        """Return how many ranks the run was first started with; None: as many as there are.
+
+        All ranks call this first, and learn where the run stands if it has begun.
+        """
+        self.membership.agree(self.comm)
+        if self.membership.commit:
+            return self.membership.commit.first_size
+        recorded = None
+        with self.comm.propagate_errors("looking at the run folder"):
+            if self.comm.rank == 0:
+                recorded = recorded_first_size(config)
+        size: int | None = self.comm.broadcast(recorded)
+        return size
+
+    def start(self, setup: RunSetup, **device: Any) -> Checkpoint | None:
+        """Open the run folder, or go on with that of the ranks before; return the checkpoint to go on from.
+
+        Args:
+            device: as for any session.
+
+        Raises:
+            UserError: the run folder cannot be opened; on all ranks.
+        """
+        commit = self.membership.commit
+        checkpoint = self._go_on(setup, commit, gpu=device["gpu"]) if commit else super().start(setup, **device)
+        if checkpoint and checkpoint.ranks:
+            before = setup.batch_sizes_of(len(checkpoint.ranks))
+            checkpoint = shared_anew(checkpoint, before=before, after=setup.batch_sizes)
+        if commit is None:
+            folder: Path = self.comm.broadcast(self.recorder.folder)
+            first_size = setup.first_size or setup.size
+            # The run can go on even if a rank ends before the first update.
+            self.membership.commit = Commit(
+                folder=folder, first_size=first_size, checkpoint=checkpoint, made_at=time.time()
+            )
+        self.membership.report = self.recorder.add_change
+        return checkpoint
+
+    def rejoined(self, comm: Communicator) -> None:
+        """Go on as a rank of another communicator, without its record until the ranks have agreed."""
+        self.recorder.release()
+        stop_watch()
+        self.comm, self.console = comm, self.console.of(comm)
+        self.recorder = NullRecorder()
+
+    def is_complete(self, *, step: int) -> bool:
+        """Return whether nothing is left to train; a process looks at its host only once."""
+        if self.phases.current == "startup":
+            return super().is_complete(step=step)
+        return bool(self.comm.broadcast(self.recorder.should_stop(step)))
+
+    def start_training(self, trainer: Trainer, checkpoint: Checkpoint | None) -> Checkpointer:
+        """End start-up; keep in memory what training starts from; return what writes the checkpoints."""
+        if self.phases.current == "startup":
+            self.phases.startup_ends()
+        self.membership.training_starts()
+        checkpointer = self._checkpointer(checkpoint)
+        if checkpoint is None:
+            checkpointer.keep_start(trainer)
+        return checkpointer
+
+    def progress_bar(self, epoch: int, *, done: int) -> Callable[[int], object]:
+        """Return a function that takes a number of steps done, for the progress bar and for `membership`."""
+        advance = super().progress_bar(epoch, done=done)
+
+        def advance_and_note(steps: int) -> None:
+            advance(steps)
+            self.membership.progressed()
+
+        return advance_and_note
+
+    def _go_on(self, setup: RunSetup, commit: Commit, *, gpu: str | None) -> Checkpoint | None:
+        """Open the record of a run that other ranks began; return what they have kept."""
+        self.setup = setup
+        self._on_gpu = gpu is not None
+        self._start_watch()
+        with self.comm.propagate_errors("opening the run folder"):
+            if self.comm.rank == 0:
+                writer = reopen_run_folder(commit.folder, epochs=commit.checkpoint.epoch if commit.checkpoint else 0)
+                self.recorder = RunRecorder(writer, setup=setup, console=self.console)
+        return commit.checkpoint
+
+    def _world(self, **device: Any) -> World:
+        """Return the ranks there are, of which a host may have fewer than places."""
+        world, here = super()._world(**device), platform.node()
+        on_host = self.comm.allgather(here).count(here)
+        too_many = on_host * device["threads"] > self.comm.cores.total
+        return replace(world, local_size=on_host, oversubscribed=too_many)
+
+    def _lost_seconds(self) -> float:
+        return self.membership.take_lost_seconds(self.comm)
+
+    def _commits(self) -> ElasticRecord:
+        return self.membership.counted()

@@ -1,0 +1,106 @@
+"""Which ranks hang, judged by what their watchers say. The watcher imports this file: the standard library alone."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+LEAST_SECONDS = 60.0  # in training
+TIMES_SLOWEST = 20.0
+OTHER_SECONDS = 600.0  # in start-up, evaluations, checkpoints
+PREPARING_SECONDS = 3600.0  # of data, which may have to be fetched, on this host or another
+ENDING_SECONDS = 60.0  # of a process whose run is finished
+SILENT_SECONDS = 5.0  # of a watcher, before its host is taken for unreachable
+# Servers wait for workers.
+_LIMITS = {"ending": ENDING_SECONDS, "preparing data": PREPARING_SECONDS, "serving": math.inf}
+_STATES = {"T": "is stopped", "t": "is stopped by a debugger", "Z": "has ended", "X": "has ended", "gone": "has ended"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a watcher says about its rank.
+
+    Attributes:
+        idle_seconds: since the last sign of progress; of a rank that is stopped since it was.
+        silent_seconds: since its watcher has said this.
+        state: of the process, a letter of /proc/PID/status, or "gone".
+        stack: where the rank is, innermost call last; empty: it was not asked, or does not answer.
+    """
+
+    host: str
+    process: int
+    activity: str
+    updates: int
+    idle_seconds: float
+    slowest_seconds: float
+    state: str
+    silent_seconds: float = 0.0
+    stack: str = ""
+
+    @property
+    def unmoved_seconds(self) -> float:
+        """Since the last sign of progress, as far as is known."""
+        return self.idle_seconds + self.silent_seconds
+
+
+def limit_of(report: Report, *, stall_seconds: float | None) -> float:
+    """Return for how long a rank may not move in what it does.
+
+    Args:
+        stall_seconds: in training; None: by its slowest update.
+    """
+    by_slowest = TIMES_SLOWEST * report.slowest_seconds
+    if report.state in _STATES:  # it does nothing that might take longer
+        return stall_seconds or max(LEAST_SECONDS, by_slowest)
+    # Nothing is known of the first update, which may take memory and choose kernels.
+    in_training = stall_seconds or max(LEAST_SECONDS, by_slowest or OTHER_SECONDS)
+    if report.activity in ("training", "loading data"):
+        return in_training
+    return _LIMITS.get(report.activity, max(OTHER_SECONDS, in_training))
+
+
+def hanging_ranks(
+    reports: Mapping[int, Report], *, stall_seconds: float | None, silent_seconds: float = SILENT_SECONDS
+) -> list[int]:
+    """Return the ranks that hang and do not only wait for others; all that do not move where none stands out.
+
+    In training all ranks stop when one does. It is the one that cannot be reached, has ended or is stopped; else one
+    that does something in which it waits for nobody; else the ones behind.
+    """
+    stuck = {
+        rank: report
+        for rank, report in reports.items()
+        if report.unmoved_seconds > limit_of(report, stall_seconds=stall_seconds)
+    }
+    if not stuck:
+        return []
+    least = min(report.updates for report in stuck.values())
+    for stands_out in (
+        [rank for rank, report in reports.items() if report.silent_seconds > silent_seconds],
+        [rank for rank, report in reports.items() if report.state in _STATES],
+        [rank for rank, report in stuck.items() if report.activity in ("loading data", "checkpoint")],
+        [rank for rank, report in stuck.items() if report.state == "D"],
+        [rank for rank, report in stuck.items() if report.updates == least],
+    ):
+        if stands_out:
+            return sorted(stands_out)
+    raise AssertionError("one of them is the least")
+
+
+def words(ranks: Sequence[int], reports: Mapping[int, Report], *, silent_seconds: float = SILENT_SECONDS) -> str:
+    """Return in one line which ranks hang, where, in what, and since when."""
+    if len(ranks) == len(reports) > 1:
+        seconds = min(report.unmoved_seconds for report in reports.values())
+        return f"no rank has moved for {seconds:.0f} s, and none of {len(reports)} stands out"
+    said = []
+    for rank in ranks:
+        report = reports[rank]
+        if report.silent_seconds > silent_seconds:
+            how = f"does not answer: its host has not been heard of for {report.silent_seconds:.0f} s"
+        else:
+            how = _STATES.get(report.state, "waits for a device" if report.state == "D" else "does not move")
+        after = f" after {report.updates} updates" if report.updates else ""
+        said.append(
+            f"rank {rank} (host {report.host}, process {report.process}) {how}, in {report.activity}{after}, for "
+            f"{report.unmoved_seconds:.0f} s"
+        )
+    return "; ".join(said)

@@ -1,0 +1,41 @@
+"""Faults of the host that ranks run on, in namespaces of its own: its shared memory is full, its network is down."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+SHARED_MEMORY_BYTES = 32 * 2**20
+_PREPARE = f'mount -t tmpfs -o size={SHARED_MEMORY_BYTES} tmpfs /dev/shm && ip link set lo up && exec "$@"'
+
+
+def can_have_hosts() -> bool:
+    """Return whether this user may make namespaces, and has the programs for it."""
+    return os.geteuid() == 0 and all(map(shutil.which, ("unshare", "nsenter", "ip")))
+
+
+def on_a_host_of_its_own(command: Sequence[str]) -> list[str]:
+    """Return a command whose shared memory is small, and whose network is the loopback device alone."""
+    return ["unshare", "--mount", "--net", "--", "bash", "-c", _PREPARE, "bash", *command]
+
+
+def fill_shared_memory(process: int) -> None:
+    """Fill the shared memory of a process that was started `on_a_host_of_its_own`."""
+    place = Path(f"/proc/{process}/root/dev/shm")
+    with suppress(OSError):
+        size = os.statvfs(place)
+        if size.f_blocks * size.f_frsize > SHARED_MEMORY_BYTES:
+            return  # not made yet: that of this machine
+        with (place / "full").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(2**16))
+
+
+def set_network(process: int, *, up: bool) -> None:
+    """Let all packets of a process that was started `on_a_host_of_its_own` be dropped, or not any more."""
+    command = ["nsenter", f"--net=/proc/{process}/ns/net", "ip", "link", "set", "lo", "up" if up else "down"]
+    if Path(f"/proc/{process}/ns/net").samefile("/proc/self/ns/net"):
+        return  # not made yet: that of this machine
+    subprocess.run(command, check=True, capture_output=True)

@@ -1,0 +1,103 @@
+"""`python -m analysis faults`: changes of the ranks, their cost, and the difference from a run whose ranks stayed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import write_finished_run
+
+from analysis.output.tables import Table
+from analysis.questions.faults import find
+from analysis.runs.reading import load_runs
+from common.model.weights import save_weights
+from common.run_folder.records import WEIGHTS_FILE
+from common.run_folder.world_changes import ElasticRecord, WorldChange
+
+
+def rows_of(table: Table) -> list[dict[str, Any]]:
+    """Return the rows of a table by its headings."""
+    return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+
+
+def change(seconds: float, *, cause: Any = "a rank ended", lost: int = 0, step: int = 4) -> WorldChange:
+    return WorldChange(
+        at="2026-11-23T18:00:00.000+00:00",
+        cause=cause,
+        step=step,
+        ranks_before=2,
+        ranks_after=1,
+        ended=["node1, process 5"],
+        joined=[],
+        lost_steps=lost,
+        detect_seconds=seconds / 2,
+        agree_seconds=seconds / 4,
+        resume_seconds=seconds / 4,
+    )
+
+
+def write(folder: Path, name: str, *changes: WorldChange, weight: float = 1.0, commits: int = 0, **more: Any) -> Path:
+    elastic = ElasticRecord(changes=list(changes), commits=commits, commit_seconds=0.02) if changes or commits else None
+    run = write_finished_run(folder / name, elastic=elastic, **more)
+    save_weights(run / WEIGHTS_FILE, {"w": np.array([weight, 4.0])})
+    return run
+
+
+def test_times_and_updates_of_all_changes_are_summed_up_by_cause(tmp_path: Path) -> None:
+    runs = [
+        write(tmp_path, "a", change(1.0, lost=2), change(3.0, lost=6)),
+        write(tmp_path, "b", change(2.0, lost=4), change(9.0, cause="the hosts changed")),
+    ]
+    found = find(load_runs(runs))
+    summary, changes = found.tables
+    assert [(row["cause"], row["n"], row["median, s"], row["worst, s"]) for row in rows_of(summary)] == [
+        ("a rank ended", 3, 2.0, 3.0),
+        ("the hosts changed", 1, 9.0, 9.0),
+    ]
+    assert [(row["updates again"], row["worst, updates"]) for row in rows_of(summary)] == [(4.0, 6), (0.0, 0)]
+    assert [row["ranks"] for row in rows_of(changes)] == ["2 to 1"] * 4
+    assert "PyTorch went on 2 s after a rank ended (median; worst 3 s, n = 3)" in found.answer
+    assert any("no run of the same experiment" in note for note in found.notes)
+    assert any("its ranks came or went (2 changes)" in flag for flag in found.flags)
+
+
+def test_a_run_is_compared_with_one_whose_ranks_stayed(tmp_path: Path) -> None:
+    runs = [write(tmp_path, "stayed"), write(tmp_path, "changed", change(1.0), weight=1.0 + 4e-10)]
+    found = find(load_runs(runs))
+    (row,) = rows_of(found.tables[1])
+    assert (row["run"], row["undisturbed run"], row["changes"], row["lost, s"]) == ("changed", "stayed", 1, 1.0)
+    assert row["losses, relative"] == 0.0
+    assert row["weights, relative"] == pytest.approx(1e-10)
+    assert found.answer.startswith("Losses differ from those of runs whose ranks stayed by 0.0e+00 at most.")
+    (plot,) = found.plots
+    assert plot.name == "faults"
+    assert [row["relative difference"] for row in rows_of(plot.data)] == [0.0] * len(plot.data.rows)
+
+
+def test_what_commits_cost_is_shown(tmp_path: Path) -> None:
+    runs = [write(tmp_path, "stayed", commits=5), write(tmp_path, "changed", change(1.0), commits=10)]
+    *_, commits = find(load_runs(runs)).tables
+    assert rows_of(commits) == [
+        {
+            "run": name,
+            "commits": count,
+            "each, ms": pytest.approx(each),
+            "of its training, %": pytest.approx(0.02),
+        }
+        for name, count, each in (("stayed", 5, 4.0), ("changed", 10, 2.0))
+    ]
+
+
+def test_runs_of_another_experiment_or_without_weights_are_not_compared(tmp_path: Path) -> None:
+    runs = [write(tmp_path, "stayed", framework="keras"), write(tmp_path, "changed", change(1.0))]
+    assert len(find(load_runs(runs)).tables) == 2
+    runs = [write(tmp_path, "same"), runs[1]]
+    (runs[0] / WEIGHTS_FILE).unlink()
+    (row,) = rows_of(find(load_runs(runs)).tables[1])
+    assert row["weights, relative"] is None
+
+
+def test_without_changes_the_answer_says_what_to_do(tmp_path: Path) -> None:
+    found = find(load_runs([write(tmp_path, "stayed")]))
+    assert "train with --elastic" in found.answer
+    assert found.tables == ()

@@ -1,0 +1,149 @@
+"""The run folder of an elastic run: another rank goes on with it, and what was lost is in the record."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from builders import make_config, make_setup, random_weights
+from fake_ranks import alone, run_ranks
+from played_session import Played
+
+from common.distributed.communicator import Communicator
+from common.elastic.commit import Commit
+from common.elastic.membership import Membership
+from common.errors import UserError
+from common.run_folder.checkpoints import Checkpoint
+from common.run_folder.records import Status, World, read_run
+from common.run_folder.world_changes import ElasticRecord, WorldChange
+
+SCALED = {"lr_scaling": "linear"}
+CHANGE = WorldChange(
+    at="2026-11-23T18:00:00.000+00:00",
+    cause="a rank ended",
+    step=10,
+    ranks_before=2,
+    ranks_after=1,
+    ended=["node1, process 5"],
+    joined=[],
+    lost_steps=3,
+    detect_seconds=0.5,
+    agree_seconds=0.25,
+    resume_seconds=0.25,
+)
+
+
+def elastic(tmp_path: Path) -> Played:
+    config = make_config(tmp_path, schedule=SCALED, faults={"elastic": True}, training={"epochs": 4})
+    return Played(config, alone(), membership=Membership())
+
+
+def gone_on(first: Played, *, epochs: int) -> Played:
+    """Return the session of a rank that goes on after so many epochs."""
+    kept = first.session.membership
+    assert kept
+    assert kept.commit
+    first.session.recorder.release()
+    membership = Membership()
+    membership.commit = Commit(
+        folder=kept.commit.folder,
+        first_size=kept.commit.first_size,
+        checkpoint=Checkpoint(epochs, first.setup.steps_after(epochs), {}, {}),
+        made_at=time.time(),
+    )
+    return Played(first.setup.config, alone(), membership=membership)
+
+
+def test_another_rank_goes_on_with_the_folder(tmp_path: Path) -> None:
+    first = elastic(tmp_path)
+    assert first.end_epoch(1)
+    assert first.end_epoch(2)
+    second = gone_on(first, epochs=1)
+    assert second.done == 1
+    for epoch in (2, 3, 4):
+        is_going_on = second.end_epoch(epoch)
+        assert is_going_on == (epoch < 4)
+    second.session.recorder.add_change(CHANGE)
+    second.finish()
+    run = read_run(tmp_path / "run")
+    assert run.state == "finished"
+    assert [epoch.epoch for epoch in run.epochs] == [1, 2, 3, 4]
+    assert isinstance(run.record.status, Status)
+    assert run.record.status.process == os.getpid()
+    assert isinstance(run.record.elastic, ElasticRecord)
+    assert run.record.elastic.changes == [CHANGE]
+    assert run.record.elastic.lost_seconds == 1.0
+    assert run.record.elastic.commits == 3  # of this process, after each epoch
+
+
+def test_time_that_was_lost_is_training_time(tmp_path: Path) -> None:
+    played = elastic(tmp_path)
+    membership = played.session.membership
+    assert membership
+    membership.lost_seconds = 7.0
+    played.end_epoch(1, training_seconds=2.0)
+    played.end_epoch(2, training_seconds=2.0)
+    epochs = read_run(tmp_path / "run").epochs
+    assert [epoch.training_seconds for epoch in epochs] == [9.0, 2.0]
+
+
+def test_each_end_of_an_epoch_is_kept_in_memory(tmp_path: Path) -> None:
+    played = elastic(tmp_path)
+    membership = played.session.membership
+    assert membership
+    assert membership.commit
+    assert membership.commit.step == 0
+    played.end_epoch(1)
+    assert membership.commit.step == played.setup.steps_per_epoch
+    assert (membership.commit.folder, membership.commit.first_size) == (tmp_path / "run", 1)
+
+
+def test_a_damaged_folder_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    first = elastic(tmp_path)
+    (tmp_path / "run" / "run.json").write_text("{")
+    with pytest.raises(Exception, match="not a valid run folder"):
+        gone_on(first, epochs=0)
+
+
+def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path: Path) -> None:
+    first = elastic(tmp_path)
+    first.end_epoch(1)
+    first.session.recorder.add_change(CHANGE)
+    first.end("interrupted")
+    whole, rates = first.setup.global_batch_size, first.setup.scaled_learning_rates()
+    config = make_config(
+        tmp_path,
+        schedule=SCALED,
+        faults={"elastic": True},
+        training={"epochs": 4},
+        record={"resume": str(tmp_path / "run")},
+    )
+
+    def resume(comm: Communicator) -> tuple[int, int, list[float], int]:
+        played = Played(config, comm, membership=Membership())
+        setup = played.setup
+        played.end_epoch(2, weights=random_weights(setup, seed=2))
+        return (
+            played.done,
+            setup.global_batch_size,
+            setup.scaled_learning_rates().tolist(),
+            setup.batch_sizes[comm.rank],
+        )
+
+    done, global_batches, of_ranks, images = zip(*run_ranks(3, resume), strict=True)
+    assert set(done) == {1}
+    assert set(global_batches) == {whole}
+    assert list(of_ranks[0]) == rates.tolist()
+    assert sum(images) == whole
+    assert max(images) - min(images) <= 1
+    record = read_run(tmp_path / "run").record
+    assert isinstance(record.world, World)
+    assert record.world.size == 1
+    assert isinstance(record.elastic, ElasticRecord)
+    assert record.elastic.changes == [CHANGE]
+
+
+def test_more_ranks_than_images_are_one_line(tmp_path: Path) -> None:
+    config = make_config(tmp_path, faults={"elastic": True}, training={"batch_size": 2})
+    with pytest.raises(UserError, match="every rank needs an image of each update"):
+        make_setup(config, size=3, first_size=1)

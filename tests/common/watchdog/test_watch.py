@@ -1,0 +1,245 @@
+"""Watchers beside real processes: a stopped one is found, named once, ended or killed; nothing is left behind.
+
+The ranks are small processes without any framework (`tests/support/watched_worker.py`), connected by files.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import PIPE
+
+import psutil
+import pytest
+from rule_workers import TESTS, environment
+
+from common.config import FaultConfig
+from common.watchdog.launcher import end_launcher, parent_of
+from common.watchdog.startup import flags
+
+WAIT_SECONDS = 60.0
+
+
+class Ranks:
+    """Processes that tell their watchers every 0.1 s that they have made an update."""
+
+    def __init__(self, folder: Path, *, size: int, action: str, stack: str = "") -> None:
+        self.folder = folder
+        self.output = folder / "output"
+        with self.output.open("w") as output:
+            self.processes = [
+                subprocess.Popen(
+                    [
+                        sys.executable,
+                        str(TESTS / "watched_worker.py"),
+                        str(folder),
+                        str(rank),
+                        str(size),
+                        action,
+                        stack,
+                    ],
+                    env={**environment(), "HOROVOD_RANK": str(rank)},
+                    stderr=output,
+                )
+                for rank in range(size)
+            ]
+        self.wait(lambda: all((folder / f"started-{rank}").exists() for rank in range(size)))
+        self.watchers = [
+            watcher for process in self.processes for watcher in psutil.Process(process.pid).children(recursive=True)
+        ]
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.05)
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def codes(self) -> list[int | None]:
+        return [process.poll() for process in self.processes]
+
+
+@contextmanager
+def running(folder: Path, *, size: int = 3, action: str = "wait", stack: str = "") -> Iterator[Ranks]:
+    ranks = Ranks(folder, size=size, action=action, stack=stack)
+    try:
+        yield ranks
+    finally:
+        for process in ranks.processes:
+            process.kill()
+            process.wait()
+        for watcher in ranks.watchers:  # those that a test has stopped do not see that their rank has ended
+            with contextlib.suppress(psutil.NoSuchProcess):
+                watcher.send_signal(signal.SIGCONT)
+        ranks.wait(lambda: not any(_lives(watcher) for watcher in ranks.watchers))
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_stopped_rank_is_named_once_and_again_when_it_stops_again(tmp_path: Path) -> None:
+    with running(tmp_path) as ranks:
+        assert len(ranks.watchers) == 3
+        stopped = ranks.processes[1].pid
+        for times in (1, 2):
+            os.kill(stopped, signal.SIGSTOP)
+            ranks.wait(lambda times=times: ranks.said().count("is stopped") == times)  # type: ignore[misc]
+            time.sleep(1.5)
+            assert ranks.said().count("is stopped") == times
+            os.kill(stopped, signal.SIGCONT)
+            time.sleep(1.5)
+        (line, kernel, *_) = ranks.said().splitlines()
+        assert f"rank 1 (host {os.uname().nodename}, process {stopped}) is stopped, in training" in line
+        assert line.endswith(": waiting on")
+        assert "rank 1: in the kernel: state T" in kernel
+        assert ranks.codes() == [None] * 3
+
+
+def test_all_ranks_end_where_one_hangs_and_the_stopped_one_is_killed(tmp_path: Path) -> None:
+    with running(tmp_path, action="end") as ranks:
+        os.kill(ranks.processes[2].pid, signal.SIGSTOP)
+        ranks.wait(lambda: None not in ranks.codes())
+        assert ranks.codes() == [3, 3, -signal.SIGKILL]
+        assert [json.loads((tmp_path / f"ended-{rank}").read_text())["reason"].split(" (")[0] for rank in (0, 1)] == [
+            "rank 2",
+            "rank 2",
+        ]
+
+
+def test_only_the_rank_that_hangs_is_dropped(tmp_path: Path) -> None:
+    with running(tmp_path, action="drop") as ranks:
+        os.kill(ranks.processes[1].pid, signal.SIGSTOP)
+        ranks.wait(lambda: ranks.codes()[1] is not None)
+        time.sleep(1.5)
+        assert ranks.codes() == [None, -signal.SIGKILL, None]
+
+
+def test_the_lowest_that_lives_speaks_when_the_first_host_is_gone(tmp_path: Path) -> None:
+    with running(tmp_path) as ranks:
+        first = psutil.Process(ranks.processes[0].pid)
+        for process in [*first.children(recursive=True), first]:
+            os.kill(process.pid, signal.SIGSTOP)
+        ranks.wait(lambda: "rank 0" in ranks.said())
+        assert "does not answer: its host has not been heard of" in ranks.said()
+        for process in [*first.children(recursive=True), first]:
+            os.kill(process.pid, signal.SIGCONT)
+
+
+def test_a_rank_that_is_stuck_in_its_data_shows_its_stack(tmp_path: Path) -> None:
+    with running(tmp_path, stack="1") as ranks:
+        ranks.wait(lambda: "does not move, in loading data" in ranks.said())
+        ranks.wait(lambda: "watched_worker.py" in ranks.said())
+        assert "rank 1 (host" in ranks.said()
+        assert "in stuck_in_data" in ranks.said()
+
+
+def test_a_stranger_is_not_listened_to(tmp_path: Path) -> None:
+    import socket
+
+    with running(tmp_path, size=2) as ranks:
+        (port,) = [
+            connection.laddr.port
+            for connection in ranks.watchers[0].net_connections(kind="tcp")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        for line in ('{"secret": "wrong", "rank": 1, "report": {}}\n', "nonsense\n", "[1]\n", "\n"):
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
+                stranger.sendall(line.encode())
+                assert stranger.recv(100) == b""
+        assert _lives(ranks.watchers[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_watcher_outlives_what_a_launcher_sends_but_not_its_rank(tmp_path: Path, number: signal.Signals) -> None:
+    with running(tmp_path, size=2) as ranks:
+        watcher = ranks.watchers[0]
+        watcher.send_signal(number)
+        time.sleep(0.5)
+        assert _lives(watcher)
+        ranks.processes[0].kill()
+        ranks.processes[0].wait()
+        ranks.wait(lambda: not _lives(watcher))
+
+
+ALONE = """
+import time
+from common.watchdog import watch
+watch.TICK_SECONDS = 0.2
+import common.watchdog.startup
+from common.watchdog.board import announce
+announce("training")
+print("started", flush=True)
+time.sleep(60)
+"""
+
+
+def test_an_interrupted_import_has_no_traceback(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(ALONE)
+    with subprocess.Popen(
+        [sys.executable, str(program)], env=environment(), stdout=PIPE, stderr=PIPE, text=True
+    ) as rank:
+        assert rank.stdout
+        assert rank.stdout.readline() == "started\n"
+        rank.send_signal(signal.SIGINT)
+        assert rank.communicate(timeout=WAIT_SECONDS) == ("", "")
+    assert rank.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_rank_that_has_not_met_the_others_is_watched_alone(tmp_path: Path, is_stopped: bool) -> None:
+    program = tmp_path / "rank.py"
+    program.write_text(ALONE)
+    command = [sys.executable, str(program), "--stall-seconds", "1", "--on-stall=end"]
+    variables = {**environment(), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
+    with subprocess.Popen(command, env=variables, stdout=PIPE, stderr=PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "started\n"
+        if is_stopped:
+            os.kill(process.pid, signal.SIGSTOP)
+        _, said = process.communicate(timeout=WAIT_SECONDS)
+    line, stack, *_ = said.splitlines()
+    assert f"rank.py: rank 1 (host {os.uname().nodename}, process {process.pid}) " in line
+    assert f"{'is stopped' if is_stopped else 'does not move'}, in training, for " in line
+    assert ("state T" if is_stopped else "rank.py") in stack
+    assert process.returncode == (-signal.SIGKILL if is_stopped else 3)
+
+
+@pytest.mark.parametrize(("name", "is_ended"), [("mpirun", True), ("bash", False)])
+def test_mpirun_is_ended_where_it_waits_on(name: str, is_ended: bool, tmp_path: Path) -> None:
+    """As for its daemon on a host that does not answer; what else may have started ranks is left alone."""
+    program = tmp_path / name
+    shutil.copy("/bin/sleep", program)
+    process = subprocess.Popen([program, "100"])
+    try:
+        assert parent_of(process.pid) == os.getpid()
+        end_launcher(process.pid, patience_seconds=0.3)
+        if is_ended:
+            assert process.wait(10) == -signal.SIGKILL
+        else:
+            assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+    end_launcher(process.pid, patience_seconds=0.3)  # nobody is there
+    assert parent_of(process.pid) == 0
+
+
+def test_until_the_settings_are_read_flags_count() -> None:
+    assert flags(["--on-stall", "end", "--stall-seconds=7", "--epochs", "3"]).stall_seconds == 7
+    assert flags(["--elastic"]).stall_action == "drop"
+    for wrong in (["--on-stall", "panic"], ["--stall-seconds", "soon"], ["--on-stall"]):
+        assert flags(wrong) == FaultConfig()

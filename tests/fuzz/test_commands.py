@@ -1,0 +1,171 @@
+"""Odd arguments of every command and setting: exit code 0, 1 or 2, one line, nothing written, no long wait."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fuzzing import EXAMPLES, MOST_SECONDS, ODD_VALUES
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from analysis.__main__ import main as analysis
+from common.__main__ import main as common
+from common.config import Config, config_from_dict, parse_command_line
+from common.data.loading import load_dataset
+from common.errors import UserError
+from launch.__main__ import main as launch
+
+ODD_WORDS = ["", " ", "\0", "\udc80", "-1", "0", "9" * 5000, "nan", "inf", "1e999", "../..", "/", "file", "folder"]
+ODD_WORDS += ["missing", "/dev/null", "x" * 5000, "%s{0}", "a\nb", "[", "²", "a:b", "1:1", ",", ":", "file/", "a.toml"]
+ODD_WORDS += ["/proc/self/mem", "~nobody9", "binary", "\x1b[31m", "=", "--"]
+# Commands that look at this argument before they do any work.
+COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], list[str]]] = {
+    "analysis": (
+        analysis,
+        [
+            "frameworks", "scaling", "strategies", "energy", "hyperparameters", "times", "layers", "faults", "check",
+            "aa-test", "parity", "bench", "verify", "experiment", "experiment folder --status", "thesis",
+            "projection", "report", "report folder -o", "compare", "compare folder", "parity folder", "clouds --base",
+            "clouds --site", "ring --np", "table", "table folder --output", "export folder --to", "import-thesis",
+            "import-thesis file --folder", "scaling folder --project", "frameworks folder --format",
+        ],
+    ),
+    "common": (
+        common,
+        [
+            "datasets fetch", "datasets verify", "images prepare", "images prepare folder --output new --size",
+            "images prepare folder --size 1x1 --output", "images prepare folder --size 1x1 --output new --split",
+            "images prepare folder --size 1x1 --output new --seed", "images draw new --size",
+            "images draw new --seed",
+        ],
+    ),
+    "launch": (
+        launch,
+        [
+            "experiment run", "experiment status", "experiment", "search", "sites", "status", "logs", "cancel",
+            "fetch", "fetch --from", "status --jobs-folder", "export missing --to onnx --output",
+            "export --to onnx --output new", "verify", "unstage", "setup --dry-run --node",
+            "setup --dry-run --frameworks", "train --framework", "train --site", "train --hosts", "submit --site",
+            "submit --name", "submit --site slurm --nodes", "submit --site slurm --minutes", "parity --size",
+            "bench --models", "chaos --faults", "preflight --site",
+        ],
+    ),
+}  # fmt: skip
+CASES = [(name, words) for name, (_, lines) in COMMANDS.items() for words in lines]
+FLAGS = [
+    "epochs", "batch-size", "lr", "momentum", "seed", "name", "runs-folder", "model", "dataset", "image-size",
+    "shares", "slow", "threads", "resume", "start-weights", "replay", "strategy", "data-folder", "stall-seconds",
+    "average-every", "optimizer", "target-accuracy",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working folder with files and a folder, and a cache elsewhere."""
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("HOROVOD_TWINS_DATA", str(tmp_path / "missing"))  # nothing is fetched
+
+
+def check_call(call: Callable[[], Any], capfd: pytest.CaptureFixture[str], *, folder: Path) -> None:
+    """Call; fail on other exceptions than those that print a line, on other exit codes, on files that appear."""
+    began, before = time.monotonic(), sorted(folder.rglob("*"))
+    try:
+        code = call()
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capfd.readouterr()
+    assert code in (0, 1, 2), code
+    assert len(err) < 5000
+    if code == 2:
+        assert len(err.rstrip("\n").splitlines()) == 1, err
+    assert "Traceback" not in out + err
+    assert time.monotonic() - began < MOST_SECONDS
+    assert sorted(folder.rglob("*")) == before
+
+
+def try_each(given_values: st.SearchStrategy[Any], one: Callable[[Any], None], *, examples: int) -> None:
+    @seed(1)
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(given_values)
+    def try_them(value: Any) -> None:
+        one(value)
+
+    try_them()
+
+
+@pytest.mark.parametrize(("program", "words"), CASES, ids=[f"{name} {words}" for name, words in CASES])
+def test_an_odd_argument_is_one_line(
+    program: str, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    main = COMMANDS[program][0]
+
+    def one(odd: str) -> None:
+        check_call(lambda: main([*words.split(), odd]), capfd, folder=tmp_path)
+
+    try_each(st.sampled_from(ODD_WORDS), one, examples=max(4, EXAMPLES // 20))
+
+
+BROKE = [
+    ("analysis", "frameworks folder --seed", "a\nb"),
+    ("analysis", "experiment folder --status", "binary"),
+    ("analysis", "ring --np", "9" * 5000),
+    ("common", "images prepare folder --size 1x1 --output", "/"),
+    ("launch", "experiment run", "\0"),
+    ("launch", "search", "\0"),
+    ("launch", "status", "\0"),
+    ("launch", "verify", "\0"),
+    ("launch", "fetch", ""),
+]
+
+
+@pytest.mark.parametrize(("program", "words", "odd"), BROKE)
+def test_what_broke_once_is_one_line(
+    program: str, words: str, odd: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    check_call(lambda: COMMANDS[program][0]([*words.split(), odd]), capfd, folder=tmp_path)
+
+
+def is_one_line(call: Callable[[], Any]) -> None:
+    """Call; fail on other exceptions than a UserError, of which `run_command` makes one line."""
+    began = time.monotonic()
+    with suppress(UserError):
+        call()
+    assert time.monotonic() - began < MOST_SECONDS
+
+
+def test_odd_flags_of_the_trainers_are_one_line() -> None:
+    words = st.one_of(st.sampled_from(ODD_WORDS), st.text())
+
+    def one(given_words: list[tuple[str, str]]) -> None:
+        arguments = [part for flag, word in given_words for part in (f"--{flag}", word)]
+        is_one_line(lambda: parse_command_line(arguments, program="train.py"))
+
+    try_each(st.lists(st.tuples(st.sampled_from(FLAGS), words), min_size=1, max_size=2), one, examples=EXAMPLES // 5)
+
+
+SETTINGS = [(table, name) for table, values in Config().as_dict().items() for name in values]
+
+
+def test_odd_values_of_recipes_are_one_line() -> None:
+    values = st.one_of(st.sampled_from([*ODD_VALUES, *ODD_WORDS]), st.integers(), st.floats(), st.text())
+
+    def one(case: tuple[tuple[str, str], Any]) -> None:
+        (table, name), value = case
+        is_one_line(lambda: config_from_dict({table: {name: value}}, source="a recipe"))
+
+    try_each(st.tuples(st.sampled_from(SETTINGS), values), one, examples=2 * EXAMPLES)
+
+
+@pytest.mark.parametrize("kind", ["", "images:", "prepared:", "synthetic:"])
+def test_odd_names_of_data_sets_are_one_line(kind: str) -> None:
+    def one(name: str) -> None:
+        is_one_line(lambda: load_dataset(kind + name))
+
+    try_each(st.one_of(st.sampled_from(ODD_WORDS), st.text(alphabet="ab\0/~.\udc80")), one, examples=EXAMPLES)

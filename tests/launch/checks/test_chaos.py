@@ -1,0 +1,418 @@
+"""`python -m launch chaos`: faults are drawn by a seed, judged in every respect, counted, and a campaign goes on."""
+
+import collections
+import dataclasses
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import psutil
+import pytest
+from builders import make_config, make_epoch, make_setup, random_weights, write_trained_run
+
+from common.checks.chaos_record import (
+    TRIALS_FILE,
+    DamageKind,
+    FileKind,
+    Kind,
+    SignalKind,
+    Trial,
+    add_trial,
+    read_trials,
+    summary,
+    summary_of_changes,
+)
+from common.errors import UserError
+from common.run_folder.checkpoints import Checkpoint, checkpoint_folders, save_checkpoint
+from common.run_folder.records import write_epochs
+from common.run_folder.world_changes import Cause, WorldChange
+from common.utils.paths import ROOT
+from launch.__main__ import main
+from launch.checks import chaos_files, chaos_trial
+from launch.checks.chaos_files import (
+    DAMAGES,
+    WRITERS,
+    FileFault,
+    FileTrials,
+    Writer,
+    damage_newest_checkpoint,
+    draw_file_fault,
+)
+from launch.checks.chaos_trial import HOST_KINDS, MARK, Trials, draw_fault
+from launch.checks.file_faults import ACTIONS, build_library
+from launch.checks.host_faults import can_have_hosts
+
+
+def trial(**changes: Any) -> Trial:
+    values: dict[str, Any] = {
+        "number": 0,
+        "framework": "torch",
+        "way": "gloo",
+        "kind": "SIGKILL",
+        "victim": "1",
+        "after_seconds": 3.5,
+        "epochs_before": 2,
+        "ended_seconds": 0.5,
+        "hung": False,
+        "is_readable": True,
+        "starts": 2,
+        "is_equal": True,
+        "left_behind": [],
+        "traceback": False,
+    }
+    return Trial(**(values | changes))
+
+
+def test_seed_and_number_decide_on_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chaos_trial, "can_have_hosts", lambda: True)
+    faults = [draw_fault(1, number, frameworks=["keras", "torch"]) for number in range(420)]
+    assert faults == [draw_fault(1, number, frameworks=["keras", "torch"]) for number in range(420)]
+    assert faults != [draw_fault(2, number, frameworks=["keras", "torch"]) for number in range(420)]
+    signals = [one for one in faults if one.kind.startswith("SIG")]
+    assert len({(one.framework, one.way, one.kind, one.victim) for one in signals}) > 55  # of 72
+    of_files = [one for one in faults if one.kind in ACTIONS]
+    assert {one.kind for one in of_files} == set(ACTIONS)
+    of_hosts = [one for one in faults if one.victim == "host"]
+    assert {(one.kind, one.way) for one in of_hosts} == set(itertools.product(HOST_KINDS, ["mpi", "gloo"]))
+    assert {one.kind for one in of_hosts if one.epochs is None} == {"full shared memory"}
+    pauses = [one for one in faults if one.kind == "pause of 2 s"]
+    assert {(one.way, one.victim) for one in pauses} == set(
+        itertools.product(["mpi", "gloo", "elastic"], ["0", "1", "launcher"])
+    )
+    assert not any(one.again for one in pauses)
+    monkeypatch.setattr(chaos_trial, "can_have_hosts", lambda: False)
+    others = [draw_fault(1, number, frameworks=["torch"]) for number in range(300)]
+    assert {one.kind for one in others} == {*get_args(SignalKind), *ACTIONS}
+    assert {(one.victim, one.way) for one in of_files} == {("0", "mpi"), ("0", "gloo")}
+    assert all(0 <= one.share < 1 for one in of_files)
+    assert {one.epochs for one in signals} == {None, *range(1, chaos_trial.EPOCHS)}
+    assert all(one.epochs for one in signals if one.kind == "SIGSTOP" or one.again)
+    assert {(one.way, one.kind) for one in signals if one.again} == {
+        ("elastic", f"SIG{name}") for name in ("KILL", "TERM", "INT")
+    }
+    assert 0 < min(one.share for one in signals) < 0.1
+    assert 0.95 < max(one.share for one in signals) <= 1.05
+
+
+def test_seed_and_number_decide_on_a_file_fault() -> None:
+    faults = [draw_file_fault(1, number, writers=list(WRITERS)) for number in range(500)]
+    assert faults == [draw_file_fault(1, number, writers=list(WRITERS)) for number in range(500)]
+    assert faults != [draw_file_fault(2, number, writers=list(WRITERS)) for number in range(500)]
+    damages = itertools.product(["run of PyTorch", "run of Keras"], DAMAGES)
+    assert {(one.writer, one.kind) for one in faults} == {*itertools.product(WRITERS, ACTIONS), *damages}
+    drawn = collections.Counter(one.writer for one in faults)
+    assert 0 < drawn["experiment"] < 0.4 * drawn["run of Keras"]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("library") / "file_faults.so"
+    build_library(library)
+    return library
+
+
+def write_under(library: Path, folder: Path, *, operation: int, kind: Kind) -> subprocess.CompletedProcess[str]:
+    """Write 10 bytes to each of two files: operations 1 to 4; then print the clock."""
+    code = (
+        f"import ctypes, os, time; before = time.time(); "
+        f"ctypes.CDLL(None).file_faults_arm(b'{folder}', ctypes.c_long({operation}), {ACTIONS[kind]});"
+        f"os.write(os.open('{folder}/a', os.O_CREAT | os.O_WRONLY), bytes(10));"
+        f"os.chdir('{folder}'); os.write(os.open('b', os.O_CREAT | os.O_WRONLY), bytes(10));"
+        f"open('/dev/null', 'w').write('elsewhere'); print(round(time.time() - before, -3))"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code]
+    return subprocess.run(command, env={"LD_PRELOAD": str(library)}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation", "code", "sizes", "printed"),
+    [
+        ("end", 1, -9, [], ""),
+        ("end", 4, -9, [10, 0], ""),
+        ("EIO", 2, 1, [0], "[Errno 5]"),
+        ("ENOSPC", 2, 1, [5], "[Errno 28]"),  # the first half, then nothing anywhere
+        ("ENOSPC", 4, 0, [10, 5], "0.0"),
+        ("EMFILE", 3, 1, [10], "[Errno 24]"),
+        ("EMFILE", 5, 0, [10, 10], "0.0"),
+        ("clock +1 day", 1, 0, [10, 10], "86000.0"),
+        ("clock -1 day", 4, 0, [10, 10], "-86000.0"),
+    ],
+)
+def test_the_chosen_file_operation_fails(
+    kind: Kind, operation: int, code: int, sizes: list[int], printed: str, library: Path, tmp_path: Path
+) -> None:
+    ended = write_under(library, tmp_path, operation=operation, kind=kind)
+    assert ended.returncode == code, ended.stderr
+    assert [file.stat().st_size for file in sorted(tmp_path.iterdir())] == sizes
+    assert printed in ended.stdout + ended.stderr
+
+
+GOOD_WRITER = """
+import pathlib, time
+def content(mark):
+    there = mark.exists()
+    mark.touch()
+    return "again" if there else "much"
+def main(arguments):
+    folder = pathlib.Path(arguments[0])
+    new, made = folder / ".made.new", folder / "made"
+    try:
+        with new.open("w") as file:
+            file.write("much")
+        new.rename(made)
+    except OSError:
+        new.unlink(missing_ok=True)
+        return 2
+    return 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "operation", "found"),
+    [
+        ("", "", "end", 3, {}),
+        ("", "", "EIO", 3, {}),
+        ('".made.new"', '"made"', "end", 2, {"is_readable": False}),
+        ("return 2", "return 1", "EIO", 3, {"traceback": True}),
+        ("except OSError", "except ValueError", "ENOSPC", 2, {"traceback": True}),
+        ("new.unlink(missing_ok=True)", "time.sleep(9)", "EMFILE", 1, {"hung": True}),
+        ('write("much")', 'write(content(folder.with_suffix(".mark")))', "end", 3, {"is_equal": False, "starts": 0}),
+    ],
+    ids=["killed", "failed", "in place", "exit code", "traceback", "hung", "other content"],
+)  # fmt: skip
+def test_what_a_writer_does_wrong_is_found(
+    old: str,
+    new: str,
+    kind: FileKind,
+    operation: int,
+    found: dict[str, Any],
+    library: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "writer.py").write_text(GOOD_WRITER.replace(old, new) if old else GOOD_WRITER)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    monkeypatch.setattr(chaos_files, "MOST_SECONDS", 1.0)
+    monkeypatch.setitem(WRITERS, "writer", Writer("writer", lambda folder: [str(folder)], "made"))
+    folder = tmp_path / "trials"
+    folder.mkdir()
+    with FileTrials(folder, library, writers=["writer"]) as trials:
+        made = trials.make(FileFault(writer="writer", kind=kind, share=(operation - 0.5) / 3), number=0)
+    assert made.operation == operation
+    assert made.is_survived is not bool(found)
+    assert {name: getattr(made, name) for name in found} == found
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_one_file_of_the_newest_checkpoint_is_damaged(kind: DamageKind, tmp_path: Path) -> None:
+    setup = make_setup(make_config(tmp_path))
+    run, weights = tmp_path / "run", random_weights(setup)
+    write_trained_run(run, setup, weights)
+    write_epochs(run, [make_epoch(1), make_epoch(2)])
+    for epoch in (1, 2):
+        save_checkpoint(run, Checkpoint(epoch, epoch, weights, {}))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert damage_newest_checkpoint(run, kind, seed=1) is None  # nobody resumes a finished run
+    (run / "run.json").write_text((run / "run.json").read_text().replace('"finished"', '"failed"'))
+    assert damage_newest_checkpoint(run, kind, seed=1) == run / "checkpoints" / "epoch-0002"
+    (changed,) = (path for path, content in before.items() if path.read_bytes() != content and path.name != "run.json")
+    assert changed.parent.name == "epoch-0002"
+    old, new = before[changed], changed.read_bytes()
+    if kind == "truncated checkpoint":
+        assert old.startswith(new)
+    else:
+        assert [(one ^ other).bit_count() for one, other in zip(old, new, strict=True) if one != other] == [1]
+
+
+def test_without_a_compiler_it_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="Install one"):
+        build_library(tmp_path / "library.so")
+
+
+@pytest.mark.parametrize(
+    ("changes", "survived"),
+    [
+        ({}, True),
+        ({"starts": 1, "epochs_before": None}, True),
+        ({"hung": True}, False),
+        ({"is_readable": False}, False),
+        ({"starts": 0, "is_equal": False}, False),
+        ({"is_equal": False}, False),
+        ({"left_behind": ["sem.x"]}, False),
+        ({"traceback": True}, False),
+    ],
+)
+def test_a_fault_is_survived_only_in_every_respect(changes: dict[str, Any], survived: bool) -> None:
+    assert trial(**changes).is_survived is survived
+
+
+def test_trials_are_kept_and_counted_by_fault(tmp_path: Path) -> None:
+    trials = [trial(strikes=4), trial(number=1, is_equal=False), trial(number=2, victim="launcher", hung=True)]
+    for one in trials:
+        add_trial(tmp_path, one)
+    assert read_trials(tmp_path) == trials
+    assert summary(trials) == [
+        ["gloo", "SIGKILL to a rank", 5, 2, 2, 2, 2, 1, 1, 0.5, 0.5],
+        ["gloo", "SIGKILL to the launcher", 1, 1, 0, 1, 1, 1, 0, 0.5, 0.5],
+    ]
+    assert read_trials(tmp_path / "none") == []
+
+
+def change(seconds: float, *, cause: Cause = "a rank ended", lost_steps: int = 3) -> WorldChange:
+    return WorldChange(
+        at="2026-11-24T10:00:00+00:00", cause=cause, step=10, ranks_before=2, ranks_after=1, ended=[], joined=[],
+        lost_steps=lost_steps, detect_seconds=0.1, agree_seconds=0.2, resume_seconds=seconds - 0.3,
+    )  # fmt: skip
+
+
+def test_changes_of_ranks_are_counted_by_cause(tmp_path: Path) -> None:
+    changes = [change(seconds) for seconds in (1.0, 2.0, 6.0)]
+    add_trial(tmp_path, trial(way="elastic", changes=changes))
+    add_trial(tmp_path, trial(way="elastic", changes=[change(15.0, cause="the hosts changed", lost_steps=0)]))
+    add_trial(tmp_path, trial(way="elastic", framework="keras", changes=[change(3.0, lost_steps=9)]))
+    assert summary_of_changes(read_trials(tmp_path)) == [
+        ["keras", "a rank ended", 1, 3.0, 3.0, 3.0, 9, 9],
+        ["torch", "a rank ended", 3, 2.0, 6.0, 6.0, 3, 3],
+        ["torch", "the hosts changed", 1, 15.0, 15.0, 15.0, 0, 0],
+    ]
+    assert summary(read_trials(tmp_path))[0][9:] == ["", ""]  # elastic runs do not end
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"number": 1}', "null"])
+def test_a_damaged_record_is_one_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / TRIALS_FILE).write_text(line + "\n")
+    with pytest.raises(UserError, match="is not a record of `launch chaos`"):
+        read_trials(tmp_path)
+
+
+def run_main(arguments: list[str]) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--faults", "-1"], "--faults"),
+        (["--file-faults", "many"], "--file-faults"),
+        (["--hours", "0"], "--hours 0.0"),
+        (["--hours", "nan"], "--hours nan"),
+        (["--seed", "-1"], "--seed"),
+        (["--frameworks", "jax"], "jax"),
+        (["--folder", "/proc/chaos"], "making the folder of the campaign failed"),
+        (["--folder", "."], "the folder holds other things"),
+    ],
+)
+def test_bad_input_is_one_line(
+    flags: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").touch()
+    assert run_main(["chaos", *flags]) == 2
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def left_of(folder: Path) -> list[psutil.Process]:
+    processes = psutil.process_iter(["environ"])
+    return [one for one in processes if (one.info["environ"] or {}).get(MARK, "").startswith(str(folder))]
+
+
+@pytest.mark.parametrize("moment", ["_wait_for_moment", "_epochs", "_ended"])
+def test_a_campaign_that_is_interrupted_leaves_no_process(
+    moment: str, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        assert left_of(tmp_path)
+        raise KeyboardInterrupt
+
+    def start(trials: Trials, fault: chaos_trial.Fault, *, name: str, **_: object) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["sleep", "600"], env={MARK: f"{trials.folder}/{name}"})
+
+    monkeypatch.setattr(Trials, "_start", start)
+    monkeypatch.setattr(Trials, moment, interrupt)
+    if moment != "_ended":  # the first of the undisturbed run
+        undisturbed = chaos_trial.Undisturbed(folder=tmp_path, seconds=1.0, operations=9)
+        monkeypatch.setattr(Trials, "_reference", lambda *_: undisturbed)
+    with pytest.raises(KeyboardInterrupt):
+        Trials(tmp_path, library).make(
+            chaos_trial.Fault(framework="torch", way="gloo", kind="SIGKILL", victim="1"), number=0
+        )
+    assert not left_of(tmp_path)
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+def test_damage_that_nobody_finds_is_not_survived(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damage(run: Path, kind: str, *, seed: int) -> Path:
+        return checkpoint_folders(run)[-1]  # does nothing to it
+
+    monkeypatch.setattr(chaos_files, "damage_newest_checkpoint", damage)
+    with FileTrials(tmp_path, library, writers=["run of PyTorch"]) as trials:
+        made = trials.make(FileFault(writer="run of PyTorch", kind=DAMAGES[0], share=0.6), number=0)
+    assert not made.is_survived
+    assert not made.is_readable
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+def test_a_short_campaign_loses_nothing_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{Path('/usr/bin')}:{Path('/bin')}")
+    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
+    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    monkeypatch.setenv("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    folder = tmp_path / "chaos"
+    command = ["chaos", "--frameworks", "torch", "--folder", str(folder), "--seed", "3", "--file-faults", "0"]
+    network = chaos_trial.Fault(framework="torch", way="gloo", kind="network down", victim="host", epochs=2)
+    if not can_have_hosts():
+        network = dataclasses.replace(network, kind="SIGSTOP", victim="0")
+    full_disk = chaos_trial.Fault(framework="torch", way="mpi", kind="ENOSPC", victim="0", share=0.3)
+    drawn = []
+
+    def as_listed(seed: int, number: int, *, frameworks: list[str]) -> chaos_trial.Fault:
+        drawn.append(number)
+        return [full_disk, network][number]
+
+    monkeypatch.setattr("launch.checks.chaos.draw_fault", as_listed)
+    assert run_main([*command, "--faults", "1"]) == 0, (capfd.readouterr(), printed(folder))
+    first = read_trials(folder)
+    assert run_main([*command, "--faults", "2"]) == 0, (capfd.readouterr(), printed(folder))
+    assert drawn == [0, 1]
+    trials = read_trials(folder)
+    assert trials[:1] == first
+    assert [one.starts for one in trials] == [2, 2]
+    assert all(one.is_survived for one in trials)
+    assert [one.operation is None for one in trials] == [False, True]
+    assert "2 faults, 0 not survived" in capfd.readouterr().out
+    assert not left_of(tmp_path)
+
+
+def printed(folder: Path) -> str:
+    return "".join(log.read_text() for log in sorted(folder.glob("*.log")))
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+def test_fifty_file_faults_lose_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "chaos"
+    command = ["chaos", "--frameworks", "torch", "--folder", str(folder), "--faults", "0", "--file-faults", "50"]
+    assert run_main(command) == 0, (capfd.readouterr(), printed(folder))
+    trials = read_trials(folder)
+    assert len(trials) == 50
+    assert {one.kind for one in trials} == {*ACTIONS, *DAMAGES}
+    assert {one.victim for one in trials} == WRITERS.keys() - {"run of Keras"}
+    # Other programs may end after the file that counts has its name.
+    killed = [one for one in trials if (one.kind, one.victim) == ("end", "run of PyTorch")]
+    assert {one.starts for one in killed} == {2}
+    assert not list(folder.glob("files-*"))  # of faults that were survived nothing stays

@@ -1,0 +1,156 @@
+"""How ranks that come and go are started: the names of this host, the words of horovodrun, and what is refused."""
+
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.distributed.communicator import HOST_ALIASES
+from common.errors import UserError
+from launch.__main__ import main
+from launch.starting import train
+from launch.starting.elastic import ElasticStart, aliases_of_this_host
+from launch.starting.launchers import launcher_at
+from launch.starting.processes import Ended
+
+DATASET = "synthetic:256x28x28x1x3"
+
+
+def start(folder: Path, *, hosts: str | None = None, **numbers: int) -> ElasticStart:
+    return ElasticStart(
+        launcher=launcher_at(None, hosts=hosts), folder=folder, **{"np": 2, "least": 1, "most": 4, **numbers}
+    )
+
+
+def test_every_rank_of_this_host_has_a_name_that_leads_to_it() -> None:
+    names = aliases_of_this_host(12)
+    assert len(set(names)) == 12
+    assert {socket.gethostbyname(name) for name in names} == {"127.0.0.1"}
+
+
+def test_the_script_lists_the_hosts_that_are_in_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder"  # with a space
+    folder.mkdir()
+    one = start(folder)
+    one.write_files()
+
+    def listed() -> list[str]:
+        return subprocess.run([folder / "hosts.sh"], capture_output=True, text=True, check=True).stdout.split()
+
+    assert listed() == ["localhost:1", "127.0.0.1:1"]
+    one.hosts_file.write_text("node7:2\n")
+    assert listed() == ["node7:2"]
+    assert one.variables == {HOST_ALIASES: "localhost,127.0.0.1,127.0.0.01,127.0.0.001"}
+
+
+def test_named_hosts_have_all_their_slots_and_no_other_names(tmp_path: Path) -> None:
+    one = start(tmp_path, hosts="node1:2,node2:4")
+    one.write_files()
+    assert one.hosts_file.read_text() == "node1:2\nnode2:4\n"
+    assert one.variables == {}
+    assert "--network-interfaces" not in one.words()
+
+
+def test_the_command_is_horovodruns(tmp_path: Path) -> None:
+    assert start(tmp_path).words() == [
+        *("horovodrun", "-np", "2", "--min-np", "1", "--max-np", "4"),
+        *("--host-discovery-script", str(tmp_path / "hosts.sh")),
+        *("--gloo-timeout-seconds", "15", "--blacklist-cooldown-range", "5", "60", "--network-interfaces", "lo"),
+    ]
+
+
+@pytest.mark.parametrize("numbers", [{"least": 3}, {"most": 1}, {"least": 0}, {"np": 5}])
+def test_numbers_that_do_not_fit_together_are_refused(numbers: dict[str, int], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the number of ranks lies between the least and the most"):
+        start(tmp_path, **numbers)
+
+
+def run_main(arguments: list[str]) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def test_a_dry_run_prints_the_command_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["train", "--elastic", "--np", "2", "--max-np", "3", "--dry-run", "--", "--dataset", DATASET]
+    assert run_main(arguments) == 0
+    (line,) = capfd.readouterr().out.splitlines()
+    assert line.startswith("horovodrun -np 2 --min-np 1 --max-np 3 --host-discovery-script ")
+    assert line.endswith("--elastic")
+    assert list(tmp_path.iterdir()) == []
+
+
+REFUSED: list[tuple[list[str], str]] = [
+    (["--min-np", "1"], "only ranks of an elastic run come and go"),
+    (["--elastic", "--controller", "mpi"], "are connected by Gloo"),
+    (["--elastic", "--min-np", "3"], "the number of ranks lies between"),
+    (["--elastic", "--site", "cte-power"], "ranks come and go on this machine and on hosts that are named"),
+    (["--elastic", "--", "--strategy", "server", "--servers", "1"], "what no other rank has"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED)
+def test_what_cannot_be_elastic_is_one_line(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_main(["train", "--np", "2", *arguments]) == 2
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def started_again(
+    monkeypatch: pytest.MonkeyPatch, *, ends: list[Ended], state: str | None, restarts: int
+) -> tuple[int, list[list[str]]]:
+    """Run `launch train --restarts` with ranks that end in these ways; return its exit code, and what it started."""
+    commands: list[list[str]] = []
+
+    def run_to_end(command: list[str], *, environment: dict[str, str]) -> Ended:
+        commands.append(command)
+        return ends[len(commands) - 1]
+
+    monkeypatch.setattr(train, "run_to_end", run_to_end)
+    monkeypatch.setattr(train, "_state_of_run", lambda settings: state)
+    return run_main(["train", "--np", "1", "--restarts", str(restarts), "--", "--dataset", DATASET]), commands
+
+
+LOST, DONE = Ended(137, was_interrupted=False), Ended(0, was_interrupted=False)
+
+
+@pytest.mark.parametrize(
+    ("ends", "state", "restarts", "code", "starts"),
+    [
+        ([LOST, LOST, DONE], "killed", 3, 0, 3),
+        ([LOST, DONE], "interrupted", 1, 0, 2),
+        ([LOST, LOST], "killed", 1, 137, 2),
+        ([Ended(2, was_interrupted=False)], "failed", 3, 2, 1),  # an error, which would come again
+        ([LOST], None, 3, 137, 1),
+        ([Ended(130, was_interrupted=True)], "interrupted", 3, 130, 1),  # the user's Ctrl-C
+    ],
+)
+def test_ranks_are_started_again_while_they_end_by_themselves(
+    ends: list[Ended], state: str | None, restarts: int, code: int, starts: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capfd: Any,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    got, commands = started_again(monkeypatch, ends=ends, state=state, restarts=restarts)
+    assert (got, len(commands)) == (code, starts)
+    assert all(command == commands[0] for command in commands)
+    assert "--resume-or-start" in commands[0]
+    assert commands[0][commands[0].index("--name") + 1].startswith("torch-np1-")
+    assert capfd.readouterr().out.count("started again from the newest checkpoint") == starts - 1
+
+
+def test_a_start_that_resumes_another_run_is_not_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_main(["train", "--restarts", "2", "--", "--resume", "runs/a"]) == 2
+    assert "finds it again by its name" in capfd.readouterr().err

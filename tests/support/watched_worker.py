@@ -1,0 +1,60 @@
+"""A rank without any framework: `watched_worker.py FOLDER RANK SIZE ACTION [RANK-THAT-STICKS]`."""
+
+import json
+import os
+import pickle
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from common.config import FaultConfig
+from common.distributed.communicator import Communicator
+from common.watchdog import watch as watch_module
+from common.watchdog.board import doing, note_updates
+from common.watchdog.watch import start_watch
+
+EXIT_CODE = 3
+
+
+def main() -> None:
+    folder, rank, size, action = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    calls = 0
+
+    def allgather(value: Any) -> list[Any]:
+        nonlocal calls
+        calls += 1
+        own = folder / f"round-{calls}-{rank}"
+        own.with_suffix(".part").write_bytes(pickle.dumps(value))
+        own.with_suffix(".part").rename(own)
+        files = [folder / f"round-{calls}-{other}" for other in range(size)]
+        while not all(file.exists() for file in files):
+            time.sleep(0.01)
+        return [pickle.loads(file.read_bytes()) for file in files]
+
+    def end(reason: str) -> None:
+        (folder / f"ended-{rank}").write_text(json.dumps({"reason": reason}))
+        os._exit(EXIT_CODE)
+
+    comm = Communicator(rank=rank, size=size, local_rank=rank, local_size=size, controller="gloo", allgather=allgather)
+    config = FaultConfig(elastic=action == "drop", stall_seconds=1.0, on_stall=action)  # type: ignore[arg-type]
+    watch_module.TICK_SECONDS = 0.2
+    watch = start_watch(config, comm=comm, end=end)
+    assert watch
+    watch.board.set_activity("training")
+    (folder / f"started-{rank}").touch()
+    if len(sys.argv) > 5 and sys.argv[5] == str(rank):
+        stuck_in_data()
+    while True:
+        time.sleep(0.1)
+        note_updates(1)
+
+
+def stuck_in_data() -> None:
+    with doing("loading data"):
+        while True:
+            time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Horovod's part of a run whose ranks come and go (`--elastic`)."""
+
+from typing import Any
+
+import horovod.torch as hvd
+from horovod.common.exceptions import HorovodInternalError
+
+from common.config import Config
+from common.distributed.communicator import Communicator
+from common.elastic.membership import Hooks
+from torch_impl import distributed
+
+
+def elastic_hooks(settings: Config) -> Hooks:
+    """Return how this process leaves Horovod and joins it again, and how it learns that it has to."""
+
+    def rejoin() -> Communicator:
+        hvd.shutdown()
+        return distributed.init(settings)
+
+    return Hooks(rejoin=rejoin, is_lost_rank=_is_lost_rank, listen=_listen)
+
+
+def _is_lost_rank(error: BaseException) -> bool:
+    return isinstance(error, HorovodInternalError)
+
+
+def _listen(listener: Any) -> None:
+    from horovod.common.elastic import notification_manager  # brings Horovod's launcher along, which other runs spare
+
+    notification_manager.init()
+    notification_manager.register_listener(listener)
