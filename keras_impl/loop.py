@@ -43,7 +43,8 @@ class Trainer:
         self.state = state
         self.data = data
         self.phases = phases
-        self.epoch = 0
+        self.epoch, self._steps_done = 0, 0
+        self._iterations_before = int(state.optimizer.iterations.numpy())
         self._loss_weight = data.setup.loss_weight(data.comm.data_rank)
         self._slowdown = slowdown_of(data.setup, rank=data.comm.rank)
         # One sum per place in the batch, as all batches have one size: the sum within the batch is taken once, at the

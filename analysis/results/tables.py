@@ -24,7 +24,7 @@ from analysis.questions.strategies.ways import places_of
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
-from common.checks.chaos_record import CHANGE_HEADINGS, HEADINGS, read_trials, summary, summary_of_changes
+from common.checks.chaos_record import CHANGE_HEADINGS, HEADINGS, read_trials, struck, summary, summary_of_changes
 from common.checks.parity_record import read_parity
 from common.distributed.console import counted
 from common.measurement.interference import Interference
@@ -146,7 +146,7 @@ def _times_and_costs(data: Path, experiment: str, wanted: Sequence[str]) -> str:
 
 def faults_table(data: Path) -> str:
     """Return what became of runs and files after the faults of a campaign."""
-    trials = read_trials(data / "chaos")
+    trials = struck(read_trials(data / "chaos"))
     machines, days = ({getattr(one, name) for one in trials} for name in ("machine", "day"))
     faults, lost = sum(one.strikes for one in trials), sum(not one.is_survived for one in trials)
     whole = f"{faults} faults in {len(trials)} runs of programs, {lost} of them not survived; "

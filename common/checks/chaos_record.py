@@ -12,6 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from common.errors import UserError, first_problem, user_errors
 from common.run_folder.world_changes import WorldChange
+from common.utils.atomic import write_atomically
 from common.utils.whole_files import read_text
 
 TRIALS_FILE = "trials.jsonl"
@@ -32,15 +33,17 @@ class Trial:
         way: how the ranks were started; "files": a program without ranks.
         victim: number of the rank, "launcher", "host", or the program.
         after_seconds: from the start to the fault.
+        seed: drew the fault, with the number.
         epochs_before: that were recorded when it came; None: there was no run folder.
         ended_seconds: from the fault until all processes had ended.
         hung: they had to be ended by the campaign.
         is_readable: the run folder is absent or valid, and does not say that the run goes on; damage to it is found.
+        is_kept: the newest checkpoint is of the last recorded epoch, and no record of an epoch is lost.
         starts: that it took to finish the run, the first one included; 0: it was not finished.
         is_equal: the final weights are those of an undisturbed run.
         left_behind: processes and shared memory that outlived the run.
-        traceback: whether a rank printed one, or a program ended with an exit code of its own.
-        strikes: faults in this run.
+        traceback: whether a rank printed one, was aborted, or a program ended with an exit code of its own.
+        strikes: faults in this run that found what they were to strike; 0: none, as it had ended or not begun.
         operation: number of the file operation that failed.
         changes: of the ranks of an elastic run, with the seconds until it went on.
         machine: processor and cores.
@@ -58,10 +61,12 @@ class Trial:
     ended_seconds: float
     hung: bool
     is_readable: bool
+    is_kept: bool
     starts: int
     is_equal: bool
     left_behind: list[str]
     traceback: bool
+    seed: int = 1
     strikes: int = 1
     operation: int | None = None
     changes: list[WorldChange] = field(default_factory=list)
@@ -71,7 +76,7 @@ class Trial:
     @property
     def is_survived(self) -> bool:
         """Whether nothing was lost, nothing hung, and nothing is wrong or left."""
-        kept = self.is_readable and self.is_equal and self.starts > 0
+        kept = self.is_readable and self.is_kept and self.is_equal and self.starts > 0
         return kept and not (self.hung or self.left_behind or self.traceback)
 
 
@@ -97,13 +102,15 @@ def read_trials(folder: Path) -> list[Trial]:
 
 
 def add_trial(folder: Path, trial: Trial) -> None:
-    """Append a trial."""
-    with (folder / TRIALS_FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(trial)) + "\n")
+    """Append a trial: all of its line, or nothing."""
+    file = folder / TRIALS_FILE
+    before = file.read_text(encoding="utf-8") if file.exists() else ""
+    write_atomically(file, f"{before}{json.dumps(asdict(trial))}\n")
 
 
 HEADINGS = (
-    *("ranks", "fault", "faults", "runs", "ended by itself", "folder good", "finished", "same weights", "all good"),
+    *("ranks", "fault", "faults", "runs", "started again"),
+    *("ended by itself", "folder good", "nothing lost", "finished", "same weights", "all good"),
     *("all ended after, s, median", "worst, s"),
 )
 CHANGE_HEADINGS = (
@@ -112,17 +119,24 @@ CHANGE_HEADINGS = (
 )
 
 
+def struck(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the trials whose fault found what it was to strike."""
+    return [trial for trial in trials if trial.strikes]
+
+
 def summary(trials: Sequence[Trial]) -> list[list[str | float]]:
     """Return rows under HEADINGS: how many faults of each sort were survived in each respect."""
     groups: dict[tuple[str, str], list[Trial]] = {}
-    for trial in trials:
+    for trial in struck(trials):
         whom = " to a rank" if trial.victim.isdigit() else " to the launcher" if trial.victim == "launcher" else ""
         groups.setdefault((trial.way, trial.kind + whom), []).append(trial)
     rows: list[list[str | float]] = []
     for (way, fault), of_sort in sorted(groups.items()):
         counts = [
+            sum(one.starts > 1 for one in of_sort),
             sum(not one.hung for one in of_sort),
             sum(one.is_readable for one in of_sort),
+            sum(one.is_kept for one in of_sort),
             sum(one.starts > 0 for one in of_sort),
             sum(one.is_equal for one in of_sort),
             sum(one.is_survived for one in of_sort),

@@ -56,11 +56,15 @@ class Membership:
         commits: number of commits that this process has made.
         commit_seconds: the time they took.
         lost_seconds: from commits to the training that went on from them, of the current epoch.
+        first_size: ranks of the first start, once the ranks have agreed.
         report: called with each change of the ranks, once training has gone on.
         count: returns how many updates of the run this rank has done.
+
+    Args:
+        size: number of ranks that this process started with.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, size: int) -> None:
         self.commit: Commit | None = None
         self.commits = 0
         self.commit_seconds = 0.0
@@ -70,19 +74,23 @@ class Membership:
         self._news = threading.Event()
         self._members: Sequence[str] = ()
         self._interruption: _Interruption | None = None
-        self._seen_at = time.time()  # the last progress
+        self._seen_at = self._counted_until = time.time()  # the last progress; what is lost until then is counted
+        self._started = self._seen_at, size
+        self.first_size = size
 
     def run(
         self,
         train: Callable[[], None],
         *,
         hooks: Hooks,
+        leave: Callable[[], None],
         join: Callable[[Communicator], None],
     ) -> None:
         """Train, and go on with the ranks that are there whenever that changes.
 
         Args:
             train: calls `agree`, then starts from `commit` or, without, from the beginning.
+            leave: called when training has stopped, before the communicator is left.
             join: takes a new one.
         """
         hooks.listen(self)
@@ -99,8 +107,11 @@ class Membership:
                 if not hooks.is_lost_rank(error):
                     raise
                 self._interrupted("a rank ended")
+            if is_member:
+                leave()
             is_member = False
-            gc.collect()  # the model that the traceback held
+            self.count = lambda: 0
+            gc.collect()  # the model that the traceback and `count` held
 
     def on_hosts_updated(self, timestamp: int, update: int) -> None:
         """Take note that the hosts have changed; Horovod calls this on the first rank."""
@@ -129,13 +140,16 @@ class Membership:
     def training_starts(self) -> None:
         """Note that training goes on: what has passed since the commit is lost."""
         if self._interruption and self.commit:
-            self.lost_seconds += max(0.0, time.time() - self.commit.made_at)
+            now = time.time()
+            self.lost_seconds += max(0.0, now - max(self.commit.made_at, self._counted_until))
+            self._counted_until = now
 
     def agree(self, comm: Communicator) -> None:
         """Give all ranks the newest commit, and the list of their names; every rank calls this."""
         own = f"{platform.node()}, process {os.getpid()}"
-        of_ranks = comm.allgather((own, -2 if self.commit is None else self.commit.step))
-        self._members, steps = zip(*of_ranks, strict=True)
+        of_ranks = comm.allgather((own, -2 if self.commit is None else self.commit.step, self._started))
+        self._members, steps, started = zip(*of_ranks, strict=True)
+        _, self.first_size = min(started)
         if len(set(steps)) > 1:
             self.commit = comm.broadcast(self.commit, root=steps.index(max(steps)))
         self._news.clear()
@@ -143,7 +157,7 @@ class Membership:
             self._interruption = replace(self._interruption, agreed_at=time.time())
 
     def _interrupted(self, cause: Cause) -> None:
-        if self._interruption:  # again, before the first update: one change
+        if self._interruption or not self._members:  # again, before the first update: one change; or nothing began
             return
         at = time.time()
         self._interruption = _Interruption(

@@ -167,6 +167,12 @@ def usable_checkpoints(run_folder: Path, *, recorded_epochs: int) -> list[Path]:
     return [folder for folder in folders if all((folder / name).exists() for name in _files(folder))]
 
 
+def newest_finished_epoch(run_folder: Path, *, recorded_epochs: int) -> int:
+    """Return the finished epochs of the checkpoint from which a run would resume; 0: there is none."""
+    found = usable_checkpoints(run_folder, recorded_epochs=recorded_epochs)
+    return _finished_epochs(found[-1]) if found else 0
+
+
 def _files(folder: Path) -> tuple[str, ...]:
     """Return the names of the files of a checkpoint."""
     files = ("weights.safetensors", "optimizer.safetensors", "state.json")

@@ -154,9 +154,6 @@ class Checkpointer:
             membership.commit = replace(membership.commit, checkpoint=made(trainer), made_at=time.time())
         membership.commits += 1
         membership.commit_seconds += time.perf_counter() - started
-        membership.count = lambda: (
-            self.setup.steps_after(trainer.epoch - 1) + trainer.updates_done if trainer.epoch else 0
-        )
         if any(self.comm.allgather(membership.has_news())):
             raise HostsChanged
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common.config import Config
+from common.config import Config, FaultConfig
 from common.distributed.communicator import Communicator
 from common.distributed.console import Console
 from common.elastic.commit import Commit, shared_anew
@@ -16,13 +16,15 @@ from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import World
 from common.run_folder.world_changes import ElasticRecord
 from common.training.checkpointer import Checkpointer
+from common.training.measured import Measured
 from common.training.opening import reopen_run_folder
 from common.training.recorder import NullRecorder, RunRecorder
 from common.training.resume import recorded_first_size
 from common.training.run_setup import RunSetup
 from common.training.session import Session
 from common.training.trainer import Trainer
-from common.watchdog.watch import stop_watch
+from common.watchdog.board import announce
+from common.watchdog.watch import stop_watch, watch_startup
 
 
 class ElasticSession(Session):
@@ -32,7 +34,7 @@ class ElasticSession(Session):
 
     def __init__(self, *, framework: str, comm: Communicator, console: Console) -> None:
         super().__init__(framework=framework, comm=comm, console=console)
-        self.membership = Membership()
+        self.membership = Membership(size=comm.size)
 
     def first_size(self, config: Config) -> int | None:
         """Return how many ranks the run was first started with; None: as many as there are.
@@ -45,8 +47,8 @@ class ElasticSession(Session):
         recorded = None
         with self.comm.propagate_errors("looking at the run folder"):
             if self.comm.rank == 0:
-                recorded = recorded_first_size(config)
-        size: int | None = self.comm.broadcast(recorded)
+                recorded = recorded_first_size(config, framework=self.framework, report=self.console.line)
+        size: int = self.comm.broadcast(recorded) or self.membership.first_size
         return size
 
     def start(self, setup: RunSetup, **device: Any) -> Checkpoint | None:
@@ -73,12 +75,18 @@ class ElasticSession(Session):
         self.membership.report = self.recorder.add_change
         return checkpoint
 
+    def leave(self, config: FaultConfig) -> None:
+        """Watch this process alone, as at its start: which ranks there will be is not known yet."""
+        stop_watch()
+        watch_startup(config)
+        announce("joining the others")
+
     def rejoined(self, comm: Communicator) -> None:
         """Go on as a rank of another communicator, without its record until the ranks have agreed."""
         self.recorder.release()
-        stop_watch()
         self.comm, self.console = comm, self.console.of(comm)
         self.recorder = NullRecorder()
+        announce("preparing data")
 
     def is_complete(self, *, step: int) -> bool:
         """Return whether nothing is left to train; a process looks at its host only once."""
@@ -94,6 +102,9 @@ class ElasticSession(Session):
         checkpointer = self._checkpointer(checkpoint)
         if checkpoint is None:
             checkpointer.keep_start(trainer)
+        self.membership.count = lambda: (
+            self.setup.steps_after(trainer.epoch - 1) + trainer.updates_done if trainer.epoch else 0
+        )
         return checkpointer
 
     def progress_bar(self, epoch: int, *, done: int) -> Callable[[int], object]:
@@ -105,6 +116,11 @@ class ElasticSession(Session):
             self.membership.progressed()
 
         return advance_and_note
+
+    def finish(self, trainer: Trainer, test: Measured, *arguments: Any, **options: Any) -> None:
+        """Record the end of the run, and before it a change of the ranks after its last update."""
+        self.membership.progressed()
+        super().finish(trainer, test, *arguments, **options)
 
     def _go_on(self, setup: RunSetup, commit: Commit, *, gpu: str | None) -> Checkpoint | None:
         """Open the record of a run that other ranks began; return what they have kept."""

@@ -119,7 +119,12 @@ def _train_elastically(
                 "discovery script. Start them by `python -m launch train --elastic`, or by horovodrun --min-np 1 "
                 "--host-discovery-script"
             )
-    session.membership.run(lambda: train(settings, session.comm, session), hooks=hooks, join=session.rejoined)
+    session.membership.run(
+        lambda: train(settings, session.comm, session),
+        hooks=hooks,
+        leave=lambda: session.leave(settings.faults),
+        join=session.rejoined,
+    )
 
 
 def exit_rank(code: int) -> None:

@@ -13,6 +13,7 @@ from common.run_folder.records import (
     EPOCHS_FILE,
     RUN_FILE,
     STALE_HEARTBEAT_SECONDS,
+    DataRecord,
     Hashes,
     NotRecorded,
     Run,
@@ -31,6 +32,7 @@ MAY_CHANGE = {
     "training": {"epochs", "max_steps"},
     "record": {"keep", "resume", "resume_or_start", "checkpoint_minutes", "progress", "tensorboard"},
     "data": {"data_folder"},
+    "faults": {"stall_seconds", "on_stall"},
 }
 # With --resume-or-start also the run's place, which another working folder writes differently.
 PLACE = {"runs_folder", "name"}
@@ -156,20 +158,26 @@ def look_at_run(config: Config, *, framework: str, report: Callable[[str], None]
     return "to be resumed" if is_resumable else "to be set aside"
 
 
-def recorded_first_size(config: Config) -> int | None:
+def recorded_first_size(config: Config, *, framework: str, report: Callable[[str], None]) -> int | None:
     """Return how many ranks an elastic run was first started with that is resumed by others; None: it starts now.
 
+    Args:
+        report: called with one line if this takes long.
+
     Raises:
-        UserError: its record cannot be read.
+        UserError: its record cannot be read, or the run cannot be resumed.
     """
     if config.record.resume:
         folder = Path(config.record.resume)
-    elif config.record.resume_or_start and (_named_folder(config) / RUN_FILE).exists():
+    elif config.record.resume_or_start and look_at_run(config, framework=framework, report=report) == "to be resumed":
         folder = _named_folder(config)
     else:
         return None
-    world = read_record(folder).world
-    return world.size if config.faults.elastic and isinstance(world, World) else None
+    data = read_record(folder).data
+    if not config.faults.elastic or not isinstance(data, DataRecord):
+        return None
+    # Not the number in the record: a rank may have ended before the folder was made.
+    return data.global_batch_size // (config.training.batch_size * config.device.backward_passes_per_step)
 
 
 def _named_folder(config: Config) -> Path:

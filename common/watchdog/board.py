@@ -105,4 +105,5 @@ def doing(activity: str) -> Iterator[None]:
     try:
         yield
     finally:
-        board.set_activity(before)
+        if board.read().activity == activity:  # batches are loaded in a thread, beside which others tell what they do
+            board.set_activity(before)

@@ -66,6 +66,12 @@ def hanging_ranks(
     In training all ranks stop when one does. It is the one that cannot be reached, has ended or is stopped; else one
     that does something in which it waits for nobody; else the ones behind.
     """
+    # Ranks that have ended by themselves are silent, too.
+    reports = {
+        rank: report
+        for rank, report in reports.items()
+        if report.activity != "ending" or report.silent_seconds <= silent_seconds
+    }
     stuck = {
         rank: report
         for rank, report in reports.items()

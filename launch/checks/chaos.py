@@ -26,6 +26,7 @@ from common.checks.chaos_record import (
     Trial,
     add_trial,
     read_trials,
+    struck,
     summary,
     summary_of_changes,
 )
@@ -52,9 +53,9 @@ def add_command(commands: Any) -> None:
         description="Do something to small runs and to their files at random moments, and see that nothing is lost.",
     )
     count = partial(whole_number, least=0)
-    parser.add_argument("--faults", type=count, default=20, help="of ranks, how many in all (default: %(default)s)")
-    parser.add_argument("--file-faults", type=count, default=100, help="without ranks, in all (default: %(default)s)")
-    parser.add_argument("--seed", type=count, default=1, help="draws them (default: 1)")
+    parser.add_argument("--faults", type=count, default=20, help="runs of ranks with this seed (default: %(default)s)")
+    parser.add_argument("--file-faults", type=count, default=100, help="without ranks, with it (default: %(default)s)")
+    parser.add_argument("--seed", type=count, default=1, help="draws them; another one adds others (default: 1)")
     parser.add_argument("--hours", type=float, default=2.0, help="start none after that time (default: %(default)s)")
     parser.add_argument("--frameworks", nargs="+", choices=sorted(PROGRAMS), default=sorted(PROGRAMS), metavar="NAME")
     parser.add_argument("--folder", type=word, default="runs/chaos", help="of the results (default: %(default)s)")
@@ -85,17 +86,22 @@ def run(options: argparse.Namespace) -> int:
     if changes := summary_of_changes(trials):
         print(f"\n{tabulate(changes, headers=CHANGE_HEADINGS)}\n")
     lost = [trial for trial in trials if not trial.is_survived]
-    faults = sum(trial.strikes for trial in trials)
-    print(f"{faults} faults, {len(lost)} not survived" + (f": see {folder}" if lost else ""))
+    faults, missed = sum(trial.strikes for trial in trials), len(trials) - len(struck(trials))
+    print(
+        f"{faults} faults, {len(lost)} not survived"
+        + (f": see {folder}" if lost else "")
+        + (f"; {missed} more came before or after their victim" if missed else "")
+    )
     for trial in lost:
-        print(f"  trial {trial.number}: {trial}")
+        print(f"  trial {trial.seed}-{trial.number}: {trial}")
     return EXIT_CODE_LOST if lost else 0
 
 
 def _make_trials(options: argparse.Namespace, folder: Path) -> None:
-    done = {(trial.way == "files", trial.number) for trial in read_trials(folder)}
-    of_files = [number for number in range(options.file_faults) if (True, number) not in done]
-    of_ranks = [number for number in range(options.faults) if (False, number) not in done]
+    seed = options.seed
+    done = {(trial.way == "files", trial.seed, trial.number) for trial in read_trials(folder)}
+    of_files = [number for number in range(options.file_faults) if (True, seed, number) not in done]
+    of_ranks = [number for number in range(options.faults) if (False, seed, number) not in done]
     ends = time.monotonic() + 3600 * options.hours
     machine, library = describe_environment().machine, folder / "file_faults.so"
     build_library(library)
@@ -105,14 +111,16 @@ def _make_trials(options: argparse.Namespace, folder: Path) -> None:
             with FileTrials(folder, library, writers=writers) as files:
                 for number in of_files:
                     if time.monotonic() < ends:
-                        trial = files.make(draw_file_fault(options.seed, number, writers=writers), number=number)
-                        _keep(trial, folder, f"files-{number}", machine=machine)
+                        fault = draw_file_fault(seed, number, writers=writers)
+                        trial = files.make(fault, seed=seed, number=number)
+                        _keep(trial, folder, f"files-{seed}-{number}", machine=machine)
                         progress.advance(FILE_TRIAL_SECONDS, _title(trial), line=not trial.is_survived)
         trials = Trials(folder, library)
         for number in of_ranks:
             if time.monotonic() < ends:
-                trial = trials.make(draw_fault(options.seed, number, frameworks=options.frameworks), number=number)
-                _keep(trial, folder, f"trial-{number}", machine=machine)
+                rank_fault = draw_fault(seed, number, frameworks=options.frameworks)
+                trial = trials.make(rank_fault, seed=seed, number=number)
+                _keep(trial, folder, f"trial-{seed}-{number}", machine=machine)
                 progress.advance(TRIAL_SECONDS, _title(trial), line=True)
 
 
@@ -122,12 +130,13 @@ def _keep(trial: Trial, folder: Path, name: str, *, machine: str) -> None:
     if trial.is_survived:
         for remains in (name, f"hosts-{name}"):
             shutil.rmtree(folder / remains, ignore_errors=True)
-        (folder / f"{name}.log").unlink(missing_ok=True)
+        for suffix in ("log", "count"):
+            (folder / f"{name}.{suffix}").unlink(missing_ok=True)
 
 
 def _title(trial: Trial) -> str:
     whom = f"rank {trial.victim}" if trial.victim.isdigit() else trial.victim
     when = f"at file operation {trial.operation}" if trial.operation else f"after {trial.after_seconds:.1f} s"
     how = ", ".join(word for word in (trial.framework, trial.way) if word)
-    verdict = "survived" if trial.is_survived else "NOT survived"
+    verdict = "NOT survived" if not trial.is_survived else "survived" if trial.strikes else "nobody was there"
     return f"{trial.number}: {how}: {trial.kind} to {whom} {when}: {verdict}"

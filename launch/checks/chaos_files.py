@@ -22,7 +22,7 @@ from common.errors import UserError
 from common.run_folder.checkpoints import usable_checkpoints
 from common.run_folder.records import read_run
 from common.utils.paths import ROOT
-from launch.checks.chaos_verdict import MOST_STARTS, has_finished, is_readable, same_run
+from launch.checks.chaos_verdict import MOST_STARTS, has_finished, is_kept, is_readable, same_run
 from launch.checks.file_faults import ACTIONS
 from launch.starting.processes import trainer_environment
 
@@ -167,31 +167,34 @@ class FileTrials:
         self._worker.stdin.close()
         self._worker.wait()
 
-    def make(self, fault: FileFault, *, number: int) -> Trial:
+    def make(self, fault: FileFault, *, seed: int = 1, number: int) -> Trial:
         """Make a trial.
 
         Raises:
             UserError: a writer fails without a fault.
         """
         reference, operations = self._reference(fault.writer)
-        folder = self._folder(f"files-{number}")
+        folder = self._folder(f"files-{seed}-{number}")
         operation = 1 + int(fault.share * operations)
         outcome = self._run(fault.writer, folder, operation=operation, action=ACTIONS.get(fault.kind, ACTIONS["end"]))
         writer = WRITERS[fault.writer]
         result = folder / writer.result
         good = is_readable(result) if writer.is_run else not _content(result) or self._is_whole(fault.writer, folder)
-        starts, left = 1, outcome.left and not writer.starts_ranks
+        kept = not writer.is_run or is_kept(result, epochs=0)
+        starts, left, hung = 1, outcome.left and not writer.starts_ranks, outcome.hung
         damaged = damage_newest_checkpoint(result, fault.kind, seed=number) if fault.kind in DAMAGES else None
         if damaged:  # found, and as the message says
-            starts, code = 2, self._run(fault.writer, folder).code
-            good = good and code == USER_ERROR and damaged.exists()
+            starts, again = 2, self._run(fault.writer, folder)
+            good, hung = good and again.code == USER_ERROR and damaged.exists(), hung or again.hung
             shutil.rmtree(damaged)
         while not (is_done := self._is_done(fault.writer, folder)) and starts < MOST_STARTS:
             starts += 1
-            left = self._run(fault.writer, folder).left or left
+            again = self._run(fault.writer, folder)
+            left, hung = left or again.left, hung or again.hung
         output = _log(folder).read_text(errors="replace")
         return Trial(
             number=number,
+            seed=seed,
             framework="",
             way="files",
             kind=fault.kind if damaged or fault.kind not in DAMAGES else "end",
@@ -200,8 +203,11 @@ class FileTrials:
             after_seconds=outcome.seconds,
             epochs_before=None,
             ended_seconds=outcome.seconds,
-            hung=outcome.hung,
+            hung=hung,
             is_readable=good,
+            is_kept=kept,
+            # A program that was killed cannot say how far it came.
+            strikes=int(outcome.code == -9 or outcome.operations >= operation),
             starts=starts if is_done else 0,
             is_equal=is_done and (not writer.is_run or same_run(result, reference)),
             left_behind=["processes"] * left + self._partial_files(result, fault.kind),

@@ -22,7 +22,7 @@ from common.errors import UserError
 from common.run_folder.records import read_run
 from common.run_folder.world_changes import ElasticRecord, WorldChange
 from common.utils.paths import ROOT
-from launch.checks.chaos_verdict import MOST_STARTS, has_finished, is_readable, same_run
+from launch.checks.chaos_verdict import MOST_STARTS, has_finished, is_kept, is_readable, same_run
 from launch.checks.file_faults import ACTIONS
 from launch.checks.host_faults import can_have_hosts, fill_shared_memory, on_a_host_of_its_own, set_network
 from launch.starting.elastic import ElasticStart
@@ -37,9 +37,13 @@ LONG_EPOCHS = 60  # of a run that is struck again and again
 MEAN_SECONDS = 15.0  # from one strike to the next
 MARK = "HOROVOD_TWINS_CHAOS"  # variable of all processes of a trial
 WAIT_SECONDS = 90.0  # for the end of a run after a fault
+AGAIN_SECONDS = 600.0  # of a run that is struck again and again
 POLL_SECONDS = 0.1
 PAUSE_SECONDS = 2.0
-HOST_KINDS = tuple(kind for kind in get_args(HostKind) if kind != "pause of 2 s")
+PAUSE: Kind = "pause of 2 s"
+HOST_KINDS = tuple(kind for kind in get_args(HostKind) if kind != PAUSE)
+# Of a rank: what horovodrun itself prints when a rank has ended has no tag.
+ODD_OUTPUT = re.compile(r"<stderr>:.*(Traceback|terminate called|Segmentation fault|Fatal Python|received signal)")
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -71,7 +75,7 @@ def draw_fault(seed: int, number: int, *, frameworks: Sequence[str]) -> Fault:
     """Return the fault of a trial, which seed and number decide."""
     drawn = random.Random(f"{seed} {number}")
     signals = 3 * get_args(SignalKind)  # as there are three ways to start ranks, and as many victims
-    kind: Kind = drawn.choice([*signals, *ACTIONS, *(get_args(HostKind) if can_have_hosts() else ())])
+    kind: Kind = drawn.choice([*signals, PAUSE, *ACTIONS, *(HOST_KINDS if can_have_hosts() else ())])
     framework, share = drawn.choice(list(frameworks)), drawn.uniform(0.0, 1.05)
     if kind in ACTIONS:  # of rank 0, which writes; a rank that comes anew has other file operations
         way: Way = drawn.choice(["mpi", "gloo"])
@@ -94,12 +98,10 @@ def draw_fault(seed: int, number: int, *, frameworks: Sequence[str]) -> Fault:
         victim=drawn.choice(["0", "1", "launcher"]),
         share=share,
     )
-    # Ranks are watched once they have met: one that is stopped before is not found.
-    if fault.way == "elastic" and fault.victim != "launcher" and kind not in ("SIGSTOP", "pause of 2 s"):
+    is_of_a_rank = fault.way == "elastic" and fault.victim != "launcher"
+    if is_of_a_rank and kind not in ("SIGSTOP", PAUSE) and drawn.random() < 0.75:
         return replace(fault, epochs=drawn.randrange(1, EPOCHS), again=True)
-    if kind == "SIGSTOP" or drawn.random() < 0.5:
-        return replace(fault, epochs=drawn.randrange(1, EPOCHS))
-    return fault
+    return replace(fault, epochs=drawn.randrange(1, EPOCHS)) if drawn.random() < 0.5 else fault
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,19 +125,20 @@ class Trials:
         self._library = library
         self._undisturbed: dict[tuple[str, str, int], Undisturbed] = {}
 
-    def make(self, fault: Fault, *, number: int) -> Trial:
+    def make(self, fault: Fault, *, seed: int = 1, number: int) -> Trial:
         """Make a trial.
 
         Raises:
             UserError: an undisturbed run fails.
         """
-        name = f"trial-{number}"
+        name = f"trial-{seed}-{number}"
+        self._remove(name)  # of a campaign that was cut short
         try:
-            return self._make(fault, name, number=number)
+            return self._make(fault, name, seed=seed, number=number)
         finally:  # also where the campaign is interrupted
             self._kill(name)
 
-    def _make(self, fault: Fault, name: str, *, number: int) -> Trial:
+    def _make(self, fault: Fault, name: str, *, seed: int, number: int) -> Trial:
         reference = self._reference(fault)
         folder, shared = self.folder / name, _shared_memory()
         operation = 1 + int(fault.share * reference.operations) if fault.kind in ACTIONS else None
@@ -143,22 +146,25 @@ class Trials:
         process = self._start(fault, name=name, operation=operation)
         self._wait_for_moment(fault, name=name, launcher=process, seconds=reference.seconds)
         before = self._epochs(name)
-        at = time.monotonic()
-        self._strike(fault, name=name, launcher=process)
-        strikes = 1 + (self._strike_again(fault, name=name, seed=number, launcher=process) if fault.again else 0)
-        hung = not self._ended(name, within=WAIT_SECONDS + 3 * reference.seconds)
+        at, patience = time.monotonic(), WAIT_SECONDS + 3 * reference.seconds
+        strikes = int(self._strike(fault, name=name, launcher=process))
+        if fault.again:
+            strikes += self._strike_again(fault, name=name, seed=number, launcher=process, within=AGAIN_SECONDS)
+        hung = not self._ended(name, within=patience)
         ended_seconds = time.monotonic() - at
         self._clear(name, process)
-        good = is_readable(folder)
-        starts = 1
+        if operation:
+            strikes = int(self._was_reached(name, operation=operation))
+        good, kept, starts = is_readable(folder), is_kept(folder, epochs=before or 0), 1
         while not has_finished(folder) and starts < MOST_STARTS:
             starts += 1
             again = self._start(fault, name=name)
-            self._ended(name, within=WAIT_SECONDS + 3 * reference.seconds)
+            hung = not self._ended(name, within=patience) or hung
             self._clear(name, again)
         is_finished = has_finished(folder)
         return Trial(
             number=number,
+            seed=seed,
             framework=fault.framework,
             way=fault.way,
             kind=fault.kind,
@@ -170,12 +176,13 @@ class Trials:
             ended_seconds=ended_seconds,
             hung=hung,
             is_readable=good,
+            is_kept=kept,
             starts=starts if is_finished else 0,
             is_equal=is_finished and same_run(folder, reference.folder, is_elastic=fault.way == "elastic"),
             # What had to be killed, with all that would have cleaned up after it, leaves something.
             left_behind=[] if hung else sorted(_shared_memory() - shared),
             changes=_changes(folder),
-            traceback="<stderr>:Traceback" in self.log(name).read_text(errors="replace"),
+            traceback=ODD_OUTPUT.search(self.log(name).read_text(errors="replace")) is not None,
         )
 
     def _reference(self, fault: Fault) -> Undisturbed:
@@ -183,7 +190,7 @@ class Trials:
         if key not in self._undisturbed:
             name = f"undisturbed-{fault.framework}-{fault.way}-{fault.length}"
             folder, log = self.folder / name, self.log(name)
-            shutil.rmtree(folder, ignore_errors=True)  # of the campaign before it was cut short
+            self._remove(name)  # of the campaign before it was cut short
             began = time.monotonic()
             is_counted = fault.way != "elastic"
             try:
@@ -225,8 +232,7 @@ class Trials:
         if operation is not None:
             order = f"0 {operation} {ACTIONS.get(fault.kind, 0)} {self.folder / name}"
             variables |= {"LD_PRELOAD": str(self._library), "FILE_FAULTS": order}
-            if not operation:
-                variables["FILE_FAULTS_COUNT"] = str(self.log(name).with_suffix(".count"))
+            variables["FILE_FAULTS_COUNT"] = str(self.log(name).with_suffix(".count"))
         words += [sys.executable, str(ROOT / PROGRAMS[fault.framework]), *settings]
         with self.log(name).open("ab") as log:
             return subprocess.Popen(
@@ -248,31 +254,38 @@ class Trials:
         while (self._epochs(name) or 0) < fault.epochs and launcher.poll() is None and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS / 10)
 
-    def _strike(self, fault: Fault, *, name: str, launcher: subprocess.Popen[bytes]) -> None:
-        """Send the signal to the victim, if it is there: in start-up it may not be yet, at the end not any more."""
+    def _strike(self, fault: Fault, *, name: str, launcher: subprocess.Popen[bytes]) -> bool:
+        """Send the signal to the victim, and return whether it was there: it may not have begun, or have ended."""
         if fault.kind in ACTIONS or (fault.kind in HOST_KINDS and launcher.poll() is not None):
-            return
+            return False
         if fault.kind in HOST_KINDS:
-            _strike_host(fault.kind, launcher.pid)
-            return
-        is_pause = fault.kind == "pause of 2 s"
+            return _strike_host(fault.kind, launcher.pid)
+        is_pause = fault.kind == PAUSE
         number = signal.SIGSTOP if is_pause else signal.Signals[fault.kind]
         victims = [psutil.Process(launcher.pid)] if launcher.poll() is None and fault.victim == "launcher" else []
         if fault.victim != "launcher":
             victims = [one for one in self._processes(name) if _rank_of(one) == fault.victim]
+        was_there = False
         for victim in victims:
             with suppress(psutil.NoSuchProcess):
+                if fault.kind == "SIGSTOP" and fault.victim != "launcher":
+                    _wait_for_watcher(victim)
                 victim.send_signal(number)
+                was_there = True
         if is_pause or (number == signal.SIGSTOP and fault.victim == "launcher"):  # hangs as long as somebody wants
             time.sleep(PAUSE_SECONDS)
             for victim in victims:
                 with suppress(psutil.NoSuchProcess):
                     victim.send_signal(signal.SIGCONT)
+        return was_there
 
-    def _strike_again(self, fault: Fault, *, name: str, seed: int, launcher: subprocess.Popen[bytes]) -> int:
-        """Send the signal to one rank after the other until the launcher ends; return how often."""
+    def _strike_again(
+        self, fault: Fault, *, name: str, seed: int, launcher: subprocess.Popen[bytes], within: float
+    ) -> int:
+        """Send the signal to one rank after the other until the launcher ends, or for a time; return how often."""
         drawn, number, strikes = random.Random(seed), signal.Signals[fault.kind], 0
-        while not _waited(launcher, seconds=drawn.expovariate(1 / MEAN_SECONDS)):
+        last = time.monotonic() + within
+        while not _waited(launcher, seconds=drawn.expovariate(1 / MEAN_SECONDS)) and time.monotonic() < last:
             ranks = sorted((one for one in self._processes(name) if _rank_of(one)), key=lambda one: one.pid)
             if len(ranks) > 1:  # without its last rank a run ends
                 with suppress(psutil.NoSuchProcess):
@@ -280,10 +293,27 @@ class Trials:
                     strikes += 1
         return strikes
 
+    def _was_reached(self, name: str, *, operation: int) -> bool:
+        """Return whether a rank has come to a file operation: one that was ended by force has not counted them."""
+        try:
+            return int(self.log(name).with_suffix(".count").read_text()) >= operation
+        except (OSError, ValueError):
+            return True
+
+    def _remove(self, name: str) -> None:
+        """End and remove all that there is of a run."""
+        self._kill(name)
+        for folder in (self.folder / name, self.folder / f"hosts-{name}"):
+            shutil.rmtree(folder, ignore_errors=True)
+        for suffix in (".log", ".count"):
+            self.log(name).with_suffix(suffix).unlink(missing_ok=True)
+
     def _kill(self, name: str) -> None:
-        for process in self._processes(name):
+        processes = self._processes(name)
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+        psutil.wait_procs(processes, timeout=PAUSE_SECONDS)
 
     def _processes(self, name: str) -> list[psutil.Process]:
         """Return the processes of a trial, by the variable that they have inherited."""
@@ -314,14 +344,22 @@ class Trials:
             return None
 
 
-def _strike_host(kind: Kind, launcher: int) -> None:
+def _strike_host(kind: Kind, launcher: int) -> bool:
+    """Strike the host of a launcher, and return whether it was there."""
     if kind == "full shared memory":
-        fill_shared_memory(launcher)
-        return
-    set_network(launcher, up=False)
+        return fill_shared_memory(launcher)
+    was_there = set_network(launcher, up=False)
     if kind == "network down for 2 s":
         time.sleep(PAUSE_SECONDS)
         set_network(launcher, up=True)
+    return was_there
+
+
+def _wait_for_watcher(rank: psutil.Process) -> None:
+    """Return once a rank that has just been started has its watcher, which its first import starts."""
+    deadline = time.monotonic() + PAUSE_SECONDS
+    while not rank.children() and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS / 10)
 
 
 def _waited(process: subprocess.Popen[bytes], *, seconds: float) -> bool:

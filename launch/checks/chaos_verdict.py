@@ -5,6 +5,7 @@ from pathlib import Path
 from common.checks.differences import worst_difference
 from common.errors import UserError
 from common.model.weights import load_weights
+from common.run_folder.checkpoints import newest_finished_epoch
 from common.run_folder.records import RUN_FILE, WEIGHTS_FILE, Hashes, read_run
 
 TOLERANCE = 1e-10  # of a run whose ranks came and went, in float64; others repeat bit for bit
@@ -19,6 +20,22 @@ def is_readable(folder: Path) -> bool:
         return read_run(folder).state != "running"
     except UserError:
         return False
+
+
+def is_kept(folder: Path, *, epochs: int) -> bool:
+    """Return whether a run that has ended can go on after all epochs that it has recorded, of which there are enough.
+
+    Args:
+        epochs: that were recorded when the fault came. The first rank of an elastic run may end between a record and
+            what the others keep in memory: they train that epoch again.
+    """
+    if has_finished(folder):
+        return True
+    try:
+        recorded = len(read_run(folder).epochs)
+    except UserError:
+        return not epochs
+    return recorded >= epochs and newest_finished_epoch(folder, recorded_epochs=recorded) == recorded
 
 
 def has_finished(folder: Path) -> bool:

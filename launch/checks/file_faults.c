@@ -135,6 +135,7 @@ ssize_t write(int file, const void *bytes, size_t count)
     return REAL(write)(file, bytes, count);
 }
 
+ssize_t read(int file, void *bytes, size_t count) { FAIL_IF(file, NULL, 0); return REAL(read)(file, bytes, count); }
 int fsync(int file) { FAIL_IF(file, NULL, 0); return REAL(fsync)(file); }
 int fdatasync(int file) { FAIL_IF(file, NULL, 0); return REAL(fdatasync)(file); }
 int ftruncate64(int file, off64_t size) { FAIL_IF(file, NULL, action == ENOSPC); return REAL(ftruncate64)(file, size); }

@@ -21,21 +21,29 @@ def on_a_host_of_its_own(command: Sequence[str]) -> list[str]:
     return ["unshare", "--mount", "--net", "--", "bash", "-c", _PREPARE, "bash", *command]
 
 
-def fill_shared_memory(process: int) -> None:
-    """Fill the shared memory of a process that was started `on_a_host_of_its_own`."""
+def fill_shared_memory(process: int) -> bool:
+    """Fill the shared memory of a process that was started `on_a_host_of_its_own`; return whether it has one."""
     place = Path(f"/proc/{process}/root/dev/shm")
     with suppress(OSError):
         size = os.statvfs(place)
         if size.f_blocks * size.f_frsize > SHARED_MEMORY_BYTES:
-            return  # not made yet: that of this machine
-        with (place / "full").open("wb", buffering=0) as file:
+            return False  # not made yet: that of this machine
+        with suppress(OSError), (place / "full").open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(2**16))
+        return True
+    return False  # it has ended
 
 
-def set_network(process: int, *, up: bool) -> None:
-    """Let all packets of a process that was started `on_a_host_of_its_own` be dropped, or not any more."""
+def set_network(process: int, *, up: bool) -> bool:
+    """Let all packets of a process that was started `on_a_host_of_its_own` be dropped, or not any more.
+
+    Returns whether it has a network.
+    """
     command = ["nsenter", f"--net=/proc/{process}/ns/net", "ip", "link", "set", "lo", "up" if up else "down"]
-    if Path(f"/proc/{process}/ns/net").samefile("/proc/self/ns/net"):
-        return  # not made yet: that of this machine
-    subprocess.run(command, check=True, capture_output=True)
+    try:
+        if Path(f"/proc/{process}/ns/net").samefile("/proc/self/ns/net"):
+            return False  # not made yet: that of this machine
+    except OSError:
+        return False  # it has ended
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0

@@ -18,7 +18,7 @@ from typing import Any
 
 from common.config import Config, requested
 from common.distributed.pinning import choose_gpu
-from common.errors import UserError
+from common.errors import EXIT_CODE_USER_ERROR, UserError
 from common.run_folder.records import RunState, check_new_folder, read_record, state_of
 from common.training.entry_point import read_settings
 from common.training.resume import AlreadyFinished, look_at_run, read_resumable_run, recorded_first_size
@@ -59,7 +59,7 @@ def add_command(commands: Any) -> None:
         "--restarts",
         type=partial(whole_number, least=0),
         default=0,
-        help="start the ranks again when one has ended, so many times, from the newest checkpoint (default: 0)",
+        help="start the ranks again when one ends or hangs, so many times, from the newest checkpoint (default: 0)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print the command only")
     parser.add_argument("--find-largest-batch", action="store_true", help="only try which batch fits into memory")
@@ -125,7 +125,7 @@ def _run_elastic(options: argparse.Namespace, start: Launcher) -> int:
         )
         settings = _settings(start, arguments, program=program)
         try:
-            first_size = recorded_first_size(settings)
+            first_size = recorded_first_size(settings, framework=options.framework, report=_say)
             check_settings(settings, framework=options.framework, size=options.np, first_size=first_size)
         except AlreadyFinished as done:
             print(done)
@@ -142,7 +142,7 @@ def _run_elastic(options: argparse.Namespace, start: Launcher) -> int:
 
 
 def _found_again(options: argparse.Namespace) -> list[str]:
-    """Return the flags by which ranks that are started again find their run.
+    """Return the flags by which ranks that are started again find their run, and by which one that hangs ends it.
 
     Raises:
         UserError: it is found in another way already.
@@ -151,6 +151,8 @@ def _found_again(options: argparse.Namespace) -> list[str]:
     if requested("--resume", given) is not None:
         raise UserError("a start of a run finds it again by its name. Received: --restarts and --resume. Give --name")
     flags = [] if "--resume-or-start" in given else ["--resume-or-start"]
+    if requested("--on-stall", given) is None and not (options.elastic or "--elastic" in given):
+        flags += ["--on-stall", "end"]
     if requested("--name", given) is None:
         flags += ["--name", f"{options.framework}-np{options.np}-{datetime.now():%Y%m%d-%H%M%S}"]
     return flags
@@ -162,11 +164,16 @@ def _run(command: Sequence[str], settings: Config, *, restarts: int, environment
         ended = run_to_end(command, environment=environment)
         if ended.code == 0 or ended.was_interrupted or not left:
             break
-        state = _state_of_run(settings)
-        if state not in ("killed", "interrupted"):  # an error, which would come again
+        if (
+            ended.code == EXIT_CODE_USER_ERROR or _state_of_run(settings) == "failed"
+        ):  # an error, which would come again
             break
         print(f"the ranks have ended: started again from the newest checkpoint, {left - 1} more times", flush=True)
     return ended.code
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _state_of_run(settings: Config) -> RunState | None:
@@ -213,7 +220,7 @@ def check_settings(settings: Config, *, framework: str, size: int, first_size: i
     folder = Path(record.resume) if record.resume else record.folder(record.name or "new")
     standing = None
     if record.resume_or_start:
-        standing = look_at_run(settings, framework=framework, report=lambda line: print(line, file=sys.stderr))
+        standing = look_at_run(settings, framework=framework, report=_say)
         if standing == "finished":
             raise AlreadyFinished(settings)
     if record.resume or standing == "to be resumed":

@@ -35,7 +35,7 @@ CHANGE = WorldChange(
 
 def elastic(tmp_path: Path) -> Played:
     config = make_config(tmp_path, schedule=SCALED, faults={"elastic": True}, training={"epochs": 4})
-    return Played(config, alone(), membership=Membership())
+    return Played(config, alone(), membership=Membership(size=1))
 
 
 def gone_on(first: Played, *, epochs: int) -> Played:
@@ -44,7 +44,7 @@ def gone_on(first: Played, *, epochs: int) -> Played:
     assert kept
     assert kept.commit
     first.session.recorder.release()
-    membership = Membership()
+    membership = Membership(size=1)
     membership.commit = Commit(
         folder=kept.commit.folder,
         first_size=kept.commit.first_size,
@@ -120,7 +120,7 @@ def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path
     )
 
     def resume(comm: Communicator) -> tuple[int, int, list[float], int]:
-        played = Played(config, comm, membership=Membership())
+        played = Played(config, comm, membership=Membership(size=comm.size))
         setup = played.setup
         played.end_epoch(2, weights=random_weights(setup, seed=2))
         return (

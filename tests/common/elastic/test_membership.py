@@ -1,5 +1,6 @@
 """A process that goes on with other ranks: what it remembers, what it reports, and whose state counts."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,17 +31,24 @@ class Script:
     """A training that ends in these ways, one start after the other; the last one comes to its end."""
 
     errors: list[Exception]
-    membership: Membership = field(default_factory=Membership)
+    membership: Membership = field(default_factory=lambda: Membership(size=1))
     comm: Communicator = field(default_factory=alone)
+    commits: int = 9
+    makes_updates: bool = False
     starts: int = 0
     joined: int = 0
+    left: int = 0
 
     def train(self) -> None:
         self.membership.agree(self.comm)
         self.starts += 1
         if self.starts <= len(self.errors):
-            self.membership.commit = commit(10 * self.starts)
-            self.membership.count = lambda: 10 * self.starts + 3
+            if self.starts <= self.commits:
+                self.membership.commit = commit(10 * self.starts)
+            self.membership.training_starts()
+            if self.makes_updates:
+                self.membership.progressed()
+            self.membership.count = lambda: 10 * min(self.starts, self.commits) + self.starts + 2
             raise self.errors[self.starts - 1]
         self.membership.training_starts()
         self.membership.progressed()
@@ -50,8 +58,12 @@ class Script:
         reported: list[WorldChange] = []
         self.membership.report = reported.append
         hooks = Hooks(rejoin=alone, is_lost_rank=lambda error: isinstance(error, LostRankError), listen=changed)
-        self.membership.run(self.train, hooks=hooks, join=self._join)
+        self.membership.run(self.train, hooks=hooks, leave=self._leave, join=self._join)
         return reported
+
+    def _leave(self) -> None:
+        assert self.left == self.joined  # once for each time
+        self.left += 1
 
     def _join(self, comm: Communicator) -> None:
         self.joined += 1
@@ -94,10 +106,49 @@ def test_news_of_hosts_is_forgotten_once_the_ranks_have_met() -> None:
 
 def test_the_newest_state_of_all_ranks_is_everybodys() -> None:
     def meet(comm: Communicator) -> int:
-        membership = Membership()
+        membership = Membership(size=1)
         membership.commit = {0: commit(5), 1: commit(6), 2: None}[comm.rank]
         membership.agree(comm)
         assert membership.commit
         return membership.commit.step
 
     assert run_ranks(3, meet) == [6, 6, 6]
+
+
+def test_of_two_faults_without_a_commit_between_each_counts_its_own() -> None:
+    script = Script([LostRankError(), LostRankError()], commits=1, makes_updates=True)
+    began = time.time()
+    script.membership.commit = commit(0)
+    changes = script.run()
+    assert [(one.step, one.lost_steps) for one in changes] == [(10, 3), (10, 4)]
+    assert script.membership.lost_seconds <= time.time() - began  # what was lost twice counts once
+
+
+def test_ranks_that_end_before_the_first_meeting_are_no_change_and_keep_the_first_size() -> None:
+    membership = Membership(size=3)
+    starts = 0
+
+    def train() -> None:
+        nonlocal starts
+        starts += 1
+        if starts == 1:
+            raise LostRankError
+        membership.agree(alone())
+        membership.progressed()
+
+    reported: list[WorldChange] = []
+    membership.report = reported.append
+    hooks = Hooks(rejoin=alone, is_lost_rank=lambda error: isinstance(error, LostRankError), listen=lambda one: None)
+    membership.run(train, hooks=hooks, leave=lambda: None, join=lambda comm: None)
+    assert (starts, reported, membership.first_size) == (2, [], 3)
+
+
+def test_the_size_of_the_first_start_is_that_of_the_ranks_that_began() -> None:
+    first = Membership(size=2)
+
+    def meet(comm: Communicator) -> int:
+        membership = first if comm.rank == 1 else Membership(size=3)
+        membership.agree(comm)
+        return membership.first_size
+
+    assert run_ranks(3, meet) == [2, 2, 2]

@@ -220,6 +220,8 @@ CHANGES = {
     "progress": "lines",
     "tensorboard": None,
     "data_folder": "/data",
+    "stall_seconds": "90.0",
+    "on_stall": "end",
 }
 
 

@@ -61,6 +61,9 @@ def test_each_activity_has_its_limit(changes: dict[str, Any], stall_seconds: flo
         # Waiting for others in start-up or at the end of an epoch is no hang; the stopped rank is.
         ([{"activity": "other"}, {"state": "T"}], [1]),
         ([{"activity": "startup"}, {"activity": "startup"}], []),
+        # A rank that has ended is silent; it is the other one that does not.
+        ([{"activity": "ending"}, {"activity": "ending", "silent_seconds": 95.0}], [0]),
+        ([{"idle_seconds": 1.0}, {"activity": "ending", "silent_seconds": 95.0}], []),
     ],
 )
 def test_the_rank_that_stands_out_hangs(of_ranks: list[dict[str, Any]], hanging: list[int]) -> None:

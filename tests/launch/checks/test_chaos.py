@@ -57,6 +57,7 @@ def trial(**changes: Any) -> Trial:
         "ended_seconds": 0.5,
         "hung": False,
         "is_readable": True,
+        "is_kept": True,
         "starts": 2,
         "is_equal": True,
         "left_behind": [],
@@ -84,11 +85,13 @@ def test_seed_and_number_decide_on_a_fault(monkeypatch: pytest.MonkeyPatch) -> N
     assert not any(one.again for one in pauses)
     monkeypatch.setattr(chaos_trial, "can_have_hosts", lambda: False)
     others = [draw_fault(1, number, frameworks=["torch"]) for number in range(300)]
-    assert {one.kind for one in others} == {*get_args(SignalKind), *ACTIONS}
+    assert {one.kind for one in others} == {*get_args(SignalKind), chaos_trial.PAUSE, *ACTIONS}
     assert {(one.victim, one.way) for one in of_files} == {("0", "mpi"), ("0", "gloo")}
     assert all(0 <= one.share < 1 for one in of_files)
     assert {one.epochs for one in signals} == {None, *range(1, chaos_trial.EPOCHS)}
-    assert all(one.epochs for one in signals if one.kind == "SIGSTOP" or one.again)
+    assert all(one.epochs for one in signals if one.again)
+    assert any(one.epochs is None for one in signals if one.kind == "SIGSTOP")
+    assert any(one.way == "elastic" and one.victim == "0" and one.epochs is None for one in signals)
     assert {(one.way, one.kind) for one in signals if one.again} == {
         ("elastic", f"SIG{name}") for name in ("KILL", "TERM", "INT")
     }
@@ -239,6 +242,7 @@ def test_without_a_compiler_it_is_one_line(tmp_path: Path, monkeypatch: pytest.M
         ({"starts": 1, "epochs_before": None}, True),
         ({"hung": True}, False),
         ({"is_readable": False}, False),
+        ({"is_kept": False}, False),
         ({"starts": 0, "is_equal": False}, False),
         ({"is_equal": False}, False),
         ({"left_behind": ["sem.x"]}, False),
@@ -251,12 +255,13 @@ def test_a_fault_is_survived_only_in_every_respect(changes: dict[str, Any], surv
 
 def test_trials_are_kept_and_counted_by_fault(tmp_path: Path) -> None:
     trials = [trial(strikes=4), trial(number=1, is_equal=False), trial(number=2, victim="launcher", hung=True)]
+    trials.append(trial(number=3, strikes=0, starts=1))  # its victim had ended: no fault
     for one in trials:
         add_trial(tmp_path, one)
     assert read_trials(tmp_path) == trials
     assert summary(trials) == [
-        ["gloo", "SIGKILL to a rank", 5, 2, 2, 2, 2, 1, 1, 0.5, 0.5],
-        ["gloo", "SIGKILL to the launcher", 1, 1, 0, 1, 1, 1, 0, 0.5, 0.5],
+        ["gloo", "SIGKILL to a rank", 5, 2, 2, 2, 2, 2, 2, 1, 1, 0.5, 0.5],
+        ["gloo", "SIGKILL to the launcher", 1, 1, 1, 0, 1, 1, 1, 1, 0, 0.5, 0.5],
     ]
     assert read_trials(tmp_path / "none") == []
 
@@ -278,7 +283,7 @@ def test_changes_of_ranks_are_counted_by_cause(tmp_path: Path) -> None:
         ["torch", "a rank ended", 3, 2.0, 6.0, 6.0, 3, 3],
         ["torch", "the hosts changed", 1, 15.0, 15.0, 15.0, 0, 0],
     ]
-    assert summary(read_trials(tmp_path))[0][9:] == ["", ""]  # elastic runs do not end
+    assert summary(read_trials(tmp_path))[0][11:] == ["", ""]  # elastic runs do not end
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"number": 1}', "null"])
@@ -321,8 +326,9 @@ def test_bad_input_is_one_line(
 
 
 def left_of(folder: Path) -> list[psutil.Process]:
-    processes = psutil.process_iter(["environ"])
-    return [one for one in processes if (one.info["environ"] or {}).get(MARK, "").startswith(str(folder))]
+    found = psutil.process_iter(["environ", "status"])
+    living = [one for one in found if one.info["status"] != psutil.STATUS_ZOMBIE]
+    return [one for one in living if (one.info["environ"] or {}).get(MARK, "").startswith(str(folder))]
 
 
 @pytest.mark.parametrize("moment", ["_wait_for_moment", "_epochs", "_ended"])

@@ -131,7 +131,9 @@ LOST, DONE = Ended(137, was_interrupted=False), Ended(0, was_interrupted=False)
         ([LOST, DONE], "interrupted", 1, 0, 2),
         ([LOST, LOST], "killed", 1, 137, 2),
         ([Ended(2, was_interrupted=False)], "failed", 3, 2, 1),  # an error, which would come again
-        ([LOST], None, 3, 137, 1),
+        ([Ended(2, was_interrupted=False)], None, 3, 2, 1),
+        ([LOST, DONE], None, 3, 0, 2),  # before there was a run folder
+        ([LOST, DONE], "running", 3, 0, 2),  # as it looks for a minute, if its first rank was on another host
         ([Ended(130, was_interrupted=True)], "interrupted", 3, 130, 1),  # the user's Ctrl-C
     ],
 )
@@ -144,6 +146,7 @@ def test_ranks_are_started_again_while_they_end_by_themselves(
     assert (got, len(commands)) == (code, starts)
     assert all(command == commands[0] for command in commands)
     assert "--resume-or-start" in commands[0]
+    assert "--on-stall end" in " ".join(commands[0])
     assert commands[0][commands[0].index("--name") + 1].startswith("torch-np1-")
     assert capfd.readouterr().out.count("started again from the newest checkpoint") == starts - 1
 
