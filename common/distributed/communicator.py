@@ -1,6 +1,7 @@
 """The ranks of a run and what they must agree on, built on one collective that each framework provides."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from common.distributed.core_sharing import CoreShare, core_share
-from common.errors import UserError, from_os_error, out_of_memory
+from common.errors import EXIT_CODE_USER_ERROR, UserError, from_os_error, out_of_memory
 from common.model.weights import Weights, tensor_hashes
 
 
@@ -230,6 +231,28 @@ def place_on_host(variables: Mapping[str, str]) -> tuple[int, int] | None:
     return (aliases.index(own), len(aliases)) if own and own in aliases else None
 
 
+MOST_TRIES = 5  # of ranks that come and go to meet
+
+
+def _init(hvd: Any, *, process_sets: Callable[[], list[Any]]) -> None:
+    """Start Horovod; where ranks come and go, again with those that are left when one has ended before all had met."""
+    for _ in range(MOST_TRIES):
+        try:
+            hvd.init(process_sets=process_sets())
+            return
+        except ValueError:  # Horovod does not say what failed
+            if "HOROVOD_ELASTIC" not in os.environ:
+                raise
+            hvd.shutdown()
+    print(
+        f"error: this rank could not join the others. Received: {MOST_TRIES} tries that failed. Remove its host from "
+        "the list of hosts, or start the run again",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(EXIT_CODE_USER_ERROR)  # not by an exception: the record is that of the others
+
+
 def join(hvd: Any, *, timeline: bool, process_sets: Callable[[], list[Any]] = list) -> Communicator:
     """Start Horovod and return the communicator.
 
@@ -242,7 +265,7 @@ def join(hvd: Any, *, timeline: bool, process_sets: Callable[[], list[Any]] = li
     os.environ.update(controller_variables(os.environ, nccl=bool(hvd.nccl_built())))
     for name, value in GPU_ORDER.items():
         os.environ.setdefault(name, value)
-    hvd.init(process_sets=process_sets())
+    _init(hvd, process_sets=process_sets)
 
     def allgather(value: Any) -> list[Any]:
         # Named, because Horovod's default name contains the type of the value, which may differ between ranks.

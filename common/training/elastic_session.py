@@ -1,5 +1,6 @@
 """A session of a run whose ranks come and go (`--elastic`): it may begin in the middle of a run."""
 
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -34,7 +35,8 @@ class ElasticSession(Session):
 
     def __init__(self, *, framework: str, comm: Communicator, console: Console) -> None:
         super().__init__(framework=framework, comm=comm, console=console)
-        self.membership = Membership(size=comm.size)
+        # Of the start, also if a rank ended before all had met: what Horovod changes then is not seen here.
+        self.membership = Membership(size=int(os.environ.get("HOROVOD_SIZE", comm.size)))
 
     def first_size(self, config: Config) -> int | None:
         """Return how many ranks the run was first started with; None: as many as there are.

@@ -125,6 +125,60 @@ inline GpuStreamHandle AsGpuStreamValue(AnyStream* stream) {
         "a script without a launcher would end in MPI_Init (see open_mpi_prefix.py)",
     ),
     Edit(
+        "horovod/common/operations.cc",
+        """\
+#if HAVE_GLOO
+#if HAVE_MPI
+  if (global_mpi_context.IsEnabled()) {
+    // Initialize gloo context if mpi context is available
+""",
+        """\
+#if HAVE_GLOO
+  try {
+#if HAVE_MPI
+  if (global_mpi_context.IsEnabled()) {
+    // Initialize gloo context if mpi context is available
+""",
+        "a rank that ends before all have met would end the others by an exception that nobody catches",
+    ),
+    Edit(
+        "horovod/common/operations.cc",
+        """\
+    // Initializes global controller
+    state.process_set_table.Initialize(global_gloo_context);
+  }
+#endif // HAVE_GLOO
+""",
+        """\
+    // Initializes global controller
+    state.process_set_table.Initialize(global_gloo_context);
+  }
+  } catch (const std::exception& ex) {
+    if (!GetBoolEnvOrDefault(HOROVOD_ELASTIC, false)) {
+      LOG(ERROR) << "Horovod could not be initialized: " << ex.what();
+    }
+    global_gloo_context.Finalize();
+    state.initialization_failed = true;
+    return;
+  }
+#endif // HAVE_GLOO
+""",
+        "the same: `hvd.init()` raises an error, as it does for process sets that do not fit",
+    ),
+    Edit(
+        "horovod/common/operations.cc",
+        """\
+    horovod_global.shut_down = false;
+    horovod_global.initialization_done = false;
+""",
+        """\
+    horovod_global.shut_down = false;
+    horovod_global.initialization_done = false;
+    horovod_global.initialization_failed = false;
+""",
+        "after a start that failed, the next one may succeed",
+    ),
+    Edit(
         "horovod/common/util.py",
         """\
             sys.stderr = open(os.devnull, 'w')

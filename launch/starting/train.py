@@ -164,10 +164,8 @@ def _run(command: Sequence[str], settings: Config, *, restarts: int, environment
         ended = run_to_end(command, environment=environment)
         if ended.code == 0 or ended.was_interrupted or not left:
             break
-        if (
-            ended.code == EXIT_CODE_USER_ERROR or _state_of_run(settings) == "failed"
-        ):  # an error, which would come again
-            break
+        if ended.code == EXIT_CODE_USER_ERROR or _state_of_run(settings) == "failed":
+            break  # an error, which would come again
         print(f"the ranks have ended: started again from the newest checkpoint, {left - 1} more times", flush=True)
     return ended.code
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from common.distributed.communicator import (
     HOST_ALIASES,
     Communicator,
     controller_variables,
+    join,
     place_on_host,
     under_launcher,
 )
@@ -155,3 +157,59 @@ def test_only_names_of_this_host_decide_on_the_place_of_a_rank(
     variables: dict[str, str], place: tuple[int, int] | None
 ) -> None:
     assert place_on_host(variables) == place
+
+
+class MeetsAtTry:
+    """Horovod's part of `join` for one rank, where others end before all have met."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.calls: list[str] = []
+
+    def init(self, process_sets: list[object]) -> None:
+        self.calls.append("init")
+        if self.calls.count("init") < self.number:
+            raise ValueError("Horovod initialization failed.")
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+    def nccl_built(self) -> int:
+        return 0
+
+    def mpi_enabled(self) -> bool:
+        return False
+
+    def rank(self) -> int:
+        return 0
+
+    size = local_size = lambda self: 1
+    local_rank = rank
+
+
+def test_elastic_ranks_meet_again_after_one_has_ended_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"HOROVOD_ELASTIC": "1"})
+    hvd = MeetsAtTry(3)
+    assert join(hvd, timeline=False).size == 1
+    assert hvd.calls == ["init", "shutdown", "init", "shutdown", "init"]
+
+
+def test_other_ranks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    hvd = MeetsAtTry(2)
+    with pytest.raises(ValueError, match="initialization failed"):
+        join(hvd, timeline=False)
+    assert hvd.calls == ["init"]
+
+
+def test_a_rank_that_nobody_wants_ends_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def end(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(os, "environ", {"HOROVOD_ELASTIC": "1"})
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(SystemExit, match="2"):
+        join(MeetsAtTry(99), timeline=False)
+    error = capsys.readouterr().err
+    assert "could not join the others. Received: 5 tries" in error
+    assert error.count("\n") == 1
