@@ -44,6 +44,7 @@ class Job:
         minutes: time limit.
         repeats: number of runs of a trainer, each with its own seed.
         seed: of the first repeat.
+        restarts: how often the ranks of a trainer are started again when one ends.
         spot: on machines that may be taken away.
         preflight: check all hosts before the ranks start.
         preflight_flags: what the run will use.
@@ -64,6 +65,7 @@ class Job:
     minutes: int
     repeats: int = 1
     seed: int = 1
+    restarts: int = 0
     spot: bool = False
     preflight: bool = True
     preflight_flags: tuple[str, ...] = ()

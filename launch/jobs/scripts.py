@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from common.utils.timestamps import BEGAN_AT, STARTED_AT
 from launch.jobs.job import Job, read_settings
+from launch.starting.processes import PROGRAMS
 from launch.starting.shell import line
 
 CHECKPOINT_MINUTES = 10  # of jobs that may have to resume in another turn
@@ -41,14 +42,29 @@ def variables(job: Job) -> dict[str, str]:
     return {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1", **job.site.variables}
 
 
-def repeats_words(job: Job, *, start: Sequence[str]) -> list[list[str]]:
-    """Return the command of each repeat of a trainer, each with the next seed; `start`: what starts its ranks."""
+def repeats_words(job: Job, *, start: Sequence[str], hosts: str | None = None) -> list[list[str]]:
+    """Return the command of each repeat of a trainer, each with the next seed.
+
+    Args:
+        start: what starts its ranks.
+        hosts: as for `site_flags`.
+    """
     seeds = [str(job.seed + number) if job.repeats > 1 else None for number in range(job.repeats)]
+    start = started_again(job, hosts=hosts, np=str(job.size)) or start
     return [[*start, *trainer_words(job, name=job.run_name(repeat), seed=seed)] for repeat, seed in enumerate(seeds, 1)]
 
 
+def started_again(job: Job, *, hosts: str | None, np: str) -> list[str]:
+    """Return the command that starts the ranks of a trainer again when one ends; empty: they are started once."""
+    if not job.restarts:
+        return []
+    framework = next(name for name, program in PROGRAMS.items() if program == job.program)
+    again = ["--np", np, "--restarts", str(job.restarts), *site_flags(job, hosts=hosts)]
+    return ["python", "-m", "launch", "train", "--framework", framework, *again, "--"]
+
+
 def trainer_words(job: Job, *, name: str, seed: str | None = None) -> list[str]:
-    """Return a trainer and its arguments.
+    """Return a trainer and its arguments; the arguments alone for `started_again`.
 
     Args:
         job: of a trainer.
@@ -56,9 +72,10 @@ def trainer_words(job: Job, *, name: str, seed: str | None = None) -> list[str]:
         seed: in place of the one in the arguments.
     """
     assert job.program
+    program = [] if job.restarts else job.site.program_words(job.program)
     seeding = ["--seed", seed] if seed is not None else []
     recorded = ["--runs-folder", job.runs_folder, "--name", name, "--site", job.node]
-    return [*job.site.program_words(job.program), *job.arguments, *seeding, *recorded]
+    return [*program, *job.arguments, *seeding, *recorded]
 
 
 def resuming(job: Job) -> Job:

@@ -61,6 +61,8 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--name", help="of the job and of its run folder (default: what it runs, and the time)")
     parser.add_argument("--minutes", type=whole_number, default=60, help="time limit (default: %(default)s)")
     parser.add_argument("--repeats", type=whole_number, default=1, help="runs of a trainer, each with the next seed")
+    again = "start a trainer's ranks again when one ends or hangs, so many times (default: 0)"
+    parser.add_argument("--restarts", type=partial(whole_number, least=0), default=0, help=again)
     parser.add_argument("--spot", action="store_true", help="on spot machines: cheaper, but they may be taken away")
     parser.add_argument("--no-preflight", action="store_true", help="skip the checks, here and in the job")
     parser.add_argument(
@@ -166,6 +168,10 @@ def _job(options: argparse.Namespace) -> Job:
     name = _default_name(program, what.experiment) if options.name is None else options.name
     check_name(name)
     settings = read_settings(arguments, program=program) if program else None
+    if options.restarts and not program:
+        raise UserError(
+            "an experiment makes failed runs when it is submitted again. Received: --restarts. Leave it out"
+        )
     if settings:
         settings.strategy.check_framework(str(program))
         settings.check_ranks(ranks)
@@ -176,7 +182,7 @@ def _job(options: argparse.Namespace) -> Job:
         name=name, site=site, node=node, nodes=options.nodes,
         ranks_per_node=ranks_per_node, gpus_per_node=options.gpus_per_node,
         program=program, experiment=what.experiment, arguments=tuple(arguments), minutes=options.minutes,
-        repeats=options.repeats, seed=settings.training.seed if settings else 1,
+        repeats=options.repeats, restarts=options.restarts, seed=settings.training.seed if settings else 1,
         spot=options.spot or site.skypilot.spot, preflight=not options.no_preflight and site.container is None,
         preflight_flags=(
             *_preflight_flags(program, settings, gpus=options.gpus_per_node, site=site),

@@ -184,7 +184,7 @@ def script(job: Job) -> str:
     if job.experiment:
         lines.append(line(experiment_words(there, hosts=HOST_FILE)))
     else:
-        for words in repeats_words(there, start=_start_words(there)):
+        for words in repeats_words(there, start=_start_words(there), hosts=HOST_FILE):
             lines += [RECORD_START, line(words)]
     # In the place of the shell, which as the first process of a pod would not pass on that the pod is to end.
     lines[-1] = f"exec {lines[-1]}"

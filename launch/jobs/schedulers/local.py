@@ -49,7 +49,7 @@ def _commands(job: Job, *, hosts: str | None) -> list[list[str]]:
     """Return the commands that run one after the other, each within the time limit."""
     if job.experiment:
         return [experiment_words(job, hosts=hosts)]
-    return repeats_words(job, start=launcher_at(job.site.reference, hosts=hosts).words(np=job.size))
+    return repeats_words(job, start=launcher_at(job.site.reference, hosts=hosts).words(np=job.size), hosts=hosts)
 
 
 def submit(job: Job, folder: Path) -> str:

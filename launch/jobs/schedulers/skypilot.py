@@ -153,7 +153,7 @@ def _commands(job: Job, *, hosts: Shell) -> list[list[str]]:
     # No PATH leads an ssh from another machine to the daemon of MPI in the environment.
     prefix = [Shell('--mpi-args="--prefix $(dirname "$(dirname "$(command -v mpirun)")")"')]
     start = [*words[:3], "-H", hosts, *(prefix if job.site.controller == "mpi" else []), *words[3:]]
-    return repeats_words(resuming(job) if job.spot else job, start=start)
+    return repeats_words(resuming(job) if job.spot else job, start=start, hosts=hosts)
 
 
 def submit(job: Job, folder: Path) -> str:

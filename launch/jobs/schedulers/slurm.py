@@ -16,7 +16,15 @@ from common.errors import UserError, expanded
 from common.utils.timestamps import SUBMITTED_AT, timestamp
 from common.utils.whole_files import read_text
 from launch.jobs.job import Job, JobRecord, JobState, JobStatus, read_settings
-from launch.jobs.scripts import RECORD_START, experiment_words, preflight_words, prologue, resuming, trainer_words
+from launch.jobs.scripts import (
+    RECORD_START,
+    experiment_words,
+    preflight_words,
+    prologue,
+    resuming,
+    started_again,
+    trainer_words,
+)
 from launch.starting.launchers import Launcher
 from launch.starting.shell import Shell, line
 
@@ -196,10 +204,10 @@ def _words(job: Job) -> list[str]:
     if job.experiment:
         part = ["--part", Shell('"$SLURM_ARRAY_TASK_ID"')] if job.parts > 1 else []
         return [*experiment_words(job, hosts=hosts), *part]
-    words = Launcher(site=job.site, node=job.node).words(np=Shell('"$ranks"'))
-    placed = ["-H", hosts] if hosts else []
-    seed = Shell('"$seed"') if job.repeats > 1 else None
-    return [*words, *placed, *trainer_words(job, name=Shell('"$name"'), seed=seed)]
+    ranks, seed = Shell('"$ranks"'), Shell('"$seed"') if job.repeats > 1 else None
+    words = [*Launcher(site=job.site, node=job.node).words(np=ranks), *(["-H", hosts] if hosts else [])]
+    start = started_again(job, hosts=hosts, np=ranks) or words
+    return [*start, *trainer_words(job, name=Shell('"$name"'), seed=seed)]
 
 
 def _before_time_limit(job: Job) -> str:

@@ -64,6 +64,7 @@ EXAMPLES = {
     "slurm-cpu": make_job(site=site_at("slurm", launcher="mpirun"), ranks_per_node=4, preflight=True),
     "slurm-horovodrun": make_job(site=site_at("slurm", launcher="horovodrun", controller="gloo")),
     "slurm-array": make_job(repeats=5, seed=3),
+    "slurm-restarts": make_job(site=site_at("slurm", launcher="horovodrun"), program="keras_impl/train.py", restarts=3),
     "slurm-experiment": make_job(program=None, experiment="smoke", arguments=("--only", "*-cnn-np2"), preflight=True),
     "slurm-at-once": make_job(
         program=None, experiment="smoke", arguments=("--at-once", "4"), ranks_per_node=4, nodes=1, parts=4,
