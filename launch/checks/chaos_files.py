@@ -186,7 +186,7 @@ class FileTrials:
         if damaged:  # found, and as the message says
             starts, again = 2, self._run(fault.writer, folder)
             good, hung = good and again.code == USER_ERROR and damaged.exists(), hung or again.hung
-            shutil.rmtree(damaged)
+            shutil.rmtree(damaged, ignore_errors=True)  # it is gone where nobody found the damage
         while not (is_done := self._is_done(fault.writer, folder)) and starts < MOST_STARTS:
             starts += 1
             again = self._run(fault.writer, folder)
