@@ -384,23 +384,25 @@ def test_a_short_campaign_loses_nothing_and_goes_on(
     if not can_have_hosts():
         network = dataclasses.replace(network, kind="SIGSTOP", victim="0")
     full_disk = chaos_trial.Fault(framework="torch", way="mpi", kind="ENOSPC", victim="0", share=0.3)
+    # Before the ranks have met, and before there is a run folder: the other one goes on alone.
+    early = chaos_trial.Fault(framework="torch", way="elastic", kind="SIGKILL", victim="0", share=0.1)
     drawn = []
 
     def as_listed(seed: int, number: int, *, frameworks: list[str]) -> chaos_trial.Fault:
         drawn.append(number)
-        return [full_disk, network][number]
+        return [full_disk, network, early][number]
 
     monkeypatch.setattr("launch.checks.chaos.draw_fault", as_listed)
     assert run_main([*command, "--faults", "1"]) == 0, (capfd.readouterr(), printed(folder))
     first = read_trials(folder)
-    assert run_main([*command, "--faults", "2"]) == 0, (capfd.readouterr(), printed(folder))
-    assert drawn == [0, 1]
+    assert run_main([*command, "--faults", "3"]) == 0, (capfd.readouterr(), printed(folder))
+    assert drawn == [0, 1, 2]
     trials = read_trials(folder)
     assert trials[:1] == first
-    assert [one.starts for one in trials] == [2, 2]
+    assert [one.starts for one in trials] == [2, 2, 1]
     assert all(one.is_survived for one in trials)
-    assert [one.operation is None for one in trials] == [False, True]
-    assert "2 faults, 0 not survived" in capfd.readouterr().out
+    assert [one.operation is None for one in trials] == [False, True, True]
+    assert "3 faults, 0 not survived" in capfd.readouterr().out
     assert not left_of(tmp_path)
 
 
