@@ -22,14 +22,14 @@ def add_data(source: Path, *, data: Path) -> int:
     """Copy the finished runs of a folder, or of `launch parity`, into `data/<its name>`; return their number.
 
     Records keep every measurement; hosts and paths are replaced; of environment variables those that tune are kept.
-    Of a campaign of faults (`launch chaos`) the trials alone are copied.
+    Of the runs of a campaign of faults (`launch chaos`) those whose ranks came and went are copied.
 
     Raises:
         UserError: there are no runs in the folder, or it cannot be copied.
     """
-    is_campaign = (source / TRIALS_FILE).exists()  # whose runs are those without a fault, or not survived
-    found = [] if is_campaign else sorted(source.glob(f"*/{RUN_FILE}"))
-    records = [file for file in found if _state(file) == "finished"]
+    is_campaign = (source / TRIALS_FILE).exists()
+    finished = [file for file in sorted(source.glob(f"*/{RUN_FILE}")) if _status(file) == "finished"]
+    records = [file for file in finished if not is_campaign or _record(file)["config"]["faults"]["elastic"]]
     if not records and not is_campaign and not (source / PARITY_FILE).exists():
         raise UserError(f"there are no finished runs to add. Received: {source}. Name a folder of run folders")
     target = data / source.resolve().name
@@ -49,8 +49,12 @@ def add_data(source: Path, *, data: Path) -> int:
     return len(records)
 
 
-def _state(file: Path) -> str:
-    return str(json.loads(file.read_text(encoding="utf-8"))["status"].get("state"))
+def _record(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _status(file: Path) -> str:
+    return str(_record(file)["status"].get("state"))
 
 
 def _write(file: Path, record: Any) -> None:
@@ -58,7 +62,7 @@ def _write(file: Path, record: Any) -> None:
 
 
 def _neutral_record(file: Path) -> Any:
-    record = json.loads(file.read_text(encoding="utf-8"))
+    record = _record(file)
     hosts = {record["environment"]["host"], *record.get("world", {}).get("hosts", [])}
     variables = record["environment"]["variables"]
     record["environment"]["variables"] = {name: variables[name] for name in TUNING_VARIABLES if name in variables}
@@ -71,5 +75,6 @@ def _neutral(value: Any, *, hosts: set[str]) -> Any:
     if isinstance(value, list):
         return [_neutral(one, hosts=hosts) for one in value]
     if isinstance(value, str):
-        return HOST if value in hosts else _PATH.sub(FOLDER, value)
+        host, separator, process = value.partition(", process ")  # as ranks that come and go are named
+        return HOST + separator + process if host in hosts else _PATH.sub(FOLDER, value)
     return value

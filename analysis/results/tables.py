@@ -11,7 +11,7 @@ from analysis.output.finding import Finding, Plot
 from analysis.output.options import MARGIN
 from analysis.output.tables import Table, render
 from analysis.projection.study import STUDY_FILE, read_study
-from analysis.questions import frameworks
+from analysis.questions import faults, frameworks
 from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.hyperparameters.searches import Search, statements
 from analysis.questions.hyperparameters.searches import tables as search_tables
@@ -160,6 +160,13 @@ def faults_table(data: Path) -> str:
     return "\n\n".join([whole + where, *tables])
 
 
+def elastic_table(data: Path) -> str:
+    """Return how far runs whose ranks came and went are from runs whose ranks stayed, and what it cost."""
+    found = _faults(data)
+    shown = [_shown(_frame(table).dropna(axis="columns", how="all"), table.formats) for table in found.tables[1:3]]
+    return "\n\n".join([found.answer, *shown])
+
+
 def search_table(data: Path) -> str:
     """Return what a search of both frameworks found at the same points, with what its trials ran on."""
     search = Search(data / "search", read_search(data / "search"))
@@ -189,6 +196,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "communication": communication_table,
     "model-parallel": model_parallel_table,
     "faults": faults_table,
+    "elastic": elastic_table,
     "search": search_table,
     "claims": claims_table,
     "parity": parity_table,
@@ -205,6 +213,8 @@ FIGURES = (
     "strategies-memory",
     "strategies-schedule",
     "hyperparameters-search",
+    "faults",
+    "faults-2",
 )
 
 
@@ -219,7 +229,10 @@ def plots(data: Path) -> list[Plot]:
         for plot in _strategies(data, name).plots
     ]
     of_search = hyperparameters.find(_runs(data / "search")).plots
-    found = [*frameworks.find(selection).plots, *of_parity, *_projection(data).plots, *of_strategies, *of_search]
+    of_faults = _faults(data).plots
+    found = [
+        *frameworks.find(selection).plots, *of_parity, *_projection(data).plots, *of_strategies, *of_search, *of_faults
+    ]  # fmt: skip
     return list({plot.name: plot for plot in reversed(found) if plot.name in FIGURES}.values())
 
 
@@ -243,6 +256,11 @@ def described(selection: Selection) -> str:
         f"{' and '.join(days)} on {' and '.join(machines)}; {', '.join(versions)}. "
         f"{load} the machine."
     )
+
+
+@cache
+def _faults(data: Path) -> Finding:
+    return faults.find(_runs(data / "chaos"))
 
 
 @cache

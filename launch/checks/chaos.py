@@ -42,6 +42,7 @@ from launch.starting.processes import PROGRAMS, require_program
 from launch.starting.progress import Progress
 
 EXIT_CODE_LOST = 1
+EXAMPLE_CHANGES = 3  # of the ranks
 TRIAL_SECONDS, FILE_TRIAL_SECONDS = 25.0, 3.0  # rough time of a trial
 
 
@@ -125,13 +126,19 @@ def _make_trials(options: argparse.Namespace, folder: Path) -> None:
 
 
 def _keep(trial: Trial, folder: Path, name: str, *, machine: str) -> None:
-    """Record a trial; what it has left stays if it was not survived."""
+    """Record a trial; what it has left stays if it was not survived, or as the example of its framework."""
+    examples = {one.framework for one in read_trials(folder) if _is_example(one)}
     add_trial(folder, dataclasses.replace(trial, machine=machine, day=now()[:10]))
-    if trial.is_survived:
+    if trial.is_survived and not (_is_example(trial) and trial.framework not in examples):
         for remains in (name, f"hosts-{name}"):
             shutil.rmtree(folder / remains, ignore_errors=True)
         for suffix in ("log", "count"):
             (folder / f"{name}.{suffix}").unlink(missing_ok=True)
+
+
+def _is_example(trial: Trial) -> bool:
+    """Return whether `python -m analysis faults` has something to show of its run."""
+    return trial.is_survived and len(trial.changes) >= EXAMPLE_CHANGES
 
 
 def _title(trial: Trial) -> str:

@@ -20,6 +20,7 @@ from common.errors import UserError
 from common.run_folder.environment import TUNING_VARIABLES
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
 from common.run_folder.search_record import SEARCH_FILE
+from common.run_folder.world_changes import ElasticRecord, WorldChange
 
 MOST_BYTES = 8_000_000  # of all committed data
 
@@ -100,6 +101,23 @@ def test_added_runs_keep_their_numbers_and_lose_host_and_paths(tmp_path: Path) -
         assert [getattr(one, part) for one in before["record"]] == [getattr(one, part) for one in after["record"]]
     (runs / "hosts" / RUN_FILE).unlink()
     assert add_data(runs, data=tmp_path / "data") == 4 and not (added / "hosts").exists()
+
+
+def test_of_a_campaign_the_runs_whose_ranks_came_and_went_are_added(tmp_path: Path) -> None:
+    source = tmp_path / "chaos"
+    change = WorldChange(
+        at="2026-11-24T10:00:00+00:00", cause="a rank ended", step=1, ranks_before=2, ranks_after=1,
+        ended=["node1, process 5"], joined=[], lost_steps=0, detect_seconds=0.1, agree_seconds=0.1, resume_seconds=0.1,
+    )  # fmt: skip
+    settings = {"faults": {"elastic": True}}
+    write_finished_run(source / "trial", settings=settings, elastic=ElasticRecord(changes=[change]))
+    write_finished_run(source / "undisturbed", settings=settings)
+    write_finished_run(source / "over-mpi")
+    (source / TRIALS_FILE).write_text("{}\n")
+    assert add_data(source, data=tmp_path / "data") == 2
+    added = tmp_path / "data" / "chaos"
+    assert {file.name for file in added.iterdir()} == {"trial", "undisturbed", TRIALS_FILE}
+    assert f'"{HOST}, process 5"' in (added / "trial" / RUN_FILE).read_text()
 
 
 def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -279,9 +279,9 @@ def test_changes_of_ranks_are_counted_by_cause(tmp_path: Path) -> None:
     add_trial(tmp_path, trial(way="elastic", changes=[change(15.0, cause="the hosts changed", lost_steps=0)]))
     add_trial(tmp_path, trial(way="elastic", framework="keras", changes=[change(3.0, lost_steps=9)]))
     assert summary_of_changes(read_trials(tmp_path)) == [
-        ["keras", "a rank ended", 1, 3.0, 3.0, 3.0, 9, 9],
-        ["torch", "a rank ended", 3, 2.0, 6.0, 6.0, 3, 3],
-        ["torch", "the hosts changed", 1, 15.0, 15.0, 15.0, 0, 0],
+        ["keras", "a rank ended", 1, 0.1, 0.1, 3.0, 3.0, 3.0, 9, 9],
+        ["torch", "a rank ended", 3, 0.1, 0.1, 2.0, 6.0, 6.0, 3, 3],
+        ["torch", "the hosts changed", 1, 0.1, 0.1, 15.0, 15.0, 15.0, 0, 0],
     ]
     assert summary(read_trials(tmp_path))[0][11:] == ["", ""]  # elastic runs do not end
 

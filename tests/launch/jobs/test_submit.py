@@ -97,7 +97,7 @@ MIRRORED = ["keras_impl/train.py", "--strategy", "native", "--native", "mirrored
           "1"], "Received: cores or GPUs per run. Give --ranks-per-node and --gpus-per-node to the job"),
         (["--", "experiment", "thesis-resnet34-as-published", "--at-once", "2"], "Received: --at-once, and cool_down"),
         (["--repeats", "2", "--", "experiment", "smoke"], "an experiment sets its own repeats"),
-        (["--restarts", "2", "--", "experiment", "smoke"], "an experiment makes failed runs when it is submitted again"),
+        (["--restarts", "2", "--", "experiment", "smoke"], "an experiment makes failed runs when it is submitted"),
         (["--site", "mars", "--", "experiment", "smoke"], "unknown site. Received: mars"),
         (["--site", "cte-power", "--minutes", "3000", "--", "experiment", "smoke"], "allows at most 48 hours"),
         (["--site", "cte-power", "--gpus-per-node", "8", "--", "experiment", "smoke"], "no node of cte-power"),
