@@ -10,6 +10,7 @@ from common.config import Config
 from common.errors import UserError, user_errors
 from common.run_folder.records import World, read_record
 from common.run_folder.search_record import TrialRecord
+from common.run_folder.sharing import with_measured
 
 _NOT_OF_A_RECIPE = ("record", "energy")  # what a run measures
 _OF_A_MACHINE = ("device", "threads", "share_gpu", "pinned_memory", "channels_last", "memory_limit")  # where it runs
@@ -34,7 +35,7 @@ def write_recipe(file: Path, search: Search) -> TrialRecord:
     if not isinstance(record.config, Config):
         raise UserError(f"the settings of the best trial are not recorded. Received: {best.run}. Run the search again")
     ranks = record.world.size if isinstance(record.world, World) else None
-    text = recipe_text(record.config, search=search, best=best, ranks=ranks)
+    text = recipe_text(with_measured(record.config, record.groups), search=search, best=best, ranks=ranks)
     with user_errors("writing the recipe"):
         try:
             with file.open("x", encoding="utf-8") as recipe:
