@@ -72,6 +72,10 @@ _REFUSED_BY = {
 }
 
 
+# Settings that change how fast a run is and not what it learns, which `launch tune` tries, and their subjects.
+SPEED_SETTINGS = {"threads": "device", "channels_last": "device", "gradient_groups": "device", "compile": "model"}
+
+
 @dataclass(frozen=True)
 class Config:
     """All settings of a run."""

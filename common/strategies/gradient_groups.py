@@ -1,6 +1,6 @@
 """`--gradient-groups auto`: in how many groups gradients are averaged fastest, measured before training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -11,7 +11,8 @@ from common.training.run_setup import RunSetup
 from common.training.trainer import Trainer
 
 DEFAULT: Groups = "one"
-LEAST_GAIN = 0.02  # of the time of an update with the default, below which it stays
+# The default stays unless another number of groups is faster in every block, and by this part of the median time.
+LEAST_GAIN = 0.02
 # Each number of groups trains in as many blocks, in turns, so that what changes on the machine meets all alike. The
 # first update of a block waits for all ranks and is not timed.
 BLOCKS = 5
@@ -31,15 +32,27 @@ def measure_groups(setup: RunSetup, *, comm: Communicator, build: Callable[[RunS
     for _ in range(BLOCKS):
         for name, trainer in trainers.items():
             seconds[name].append(_seconds_of_an_update(trainer))
-    of_ranks = comm.allgather({name: 1e3 * median(times) for name, times in seconds.items()})
-    slowest = {name: max(times[name] for times in of_ranks) for name in trainers}
-    return MeasuredGroups(chosen=choose(slowest), milliseconds=slowest)
+    of_ranks = comm.allgather(seconds)
+    slowest = {name: [max(block) for block in zip(*(one[name] for one in of_ranks), strict=True)] for name in trainers}
+    return MeasuredGroups(
+        chosen=choose(slowest), milliseconds={name: 1e3 * median(times) for name, times in slowest.items()}
+    )
 
 
-def choose(times: Mapping[Groups, float]) -> Groups:
-    """Return the fastest number of groups, or the default where it is as fast to within the noise."""
-    fastest = min(times, key=lambda name: times[name])
-    return fastest if times[fastest] < (1 - LEAST_GAIN) * times[DEFAULT] else DEFAULT
+def choose(times: Mapping[Groups, Sequence[float]]) -> Groups:
+    """Return the number of groups of the least median, of those that are faster than the default beyond the noise.
+
+    Args:
+        times: of each block.
+    """
+    medians = {name: median(blocks) for name, blocks in times.items()}
+    faster = [
+        name
+        for name, blocks in times.items()
+        if medians[name] < (1 - LEAST_GAIN) * medians[DEFAULT]
+        and all(ours < theirs for ours, theirs in zip(blocks, times[DEFAULT], strict=True))
+    ]
+    return min(faster, key=lambda name: medians[name], default=DEFAULT)
 
 
 def _seconds_of_an_update(trainer: Trainer) -> float:

@@ -57,7 +57,6 @@ from common.run_folder.records import (
     World,
     read_run,
 )
-from common.strategies.gradient_groups import choose
 
 pytestmark = pytest.mark.ranks
 sizes = pytest.mark.parametrize("size", [2, pytest.param(1, marks=pytest.mark.ci)])
@@ -492,7 +491,7 @@ def test_measured_groups_are_recorded_and_kept_when_a_run_is_resumed(starts: Sta
     groups, config = run.record.groups, run.record.config
     assert groups and isinstance(config, Config) and config.device.gradient_groups == "auto"
     assert list(groups.milliseconds) == ["one", "2", "4", "each"] and min(groups.milliseconds.values()) > 0
-    assert groups.chosen == choose(groups.milliseconds)
+    assert groups.milliseconds[groups.chosen] <= groups.milliseconds["one"]
     printed = [first(outcomes, job).stdout.splitlines() for job in ("auto", "auto_resumed")]
     lines = [[line for line in of_job if line.startswith("gradient groups: ")] for of_job in printed]
     assert lines[0] == lines[1] and lines[0][0].startswith(f"gradient groups: {groups.chosen} (milliseconds per update")

@@ -1,6 +1,6 @@
 """`--gradient-groups auto`: the choice by times that are known, the same on ranks of unequal speed, and kept."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,15 @@ class Timed(FakeTrainer):
 @pytest.mark.parametrize(
     ("times", "chosen"),
     [
-        ({"one": 10.0, "2": 9.9, "4": 9.81, "each": 12.0}, "one"),  # less than 2 %
-        ({"one": 10.0, "2": 9.9, "4": 9.7, "each": 12.0}, "4"),
-        ({"one": 10.0, "2": 9.0, "4": 9.7, "each": 8.0}, "each"),
-        ({"one": 10.0, "2": 11.0, "4": 11.0, "each": 11.0}, "one"),
+        ({"one": [10.0] * 3, "2": [9.9] * 3, "4": [9.81] * 3, "each": [12.0] * 3}, "one"),  # less than 2 %
+        ({"one": [10.0] * 3, "2": [9.9] * 3, "4": [9.7] * 3, "each": [12.0] * 3}, "4"),
+        ({"one": [10.0] * 3, "2": [9.0] * 3, "4": [9.7] * 3, "each": [8.0] * 3}, "each"),
+        ({"one": [10.0] * 3, "2": [11.0] * 3, "4": [11.0] * 3, "each": [11.0] * 3}, "one"),
+        ({"one": [10.0, 20.0, 10.0], "2": [5.0, 5.0, 10.5], "4": [9.0, 9.5, 9.0], "each": [11.0] * 3}, "4"),
     ],
 )
 def test_one_group_stays_unless_another_number_is_faster_by_more_than_the_noise(
-    times: Mapping[Groups, float], chosen: str
+    times: Mapping[Groups, Sequence[float]], chosen: str
 ) -> None:
     assert choose(times) == chosen
 
