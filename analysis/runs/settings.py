@@ -107,7 +107,7 @@ def _of_data(data: DataRecord | NotRecorded) -> dict[str, Hashable]:
 def _of_config(config: Config) -> dict[str, Hashable]:
     settings: dict[str, Any] = {name: getattr(config.device, name) for name in _OF_DEVICE}
     settings["validation"] = config.training.validation
-    settings[TUNED] = TUNED if config.record.tuned else f"not {TUNED}"
+    settings[TUNED] = TUNED if config.model.tuned else f"not {TUNED}"
     for subject, names in SETTINGS.items():
         settings |= {name: getattr(getattr(config, subject), name) for name in names if name in _OF_CONFIG}
     # Each seed may start from a run of its own; first weights are compared by their hashes.

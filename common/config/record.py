@@ -51,9 +51,6 @@ class RecordConfig(Settings):
     """record Horovod's timeline of the training as timeline.json; needs 2 ranks or more"""
     progress: Literal["auto", "bars", "lines"] = "auto"
     """progress bars, or one line per epoch (auto: bars in a terminal without a launcher)"""
-    tuned: bool = False
-    """record that the settings of speed are the best for this framework, as recipes of `launch tune` do: `analysis
-    frameworks` compares such runs with each other"""
     site: str = "local"
     """recorded name of the place of the run: a node that `python -m launch sites` lists, or a name of your own"""
 

@@ -487,6 +487,7 @@ def test_every_setting_with_a_limit_is_in_the_table_above() -> None:
         "slow_is_subject",
         "start_weights",
         "replay",
+        "tuned",
     }
     named = {word[2:].replace("-", "_") for line, _ in IMPOSSIBLE for word in line.split() if word.startswith("--")}
     assert {name for _, name in FIELDS} - free - named == set()

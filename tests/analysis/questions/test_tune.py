@@ -65,7 +65,7 @@ def test_what_is_shown_to_be_faster_becomes_a_recipe(tmp_path: Path) -> None:
     assert "#   gradient_groups 2: 0.950, 95 % interval 0.950 to 0.950, n = 6 pairs: faster\n" in text
     assert "pairs: not shown\n" in text and "6 runs of the default:" in text
     config = parse_command_line(["--recipe", str(recipe)], program="train.py")
-    assert (config.model.model, config.model.compile, config.record.tuned) == ("cnn", False, True)
+    assert (config.model.model, config.model.compile, config.model.tuned) == ("cnn", False, True)
     device = config.device
     assert (device.gradient_groups, device.channels_last, device.threads) == ("each", False, None)
     with pytest.raises(UserError, match="the recipe exists already and is not overwritten"):
@@ -76,7 +76,7 @@ def test_what_was_tried_together_stays(tmp_path: Path) -> None:
     """The default's runs of other seeds pair with them, and no run pairs with two."""
     write_levers(tmp_path / "runs", np=2)
     write(tmp_path / "runs", "beside", 100.0, first=TOGETHER, np=2)
-    tuned = {"device": {"gradient_groups": "2"}, "record": {"tuned": True}}
+    tuned = {"device": {"gradient_groups": "2"}, "model": {"tuned": True}}
     write(tmp_path / "runs", "together", 85.0, settings=tuned, first=TOGETHER, np=2)
     found = find(load_runs([tmp_path / "runs"]), recipe_out=tmp_path / "recipe.toml")
     row = rows_of(found, "PyTorch")[-1]
@@ -92,7 +92,7 @@ def test_too_few_runs_show_nothing(tmp_path: Path) -> None:
     assert {row["verdict"] for row in rows_of(found, "PyTorch")} == {"too few runs"}
     assert found.answer == "PyTorch: no setting is shown to be faster than the default."
     config = parse_command_line(["--recipe", str(tmp_path / "recipe.toml")], program="")
-    assert config.record.tuned and config.device == Config().device
+    assert config.model.tuned and config.device == Config().device
 
 
 @pytest.mark.parametrize("more", [{"framework": "keras"}, {"np": 2}, {"settings": {"optimizer": {"momentum": 0.5}}}])
@@ -110,7 +110,7 @@ def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(tmp_path: 
     groups, compiled = {"device": {"gradient_groups": "each"}}, {"model": {"compile": True}}
     for framework, seconds, best in (("torch", 100.0, groups), ("keras", 120.0, compiled)):
         write(tmp_path, f"{framework}-default", seconds, framework=framework, np=2)
-        tuned = {**best, "record": {"tuned": True}}
+        tuned = best | {"model": best.get("model", {}) | {"tuned": True}}
         write(tmp_path, f"{framework}-tuned", seconds / 2, settings=tuned, framework=framework, np=2)
     found = frameworks.find(load_runs([tmp_path]))
     rows = {row["model, data set, np"]: row for row in rows_of(found, "Keras against PyTorch")}
@@ -122,7 +122,7 @@ def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(tmp_path: 
 
 
 def test_tuned_runs_alone_are_named_so_and_pair_with_no_default(tmp_path: Path) -> None:
-    tuned = {"record": {"tuned": True}}
+    tuned = {"model": {"tuned": True}}
     for framework in ("torch", "keras"):
         write(tmp_path / "both", framework, 100.0, settings=tuned, framework=framework)
     (row,) = rows_of(frameworks.find(load_runs([tmp_path / "both"])), "Keras against PyTorch")

@@ -75,12 +75,12 @@ def test_a_toy_run_writes_a_recipe_and_is_complete_the_second_time(tmp_path: Pat
     names = {file.parent.name for file in folder.glob("*/run.json")}
     assert {f"{name}-keras-mlp-np1-r2" for name in ("default", "compile", "beside", "together")} <= names
     tuned = [read_run(folder / f"{name}-keras-mlp-np1-r1").record.config for name in ("beside", "together")]
-    assert [isinstance(one, Config) and (one.record.tuned, one.training.seed) for one in tuned] == [
+    assert [isinstance(one, Config) and (one.model.tuned, one.training.seed) for one in tuned] == [
         (False, tune.SEED_TOGETHER),
         (True, tune.SEED_TOGETHER),
     ]
     recipe = parse_command_line(["--recipe", str(folder / "recipe.toml")], program="train.py")
-    assert recipe.record.tuned and recipe.model.model == "mlp" and recipe.device == Config().device
+    assert recipe.model.tuned and recipe.model.model == "mlp" and recipe.device == Config().device
     assert "compile true" in done.stdout and "no setting is shown to be faster than the default" in done.stdout
     again = run_command(command, folder=tmp_path)
     assert again.code == 0 and again.stdout.count("nothing is left to do") == 2
