@@ -7,6 +7,7 @@ python -m analysis scaling RUNS...                    speedup and efficiency ove
 python -m analysis strategies RUNS...                 ways to share the work: time, accuracy, bytes, staleness, claims
 python -m analysis energy RUNS...                     energy by device and phase, power over time, EDP
 python -m analysis hyperparameters RUNS...            what a search found; accuracy and time by batch and resolution
+python -m analysis tune FOLDER                        which settings of speed pay, from runs of `launch tune`
 python -m analysis compare RUN RUN                    two runs on one screen
 python -m analysis report RUNS... -o report.html      all of it in one self-contained page
 python -m analysis times RUNS...                      times of epochs; mean epoch, test and total
@@ -36,7 +37,19 @@ from analysis.clouds import command as clouds
 from analysis.export import export_command as export
 from analysis.export import table_command as table
 from analysis.output.finding import check_show_options
-from analysis.questions import aa_test, bench, check, compare, experiment, faults, frameworks, layers, times, verify
+from analysis.questions import (
+    aa_test,
+    bench,
+    check,
+    compare,
+    experiment,
+    faults,
+    frameworks,
+    layers,
+    times,
+    tune,
+    verify,
+)
 from analysis.questions.energy import command as energy
 from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.parity import command as parity
@@ -57,6 +70,7 @@ COMMANDS = (
     strategies,
     energy,
     hyperparameters,
+    tune,
     times,
     layers,
     faults,

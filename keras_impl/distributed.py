@@ -110,7 +110,7 @@ def wrap_optimizer(
     distributed = DistributedOptimizer(
         optimizer,
         compression=config.device.compression,
-        groups=1 if config.device.gradient_groups == "one" else None,
+        groups=config.device.groups,
         device=exchange_device(config),
         meter=meter,
     )

@@ -81,13 +81,13 @@ class AllReduce(Strategy):
     def __init__(self, setup: RunSetup, *, comm: Communicator) -> None:
         self.setup = setup
         self.comm = comm
-        self.meter = ExchangeMeter(times=setup.config.device.gradient_groups == "one")  # else they overlap
+        self.meter = ExchangeMeter(times=setup.measured_config.device.gradient_groups == "one")  # else they overlap
 
     def wrap_optimizer(
         self, optimizer: keras.optimizers.Optimizer, *, model: keras.Model
     ) -> keras.optimizers.Optimizer:
         """Return our `DistributedOptimizer`."""
-        config = self.setup.config
+        config = self.setup.measured_config
         return distributed.wrap_optimizer(optimizer, model=model, config=config, comm=self.comm, meter=self.meter)
 
     def broadcast_state(self, state: TrainingState) -> None:

@@ -27,7 +27,7 @@ from keras_impl.elastic import elastic_hooks
 from keras_impl.models import build_model, set_precision_and_layout
 from keras_impl.optimizers import build_optimizer
 from keras_impl.profiled import ProfiledTrainer
-from keras_impl.speed import speed_alone
+from keras_impl.speed import trial_trainer
 from keras_impl.state import TrainingState
 from keras_impl.strategies import build_strategy
 
@@ -48,7 +48,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     device, threads = distributed.pin_device(config.device, comm)
 
     setup = prepare_on_all_ranks(
-        config, comm=comm, device=device, measure=speed_alone, first_size=session.first_size(config)
+        config, comm=comm, device=device, build=trial_trainer, first_size=session.first_size(config)
     )
     gpu = distributed.gpu_model(device)
     checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)

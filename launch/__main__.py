@@ -3,6 +3,7 @@
 python -m launch train --framework keras --np 2 -- --epochs 3     check the settings, then horovodrun
 python -m launch experiment run smoke                             many runs from one settings file
 python -m launch search FILE --at-once 2                          good settings by many trials, in both frameworks
+python -m launch tune --framework torch --model cnn --np 2         the settings of speed that pay here, as a recipe
 python -m launch preflight --hosts a:2,b:2                        check all hosts before a job waits or runs
 python -m launch sites                                            where jobs can run; `sites SITE` prints everything
 python -m launch submit --site slurm -- experiment smoke          a job there; then `status`, `logs`, `cancel`
@@ -25,6 +26,7 @@ from collections.abc import Sequence
 from common.utils.command_line import Parser, end_cleanly_on_sigterm, run_command
 from launch.checks import bench, chaos, parity, verify
 from launch.experiments import command as experiment
+from launch.experiments import tune
 from launch.installation import command as setup
 from launch.jobs import commands as job_commands
 from launch.jobs import submit
@@ -39,6 +41,7 @@ COMMANDS = (
     train,
     experiment,
     search,
+    tune,
     submit,
     job_commands,
     fetch,

@@ -72,7 +72,7 @@ def wrap_optimizer(
         compression=_Counted(_compression(config), meter),
         op=hvd.Average,
         backward_passes_per_step=config.device.backward_passes_per_step,
-        groups=1 if config.device.gradient_groups == "one" else None,
+        groups=config.device.groups,
     )
     synchronize_gradients = distributed.synchronize
 

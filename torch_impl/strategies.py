@@ -78,7 +78,7 @@ class AllReduce(Strategy):
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, *, model: nn.Module) -> torch.optim.Optimizer:
         """Return Horovod's optimizer."""
-        config = self.setup.config
+        config = self.setup.measured_config
         return distributed.wrap_optimizer(optimizer, model=model, config=config, comm=self.comm, meter=self.meter)
 
     def broadcast_state(self, state: TrainingState) -> None:

@@ -26,7 +26,7 @@ from torch_impl.elastic import elastic_hooks
 from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer
 from torch_impl.profiled import ProfiledTrainer
-from torch_impl.speed import speed_alone
+from torch_impl.speed import trial_trainer
 from torch_impl.state import TrainingState
 from torch_impl.strategies import build_strategy
 
@@ -47,7 +47,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     device, threads = distributed.pin_device(config.device, comm)
 
     setup = prepare_on_all_ranks(
-        config, comm=comm, device=device, measure=speed_alone, first_size=session.first_size(config)
+        config, comm=comm, device=device, build=trial_trainer, first_size=session.first_size(config)
     )
     gpu = distributed.gpu_model(device)
     checkpoint = session.start(setup, device=str(device), gpu=gpu, threads=threads)

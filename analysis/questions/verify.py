@@ -182,8 +182,8 @@ def _why_bits_may_differ(first: WholeRun, second: WholeRun, *, stack_changed: bo
         return "the stack changed"
     if not first.world.on_cpu:
         return "GPUs may add in a different order each time"
-    if first.world.controller == "gloo" and first.config.device.gradient_groups == "each":
-        return "Gloo adds tensors that are sent one by one in a different order each time"
+    if first.world.controller == "gloo" and first.config.device.gradient_groups != "one":
+        return "Gloo adds tensors that are not sent together in a different order each time"
     if not _same_code(first.environment.source_revision, second.environment.source_revision):
         return "the code is not known to be the same"
     return None

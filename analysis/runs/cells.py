@@ -10,12 +10,23 @@ import numpy as np
 import pandas as pd
 
 from analysis.runs.labels import STRATEGY_SETTINGS, framework_label, strategy_label
-from analysis.runs.settings import SERIES, SETTING_COLUMNS
+from analysis.runs.settings import SERIES, SETTING_COLUMNS, TUNED
 from analysis.runs.table import RunRow, runs_in
 
 # Settings with a place of their own in a label.
 _CORE = ("framework", "model", "data set", "np")
-_BY_VALUE = ("device", "site", "origin", "machine", "data", "launcher", "tuning", SERIES)  # whose values need no name
+# Settings whose values need no name.
+_BY_VALUE = (
+    "device",
+    "site",
+    "origin",
+    "machine",
+    "data",
+    "launcher",
+    "tuning",
+    TUNED,
+    SERIES,
+)  # whose values need no name
 _MISSING = "not recorded"
 Settings = dict[str, Hashable]  # by their names in words, such as "learning rate"
 Quantity = str | Callable[[RunRow], float]  # a column of the table of runs, or a function of a row

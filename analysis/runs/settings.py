@@ -11,6 +11,7 @@ from common.config import Config
 from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, ModelRecord, NotRecorded, RunRecord, World
 
+TUNED = "tuned"  # column and value: of runs with the settings of speed that `launch tune` found
 SERIES = "series"  # of imported runs: keeps their cells apart, and is no difference between experiments
 UNKNOWN = "unknown"
 PUBLISHED_FOLDER = "published:"  # first part of the path of a published result, which is on no disk
@@ -27,7 +28,7 @@ _OF_DEVICE = ("gradient_groups", "cudnn_benchmark", "channels_last", "pinned_mem
 # Every column of settings, in the order in which labels name them.
 SETTING_COLUMNS = (
     "framework", "model", "data_set", "np", "site", "device", "image_size", "global_batch", "hosts", "controller",
-    "at_once", "threads", "tuning", "samples", "mean_of_pixels", "data", "machine", *_OF_DEVICE, "validation",
+    "at_once", "threads", "tuning", "samples", "mean_of_pixels", "data", "machine", *_OF_DEVICE, "validation", TUNED,
     *_OF_CONFIG, SERIES, "published_in", "origin",
 )  # fmt: skip
 
@@ -106,6 +107,7 @@ def _of_data(data: DataRecord | NotRecorded) -> dict[str, Hashable]:
 def _of_config(config: Config) -> dict[str, Hashable]:
     settings: dict[str, Any] = {name: getattr(config.device, name) for name in _OF_DEVICE}
     settings["validation"] = config.training.validation
+    settings[TUNED] = TUNED if config.model.tuned else f"not {TUNED}"
     for subject, names in SETTINGS.items():
         settings |= {name: getattr(getattr(config, subject), name) for name in names if name in _OF_CONFIG}
     # Each seed may start from a run of its own; first weights are compared by their hashes.

@@ -14,6 +14,7 @@ from common.config import Config
 from common.errors import UserError
 from common.run_folder.environment import Environment
 from common.run_folder.records import DataRecord, Hashes, Run, Totals, World
+from common.run_folder.sharing import with_measured
 
 VERIFY_FILE = "verify.json"
 
@@ -35,7 +36,7 @@ class VerifyRecord:
 
 @dataclass(frozen=True)
 class WholeRun:
-    """A run whose record has all that a rerun needs."""
+    """A run whose record has all that a rerun needs; its settings have what was measured in place of auto."""
 
     run: Run
     config: Config
@@ -57,7 +58,8 @@ def whole_run(run: Run) -> WholeRun:
     kinds = (Config, Environment, World, DataRecord, Hashes, Totals)
     if not all(isinstance(part, kind) for part, kind in zip(parts, kinds, strict=True)):
         raise UserError(f"the record lacks what a rerun needs. Received: {run.folder}. Give a run with a full record")
-    return WholeRun(run, *parts)  # type: ignore[arg-type]
+    config = with_measured(record.config, record.groups)  # type: ignore[arg-type]
+    return WholeRun(run, config, *parts[1:])  # type: ignore[arg-type]
 
 
 def write_verify(folder: Path, *, run: Path, time_ratio: float) -> None:

@@ -8,20 +8,23 @@ Defaults are overridden by `--recipe FILE`, both by flags. Not here: what settin
 
 from common.config.balance import BalanceConfig, Straggler
 from common.config.command_line import parse_command_line, read_recipe, requested
-from common.config.config import Config, changed_settings, completed, config_from_dict
-from common.config.device import DeviceConfig
+from common.config.config import SPEED_SETTINGS, Config, changed_settings, completed, config_from_dict
+from common.config.device import GRADIENT_GROUPS, DeviceConfig, Groups
 from common.config.faults import FaultConfig
 from common.config.record import EnergyConfig, RecordConfig
 from common.config.strategy import PartsConfig, StrategyConfig
 from common.config.training import DataConfig, ModelConfig, OptimizerConfig, ScheduleConfig, TrainingConfig
 
 __all__ = [
+    "GRADIENT_GROUPS",
+    "SPEED_SETTINGS",
     "BalanceConfig",
     "Config",
     "DataConfig",
     "DeviceConfig",
     "EnergyConfig",
     "FaultConfig",
+    "Groups",
     "ModelConfig",
     "OptimizerConfig",
     "PartsConfig",

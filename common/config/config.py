@@ -72,6 +72,10 @@ _REFUSED_BY = {
 }
 
 
+# Settings that change how fast a run is and not what it learns, which `launch tune` tries, and their subjects.
+SPEED_SETTINGS = {"threads": "device", "channels_last": "device", "gradient_groups": "device", "compile": "model"}
+
+
 @dataclass(frozen=True)
 class Config:
     """All settings of a run."""
@@ -104,9 +108,9 @@ class Config:
             received=f"--mixed-precision {mixed} --dtype float64",
         )
         exclude(
-            profile and self.device.gradient_groups == "each",
+            profile and self.device.gradient_groups != "one",
             problem="--profile times a single exchange, after the last gradient",
-            received="--profile --gradient-groups each",
+            received=f"--profile --gradient-groups {self.device.gradient_groups}",
         )
         exclude(
             profile and mixed != "none",
@@ -144,7 +148,7 @@ class Config:
         for flag, given in (
             ("--profile", record.profile),
             (f"--compression {device.compression}", device.compression != "none"),
-            ("--gradient-groups each", device.gradient_groups == "each"),
+            (f"--gradient-groups {device.gradient_groups}", device.gradient_groups != "one"),
             (
                 f"--mixed-precision {device.mixed_precision}",
                 device.mixed_precision != ("none" if self.parts.count > 1 else "bfloat16")
@@ -192,6 +196,11 @@ class Config:
             ),
             ("--adasum", strategy.adasum, "Adasum needs MPI, which ends all ranks with the first one"),
             (f"--shares {balance.shares}", balance.shares is not None, "parts of the batch change with the ranks"),
+            (
+                "--gradient-groups auto",
+                self.device.gradient_groups == "auto",
+                "groups are measured with ranks that stay",
+            ),
             (f"--slow {balance.slow}", balance.slow is not None, "the straggler may end, or become another rank"),
             ("--energy", self.energy.energy, "energy is measured of ranks that stay from start to end"),
             ("--profile", self.record.profile, "a profile is of ranks that stay from start to end"),
@@ -225,9 +234,9 @@ class Config:
         for flag, given in ((passes_flag, passes > 1), (f"--slow {slow}", slow is not None)):
             exclude(given and profile, problem="--profile needs plain steps", received=f"--profile {flag}")
         exclude(
-            slow is not None and self.device.gradient_groups == "each",
+            slow is not None and self.device.gradient_groups != "one",
             problem="a straggler sleeps before it exchanges anything",
-            received=f"--slow {slow} --gradient-groups each",
+            received=f"--slow {slow} --gradient-groups {self.device.gradient_groups}",
         )
 
     def as_dict(self) -> dict[str, dict[str, Any]]:

@@ -10,6 +10,10 @@ from common.config.rules import Count, Precision, Range, Settings, exclude
 INITIAL_LOSS_SCALE = 2.0**15
 LOSS_SCALE_GROWTH_STEPS = 2000
 
+# Value of `--gradient-groups` -> number of groups, each averaged in one all-reduce; None: each tensor is its own.
+Groups = Literal["one", "2", "4", "each"]
+GRADIENT_GROUPS: dict[Groups, int | None] = {"one": 1, "2": 2, "4": 4, "each": None}
+
 
 @dataclass(frozen=True)
 class DeviceConfig(Settings):
@@ -36,8 +40,9 @@ class DeviceConfig(Settings):
     """compute threads per rank (None: cores of the host / ranks on the host)"""
     compression: Literal["none", "fp16"] = "none"
     """type in which gradients are sent: their own, or float16"""
-    gradient_groups: Literal["one", "each"] = "one"
-    """average all gradients in one grouped all-reduce, or each tensor in its own"""
+    gradient_groups: Literal["one", "2", "4", "each", "auto"] = "one"
+    """average all gradients in one grouped all-reduce; in 2 or 4, which start as soon as their gradients are there; or
+    each tensor in its own; auto: the fastest of these, measured before training"""
     backward_passes_per_step: Count = 1
     """batches of each rank whose gradients are averaged before one exchange and one update (of allreduce): the global
     batch is this many times larger, and --lr-scaling counts it like ranks"""
@@ -63,3 +68,9 @@ class DeviceConfig(Settings):
             problem="ranks on the CPU share no GPU",
             received="--share-gpu --device cpu",
         )
+
+    @property
+    def groups(self) -> int | None:
+        """Number of groups in which gradients are averaged; None: each tensor is its own."""
+        assert self.gradient_groups != "auto", "it is measured before training"
+        return GRADIENT_GROUPS[self.gradient_groups]

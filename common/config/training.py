@@ -65,6 +65,9 @@ class ModelConfig(Settings):
     """type of weights and computation; float64 is meant for comparisons of the two frameworks"""
     compile: bool = False
     """compile the forward and backward pass of training: by torch.compile (needs a C++ compiler), or by XLA in Keras"""
+    tuned: bool = False
+    """record that the settings of speed are the best for this framework, as recipes of `launch tune` do: `analysis
+    frameworks` compares such runs with each other"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

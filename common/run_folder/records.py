@@ -33,7 +33,7 @@ from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
 from common.measurement.step_profile import StepProfile
 from common.run_folder.environment import Environment
-from common.run_folder.sharing import SharingRecord
+from common.run_folder.sharing import MeasuredGroups, SharingRecord
 from common.run_folder.values import STRICT, NotRecorded, RankCount, Seconds, Timestamp, WholeNumber
 from common.run_folder.world_changes import ElasticRecord
 from common.utils.atomic import remove_partial_files, write_atomically
@@ -193,6 +193,7 @@ class RunRecord:
     isolation: Interference | NotRecorded | None = None
     energy: EnergyRecord | NotRecorded | None = None  # with --energy; the times of such a run are not compared
     profile: StepProfile | None = None  # with --profile; the times of such a run are not compared
+    groups: MeasuredGroups | None = None  # with --gradient-groups auto
     sharing: SharingRecord | None = None  # None: one worker, not finished, with --profile, in old records
     elastic: ElasticRecord | None = None  # with --elastic; `world` is that of the first start
 

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from common.config import Config, Groups
 from common.run_folder.values import STRICT, NotRecorded, Seconds, WholeNumber
 
 
@@ -27,6 +28,25 @@ class WorkerShare:
     sent_bytes: float | NotRecorded
     received_bytes: float | NotRecorded
     exchange_seconds: Seconds | NotRecorded
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredGroups:
+    """What `--gradient-groups auto` chose.
+
+    Attributes:
+        chosen: the value that the run trains with.
+        milliseconds: value -> time of an update, the median of the slowest rank; empty: one rank, nothing measured.
+    """
+
+    __pydantic_config__ = STRICT
+    chosen: Groups
+    milliseconds: dict[Groups, float] = field(default_factory=dict)
+
+
+def with_measured(config: Config, groups: MeasuredGroups | None) -> Config:
+    """Return the settings with what was measured in place of `--gradient-groups auto`, as a repetition has them."""
+    return replace(config, device=replace(config.device, gradient_groups=groups.chosen)) if groups else config
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,17 @@
-"""`--shares auto`: ranks take parts of a global batch in proportion to their speed, measured before training."""
+"""What ranks measure before training: how fast each is (`--shares auto`), and `--gradient-groups auto`."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from common.config import Config
 from common.distributed.communicator import Communicator
-from common.run_folder.records import RUN_FILE, DataRecord, read_record
+from common.run_folder.records import RUN_FILE, DataRecord, RunRecord, read_record
+from common.strategies.gradient_groups import measure_groups
 from common.training.run_setup import RunSetup, check_batch_norm, prepare_run, shared_batch
+from common.training.trainer import Trainer
 
 # Updates before those whose time counts, and those.
 LEFT_OUT_STEPS = 3
@@ -16,42 +19,64 @@ MEASURED_STEPS = 20
 
 
 def prepare_on_all_ranks(
-    config: Config, *, comm: Communicator, device: Any, measure: Callable[..., float], first_size: int | None = None
+    config: Config, *, comm: Communicator, device: Any, build: Callable[..., Trainer], first_size: int | None = None
 ) -> RunSetup:
     """Return the run setup of all ranks; every rank calls this.
 
     Args:
         device: of this rank.
+        build: the framework's `trial_trainer`; called only for what is to be measured, on all ranks at once, as they
+            compute at once in training, too.
         first_size: ranks that the run was first started with, if these are others (`--elastic`).
-        measure: the framework's `speed_alone`: this rank's images per second in training alone; called only with
-            `--shares auto`, on all ranks at once, as they compute at once in training, too.
 
     Raises:
         UserError: settings or data do not fit together; on all ranks.
     """
     with comm.propagate_errors("preparing the data"):
         setup = prepare_run(config, size=comm.size, first_size=first_size)
-    if config.balance.shares != "auto":
+    shares, groups = config.balance.shares == "auto", config.device.gradient_groups == "auto"
+    if not shares and not groups:
         return setup
+    recorded = None
     with comm.propagate_errors("looking at the run folder"):
-        recorded = _recorded_batch_sizes(config, size=comm.size) if comm.rank == 0 else None
-    batch_sizes = comm.broadcast(recorded)
-    if batch_sizes is None:
-        speeds = comm.allgather(measure(setup, comm=comm, device=device))
-        batch_sizes = shared_batch(config, parts=speeds)
-    with comm.propagate_errors("sharing the batch"):
-        check_batch_norm(setup.spec, config, batch_sizes=batch_sizes)
-    return replace(setup, batch_sizes=batch_sizes)
+        if comm.rank == 0:
+            recorded = _resumed_record(config)
+    recorded = comm.broadcast(recorded)
+    build = partial(build, comm=comm, device=device)
+    if shares:
+        batch_sizes = _batch_sizes(recorded, size=comm.size)
+        if batch_sizes is None:
+            batch_sizes = shared_batch(config, parts=comm.allgather(_speed(build(setup, exchanges=False))))
+        with comm.propagate_errors("sharing the batch"):
+            check_batch_norm(setup.spec, config, batch_sizes=batch_sizes)
+        setup = replace(setup, batch_sizes=batch_sizes)
+    if groups:
+        kept = recorded.groups if recorded else None
+        measured = kept or measure_groups(setup, comm=comm, build=partial(build, exchanges=True))
+        setup = replace(setup, groups=measured)
+    return setup
 
 
-def _recorded_batch_sizes(config: Config, *, size: int) -> tuple[int, ...] | None:
-    """Return the parts that a run to be resumed started with, which it keeps; None for a new run."""
+def _speed(trainer: Trainer) -> float:
+    """Return the images per second of this rank in training."""
+    for steps in (LEFT_OUT_STEPS, MEASURED_STEPS):
+        trainer.start_epoch(1)
+        trainer.train_segment(min(steps, trainer.steps_left))
+    result = trainer.result()
+    return result.sums.samples / result.seconds
+
+
+def _resumed_record(config: Config) -> RunRecord | None:
+    """Return the record of a run to be resumed, which keeps what it measured; None for a new run."""
     record = config.record
     if not record.resume and not record.resume_or_start:
         return None
     folder = Path(record.resume) if record.resume else record.folder(record.name or "")
-    if not (folder / RUN_FILE).exists():
-        return None
-    data = read_record(folder).data
+    return read_record(folder) if (folder / RUN_FILE).exists() else None
+
+
+def _batch_sizes(recorded: RunRecord | None, *, size: int) -> tuple[int, ...] | None:
+    """Return the parts that a run to be resumed started with; None for a new run."""
+    data = recorded.data if recorded else None
     sizes = data.batch_sizes if isinstance(data, DataRecord) else None
     return tuple(sizes) if sizes and len(sizes) == size else None

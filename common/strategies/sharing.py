@@ -156,14 +156,14 @@ def _ring_of_parts(setup: RunSetup, comm: Communicator) -> float:
 
 def worker_share(setup: RunSetup, meter: ExchangeMeter, *, rank: int) -> WorkerShare:
     """Return what this worker did, as its meter counted it."""
-    overlap = setup.config.device.gradient_groups == "each"
+    overlap = setup.measured_config.device.gradient_groups != "one"
     return WorkerShare(
         batch_size=setup.batch_sizes[rank],
         images=setup.batch_sizes[rank] * meter.updates,
         updates=meter.updates,
         sent_bytes=meter.sent_bytes / max(meter.updates, 1),
         received_bytes=meter.received_bytes / max(meter.updates, 1),
-        exchange_seconds=NotRecorded("the exchanges of several tensors overlap") if overlap else meter.seconds,
+        exchange_seconds=NotRecorded("the exchanges of several groups overlap") if overlap else meter.seconds,
     )
 
 

@@ -26,6 +26,7 @@ def start_lines(setup: RunSetup, world: World) -> list[str]:
         f"batch: {_batch(setup)} = {setup.global_batch_size} images per "
         f"update, {setup.steps_per_epoch} updates per epoch, the last {setup.dropped_samples} samples of each epoch's "
         f"order dropped; {setup.total_steps} updates in all",
+        *_group_lines(setup),
         f"ranks: {_ranks(world)} on {', '.join(world.hosts)}, controller {world.controller}, "
         f"device {world.devices[0]}, {threads} per rank, {cores}",
     ]
@@ -73,6 +74,15 @@ def _part_lines(setup: RunSetup) -> list[str]:
             f"{_share(part, setup)} of the multiply-adds{sent}"
         )
     return lines
+
+
+def _group_lines(setup: RunSetup) -> list[str]:
+    """Return the choice of `--gradient-groups auto` and what it was chosen by."""
+    if not setup.groups:
+        return []
+    times = ", ".join(f"{name} {value:.4g}" for name, value in setup.groups.milliseconds.items())
+    why = f"milliseconds per update: {times}" if times else "one rank exchanges nothing"
+    return [f"gradient groups: {setup.groups.chosen} ({why})"]
 
 
 def _share(part: ModelSpec, setup: RunSetup) -> str:

@@ -128,6 +128,7 @@ def _new_record(setup: RunSetup, world: World, *, framework: str, first_weights:
             multiply_adds_per_image=setup.spec.multiply_adds,
             forecast_bytes=setup.forecast_bytes,
         ),
+        groups=setup.groups,
         hashes=Hashes(initial_weights=first_weights, sample_order=setup.sample_order_hash),
         status=Status(
             state="running",

@@ -24,6 +24,7 @@ from common.model.weights import Weights, draw_initial_weights, load_weights
 from common.pipeline.forecast import forecast_bytes, partition_of
 from common.run_folder.checkpoints import Checkpoint
 from common.run_folder.records import WEIGHTS_FILE
+from common.run_folder.sharing import MeasuredGroups, with_measured
 from common.run_folder.tensorboard_events import require_tensorboard
 from common.training.schedule import learning_rates
 
@@ -39,6 +40,7 @@ class RunSetup:
         steps_per_epoch: updates of an epoch; the incomplete last global batch is dropped.
         total_steps: updates of the whole run, limited by `--max-steps`.
         first_size: data ranks that the run was first started with, where others have taken their place (`--elastic`).
+        groups: what was measured for `--gradient-groups auto`; None: other settings, or not yet.
     """
 
     config: Config
@@ -51,6 +53,12 @@ class RunSetup:
     steps_per_epoch: int
     total_steps: int
     first_size: int | None = None
+    groups: MeasuredGroups | None = None
+
+    @property
+    def measured_config(self) -> Config:
+        """The settings with what was measured in place of `--gradient-groups auto`."""
+        return with_measured(self.config, self.groups)
 
     @property
     def size(self) -> int:

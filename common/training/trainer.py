@@ -39,6 +39,15 @@ class Trainer(Protocol):
     def updates_done(self) -> int:
         """Updates of the epoch that are done, also while a segment is trained."""
 
+    def warm_up(self, epoch: int) -> None:
+        """Compile what an epoch needs."""
+
+    def start_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> None:
+        """Prepare an epoch, of which some may be done."""
+
+    def train_segment(self, steps: int) -> None:
+        """Train on the next batches of the epoch."""
+
     def partial_epoch(self) -> PartialEpoch:
         """Return the progress of this rank in the current epoch."""
 

@@ -10,6 +10,7 @@ Each run has a run folder in `runs/<name of the file>/`; `launch/experiments/exp
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from launch.experiments.report import Estimator, print_commands
 from launch.experiments.series import make_missing
 from launch.experiments.survey import missing_runs, resources_of, status_of, survey, this_host
 from launch.starting.analysis import run_analysis
+from launch.starting.lanes import Lane
 from launch.starting.launchers import launcher_at
 
 EXIT_CODE_INCOMPLETE = 1
@@ -85,9 +87,24 @@ def run(options: argparse.Namespace) -> int:
     survey(plan)  # reports what prevents the experiment before anything is created
     if plan.launcher:
         plan.launcher.check(np=plan.launcher.slots() or 1)
+    return make_in_folder(estimator, lanes, task="" if options.part is None else f"-{options.part}", options=options)
+
+
+def make_in_folder(estimator: Estimator, lanes: Sequence[Lane], *, options: argparse.Namespace, task: str = "") -> int:
+    """Make the missing runs in the experiment's folder; return the exit code of the command.
+
+    Args:
+        estimator: of the experiment.
+        lanes: where they are made.
+        options: of the command, which is printed where it is interrupted.
+        task: of an array job, of those that share the folder.
+
+    Raises:
+        UserError: another command is at it.
+    """
+    plan = estimator.plan
     with user_errors("making the experiment's folder"):
         plan.folder.mkdir(parents=True, exist_ok=True)
-    task = "" if options.part is None else f"-{options.part}"
     note = plan.folder / f".part{task}" if task else None  # by which the script of a job knows what it has saved
     try:
         with FileLock(plan.folder / f".lock{task}", timeout=0):

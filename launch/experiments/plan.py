@@ -138,7 +138,15 @@ def read_plan(name: str, *, runs_folder: Path) -> ExperimentPlan:
     Raises:
         UserError: the file cannot be used, or two cells have one name.
     """
-    file = read_experiment_file(name, runs_folder=runs_folder)
+    return plan_of(read_experiment_file(name, runs_folder=runs_folder))
+
+
+def plan_of(file: ExperimentFile) -> ExperimentPlan:
+    """Plan the runs of an experiment.
+
+    Raises:
+        UserError: a cell is invalid, or two have one name.
+    """
     cells = [cell for table in file.cells for cell in _expand(table, file=file)]
     names = [cell.name for cell in cells]
     doubled = [name for name in names if names.count(name) > 1]

@@ -269,6 +269,7 @@ IMPOSSIBLE = [
     ("--threads 0", ["--threads 0"]),
     ("--compression zip", ["zip", "fp16"]),
     ("--gradient-groups two", ["two", "each"]),
+    ("--gradient-groups 3", ["3", "each"]),
     ("--strategy gossip", ["gossip", "averaging"]),
     ("--strategy averaging", ["averaging needs an interval", "Give --average-every"]),
     ("--strategy averaging --average-every 0", ["--average-every 0", "at least 1"]),
@@ -284,8 +285,9 @@ IMPOSSIBLE = [
     ("--slow 1:2:0", ["--slow is no straggler", "--slow 1:2:0", "RANK:FACTOR:PROBABILITY"]),
     ("--slow 1:2 --profile", ["--profile --slow 1:2", "one of the two"]),
     ("--slow 1:2 --gradient-groups each", ["--slow 1:2 --gradient-groups each", "one of the two"]),
+    ("--slow 1:2 --gradient-groups 2", ["--slow 1:2 --gradient-groups 2", "one of the two"]),
     ("--strategy averaging --average-every 8 --adasum", ["is an option of --strategy allreduce", "averaging --adasum"]),
-    ("--adasum --gradient-groups each", ["in one group", "--adasum --gradient-groups each"]),
+    ("--adasum --gradient-groups auto", ["in one group", "--adasum --gradient-groups auto"]),
     ("--adasum --compression fp16", ["Adasum in float16 is not proven", "--adasum --compression fp16"]),
     ("--adasum --mixed-precision float16", ["Adasum in float16 is not proven", "--adasum --mixed-precision float16"]),
     ("--adasum --shares 2:1", ["by their angles", "--adasum --shares 2:1", "one of the two"]),
@@ -312,6 +314,7 @@ IMPOSSIBLE = [
         for flag in (
             *("--adasum", "--shares 2:1", "--slow 0:2", "--energy", "--profile", "--horovod-timeline", "--compile"),
             *("--memory-limit 100", "--strategy server --servers 1", "--strategy averaging --average-every 2"),
+            "--gradient-groups auto",
         )
     ),
     ("--cut-after conv1", ["--strategy allreduce --cut-after conv1", "or give --strategy layers"]),
@@ -374,6 +377,7 @@ IMPOSSIBLE = [
     ("--power-interval 61", ["--power-interval 61", "at most 60"]),
     ("--idle-seconds -1", ["--idle-seconds -1", "at least 0"]),
     ("--profile --gradient-groups each", ["--gradient-groups each", "one of the two"]),
+    ("--profile --gradient-groups auto", ["--gradient-groups auto", "one of the two"]),
     ("--batch-norm frozen", ["frozen", "frozen_after_validation"]),
     ("--profile --batch-norm frozen_after_validation", ["--profile", "--batch-norm frozen_after_validation"]),
     ("--profile --energy", ["--profile --energy"]),
@@ -483,6 +487,7 @@ def test_every_setting_with_a_limit_is_in_the_table_above() -> None:
         "slow_is_subject",
         "start_weights",
         "replay",
+        "tuned",
     }
     named = {word[2:].replace("-", "_") for line, _ in IMPOSSIBLE for word in line.split() if word.startswith("--")}
     assert {name for _, name in FIELDS} - free - named == set()

@@ -95,6 +95,10 @@ def two_rank_jobs(framework: str) -> list[Job]:
         train("replicated", *DOUBLE, "--batch-size", "32", "--validation", "replicated"),
         train("by_hand", *MLP, "--dtype", "float64", "--batch-size", "32", "--max-steps", "1", "--evaluate-first",
               "--validation-share", "0.1"),
+        train("groups2", *DOUBLE, "--batch-size", "32", "--gradient-groups", "2"),
+        train("groups4", *DOUBLE, "--batch-size", "32", "--gradient-groups", "4"),
+        train("auto", *DOUBLE[:-4], "--epochs", "2", "--batch-size", "32", "--gradient-groups", "auto"),
+        train("auto_resumed", "--resume", f"runs/{framework}2-auto", "--epochs", "3", "--max-steps", "40", named=False),
         train("float16", *MLP, *steps, "--compression", "fp16"),
         train("bfloat16", *MLP, *steps, "--mixed-precision", "bfloat16"),
         train("each", *MLP, *steps, "--gradient-groups", "each"),
@@ -465,6 +469,33 @@ def test_compiled_passes_train_the_same_weights(starts: Starts, framework: str) 
     assert ours.keys() == theirs.keys()
     assert max(relative_difference(ours[name], theirs[name]) for name in ours) < 1e-11
     assert isinstance(compiled.record.config, Config) and compiled.record.config.model.compile
+
+
+def test_groups_of_gradients_train_the_same_weights(starts: Starts, framework: str) -> None:
+    """Bit for bit: a sum of two numbers is the same in either order."""
+    outcomes = starts.ranks(framework, 2)
+    for job in ("groups2", "groups4", "auto_resumed"):
+        first(outcomes, job)
+    runs = [starts.run(f"{framework}2-{job}") for job in ("double", "groups2", "groups4", "auto")]
+    assert len({hashes(run).final_weights for run in runs}) == 1
+    sharing = [run.record.sharing for run in runs]
+    assert all(sharing) and [isinstance(one.workers[0].exchange_seconds, float) for one in sharing[:3] if one] == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_measured_groups_are_recorded_and_kept_when_a_run_is_resumed(starts: Starts, framework: str) -> None:
+    outcomes, run = starts.ranks(framework, 2), starts.run(f"{framework}2-auto")
+    groups, config = run.record.groups, run.record.config
+    assert groups and isinstance(config, Config) and config.device.gradient_groups == "auto"
+    assert list(groups.milliseconds) == ["one", "2", "4", "each"] and min(groups.milliseconds.values()) > 0
+    assert groups.milliseconds[groups.chosen] <= groups.milliseconds["one"]
+    printed = [first(outcomes, job).stdout.splitlines() for job in ("auto", "auto_resumed")]
+    lines = [[line for line in of_job if line.startswith("gradient groups: ")] for of_job in printed]
+    assert lines[0] == lines[1] and lines[0][0].startswith(f"gradient groups: {groups.chosen} (milliseconds per update")
+    assert status(run).resumed_after_epochs == [2]
 
 
 def test_max_steps_cuts_the_last_epoch(starts: Starts, framework: str) -> None:

@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], list[str]]] = {
         analysis,
         [
             "frameworks", "scaling", "strategies", "energy", "hyperparameters", "times", "layers", "faults", "check",
-            "aa-test", "parity", "bench", "verify", "experiment", "experiment folder --status", "thesis",
+            "tune", "aa-test", "parity", "bench", "verify", "experiment", "experiment folder --status", "thesis",
             "projection", "report", "report folder -o", "compare", "compare folder", "parity folder", "clouds --base",
             "clouds --site", "ring --np", "table", "table folder --output", "export folder --to", "import-thesis",
             "import-thesis file --folder", "scaling folder --project", "frameworks folder --format",
@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], list[str]]] = {
         launch,
         [
             "experiment run", "experiment status", "experiment", "search", "sites", "status", "logs", "cancel",
+            "tune --framework torch --model",
             "fetch", "fetch --from", "status --jobs-folder", "export missing --to onnx --output",
             "export --to onnx --output new", "verify", "unstage", "setup --dry-run --node",
             "setup --dry-run --frameworks", "train --framework", "train --site", "train --hosts", "submit --site",

@@ -1,15 +1,15 @@
 """A recipe file from the best trial of a search: `torch_impl/train.py --recipe FILE` trains with its settings."""
 
-import json
 from pathlib import Path
-from typing import Any
 
+from analysis.output.recipes import toml_table, write_new
 from analysis.questions.hyperparameters.searches import Search
 from analysis.runs.labels import framework_label
 from common.config import Config
-from common.errors import UserError, user_errors
+from common.errors import UserError
 from common.run_folder.records import World, read_record
 from common.run_folder.search_record import TrialRecord
+from common.run_folder.sharing import with_measured
 
 _NOT_OF_A_RECIPE = ("record", "energy")  # what a run measures
 _OF_A_MACHINE = ("device", "threads", "share_gpu", "pinned_memory", "channels_last", "memory_limit")  # where it runs
@@ -34,15 +34,7 @@ def write_recipe(file: Path, search: Search) -> TrialRecord:
     if not isinstance(record.config, Config):
         raise UserError(f"the settings of the best trial are not recorded. Received: {best.run}. Run the search again")
     ranks = record.world.size if isinstance(record.world, World) else None
-    text = recipe_text(record.config, search=search, best=best, ranks=ranks)
-    with user_errors("writing the recipe"):
-        try:
-            with file.open("x", encoding="utf-8") as recipe:
-                recipe.write(text)
-        except FileExistsError:
-            raise UserError(
-                f"the recipe exists already and is not overwritten. Received: --recipe-out {file}. Name another file"
-            ) from None
+    write_new(file, recipe_text(with_measured(record.config, record.groups), search=search, best=best, ranks=ranks))
     return best
 
 
@@ -64,7 +56,7 @@ def recipe_text(config: Config, *, search: Search, best: TrialRecord, ranks: int
         "searched": sorted(best.params),
         **({} if ranks is None else {"ranks": ranks}),
     }
-    parts = [_table("about", about)]
+    parts = [toml_table("about", about)]
     for subject, values in config.as_dict().items():
         chosen = {
             name: value
@@ -78,15 +70,5 @@ def recipe_text(config: Config, *, search: Search, best: TrialRecord, ranks: int
             )
         }
         if chosen:
-            parts.append(_table(subject, chosen))
+            parts.append(toml_table(subject, chosen))
     return "\n".join(parts)
-
-
-def _table(name: str, values: dict[str, Any]) -> str:
-    lines = (f"{key} = {_value(value)}\n" for key, value in values.items())
-    return f"[{name}]\n{''.join(lines)}"
-
-
-def _value(value: Any) -> str:
-    # JSON's texts, numbers, lists and true/false are TOML's.
-    return json.dumps(value, ensure_ascii=False)

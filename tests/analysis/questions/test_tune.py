@@ -1,0 +1,132 @@
+"""`python -m analysis tune`: what is taken, the recipe as trainers read it, and how `frameworks` pairs such runs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis_builders import rows_of
+from builders import write_finished_run, write_study
+
+from analysis.__main__ import main
+from analysis.questions import frameworks
+from analysis.questions.tune import find
+from analysis.runs.reading import load_runs
+from common.config import Config, parse_command_line
+from common.errors import UserError
+
+SPREAD = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002)
+FEW = SPREAD[:2]
+TOGETHER = 1001  # the first seed of the runs of all chosen settings
+
+
+def write(
+    folder: Path,
+    name: str,
+    seconds: float,
+    *,
+    settings: dict[str, dict[str, Any]] | None = None,
+    spread: Sequence[float] = SPREAD,
+    first: int = 1,
+    **changes: Any,
+) -> None:
+    """Write a run for each factor of `spread`, of consecutive seeds."""
+    for seed, factor in enumerate(spread, start=first):
+        run = folder / f"{name}-r{seed}"
+        write_finished_run(run, seconds=seconds * factor, seed=seed, settings=settings or {}, **changes)
+
+
+def write_levers(folder: Path, spread: Sequence[float] = SPREAD, **changes: Any) -> None:
+    """Write runs in which two numbers of groups are faster, compiled passes are not shown to be, and threads slower."""
+    write(folder, "default", 100.0, spread=spread, **changes)
+    write(folder, "each", 90.0, settings={"device": {"gradient_groups": "each"}}, spread=spread, **changes)
+    write(folder, "two", 95.0, settings={"device": {"gradient_groups": "2"}}, spread=spread, **changes)
+    write(folder, "layout", 80.0, settings={"device": {"channels_last": False}}, spread=spread, **changes)
+    threads = {"settings": {"device": {"threads": 2}}, "world": {"threads_per_rank": 2}}
+    write(folder, "threads", 130.0, spread=spread, **threads, **changes)
+    mixed = [factor * (1.05 if number % 2 else 0.95) for number, factor in enumerate(spread)]
+    write(folder, "compile", 100.0, settings={"model": {"compile": True}}, spread=mixed, **changes)
+
+
+def test_what_is_shown_to_be_faster_becomes_a_recipe(tmp_path: Path) -> None:
+    write_levers(tmp_path / "runs", np=2)
+    recipe = tmp_path / "recipe.toml"
+    found = find(load_runs([tmp_path / "runs"]), recipe_out=recipe)
+    assert [(row["settings"], row["verdict"]) for row in rows_of(found, "PyTorch")] == [
+        ("compile true", "not shown"),
+        ("gradient_groups each", "faster"),
+        ("channels_last false", "faster"),
+        ("threads 2", "slower"),
+        ("gradient_groups 2", "faster"),
+    ]
+    assert found.answer == "PyTorch: take channels_last false, gradient_groups each. They were not tried together."
+    text = recipe.read_text()
+    assert "#   gradient_groups each: 0.900, 95 % interval 0.900 to 0.900, n = 6 pairs: faster, taken\n" in text
+    assert "#   gradient_groups 2: 0.950, 95 % interval 0.950 to 0.950, n = 6 pairs: faster\n" in text
+    assert "pairs: not shown\n" in text and "6 runs of the default:" in text
+    config = parse_command_line(["--recipe", str(recipe)], program="train.py")
+    assert (config.model.model, config.model.compile, config.model.tuned) == ("cnn", False, True)
+    device = config.device
+    assert (device.gradient_groups, device.channels_last, device.threads) == ("each", False, None)
+    with pytest.raises(UserError, match="the recipe exists already and is not overwritten"):
+        find(load_runs([tmp_path / "runs"]), recipe_out=recipe)
+
+
+def test_what_was_tried_together_stays(tmp_path: Path) -> None:
+    """The default's runs of other seeds pair with them, and no run pairs with two."""
+    write_levers(tmp_path / "runs", np=2)
+    write(tmp_path / "runs", "beside", 100.0, first=TOGETHER, np=2)
+    tuned = {"device": {"gradient_groups": "2"}, "model": {"tuned": True}}
+    write(tmp_path / "runs", "together", 85.0, settings=tuned, first=TOGETHER, np=2)
+    found = find(load_runs([tmp_path / "runs"]), recipe_out=tmp_path / "recipe.toml")
+    row = rows_of(found, "PyTorch")[-1]
+    assert (row["settings"], row["n"], row["verdict"]) == ("together: gradient_groups 2", 6, "faster")
+    assert row["time / default"] == pytest.approx(0.85)
+    assert found.answer == "PyTorch: take gradient_groups 2. Together: 0.85 of the default's time, faster."
+    assert parse_command_line(["--recipe", str(tmp_path / "recipe.toml")], program="").device.gradient_groups == "2"
+
+
+def test_too_few_runs_show_nothing(tmp_path: Path) -> None:
+    write_levers(tmp_path / "runs", spread=FEW, np=2)
+    found = find(load_runs([tmp_path / "runs"]), recipe_out=tmp_path / "recipe.toml")
+    assert {row["verdict"] for row in rows_of(found, "PyTorch")} == {"too few runs"}
+    assert found.answer == "PyTorch: no setting is shown to be faster than the default."
+    config = parse_command_line(["--recipe", str(tmp_path / "recipe.toml")], program="")
+    assert config.model.tuned and config.device == Config().device
+
+
+@pytest.mark.parametrize("more", [{"framework": "keras"}, {"np": 2}, {"settings": {"optimizer": {"momentum": 0.5}}}])
+def test_runs_of_several_tasks_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, Any]
+) -> None:
+    write_study(tmp_path / "runs", seconds=[1.0, 1.0])
+    write_study(tmp_path / "runs", name="other", seconds=[1.0, 1.0], **more)
+    assert main(["tune", str(tmp_path / "runs")]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and "settings of speed are compared for one task" in error
+
+
+def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(tmp_path: Path) -> None:
+    groups, compiled = {"device": {"gradient_groups": "each"}}, {"model": {"compile": True}}
+    for framework, seconds, best in (("torch", 100.0, groups), ("keras", 120.0, compiled)):
+        write(tmp_path, f"{framework}-default", seconds, framework=framework, np=2)
+        tuned = best | {"model": best.get("model", {}) | {"tuned": True}}
+        write(tmp_path, f"{framework}-tuned", seconds / 2, settings=tuned, framework=framework, np=2)
+    found = frameworks.find(load_runs([tmp_path]))
+    rows = {row["model, data set, np"]: row for row in rows_of(found, "Keras against PyTorch")}
+    default, tuned = rows
+    assert "not tuned" in default and ", tuned" in tuned
+    assert [row["Keras / PyTorch time"] for row in rows.values()] == [pytest.approx(1.2)] * 2
+    assert not [flag for flag in found.flags if "against" in flag]
+    assert "tuned: each framework has the settings of speed that `launch tune` found best for it" in found.notes
+
+
+def test_tuned_runs_alone_are_named_so_and_pair_with_no_default(tmp_path: Path) -> None:
+    tuned = {"model": {"tuned": True}}
+    for framework in ("torch", "keras"):
+        write(tmp_path / "both", framework, 100.0, settings=tuned, framework=framework)
+    (row,) = rows_of(frameworks.find(load_runs([tmp_path / "both"])), "Keras against PyTorch")
+    assert row["model, data set, np"] == "cnn, mnist, np 1, tuned"
+    write(tmp_path / "one", "torch", 100.0, settings=tuned)
+    write(tmp_path / "one", "keras", 100.0, framework="keras")
+    assert not rows_of(frameworks.find(load_runs([tmp_path / "one"])), "Keras against PyTorch")

@@ -1,0 +1,86 @@
+"""`python -m launch tune`: what is tried, what is refused, and a toy run of it."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trainer_runs import run_command
+
+from common.config import Config, parse_command_line
+from common.run_folder.records import read_run
+from launch.__main__ import main
+from launch.experiments import tune
+from launch.experiments.survey import HostResources
+from launch.experiments.tune import levers_of
+
+TASK = ["tune", "--framework", "torch", "--model", "mlp"]
+
+
+def host(cores: float, gpus: float = 0) -> HostResources:
+    return HostResources(gpus=gpus, cores=cores)
+
+
+@pytest.mark.parametrize(
+    ("framework", "np", "here", "tried"),
+    [
+        ("torch", 1, host(2), {"compile": True, "threads": [1], "channels_last": False}),
+        ("torch", 2, host(2), {"compile": True, "channels_last": False, "gradient_groups": ["2", "4", "each"]}),
+        ("keras", 1, host(9), {"compile": True, "threads": [1, 2, 4, 8]}),
+        ("keras", 1, host(8, gpus=1), {"compile": True, "threads": [1, 2, 4], "channels_last": False}),
+    ],
+)
+def test_settings_are_tried_that_change_something_here(
+    framework: str, np: int, here: HostResources, tried: dict[str, Any]
+) -> None:
+    cells = levers_of(framework, np=np, host=here)
+    assert {name: value for cell in cells for name, value in cell.items() if name != "name"} == tried
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--np", "3"],
+            "times do not count where ranks share a core. Received: --np 3 on 2 cores. Give --np 2 or less",
+        ),
+        (["--model", "resnet50"], "unknown model. Received: --model resnet50"),
+        (["--dataset", "mnits"], "unknown data set. Received: 'mnits'"),
+    ],
+)
+def test_bad_input_is_one_line_and_makes_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tune, "this_host", lambda: host(2))
+    assert main([*TASK, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and words in error
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+def test_a_toy_run_writes_a_recipe_and_is_complete_the_second_time(tmp_path: Path) -> None:
+    """Two runs of each show nothing, so what is tried together are the defaults."""
+    small = ["--dataset", "synthetic:240x8x8x1x3", "--steps", "2", "--repeats", "2"]
+    command = [sys.executable, "-m", "launch", "tune", "--framework", "keras", "--model", "mlp", *small]
+    done = run_command(command, folder=tmp_path)
+    assert done.code == 0, done
+    folder = tmp_path / "runs/tune-keras-mlp-np1"
+    names = {file.parent.name for file in folder.glob("*/run.json")}
+    assert {f"{name}-keras-mlp-np1-r2" for name in ("default", "compile", "beside", "together")} <= names
+    tuned = [read_run(folder / f"{name}-keras-mlp-np1-r1").record.config for name in ("beside", "together")]
+    assert [isinstance(one, Config) and (one.model.tuned, one.training.seed) for one in tuned] == [
+        (False, tune.SEED_TOGETHER),
+        (True, tune.SEED_TOGETHER),
+    ]
+    recipe = parse_command_line(["--recipe", str(folder / "recipe.toml")], program="train.py")
+    assert recipe.model.tuned and recipe.model.model == "mlp" and recipe.device == Config().device
+    assert "compile true" in done.stdout and "no setting is shown to be faster than the default" in done.stdout
+    again = run_command(command, folder=tmp_path)
+    assert again.code == 0 and again.stdout.count("nothing is left to do") == 2
