@@ -1,4 +1,5 @@
-"""Imports TensorFlow without the start-up lines that it prints whatever TF_CPP_MIN_LOG_LEVEL says.
+"""Imports TensorFlow without the start-up lines that it prints whatever TF_CPP_MIN_LOG_LEVEL says, and without what no
+trainer uses.
 
     import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401
 
@@ -19,6 +20,20 @@ KNOWN = (
     r"^I[0-9:. ]+ cpu_feature_guard\.cc:[0-9]+\] This TensorFlow binary is optimized to use available CPU instructions",
     r"^To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags\.$",
 )
+# Packages that TensorFlow and its Keras import where they are installed, for arguments of their types and for pictures.
+UNUSED = ("matplotlib", "pandas", "scipy")
+
+
+@contextmanager
+def not_installed(packages: tuple[str, ...]) -> Iterator[None]:
+    """Let imports of packages that are not loaded yet fail; afterwards they can be imported as always."""
+    hidden = [name for name in packages if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: the documented way to block an import
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 @contextmanager
@@ -46,5 +61,5 @@ def without_known_lines() -> Iterator[None]:
 
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # for the lines that it does silence, later ones too
-with without_known_lines():
+with without_known_lines(), not_installed(UNUSED):
     import tensorflow  # noqa: F401

@@ -192,7 +192,20 @@ def test_every_folder_of_modules_is_a_package() -> None:
     ids=["preflight", "trainers", "launch"],
 )
 def test_programs_that_start_often_load_no_statistics(start: str, unwanted: str) -> None:
-    code = f"{start}, sys; print(*sorted(set({unwanted.split()}) & set(sys.modules)))"
+    check_loads_none_of(start, unwanted)
+
+
+def test_trainers_load_no_statistics_and_may_load_them_later(framework: str) -> None:
+    unwanted = "pandas scipy matplotlib tensorboard"
+    check_loads_none_of(
+        f"import {framework}_impl.train, {framework}_impl.loop", unwanted,
+        then="import pandas, scipy.sparse, matplotlib.pyplot, tensorboard",
+    )  # fmt: skip
+
+
+def check_loads_none_of(start: str, unwanted: str, *, then: str = "") -> None:
+    """Assert that a process that starts so imports none of the packages, and that `then` works."""
+    code = f"{start}, sys; print(*sorted(set({unwanted.split()}) & set(sys.modules))); {then}"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 

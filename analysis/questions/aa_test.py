@@ -19,7 +19,7 @@ from analysis.output.plots import IDEAL, framework_style
 from analysis.output.tables import Table
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import framework_label
-from analysis.runs.table import Selection, runs_in
+from analysis.runs.table import Selection
 from analysis.runs.validity import cell_runs, flags_of
 from analysis.stats.inference import CONFIDENCE, FEWEST_PAIRS, rank_sum_null, signed_rank_null, walsh_averages
 from common.run_folder.records import Status
@@ -107,9 +107,7 @@ def find(selection: Selection) -> Finding:
 
 def seconds(cell: Cell) -> NDArray[np.float64]:
     """Return the training seconds of the first timed runs in the order in which they started, (runs,) float64."""
-    started = [
-        run.record.status.started_at if isinstance(run.record.status, Status) else "" for run in runs_in(cell.timed)
-    ]
+    started = [run.record.status.started_at if isinstance(run.record.status, Status) else "" for run in cell.timed_runs]
     order = np.argsort(started, kind="stable")[:MOST_RUNS]
     return cell.timed["training_seconds"].to_numpy()[order]
 

@@ -9,9 +9,9 @@ from typing import Any
 from analysis.output.finding import Finding, Plot, add_show_options, brief, show
 from analysis.output.options import add_parser
 from analysis.output.plots import IDEAL, Row, figure_of_rows, framework_style, n_words
-from analysis.output.tables import Table, shown_interval
+from analysis.output.tables import Cell, Table, shown_interval
 from analysis.stats.inference import median_interval
-from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios
+from common.checks.bench_record import COMMAND, BenchRecord, MeasuredStart, Turn, pair_ratios
 from common.checks.result_file import read_result
 from common.utils.command_line import path
 
@@ -63,7 +63,8 @@ def find(record: BenchRecord) -> Finding:
                f"{environment.cores} cores"] if record.busy else [],
         notes=[
             f"{environment.machine}, {record.threads_per_rank} threads per rank; "
-            f"{rounds} pairs of turns of {seconds:g} s; a ratio is that of the two turns of a pair",
+            f"{rounds} pairs of turns of {seconds:g} s; a ratio is that of the speeds of the two turns of a pair; of "
+            "commands, base seconds / measured seconds",
             "95 % interval of the median: between two order statistics; it takes at least 6 pairs (--rounds 6)",
         ],
     )  # fmt: skip
@@ -101,25 +102,35 @@ def fastest_controllers(ratios: Sequence[SpeedRatio]) -> list[str]:
     return lines
 
 
+# Starts that compare the trainer with a loop, and what the loop does. The first does the same work.
+LOOPS = {"sums": "a bare loop that sums losses", "bare": "one that does not sum them"}
+
+
 def _trainer_against_loop(ratios: Sequence[SpeedRatio]) -> list[str]:
-    bare = [one for one in ratios if one.start.start == "bare"]
-    if not bare:
-        return []
-    low, high = (f"{edge(one.median for one in bare):.2f}" for edge in (min, max))
-    return [f"The trainer reaches {low if low == high else f'{low} to {high}'} of the speed of a bare loop."]
+    reached = []
+    for name, loop in LOOPS.items():
+        if medians := [one.median for one in ratios if one.start.start == name]:
+            low, high = f"{min(medians):.2f}", f"{max(medians):.2f}"
+            reached.append(f"{low if low == high else f'{low} to {high}'} of the speed of {loop}")
+    return [f"The trainer reaches {', and '.join(reached)}."] if reached else []
 
 
 def _table(ratios: Sequence[SpeedRatio]) -> Table:
-    headings = ["model", "framework", "ratio", "base, images/s", "measured, images/s", "median ratio", "range",
-                "95 % interval", "n"]  # fmt: skip
-    rows = [
-        [one.model, one.start.framework, one.start.title, statistics.median(one.base), statistics.median(one.measured),
-         one.median, f"{min(one.ratios):.2f} to {max(one.ratios):.2f}",
+    headings = ["model", "framework", "ratio", "base", "measured", "median ratio", "range", "95 % interval", "n"]
+    rows: list[list[Cell]] = [
+        [one.model, one.start.framework, one.start.title, _speed(one.model, one.base),
+         _speed(one.model, one.measured), one.median, f"{min(one.ratios):.2f} to {max(one.ratios):.2f}",
          shown_interval(median_interval(one.ratios), ".2f"), len(one.ratios)]
         for one in ratios
     ]  # fmt: skip
-    formats = {"base, images/s": ",.0f", "measured, images/s": ",.0f", "median ratio": ".2f", "n": "d"}
-    return Table("Speed in pairs of turns", headings, rows, formats)
+    return Table("Speed in pairs of turns", headings, rows, {"median ratio": ".2f", "n": "d"})
+
+
+def _speed(model: str, images_per_second: Sequence[float]) -> str:
+    """Return the median speed; of commands, the seconds."""
+    if model == COMMAND:
+        return f"{statistics.median(1 / speed for speed in images_per_second):.2f} s"
+    return f"{statistics.median(images_per_second):,.0f} images/s"
 
 
 def _plot(ratios: Sequence[SpeedRatio]) -> Plot:

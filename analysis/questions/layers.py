@@ -19,7 +19,7 @@ from analysis.projection.recorded import peaks_of_machine
 from analysis.projection.work import Operation, step_operations
 from analysis.runs import cells
 from analysis.runs.labels import framework_label
-from analysis.runs.table import Selection, runs_in
+from analysis.runs.table import Selection
 from analysis.runs.validity import flags_of
 from analysis.stats.inference import median_of
 from common.distributed.console import counted
@@ -140,7 +140,7 @@ def profiled_cells(selection: Selection) -> list[Profiled]:
     """Return the cells that have runs with times of layers."""
     found = []
     for cell in cells.cells_of(selection.runs):
-        profiles = [one for run in runs_in(cell.finished) if isinstance(one := run.record.profile, StepProfile)]
+        profiles = [one for run in cell.finished_runs if isinstance(one := run.record.profile, StepProfile)]
         if with_layers := [one for one in profiles if one.layers]:
             found.append(Profiled(cell, with_layers))
     return found

@@ -175,7 +175,7 @@ def _hashes_by_seed(base: Cell, other: Cell) -> Iterator[tuple[int, Hashed]]:
     sides = []
     for cell in (base, other):
         of_seed: dict[int, list[RunRow]] = defaultdict(list)
-        for run in runs_in(cell.finished):
+        for run in cell.finished_runs:
             if run.seed is not None:
                 of_seed[run.seed].append(run)
         sides.append(of_seed)

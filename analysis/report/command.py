@@ -17,6 +17,7 @@ from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.scaling import command as scaling
 from analysis.questions.strategies import command as strategies
 from analysis.report import chapters as report_chapters
+from analysis.report.made_from import NEVER, made_from, written_from
 from analysis.report.page import Page, facts_of, flags_table, says_nothing, write_page
 from analysis.runs.examples import NOTE as EXAMPLES
 from analysis.runs.published import published_notes
@@ -57,7 +58,7 @@ def add_command(commands: Any) -> None:
     add_runs_options(parser)
     parser.add_argument("-o", "--output", type=word, default="report.html", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--title", help="heading of the page")
-    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists, even if up to date")
     parser.add_argument("--strict", action="store_true", help="write nothing, with exit code 2, if anything is flagged")
 
 
@@ -65,11 +66,21 @@ def run(options: argparse.Namespace) -> None:
     """Run the command.
 
     Raises:
-        UserError: the file exists or cannot be written; with --strict, if something is flagged.
+        UserError: the file exists and another command made it, or it cannot be written; with --strict, if something is
+            flagged.
     """
     output = Path(options.output)
-    check_new_file(output, option="-o", replaced=options.force)
-    page = page_of(selected(options), folders=options.runs, examples=options.examples, title=options.title)
+    before, sources = written_from(output), made_from(options)
+    if before == sources and not options.force:
+        print(f"report: {output} is up to date: the runs, the options and the program are as they were (else: --force)")
+        return
+    own = before is not None and before.command == sources.command  # the page that the same command wrote
+    check_new_file(output, option="-o", replaced=options.force or own)
+    selection = selected(options)
+    page = page_of(selection, folders=options.runs, examples=options.examples, title=options.title)
+    if (selection.runs["state"] == "running").any():  # time alone makes such a run one that was killed
+        sources = replace(sources, files=NEVER)
+    page = replace(page, made_from=str(sources))
     flags = [str(row[0]) for row in (*page.left_out.rows, *page.flags.rows)]
     refuse_flags(flags, options)
     print(f"report: {write_page(page, output)}, folders left out {len(page.left_out.rows)}")

@@ -41,6 +41,7 @@ class Page:
         left_out: one column, the folder and the reason.
         commands: name of a chapter -> the command that shows it, where that is not its name alone.
         first_plots: names of those that open the page, where the chapters have them.
+        made_from: digests by which `report` finds the page up to date; empty: of another command.
     """
 
     title: str
@@ -51,6 +52,7 @@ class Page:
     left_out: Table
     commands: Mapping[str, str] = field(default_factory=dict)
     first_plots: Sequence[str] = ()
+    made_from: str = ""
 
 
 def facts_of(contents: dict[str, str], *, command: str) -> dict[str, str]:

@@ -35,8 +35,8 @@ def add_command(commands: Any) -> None:
         nargs="+",
         default=[],
         metavar="RUNS",
-        help="first copy these folders of runs into analysis/data, without weights, host names and paths; a folder "
-        "of the same name is replaced",
+        help="first copy these folders of runs, or a file of `launch bench`, into analysis/data, without weights, host "
+        "names and paths; what has the same name is replaced",
     )
 
 

@@ -6,8 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from common.checks.bench_record import BENCH_FILE, BenchRecord
 from common.checks.chaos_record import TRIALS_FILE
 from common.checks.parity_record import PARITY_FILE
+from common.checks.result_file import read_result
 from common.errors import UserError, user_errors
 from common.run_folder.environment import TUNING_VARIABLES
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
@@ -21,12 +23,21 @@ _PATH = re.compile(r"(?<![\w/.])/(?!sys/)\S+")  # /sys is the same on every Linu
 def add_data(source: Path, *, data: Path) -> int:
     """Copy the finished runs of a folder, or of `launch parity`, into `data/<its name>`; return their number.
 
+    A file of `launch bench` becomes `data/bench/bench.json`.
+
     Records keep every measurement; hosts and paths are replaced; of environment variables those that tune are kept.
     Of the runs of a campaign of faults (`launch chaos`) those whose ranks came and went are copied.
 
     Raises:
         UserError: there are no runs in the folder, or it cannot be copied.
     """
+    if source.is_file():
+        read_result(source, BenchRecord, command="python -m launch bench")
+        target = data / "bench"
+        with user_errors("copying results"):
+            target.mkdir(parents=True, exist_ok=True)
+            _write(target / BENCH_FILE, _neutral_record(source))
+        return 1
     is_campaign = (source / TRIALS_FILE).exists()
     finished = [file for file in sorted(source.glob(f"*/{RUN_FILE}")) if _status(file) == "finished"]
     records = [file for file in finished if not is_campaign or _record(file)["config"]["faults"]["elastic"]]
@@ -64,8 +75,9 @@ def _write(file: Path, record: Any) -> None:
 def _neutral_record(file: Path) -> Any:
     record = _record(file)
     hosts = {record["environment"]["host"], *record.get("world", {}).get("hosts", [])}
-    variables = record["environment"]["variables"]
-    record["environment"]["variables"] = {name: variables[name] for name in TUNING_VARIABLES if name in variables}
+    for one in (record, *record.get("starts", [])):
+        variables = one["environment"].get("variables", {})
+        one["environment"]["variables"] = {name: variables[name] for name in TUNING_VARIABLES if name in variables}
     return _neutral(record, hosts=hosts)
 
 

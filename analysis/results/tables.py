@@ -11,7 +11,7 @@ from analysis.output.finding import Finding, Plot
 from analysis.output.options import MARGIN
 from analysis.output.tables import Table, render
 from analysis.projection.study import STUDY_FILE, read_study
-from analysis.questions import faults, frameworks
+from analysis.questions import bench, faults, frameworks
 from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.hyperparameters.searches import Search, statements
 from analysis.questions.hyperparameters.searches import tables as search_tables
@@ -24,8 +24,10 @@ from analysis.questions.strategies.ways import places_of
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
+from common.checks.bench_record import BENCH_FILE, BenchRecord
 from common.checks.chaos_record import CHANGE_HEADINGS, HEADINGS, read_trials, struck, summary, summary_of_changes
 from common.checks.parity_record import read_parity
+from common.checks.result_file import read_result
 from common.distributed.console import counted
 from common.measurement.interference import Interference
 from common.run_folder.environment import Environment
@@ -144,6 +146,17 @@ def _times_and_costs(data: Path, experiment: str, wanted: Sequence[str]) -> str:
     return f"{described_runs}\n\n{_shown(merged[['framework', *wanted]], costs.formats | against.formats)}"
 
 
+def bench_table(data: Path) -> str:
+    """Return the speed of the trainers in pairs of turns, with the machine; a line where it was not measured yet."""
+    file = data / "bench" / BENCH_FILE
+    if not file.exists():
+        return _shown(pd.DataFrame({"speed": ["not measured yet"]}), {})
+    record = read_result(file, BenchRecord, command="python -m launch bench")
+    found = bench.find(record)
+    words = [found.answer, f"Of {record.started[:10]}:", f"{found.notes[0]}.", *(f"{flag}." for flag in found.flags)]
+    return f"{' '.join(words)}\n\n{_shown(_frame(found.tables[0]), found.tables[0].formats)}"
+
+
 def faults_table(data: Path) -> str:
     """Return what became of runs and files after the faults of a campaign."""
     trials = struck(read_trials(data / "chaos"))
@@ -195,6 +208,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "stragglers": stragglers_table,
     "communication": communication_table,
     "model-parallel": model_parallel_table,
+    "bench": bench_table,
     "faults": faults_table,
     "elastic": elastic_table,
     "search": search_table,

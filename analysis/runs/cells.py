@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,7 +11,9 @@ import pandas as pd
 
 from analysis.runs.labels import STRATEGY_SETTINGS, framework_label, strategy_label
 from analysis.runs.settings import SERIES, SETTING_COLUMNS, TUNED
-from analysis.runs.table import RunRow, runs_in
+from analysis.runs.table import RunRow, once_per_frame, runs_in
+from common.run_folder.environment import Environment, stack_of, tuning_of
+from common.run_folder.records import World
 
 # Settings with a place of their own in a label.
 _CORE = ("framework", "model", "data set", "np")
@@ -32,7 +34,7 @@ Settings = dict[str, Hashable]  # by their names in words, such as "learning rat
 Quantity = str | Callable[[RunRow], float]  # a column of the table of runs, or a function of a row
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
     """Runs that differ in nothing but their seed, or not even in that.
 
@@ -84,34 +86,63 @@ class Cell:
         """Those of its runs whose accuracies may be compared: metered and profiled ones train the same."""
         return self.runs[self.runs["state"] == "finished"]
 
+    @cached_property
+    def timed_runs(self) -> list[RunRow]:
+        """The rows of `timed`."""
+        return list(runs_in(self.timed))
+
+    @cached_property
+    def finished_runs(self) -> list[RunRow]:
+        """The rows of `finished`."""
+        return list(runs_in(self.finished))
+
+    @cached_property
+    def _timed_keys(self) -> list[Hashable]:
+        return _keys(self.timed, self.timed["seed"].isna() | self.timed["seed"].duplicated(keep=False))
+
+    @cached_property
+    def stack(self) -> dict[str, set[str]]:
+        """Package or variable -> what it was in the finished runs, see `stack_of`; what they tuned is a setting."""
+        found: dict[str, set[str]] = defaultdict(set)
+        before = None
+        for run in self.finished_runs:
+            environment, world = run.record.environment, run.record.world
+            if isinstance(environment, Environment):
+                mpi = isinstance(world, World) and world.controller == "mpi"
+                looked_at = environment.packages, environment.variables, run.framework, mpi
+                if looked_at == before:
+                    continue
+                before = looked_at
+                tuned = tuning_of(environment, mpi=mpi)
+                for name, value in stack_of(environment, framework=run.framework, mpi=mpi).items():
+                    if name not in tuned:
+                        found[name].add("none" if value is None else value)
+        return found
+
     def seconds(self, of: Quantity) -> dict[Hashable, float]:
         """Return key that pairs a run with others -> a time of it, or another quantity that measuring disturbs.
 
         The key is the seed. A seed that several runs have pairs nothing: their keys are their folders.
         """
-        values = _values(self.timed, of)
-        repeated = self.timed["seed"].isna() | self.timed["seed"].duplicated(keep=False)
-        return _known(values.set_axis(_keys(self.timed, repeated)))
+        return _known(self._timed_keys, _values(self.timed, self.timed_runs, of))
 
     def results(self, of: Quantity) -> dict[Hashable, float]:
         """Return key that pairs a run with others -> a result of it that measuring does not disturb.
 
         Runs of one seed are one result, their median: all of them train the same.
         """
-        values = _values(self.finished, of)
+        values = pd.Series(_values(self.finished, self.finished_runs, of), dtype=float)
         keys = _keys(self.finished, self.finished["seed"].isna())
-        return _known(values.groupby(keys, sort=False).median())
+        medians = values.groupby(keys, sort=False).median()
+        return _known(medians.index, medians.tolist())
 
 
-def _known(values: pd.Series) -> dict[Hashable, float]:
-    known = values.dropna()
-    return dict(zip(known.index, known.tolist(), strict=True))
+def _known(keys: Iterable[Hashable], values: Iterable[float]) -> dict[Hashable, float]:
+    return {key: value for key, value in zip(keys, values, strict=True) if not math.isnan(value)}
 
 
-def _values(runs: pd.DataFrame, of: Quantity) -> pd.Series:
-    if isinstance(of, str):
-        return runs[of]
-    return pd.Series([of(run) for run in runs_in(runs)], index=runs.index, dtype=float)
+def _values(runs: pd.DataFrame, rows: Sequence[RunRow], of: Quantity) -> list[float]:
+    return [float(value) for value in (runs[of].tolist() if isinstance(of, str) else map(of, rows))]
 
 
 def _keys(runs: pd.DataFrame, by_folder: pd.Series) -> list[Hashable]:
@@ -127,6 +158,15 @@ def cells_of(runs: pd.DataFrame, *, without: Sequence[str] = (), also: Sequence[
         without: columns of settings that may differ within a cell.
         also: further columns that may not.
     """
+    return _grouped(runs, without, also) if without or also else _by_all_settings(runs)
+
+
+@once_per_frame
+def _by_all_settings(runs: pd.DataFrame) -> list[Cell]:
+    return _grouped(runs, (), ())
+
+
+def _grouped(runs: pd.DataFrame, without: Sequence[str], also: Sequence[str]) -> list[Cell]:
     columns = [*(name for name in SETTING_COLUMNS if name not in without), *also]
     # Whole numbers in place of values: thousands of runs are grouped in a tenth of the time.
     codes = np.array([pd.factorize(runs[name], use_na_sentinel=False)[0] for name in columns])

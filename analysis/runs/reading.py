@@ -38,9 +38,8 @@ def load_runs(
             except UserError as error:
                 left_out.append(printable(f"left out: {error}"))
     finally:
-        gc.enable()
-    if len(loaded) >= _MANY:
-        gc.freeze()  # nor look through them while they are compared
+        if len(loaded) < _MANY:  # nor look through them and millions of rows of tables while they are compared
+            gc.enable()
     if not loaded:
         reason = left_out[0] if left_out else f"no {RUN_FILE} in {', '.join(str(path) for path in searched)}"
         raise UserError(

@@ -10,12 +10,12 @@ What is not known is NaN or None, never 0; a setting that a run does not have is
 
 import math
 from collections import namedtuple
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,7 @@ FIGURES = [one.name for one in fields(EpochRecord) if one.name not in ("epoch", 
 TOTALS = [one.name for one in fields(Totals)]
 _FIGURES_OF = attrgetter(*FIGURES)
 _TOTALS_OF = attrgetter(*TOTALS)
+Derived = TypeVar("Derived")
 RunRow = Any  # a row of the table of runs, as `runs_in` yields it: a named tuple of its columns, `Index` its number
 
 
@@ -86,10 +87,28 @@ def figures_of(epochs: Sequence[EpochRecord]) -> NDArray[np.float64]:
     return _numbers([_FIGURES_OF(epoch) for epoch in epochs], FIGURES)
 
 
+def once_per_frame(derive: Callable[[pd.DataFrame], Derived]) -> Callable[[pd.DataFrame], Derived]:
+    """Return the function, which keeps what it derived from the last frame: chapters ask about the same one."""
+    last: list[tuple[pd.DataFrame, Derived]] = []
+
+    def derived(frame: pd.DataFrame) -> Derived:
+        if not last or last[0][0] is not frame:
+            last[:] = [(frame, derive(frame))]
+        return last[0][1]
+
+    return derived
+
+
+@once_per_frame
+def _arrays_of(frame: pd.DataFrame) -> dict[str, NDArray[Any]]:
+    return {name: frame[name].to_numpy() for name in frame}
+
+
 def curve(epochs: pd.DataFrame, run: RunRow, figure: str) -> NDArray[np.float64]:
     """Return a figure of a run over its epochs: (epochs,) float64, NaN where it is not known."""
-    first, last = epochs["run"].to_numpy().searchsorted([run.Index, run.Index + 1])
-    return epochs[figure].to_numpy()[first:last]
+    arrays = _arrays_of(epochs)
+    first, last = arrays["run"].searchsorted([run.Index, run.Index + 1])
+    return arrays[figure][first:last]
 
 
 def images_trained(run: RunRow) -> float:

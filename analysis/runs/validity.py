@@ -13,7 +13,6 @@ from analysis.runs.table import RunRow, images_trained, runs_in
 from common.distributed.console import counted
 from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
-from common.run_folder.environment import Environment, stack_of, tuning_of
 from common.run_folder.records import DataRecord, Hashes, Totals, World
 from common.run_folder.world_changes import ElasticRecord
 from common.training.schedule import scale_factor
@@ -99,7 +98,7 @@ def cell_flags(cell: Cell) -> list[str]:
         flags.append("profiled or metered runs are among timed ones; they count for accuracy and energy, not for time")
     flags += [
         f"{name} is not the same in these runs: {listed(sorted(values))}"
-        for name, values in _stack(cell).items()
+        for name, values in cell.stack.items()
         if len(values) > 1
     ]
     if len(cell.timed) == 1 and not cell.is_published:
@@ -107,24 +106,9 @@ def cell_flags(cell: Cell) -> list[str]:
     return flags
 
 
-def _stack(cell: Cell) -> dict[str, set[str]]:
-    """Return package or variable -> what it was in the finished runs of a cell, see `stack_of`; what they tuned is a
-    setting of the cell."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for run in runs_in(cell.finished):
-        environment, world = run.record.environment, run.record.world
-        if isinstance(environment, Environment):
-            mpi = isinstance(world, World) and world.controller == "mpi"
-            tuned = tuning_of(environment, mpi=mpi)
-            for name, value in stack_of(environment, framework=run.framework, mpi=mpi).items():
-                if name not in tuned:
-                    found[name].add("none" if value is None else value)
-    return found
-
-
 def _images(cell: Cell) -> float:
     """Return the images that a run of a cell was trained on, in the median; NaN where it is not known."""
-    return float(np.median([images_trained(run) for run in runs_in(cell.timed)])) if len(cell.timed) else math.nan
+    return float(np.median([images_trained(run) for run in cell.timed_runs])) if len(cell.timed) else math.nan
 
 
 def pair_flags(first: Cell, second: Cell) -> list[str]:
@@ -133,7 +117,7 @@ def pair_flags(first: Cell, second: Cell) -> list[str]:
     flags = [f"{label}: {words}" for words in differing(first.settings, second.settings)]
     if first.is_published or second.is_published:
         return [f"{label}: published figures, whose runs nobody can check"]
-    stacks = _stack(first), _stack(second)
+    stacks = first.stack, second.stack
     flags += [
         f"{label}: {name}: {listed(sorted(stacks[0][name]))} and {listed(sorted(stacks[1][name]))}"
         for name in stacks[0]
@@ -142,7 +126,7 @@ def pair_flags(first: Cell, second: Cell) -> list[str]:
     images = _images(first), _images(second)
     if abs(images[0] - images[1]) > _SAME_WORK * images[1]:
         flags.append(f"{label}: trained {images[0]:,.0f} and {images[1]:,.0f} images: times not of the same work")
-    by_seed = [{run.seed: run for run in runs_in(cell.finished) if run.seed is not None} for cell in (first, second)]
+    by_seed = [{run.seed: run for run in cell.finished_runs if run.seed is not None} for cell in (first, second)]
     for name, title in HASHES.items():
         unlike = [
             seed for seed in by_seed[0].keys() & by_seed[1].keys() if _unlike(by_seed[0][seed], by_seed[1][seed], name)

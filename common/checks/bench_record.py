@@ -9,6 +9,8 @@ from typing import Any
 
 from common.run_folder.environment import Environment
 
+BENCH_FILE = "bench.json"  # among the committed results
+COMMAND = "command"  # the model of a turn that is a command, as one image in the seconds that it took
 BUSY_SHARE = 0.3  # load average per core from which other programs disturb a measurement
 
 
@@ -20,7 +22,7 @@ class Turn:
         images: of all ranks.
         seconds: of the slowest rank.
         cpu_seconds: of all threads of rank 0. It leaves out the time that other programs take, so on a busy machine it
-            is more reliable than `seconds` where one rank trains.
+            is more reliable than `seconds` where one rank trains. 0 of a command.
     """
 
     model: str

@@ -17,7 +17,7 @@ def _check_timestamp(text: str) -> str:
 
 
 def _check_seconds(value: float) -> float:
-    if value < 0 or math.isinf(value):
+    if value < 0 or value == math.inf:
         raise ValueError("a time is finite and not negative")
     return value
 

@@ -30,11 +30,13 @@ from common.utils.command_line import whole_number, word
 from common.utils.cores import usable_cores
 from common.utils.environments import missing_packages
 from common.utils.paths import ROOT
+from launch.checks.bench_commands import command_turns
 from launch.starting.analysis import run_analysis
 from launch.starting.processes import last_lines, launcher_command, started
 from launch.starting.progress import Progress
 
 FRAMEWORKS = ("torch", "keras")
+NO_FRAMEWORK = "none"
 SIZE = 2  # ranks of all starts but the bare one
 START_SECONDS = 15.0  # rough cost of starting ranks and building a model, for the time left
 POLL_SECONDS = 0.5
@@ -51,6 +53,8 @@ class BenchStart:
         launcher: none, or mpi or gloo by horovodrun.
         variables: added to the environment.
         torch_only: whether Keras has no equivalent.
+        commands: whether they are commands of `bench_commands`, whose seconds are compared.
+        no_framework: whether it is the same for all frameworks, and measured once.
     """
 
     title: str
@@ -59,6 +63,8 @@ class BenchStart:
     launcher: str
     variables: tuple[tuple[str, str], ...] = ()
     torch_only: bool = False
+    commands: bool = False
+    no_framework: bool = False
 
 
 STARTS = {
@@ -86,6 +92,21 @@ STARTS = {
         torch_only=True,
     ),
     "each": BenchStart(title="tensor by tensor / grouped, np 2, MPI", base="np2", measured="np2_each", launcher="mpi"),
+    "horovodrun": BenchStart(
+        title="start of two Pythons that do nothing: horovodrun / mpirun",
+        base="mpirun",
+        measured="horovodrun",
+        launcher="mpi",
+        commands=True,
+        no_framework=True,
+    ),
+    "first_update": BenchStart(
+        title="from the command to the first update / to the end of imports, np 2",
+        base="imports",
+        measured="first_update",
+        launcher="mpi",
+        commands=True,
+    ),
     "ddp": BenchStart(
         title="ours, MPI / DDP, Gloo, np 2", base="np2_ddp", measured="np2", launcher="mpi", torch_only=True
     ),
@@ -125,7 +146,9 @@ def run(options: argparse.Namespace) -> int:
         (framework, name)
         for framework in options.frameworks
         for name, start in STARTS.items()
-        if name in options.starts and not (start.torch_only and framework != "torch")
+        if name in options.starts
+        and not (start.torch_only and framework != "torch")
+        and not (start.no_framework and framework != options.frameworks[0])
     ]
     if not planned:
         torch_only = " and ".join(name for name, start in STARTS.items() if start.torch_only)
@@ -140,7 +163,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         with Progress(len(planned) * len(options.models) * _planned_seconds(options)) as progress:
             for framework, name in planned:
-                record.starts.append(_measure(framework, name, options=options, threads=threads, progress=progress))
+                measure = _measure_commands if STARTS[name].commands else _measure
+                record.starts.append(measure(framework, name, options=options, threads=threads, progress=progress))
     except KeyboardInterrupt:
         print("interrupted; only complete starts are shown")
         code = EXIT_CODE_INTERRUPTED
@@ -226,6 +250,31 @@ def _measure(
             environment=json.loads(results.read_text().splitlines()[0])["environment"],
             turns=turns,
         )
+
+
+def _measure_commands(
+    framework: str, name: str, *, options: argparse.Namespace, threads: int, progress: Progress
+) -> MeasuredStart:
+    """Run two commands in turns, and return the turns."""
+    start, load_average = STARTS[name], os.getloadavg()
+    turns = list(command_turns(start.base, start.measured, framework=framework, rounds=options.rounds))
+    base, measured = (
+        statistics.median(turn.seconds for turn in turns if turn.contestant == one)
+        for one in (start.base, start.measured)
+    )
+    progress.advance(
+        len(options.models) * _planned_seconds(options),
+        f"{framework}, {start.title}: {measured:.2f} s / {base:.2f} s",
+        line=True,
+    )
+    return MeasuredStart(
+        framework=NO_FRAMEWORK if start.no_framework else framework,
+        start=name,
+        title=start.title,
+        load_average_before=load_average,
+        environment={"controller": start.launcher, "threads": threads},
+        turns=turns,
+    )
 
 
 def _follow(

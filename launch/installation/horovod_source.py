@@ -206,6 +206,30 @@ inline GpuStreamHandle AsGpuStreamValue(AnyStream* stream) {
 """,
         "horovodrun asks at every start whether MPI was built, and would import a framework for the answer: seconds",
     ),
+    Edit(
+        "horovod/runner/common/util/tiny_shell_exec.py",
+        "from horovod.runner.common.util import safe_shell_exec\n",
+        "import subprocess\n",
+        "as below",
+    ),
+    Edit(
+        "horovod/runner/common/util/tiny_shell_exec.py",
+        """\
+        exit_code = safe_shell_exec.execute(command, env=env, stdout=output, stderr=output)
+""",
+        """\
+        done = subprocess.run(command, shell=True, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        exit_code = done.returncode
+        output.write(done.stdout)
+""",
+        "`mpirun --version` needs no two further Pythons, which import all of horovodrun again: a second",
+    ),
+    Edit(
+        "horovod/runner/js_run.py",
+        "from distutils.spawn import find_executable\n",
+        "from shutil import which as find_executable\n",
+        "distutils comes from setuptools by now, a third of horovodrun's imports, for one function",
+    ),
 )
 # Files of this folder -> where they are added to the source distribution.
 ADDED = {name: f"horovod/common/{name}" for name in ("build_features.py", "open_mpi_prefix.py")}

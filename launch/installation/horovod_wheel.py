@@ -18,11 +18,12 @@ from pathlib import Path
 from common.errors import UserError
 from common.utils.atomic import atomic_file
 from common.utils.cache_folder import cache_folder
+from launch.installation.build_features import keep_build_features
 from launch.installation.horovod_source import VERSION
 
 COMPILER_PART = "cxx"
 NO_COMPILER = "none"
-RECIPE = 5  # raise it when EDITS, ADDED, the build's settings or `relocate` change: it is part of the cache's key
+RECIPE = 6  # raise it when EDITS, ADDED, the build's settings or `relocate` change: it is part of the cache's key
 GIGABYTES_PER_COMPILER = 2.0  # a source file of Horovod that includes TensorFlow takes 1 to 2 GB to compile
 
 
@@ -222,6 +223,8 @@ def relative_runpath(runpath: str, *, library: Path, venv: Path) -> str:
 def relocate(wheel: Path, *, venv: Path, folder: Path, run: Callable[[list[str]], str]) -> Path:
     """Return a copy of the wheel, in the same folder's `relocated`, whose libraries find theirs relative to themselves.
 
+    A file in it says what Horovod was built with.
+
     Args:
         run: runs a program of the environment and returns what it printed
     """
@@ -235,6 +238,7 @@ def relocate(wheel: Path, *, venv: Path, folder: Path, run: Callable[[list[str]]
             before = run(["patchelf", "--print-rpath", str(content / name)]).strip()
             after = relative_runpath(before, library=site_packages(venv) / name, venv=venv)
             run(["patchelf", "--set-rpath", after, str(content / name)])
+    keep_build_features(content / "horovod")
     (folder / "relocated").mkdir(exist_ok=True)
     run(["wheel", "pack", "--dest-dir", str(folder / "relocated"), str(content)])
     return folder / "relocated" / wheel.name

@@ -72,12 +72,17 @@ class SiteComparison:
 def site_comparisons(runs: pd.DataFrame, *, base: str) -> list[SiteComparison]:
     """Group runs that differ only in where and how they were started, in the order in which they come."""
     runs = runs.assign(**{LAUNCHER: runs["record"].map(_launcher)})
-    return [_comparison(cell, base=base) for cell in cells_of(runs, without=_OF_SITE)]
+    wholes = cells_of(runs, without=_OF_SITE)
+    whole_of = {run: number for number, whole in enumerate(wholes) for run in whole.runs.index}
+    parts: dict[int, list[Cell]] = defaultdict(list)
+    for cell in cells_of(runs, also=[LAUNCHER]):
+        parts[whole_of[cell.first.Index]].append(cell)
+    return [_comparison(whole, parts[number], base=base) for number, whole in enumerate(wholes)]
 
 
-def _comparison(whole: Cell, *, base: str) -> SiteComparison:
+def _comparison(whole: Cell, parts: Sequence[Cell], *, base: str) -> SiteComparison:
     by_site: dict[str, list[Cell]] = defaultdict(list)
-    for cell in cells_of(whole.runs, also=[LAUNCHER]):
+    for cell in parts:
         by_site[cell.first.site].append(cell)
     cells = {}
     for site, of_site in by_site.items():

@@ -248,7 +248,7 @@ def _power(
     number: int, name: str, run: RunRow, traces: Sequence[PowerTrace], *, cell: Cell, epochs: pd.DataFrame
 ) -> Plot:
     # A source may have the epochs of timed runs only.
-    timed = [seconds for one in (run, *runs_in(cell.finished)) if len(seconds := _epoch_seconds(epochs, one))]
+    timed = [seconds for one in (run, *cell.finished_runs) if len(seconds := _epoch_seconds(epochs, one))]
     n = len(metered(cell))
     middle = "the run of median energy" if n > 1 else "its only metered run"
     title = f"Power over time: {name}\n{run.name}, {middle}, n = {n}"

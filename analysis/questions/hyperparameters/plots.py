@@ -15,7 +15,7 @@ from analysis.output.plots import COLORS, MARKERS, framework_style, legend_below
 from analysis.output.tables import Table
 from analysis.questions.hyperparameters.sweep import SweepPoint, share_label
 from analysis.runs.labels import framework_label
-from analysis.runs.table import curve, runs_in
+from analysis.runs.table import curve
 
 Sweep = Sequence[SweepPoint]
 _MARKS = 9  # of a line over epochs, so that it can be identified without color
@@ -143,7 +143,7 @@ def plot_shares(sweep: Sweep) -> Plot | None:
 
 def _curves(epochs: pd.DataFrame, point: SweepPoint) -> dict[str, Any]:
     """Return run -> its validation accuracies, without epochs that had none: (epochs,) float64."""
-    found = {run.name: curve(epochs, run, "validation_accuracy") for run in runs_in(point.cell.finished)}
+    found = {run.name: curve(epochs, run, "validation_accuracy") for run in point.cell.finished_runs}
     known = {name: accuracies[np.isfinite(accuracies)] for name, accuracies in found.items()}
     return {name: accuracies for name, accuracies in known.items() if len(accuracies)}
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from analysis.questions.strategies.ways import Place, Way
 from analysis.runs.cells import Cell
-from analysis.runs.table import Selection, curve, runs_in
+from analysis.runs.table import Selection, curve
 
 FEWEST_POINTS = 2  # of a curve
 
@@ -38,7 +38,7 @@ class Progress:
 def progress_of(selection: Selection, cell: Cell) -> dict[Hashable, Progress]:
     """Return seed -> progress of the timed runs of a cell that validated at least twice."""
     found: dict[Hashable, Progress] = {}
-    for run in runs_in(cell.timed):
+    for run in cell.timed_runs:
         seconds = np.cumsum(curve(selection.epochs, run, "training_seconds"))
         images = np.cumsum(curve(selection.epochs, run, "steps")) * (run.global_batch or math.nan)
         accuracy = curve(selection.epochs, run, "validation_accuracy")

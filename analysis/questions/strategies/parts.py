@@ -10,7 +10,7 @@ from analysis.output.plots import COLORS, MARKERS, legend_below, wrapped
 from analysis.output.tables import Table
 from analysis.questions.strategies.ways import Place, Way, main_places, shares_of
 from analysis.runs.cells import Cell
-from analysis.runs.table import RunRow, runs_in
+from analysis.runs.table import RunRow
 from analysis.stats.inference import median_of
 from common.measurement.interference import Interference
 from common.pipeline.schedule import ideal_bubble
@@ -36,7 +36,7 @@ def bubble_by_formula(cell: Cell) -> float | None:
 
 def waiting_share(cell: Cell) -> float | None:
     """Return the part of the time, from 0 to 1, that stages waited: the mean of a run's, the median over timed runs."""
-    return median_of(share for run in runs_in(cell.timed) if (share := _waiting_of(run)) is not None)
+    return median_of(share for run in cell.timed_runs if (share := _waiting_of(run)) is not None)
 
 
 def _waiting_of(run: RunRow) -> float | None:
@@ -49,7 +49,7 @@ def _waiting_of(run: RunRow) -> float | None:
 
 def peak_megabytes(cell: Cell) -> float | None:
     """Return the most memory of a rank, on its GPU where it has one: the median over runs; None: not recorded."""
-    return median_of(most for run in runs_in(cell.finished) if (most := _peak_of(run)))
+    return median_of(most for run in cell.finished_runs if (most := _peak_of(run)))
 
 
 def _peak_of(run: RunRow) -> float:
@@ -62,7 +62,7 @@ def _peak_of(run: RunRow) -> float:
 
 def model_megabytes(cell: Cell) -> float | None:
     """Return how much the memory of a rank grew from before its model was built: the most, the median over runs."""
-    return median_of(most for run in runs_in(cell.finished) if (most := _growth_of(run)))
+    return median_of(most for run in cell.finished_runs if (most := _growth_of(run)))
 
 
 def _growth_of(run: RunRow) -> float:

@@ -33,7 +33,7 @@ from analysis.questions.strategies.ways import (
     workers_of,
 )
 from analysis.runs.labels import framework_label
-from analysis.runs.table import Selection, runs_in
+from analysis.runs.table import Selection
 from analysis.stats.inference import median_of
 from common.measurement.step_profile import StepProfile
 
@@ -93,6 +93,9 @@ def _plot_progress(selection: Selection, places: Sequence[Place], *, by: str) ->
             curves[place.name] = of_ways
     if not curves:
         return None
+    most = max(len(of_ways) for of_ways in curves.values())
+    curves = {name: dict(list(of_ways.items())[:MOST_DRAWN]) for name, of_ways in curves.items()}
+    more = f"; the first {MOST_DRAWN} of {most}" if most > MOST_DRAWN else ""
     counts = [len(runs) for of_ways in curves.values() for runs in of_ways.values()]
     figure, axes = _panels([*curves])
     styles = _styles([label for of_ways in curves.values() for label in of_ways])
@@ -111,7 +114,7 @@ def _plot_progress(selection: Selection, places: Sequence[Place], *, by: str) ->
         ax.set_xlabel(_AXES[by])
         ax.set_ylabel("validation accuracy, %")
     legend_below(figure, ncols=2)
-    figure.suptitle(f"Accuracy against {'time' if by == 'seconds' else 'images'}: medians, {n_words(counts)}")
+    figure.suptitle(f"Accuracy against {'time' if by == 'seconds' else 'images'}: medians, {n_words(counts)}{more}")
     headings = ["work", "strategy", "run", _AXES[by], "validation accuracy, %"]
     table = Table(f"Accuracy against {by}", headings, rows, {_AXES[by]: ".6g", headings[4]: ".2f"})
     return Plot(f"strategies-accuracy-{'time' if by == 'seconds' else by}", figure, table)
@@ -294,14 +297,14 @@ def _plot_time_shares(places: Sequence[Place]) -> Plot | None:
 def _timed_stack(way: Way, exchange: float) -> dict[str, float]:
     if staleness_of(way.cell):  # each worker draws its batches, and waits for them by itself
         return {"computing, or waiting for work": 100 - exchange, "waiting and sending": exchange}
-    runs = list(runs_in(way.cell.timed))
+    runs = way.cell.timed_runs
     shares = [100 * run.data_wait_seconds / run.training_seconds for run in runs if run.data_wait_seconds >= 0]
     data = min(median_of(shares) or 0.0, 100 - exchange)
     return {"computing": 100 - exchange - data, "waiting for data": data, "waiting and sending": exchange}
 
 
 def _profiled_stack(way: Way) -> dict[str, float]:
-    profiles = [one for run in runs_in(way.cell.finished) if isinstance(one := run.record.profile, StepProfile)]
+    profiles = [one for run in way.cell.finished_runs if isinstance(one := run.record.profile, StepProfile)]
     if not profiles:
         return {}
     parts = {part: float(np.mean([one.parts_seconds.get(part, 0.0) for one in profiles])) for part in

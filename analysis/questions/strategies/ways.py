@@ -134,7 +134,16 @@ def _place(cells: Sequence[Cell], *, margin: float) -> Place:
     parts = [first.model, first.data_set, f"{workers_of(first)} workers", first.site]
     slow = ordered[0].settings.get(SLOW)
     label = ", ".join([*parts, *([f"slow {slow}"] if slow else [])])
-    return Place(str(first.framework), label, [_way(cell, base, margin=margin) for cell in ordered])
+    plain_side = base and _side(base, PLAIN)
+    return Place(str(first.framework), label, [_way(cell, base, plain_side, margin=margin) for cell in ordered])
+
+
+def _side(cell: Cell, words: str) -> Cell:
+    """Return a side of a comparison, without the settings in which the ways differ: that is the question, not an
+    objection."""
+    asked = (*_OF_STRATEGY, *_NAMED, *_FOLLOWING)
+    settings = {name: value for name, value in cell.settings.items() if name not in asked}
+    return replace(cell, settings=settings, words=words)
 
 
 def _is_plain(cell: Cell) -> bool:
@@ -150,9 +159,9 @@ def _strategy_label(cell: Cell) -> str:
     return strategy_label(replace(config, balance=replace(config.balance, slow=None, slow_is_subject=False)))
 
 
-def _way(cell: Cell, base: Cell | None, *, margin: float) -> Way:
+def _way(cell: Cell, base: Cell | None, plain_side: Cell | None, *, margin: float) -> Way:
     way = Way(cell, _label(cell, base))
-    return _compared(way, base, margin=margin) if base else way
+    return _compared(way, base, plain_side, margin=margin) if base and plain_side else way
 
 
 def _label(cell: Cell, base: Cell | None) -> str:
@@ -172,22 +181,17 @@ def _chosen_groups(cell: Cell) -> str:
     return ", ".join(f"{name} in {counted(count, 'run')}" for name, count in chosen.most_common())
 
 
-def _compared(way: Way, base: Cell, *, margin: float) -> Way:
+def _compared(way: Way, base: Cell, plain_side: Cell, *, margin: float) -> Way:
     if way.cell is base:
         return replace(way, base=base)
     accuracies = way.cell.results("accuracy"), base.results("accuracy")
-    asked = (*_OF_STRATEGY, *_NAMED, *_FOLLOWING)  # that they differ is the question, not an objection
-    sides = [
-        replace(one, settings={name: value for name, value in one.settings.items() if name not in asked}, words=words)
-        for one, words in ((base, PLAIN), (way.cell, way.label))
-    ]
     return replace(
         way,
         base=base,
         time=ratio(way.cell.seconds("training_seconds"), base.seconds("training_seconds")),
         accuracy=difference(*accuracies),
         equivalence=equivalence(*accuracies, margin=margin),
-        flags=pair_flags(sides[0], sides[1]),
+        flags=pair_flags(plain_side, _side(way.cell, way.label)),
     )
 
 
@@ -196,7 +200,7 @@ def _compared(way: Way, base: Cell, *, margin: float) -> Way:
 
 def shares_of(cell: Cell) -> list[tuple[RunRow, SharingRecord]]:
     """Return the runs of a cell that recorded what their workers exchanged, and that record."""
-    return [(run, run.record.sharing) for run in runs_in(cell.finished) if run.record.sharing]
+    return [(run, run.record.sharing) for run in cell.finished_runs if run.record.sharing]
 
 
 def bytes_per_image(cell: Cell) -> float | None:

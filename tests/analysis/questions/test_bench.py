@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ import pytest
 from builders import make_environment
 
 from analysis.__main__ import main
-from analysis.questions.bench import fastest_controllers, speed_ratios
-from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios
+from analysis.questions.bench import fastest_controllers, find, speed_ratios
+from common.checks.bench_record import COMMAND, BenchRecord, MeasuredStart, Turn, pair_ratios
 from common.checks.result_file import write_result
 
 
@@ -72,9 +72,31 @@ def test_the_table_has_base_range_interval_and_count(tmp_path: Path, capsys: pyt
     printed = capsys.readouterr().out
     mpi, gloo = ([word.strip() for word in line.split("  ") if word]
                  for line in printed.splitlines() if line.startswith("cnn  "))  # fmt: skip
-    assert mpi == ["cnn", "torch", "np 2 / np 1, exchange", "100", "180", "1.80", "1.75 to 1.85", "5"]
+    assert mpi == ["cnn", "torch", "np 2 / np 1, exchange", "100 images/s", "180 images/s", "1.80", "1.75 to 1.85", "5"]
     assert gloo[5:] == ["1.50", "1.40 to 1.60", "1.40 to 1.60", "6"]
     assert "flag:" not in printed and (tmp_path / "plots" / "bench.svg").exists()
+
+
+def test_the_answer_begins_with_the_loop_that_does_the_same_work() -> None:
+    bare, sums = start_of([0.93], name="bare"), start_of([0.99], name="sums")
+    assert find(record_of(bare, sums)).answer == (
+        "The trainer reaches 0.99 of the speed of a bare loop that sums losses, and 0.93 of the speed of one that does "
+        "not sum them."
+    )
+
+
+def test_commands_are_shown_in_seconds_and_a_slower_one_is_below_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = [("mpirun", 0, 0.1), ("horovodrun", 0, 0.5), ("mpirun", 1, 0.3), ("horovodrun", 1, 0.6)]
+    turns = [
+        replace(turn(name, number, images=1, seconds=taken), model=COMMAND, ranks=2) for name, number, taken in seconds
+    ]
+    start = replace(start_of([1.0]), start="horovodrun", title="horovodrun / mpirun", framework="none", turns=turns)
+    write_result(tmp_path / "bench.json", record_of(start))
+    assert main(["bench", str(tmp_path / "bench.json"), "--plots", str(tmp_path / "plots")]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("command ")]
+    assert [word.strip() for word in row.split("  ") if word][3:7] == ["0.20 s", "0.55 s", "0.35", "0.20 to 0.50"]
 
 
 def test_a_busy_machine_is_flagged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

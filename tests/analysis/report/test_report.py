@@ -31,6 +31,7 @@ from analysis.runs.reading import load_runs
 from analysis.runs.table import LoadedRun, RunRow, runs_in, select
 from common.config import Config
 from common.run_folder.records import (
+    RUN_FILE,
     Hashes,
     NotRecorded,
     RunRecord,
@@ -464,6 +465,44 @@ def test_a_file_that_exists_stays_without_force(tmp_path: Path, capsys: pytest.C
     assert main(["report", str(run), "-o", str(output), "--force"]) == 0
     assert output.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+
+def test_a_page_is_written_anew_only_after_a_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs, output = [write_run(tmp_path / name, finished_record()) for name in ("a", "b")], tmp_path / "report.html"
+    command = ["report", *map(str, runs), "-o", str(output)]
+
+    def written(*more: str) -> bool:
+        output.touch()
+        before = output.stat().st_ino  # another file takes its place when it is written
+        assert main([*command, *more]) == 0
+        told = capsys.readouterr().out
+        assert ("is up to date" in told) == (output.stat().st_ino == before) and told.count("\n") == 1
+        return "is up to date" not in told
+
+    assert main(command) == 0
+    assert "chapters" in capsys.readouterr().out
+    assert not written()
+    record = runs[1] / RUN_FILE
+    record.write_text(record.read_text().replace('"framework": "torch"', '"framework": "keras"'))
+    assert written(), "a run is another one"
+    assert "Keras" in output.read_text(encoding="utf-8")
+    assert not written()
+    (runs[0] / "power.csv").touch()
+    assert written(), "a file came"
+    assert written("--force")
+    assert main([*command, "--title", "Other"]) == 2, "another command's page is not replaced"
+    assert "--force" in capsys.readouterr().err
+    (tmp_path / "run.log").touch()
+    assert written(), "what belongs to several runs is beside them"
+
+
+def test_a_page_about_a_run_that_goes_on_is_never_up_to_date(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", make_record(status=make_status()))
+    for _ in range(2):
+        assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 0
+        assert "up to date" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("place", ["file/report.html", "folder"])

@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from analysis.projection.study import STUDY_FILE
 from analysis.results import command
 from analysis.results.command import DATA, PAGES, ROOT, with_results
 from analysis.results.data import HOST, add_data
-from analysis.results.tables import FIGURES, TABLES, plots
+from analysis.results.tables import FIGURES, TABLES, bench_table, plots
 from analysis.runs.reading import load_runs
+from common.checks.bench_record import BENCH_FILE, BenchRecord, MeasuredStart, Turn
 from common.checks.chaos_record import TRIALS_FILE
+from common.checks.result_file import write_result
 from common.errors import UserError
 from common.run_folder.environment import TUNING_VARIABLES
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
@@ -62,7 +65,7 @@ def test_the_committed_data_is_small_neutral_and_valid() -> None:
     files = [file for file in DATA.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < MOST_BYTES
     assert {file.name for file in files} <= {
-        *(RUN_FILE, EPOCHS_FILE, SEARCH_FILE, TRIALS_FILE, "parity.json", STUDY_FILE.name)
+        *(RUN_FILE, EPOCHS_FILE, SEARCH_FILE, TRIALS_FILE, BENCH_FILE, "parity.json", STUDY_FILE.name)
     }
     for record in DATA.rglob("*.json"):
         found = json.loads(record.read_text(encoding="utf-8"))
@@ -118,6 +121,32 @@ def test_of_a_campaign_the_runs_whose_ranks_came_and_went_are_added(tmp_path: Pa
     added = tmp_path / "data" / "chaos"
     assert {file.name for file in added.iterdir()} == {"trial", "undisturbed", TRIALS_FILE}
     assert f'"{HOST}, process 5"' in (added / "trial" / RUN_FILE).read_text()
+
+
+def test_a_benchmark_is_added_without_host_and_paths_and_becomes_a_table(tmp_path: Path) -> None:
+    assert "not measured yet" in bench_table(tmp_path / "data")
+    turns = [
+        Turn(model="cnn", contestant=name, round=number, ranks=2, steps=1, images=images, seconds=1.0, cpu_seconds=1.0)
+        for number in range(6)
+        for name, images in (("np2_apart", 200), ("np2", 190))
+    ]
+    variables = {"HOME": "/root", "HOROVOD_CYCLE_TIME": "1"}
+    environment = make_environment(host="gpu17", command=["bench", "--output", "/home/me/b.json"], variables=variables)
+    start = MeasuredStart(framework="torch", start="exchange", title="exchange / none", environment=asdict(environment),
+                          load_average_before=(0.1, 0.1, 0.1), turns=turns)  # fmt: skip
+    record = BenchRecord(
+        schema_version=1, started="2026-01-01T00:00:00+00:00", settings={"rounds": 6, "seconds": 1.0},
+        environment=environment, threads_per_rank=1, load_average_before=(0.1, 0.1, 0.1), starts=[start],
+    )  # fmt: skip
+    write_result(tmp_path / "bench-1.json", record)
+    assert add_data(tmp_path / "bench-1.json", data=tmp_path / "data") == 1
+    text = (tmp_path / "data" / "bench" / BENCH_FILE).read_text()
+    assert not any(word in text for word in ("gpu17", "/home", "/root")) and text.count("HOROVOD_CYCLE_TIME") == 2
+    (row,) = [line for line in bench_table(tmp_path / "data").splitlines() if "exchange / none" in line]
+    assert [cell.strip() for cell in row.split("|")[4:7]] == ["200 images/s", "190 images/s", "0.95"]
+    (tmp_path / "mine.json").write_text("{}")
+    with pytest.raises(UserError, match="is not a result of `python -m launch bench`"):
+        add_data(tmp_path / "mine.json", data=tmp_path / "data")
 
 
 def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.checks.bench_record import BenchRecord
+from common.checks.bench_record import COMMAND, BenchRecord
 from common.checks.result_file import read_result
 from launch.__main__ import main
 
@@ -59,6 +59,8 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path, capsys: pytest.Capt
     ("torch", "sums", {"bare_sums": 1, "np1": 1}),
     ("keras", "sums", {"bare_sums": 1, "np1": 1}),
     ("keras", "exchange", {"np2_apart": 2, "np2": 2}),
+    ("torch", "horovodrun", {"mpirun": 2, "horovodrun": 2}),
+    ("keras", "first_update", {"imports": 2, "first_update": 2}),
 ])  # fmt: skip
 def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], tmp_path: Path) -> None:
     pytest.importorskip("torch" if framework == "torch" else "tensorflow")
@@ -87,6 +89,9 @@ def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], 
         (name, number) for number in (0, 1) for name in contestants
     ]
     assert all(turn.ranks == contestants[turn.contestant] for turn in measured.turns)
-    assert all(turn.images == turn.steps * turn.ranks * 64 and turn.seconds > 0 for turn in measured.turns)
-    assert {"packages", "processor", "threads", "controller"} <= set(measured.environment)
+    assert all(turn.seconds > 0 for turn in measured.turns)
+    assert {"threads", "controller"} <= set(measured.environment)
+    if measured.turns[0].model != COMMAND:
+        assert all(turn.images == turn.steps * turn.ranks * 64 for turn in measured.turns)
+        assert {"packages", "processor"} <= set(measured.environment)
     assert json.loads(output.read_text())["finished"]
