@@ -9,6 +9,7 @@ from typing import Any
 from common.checks.chaos_record import TRIALS_FILE
 from common.checks.parity_record import PARITY_FILE
 from common.errors import UserError, user_errors
+from common.measurement.memory_limit import OVER_LIMIT
 from common.run_folder.environment import TUNING_VARIABLES
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
 from common.run_folder.search_record import SEARCH_FILE
@@ -19,17 +20,18 @@ _PATH = re.compile(r"(?<![\w/.])/(?!sys/)\S+")  # /sys is the same on every Linu
 
 
 def add_data(source: Path, *, data: Path) -> int:
-    """Copy the finished runs of a folder, or of `launch parity`, into `data/<its name>`; return their number.
+    """Copy the runs of a folder, or of `launch parity`, into `data/<its name>`; return their number.
 
-    Records keep every measurement; hosts and paths are replaced; of environment variables those that tune are kept.
-    Of a campaign of faults (`launch chaos`) the trials alone are copied.
+    Those that finished, or were ended by their memory limit. Records keep every measurement; hosts and paths are
+    replaced; of environment variables those that tune are kept. Of a campaign of faults (`launch chaos`) the trials
+    alone are copied.
 
     Raises:
         UserError: there are no runs in the folder, or it cannot be copied.
     """
     is_campaign = (source / TRIALS_FILE).exists()  # whose runs are those without a fault, or not survived
     found = [] if is_campaign else sorted(source.glob(f"*/{RUN_FILE}"))
-    records = [file for file in found if _state(file) == "finished"]
+    records = [file for file in found if _is_result(file)]
     if not records and not is_campaign and not (source / PARITY_FILE).exists():
         raise UserError(f"there are no finished runs to add. Received: {source}. Name a folder of run folders")
     target = data / source.resolve().name
@@ -49,8 +51,10 @@ def add_data(source: Path, *, data: Path) -> int:
     return len(records)
 
 
-def _state(file: Path) -> str:
-    return str(json.loads(file.read_text(encoding="utf-8"))["status"].get("state"))
+def _is_result(file: Path) -> bool:
+    """Return whether a run finished, or was ended by its memory limit, which is a result, too."""
+    status = json.loads(file.read_text(encoding="utf-8"))["status"]
+    return status.get("state") == "finished" or OVER_LIMIT in (status.get("message") or "")
 
 
 def _write(file: Path, record: Any) -> None:

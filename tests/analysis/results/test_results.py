@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from builders import make_environment, write_both, write_finished_run
+from builders import make_environment, make_status, write_both, write_finished_run
 
 from analysis.__main__ import main
 from analysis.output.plots import save_figure
@@ -17,8 +17,9 @@ from analysis.results.tables import FIGURES, TABLES, plots
 from analysis.runs.reading import load_runs
 from common.checks.chaos_record import TRIALS_FILE
 from common.errors import UserError
+from common.measurement.memory_limit import OVER_LIMIT
 from common.run_folder.environment import TUNING_VARIABLES
-from common.run_folder.records import EPOCHS_FILE, RUN_FILE
+from common.run_folder.records import EPOCHS_FILE, RUN_FILE, now
 from common.run_folder.search_record import SEARCH_FILE
 
 MOST_BYTES = 8_000_000  # of all committed data
@@ -100,6 +101,15 @@ def test_added_runs_keep_their_numbers_and_lose_host_and_paths(tmp_path: Path) -
         assert [getattr(one, part) for one in before["record"]] == [getattr(one, part) for one in after["record"]]
     (runs / "hosts" / RUN_FILE).unlink()
     assert add_data(runs, data=tmp_path / "data") == 4 and not (added / "hosts").exists()
+
+
+def test_runs_that_their_memory_limit_ended_are_results(tmp_path: Path) -> None:
+    runs = tmp_path / "runs" / "memory-budget"
+    messages = {"over": f"rank 0 {OVER_LIMIT}. Received: --memory-limit 600", "broken": "no space left", "none": None}
+    for name, message in messages.items():
+        write_finished_run(runs / name, status=make_status(state="failed", ended_at=now(), message=message))
+    assert add_data(runs, data=tmp_path / "data") == 1
+    assert [folder.name for folder in (tmp_path / "data" / "memory-budget").iterdir()] == ["over"]
 
 
 def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
