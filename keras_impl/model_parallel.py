@@ -124,6 +124,7 @@ class StageTrainer(Trainer):
             else:
                 own = self._backward_pass(operation, *held.pop(operation.microbatch), links=links)
                 gradients = [tf.add_n(pair) for pair in zip(gradients, own, strict=True)] if gradients else own
+                links.wait_for(gradients)  # or those of all microbatches would be in memory at once
         gradients = links.finish(*gradients)
         if not results:  # zeros in their place: the sums of this rank do not count
             return tf.zeros((labels.shape[0], 1), images.dtype), tf.zeros(labels.shape[0], images.dtype), gradients

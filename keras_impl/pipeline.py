@@ -46,11 +46,15 @@ class GraphLinks:
 
     def computed(self, operation: Operation, result: tf.Tensor | None, *, after: Sequence[tf.Tensor]) -> None:
         """Note that a pass has ended, with these tensors, and send its result to the neighbor that goes on with it."""
-        self._last = [*self._last, *after]
+        self.wait_for(after)
         if result is None:
             self._call(lambda: self._links.computed(operation))
         else:
             self._call(lambda array: self._links.computed(operation, array), result)
+
+    def wait_for(self, tensors: Sequence[tf.Tensor]) -> None:
+        """Let what comes next wait for these tensors, too."""
+        self._last = [*self._last, *tensors]
 
     def send_activations(self, tensor: tf.Tensor) -> None:
         """Send activations to the next stage, outside of an update."""

@@ -11,6 +11,7 @@ from common.checks.chaos_record import TRIALS_FILE
 from common.checks.parity_record import PARITY_FILE
 from common.checks.result_file import read_result
 from common.errors import UserError, user_errors
+from common.measurement.memory_limit import OVER_LIMIT
 from common.run_folder.environment import TUNING_VARIABLES
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
 from common.run_folder.search_record import SEARCH_FILE
@@ -21,12 +22,13 @@ _PATH = re.compile(r"(?<![\w/.])/(?!sys/)\S+")  # /sys is the same on every Linu
 
 
 def add_data(source: Path, *, data: Path) -> int:
-    """Copy the finished runs of a folder, or of `launch parity`, into `data/<its name>`; return their number.
+    """Copy the runs of a folder, or of `launch parity`, into `data/<its name>`; return their number.
 
     A file of `launch bench` becomes `data/bench/bench.json`.
 
-    Records keep every measurement; hosts and paths are replaced; of environment variables those that tune are kept.
-    Of the runs of a campaign of faults (`launch chaos`) those whose ranks came and went are copied.
+    Runs are copied that finished, or that their memory limit ended; of a campaign of faults (`launch chaos`) those
+    whose ranks came and went. Records keep every measurement; hosts and paths are replaced; of environment variables
+    those that tune are kept.
 
     Raises:
         UserError: there are no runs in the folder, or it cannot be copied.
@@ -39,8 +41,8 @@ def add_data(source: Path, *, data: Path) -> int:
             _write(target / BENCH_FILE, _neutral_record(source))
         return 1
     is_campaign = (source / TRIALS_FILE).exists()
-    finished = [file for file in sorted(source.glob(f"*/{RUN_FILE}")) if _status(file) == "finished"]
-    records = [file for file in finished if not is_campaign or _record(file)["config"]["faults"]["elastic"]]
+    found = [file for file in sorted(source.glob(f"*/{RUN_FILE}")) if _is_result(file)]
+    records = [file for file in found if not is_campaign or _record(file)["config"]["faults"]["elastic"]]
     if not records and not is_campaign and not (source / PARITY_FILE).exists():
         raise UserError(f"there are no finished runs to add. Received: {source}. Name a folder of run folders")
     target = data / source.resolve().name
@@ -64,8 +66,10 @@ def _record(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def _status(file: Path) -> str:
-    return str(_record(file)["status"].get("state"))
+def _is_result(file: Path) -> bool:
+    """Return whether a run finished, or was ended by its memory limit, which is a result, too."""
+    status = _record(file)["status"]
+    return status.get("state") == "finished" or OVER_LIMIT in (status.get("message") or "")
 
 
 def _write(file: Path, record: Any) -> None:

@@ -20,6 +20,7 @@ from analysis.questions.projection import command as projection
 from analysis.questions.scaling import command as scaling
 from analysis.questions.strategies import command as strategies
 from analysis.questions.strategies.claims import claims_table as strategy_claims
+from analysis.questions.strategies.parts import GROWN
 from analysis.questions.strategies.ways import places_of
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
@@ -93,6 +94,7 @@ def published_times_table(data: Path) -> str:
 
 STRATEGIES = ("strategies", "averaging", "stragglers", "servers")  # experiments
 MODEL_PARALLEL = "model-parallel"
+MEMORY_BUDGET = "memory-budget"  # whose runs, where there are some, are shown with those of MODEL_PARALLEL
 
 
 def strategies_table(data: Path) -> str:
@@ -125,8 +127,9 @@ def stragglers_table(data: Path) -> str:
 
 def model_parallel_table(data: Path) -> str:
     """Return time, exchange and memory of models that ranks hold together, with what the runs ran on."""
-    wanted = ["model, data set, workers, site", "strategy", "n", "time / allreduce", "accuracy, %", "bytes/image",
-              "waiting, %", "bubble, %", "memory per rank, MB", "of it the model's", "by forecast"]  # fmt: skip
+    wanted = ["model, data set, workers, site", "strategy", "n", "ended by the limit", "time / allreduce",
+              "efficiency, %", "accuracy, %", "bytes/image", "waiting, %", "bubble, %", "memory per rank, MB", GROWN,
+              "by forecast"]  # fmt: skip
     return _times_and_costs(data, MODEL_PARALLEL, wanted)
 
 
@@ -226,6 +229,7 @@ FIGURES = (
     "strategies-stragglers",
     "strategies-memory",
     "strategies-schedule",
+    "strategies-bubble",
     "hyperparameters-search",
     "faults",
     "faults-2",
@@ -259,7 +263,7 @@ def described(selection: Selection) -> str:
     versions = dict.fromkeys(f"{name} {one.packages[name]}" for one in environments for name in PACKAGES
                              if name in one.packages)  # fmt: skip
     days = sorted({one.status.started_at[:10] for one in records if isinstance(one.status, Status)})
-    epochs = sorted({int(number) for number in runs["trained_epochs"]})
+    epochs = sorted({int(number) for number in runs["trained_epochs"].dropna()})
     seeds = set(runs["seed"])
     disturbed = sum(
         isinstance(one.isolation, Interference) and bool(one.isolation.other_processes_before) for one in records
@@ -284,7 +288,8 @@ def _projection(data: Path) -> Finding:
 
 @cache
 def _runs(folder: Path) -> Selection:
-    return load_runs([folder])
+    beside = folder.with_name(MEMORY_BUDGET)
+    return load_runs([folder, *([beside] if folder.name == MODEL_PARALLEL and beside.exists() else [])])
 
 
 def _frame(table: Table) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from pathlib import Path
 from common.distributed.communicator import Communicator
 
 POLL_SECONDS = 0.02
+OVER_LIMIT = "needs more memory than it may have"  # in the message of a run that the limit ended
 _END_SECONDS = 5.0  # after which a host no longer waits for rank 0 to end the run
 
 
@@ -37,7 +38,7 @@ def watch_memory(megabytes: int, *, comm: Communicator, end: Callable[[str], Non
                 taken = own_bytes(process) - size
                 if taken > megabytes * 1e6:
                     end(
-                        f"rank {rank} needs more memory than it may have. Received: --memory-limit {megabytes}, and "
+                        f"rank {rank} {OVER_LIMIT}. Received: --memory-limit {megabytes}, and "
                         f"{taken / 1e6:,.0f} MB beyond the {size / 1e6:,.0f} MB before its model was built. Divide the "
                         "model by --strategy layers or split, or give a smaller --batch-size"
                     )

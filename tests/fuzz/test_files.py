@@ -88,7 +88,8 @@ def of_trials(folder: Path) -> tuple[Path, Path]:
             folder,
             Trial(
                 number=number, framework="torch", way="mpi", kind="SIGKILL", victim="1", after_seconds=1.0,
-                epochs_before=1, ended_seconds=1.0, hung=False, is_readable=True, starts=2, is_equal=True,
+                epochs_before=1, ended_seconds=1.0, hung=False, is_readable=True, is_kept=True, starts=2,
+                is_equal=True,
                 left_behind=[], traceback=False,
             ),
         )  # fmt: skip

@@ -10,11 +10,10 @@ from typing import Literal
 from pydantic import ConfigDict, TypeAdapter
 
 from analysis.output.tables import Table
-from analysis.questions.strategies.parts import forecast_megabytes, is_divided, model_megabytes
-from analysis.questions.strategies.ways import PLAIN, SLOW, Place, Way, work_of, workers_of
+from analysis.questions.strategies.parts import forecast_megabytes, grown_megabytes, is_divided, within_budget
+from analysis.questions.strategies.ways import PLAIN, Place, Way, alone_on, work_of, workers_of
 from analysis.runs.cells import Cell
 from analysis.runs.labels import framework_label
-from analysis.runs.table import images_trained, runs_in
 from analysis.stats.inference import Effect, difference, equivalence, ratio
 
 Verdict = Literal["holds", "does not hold here", "cannot be tested here"]
@@ -68,26 +67,9 @@ class Runs:
         return None
 
     def against_one(self, way: Way) -> Effect | None:
-        """Return the time of a way / that of one worker alone, without a straggler; None: there are no such runs.
-
-        Both of one experiment: from one to another the speed of a machine drifts.
-        """
-        run = way.cell.first
-        alone = [
-            cell
-            for cell in self.cells
-            if workers_of(cell.first) == 1
-            and not cell.settings.get(SLOW)
-            and (cell.first.model, cell.first.data_set) == (run.model, run.data_set)
-            and _images(cell) == _images(way.cell)
-            and _experiments(cell) & _experiments(way.cell)
-        ]
-        return next((found for cell in alone if (found := ratio(_seconds(way.cell), _seconds(cell)))), None)
-
-
-def _experiments(cell: Cell) -> set[Path]:
-    """Return the folders that hold the runs of a cell."""
-    return {Path(run.folder).parent for run in runs_in(cell.runs)}
+        """Return the time of a way / that of one worker alone, without a straggler; None: there are no such runs."""
+        times = [_seconds(cell) for cell in alone_on(way.cell, self.cells)]
+        return next((found for alone in times if (found := ratio(_seconds(way.cell), alone))), None)
 
 
 def claims_table(places: Sequence[Place], cells: Sequence[Cell], *, margin: float) -> Table:
@@ -246,12 +228,18 @@ def _data_parallelism_is_faster(runs: Runs) -> Evidence | None:
 
 
 def _divided_models_need_less_memory(runs: Runs) -> Evidence | None:
-    """Of the model that needs the most memory, as small ones drown in that of the framework."""
+    """Of a model within a budget; else of that which needs the most memory: small ones drown in the framework's."""
+    for place in runs.places:
+        if any(way.ended_by_limit for way in place.ways):
+            divided = [way for way in place.ways if is_divided(way)]
+            trained = [way for way in divided if len(way.cell.finished) and not way.ended_by_limit]
+            if divided:
+                return Evidence(_holds(bool(trained)), within_budget(place))
     found = [
         (forecast_megabytes(way.base) or 0.0, way, part, whole)
         for way in runs.ways
         if is_divided(way) and way.base
-        if (part := model_megabytes(way.cell)) and (whole := model_megabytes(way.base))
+        if (part := grown_megabytes(way.cell)) and (whole := grown_megabytes(way.base))
     ]
     if not found:
         return None
@@ -343,10 +331,6 @@ def _is_free(way: Way) -> bool:
 
 def _seconds(cell: Cell) -> dict[Hashable, float]:
     return cell.seconds("training_seconds")
-
-
-def _images(cell: Cell) -> float:
-    return images_trained(cell.first)
 
 
 def _times(effect: Effect | None) -> str:

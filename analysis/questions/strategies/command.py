@@ -10,11 +10,13 @@ from analysis.output.tables import Table, effect_cells, in_percent, shown_interv
 from analysis.questions.strategies.claims import claims_table
 from analysis.questions.strategies.curves import at_equal_time
 from analysis.questions.strategies.parts import (
+    GROWN,
     bubble_by_formula,
     forecast_megabytes,
-    model_megabytes,
+    grown_megabytes,
     peak_megabytes,
     waiting_share,
+    within_budget,
 )
 from analysis.questions.strategies.plots import plots_of
 from analysis.questions.strategies.ways import (
@@ -22,6 +24,8 @@ from analysis.questions.strategies.ways import (
     Way,
     bytes_per_image,
     bytes_per_update,
+    efficiency,
+    ended_by_limit,
     exchange_shares,
     formula_bytes_per_image,
     main_places,
@@ -65,12 +69,12 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
     question = "Which strategy shares the work best?"
     if not places:
         return Finding(name="strategies", question=question, answer=_NOTHING)
-    used = [way.cell for place in places for way in place.ways]
-    plots, missing = plots_of(selection, places)
+    used = [way.cell for place in places for way in place.ways if len(way.cell.finished)]
+    plots, missing = plots_of(selection, places, cells)
     equal_time, why_not = _equal_time(selection, places)
     tables = [
         _against_allreduce(places, margin=margin),
-        _figures(places, target=target),
+        _figures(places, cells, target=target),
         equal_time,
         claims_table(places, cells, margin=margin),
     ]
@@ -95,11 +99,20 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
 
 _METHODS = (
     "time is that of training, of the slowest rank; intervals and tests are those of `frameworks`, pairs by seed",
+    "efficiency of W workers: the time of one rank alone / (W x time), both of training, on the same global batches in "
+    "the same experiment: that of `scaling`, counted by workers instead of cores; empty where one rank did not train",
     "bytes per image, and per update of the weights: what all workers hand to their messages and get back, as counted; "
     "and by the formula of the wire, per image: of a ring what ranks send (they receive as much), of servers what "
     "workers send and receive",
     "exchange: mean over workers of the time in messages, waiting for others included, by the training time; waiting: "
-    "of the stages of a pipeline, for each other; bubble: what even stages would wait, by formula",
+    "of the stages of a pipeline, for each other; bubble: (S - 1) / (M + S - 1) of S stages and M microbatches, what "
+    "even stages wait that have a core each",
+    f"{GROWN}: the most memory of a rank less what it had before, as Python, the framework and MPI take some already; "
+    "on a GPU all that the framework took there. It holds what the framework takes while it trains: buffers of layers "
+    "and messages, memory kept for reuse, and libraries loaded at first use. by forecast: weights, gradients, the "
+    "optimizer's state and the outputs of layers that wait for the backward pass, and nothing else",
+    "ended by the limit: runs in which a rank needed more memory than --memory-limit allowed beyond what it had before "
+    "its model was built, in memory of its own, without mapped files",
     "staleness: updates that others made between a fetch and its push, over all runs of a row",
 )
 
@@ -113,6 +126,8 @@ def _answers(places: Sequence[Place], *, margin: float) -> list[str]:
 
 
 def _advice(place: Place, *, margin: float) -> str:
+    if any(way.ended_by_limit for way in place.ways):
+        return f"{within_budget(place)}."
     if not place.ways[0].is_base:
         return "there are no runs of plain allreduce to compare with."
     faster = [way for way in place.ways if way.is_faster]
@@ -164,37 +179,40 @@ def _verdict(way: Way) -> str:
     return "slower" if way.time.interval.low > 1 else "not shown"
 
 
-def _figures(places: Sequence[Place], *, target: float | None) -> Table:
+def _figures(places: Sequence[Place], cells: Sequence[Cell], *, target: float | None) -> Table:
     to_target = "s to target" if target is None else f"s to {100 * target:g} %"
-    headings = ["framework", "model, data set, workers, site", "strategy", "n", "training, s", "95 % interval",
-                "images/s", "accuracy, %", to_target, "bytes/update", "bytes/image", "by formula", "exchange, %",
-                "waiting, %", "bubble, %",
+    headings = ["framework", "model, data set, workers, site", "strategy", "n", "ended by the limit",
+                "training, s", "95 % interval", "images/s", "efficiency, %", "accuracy, %", to_target, "bytes/update",
+                "bytes/image", "by formula", "exchange, %", "waiting, %", "bubble, %",
                 "staleness: median", "95 % of pushes", "most", "joules",
-                "memory per rank, MB", "of it the model's", "by forecast"]  # fmt: skip
+                "memory per rank, MB", GROWN, "by forecast"]  # fmt: skip
     rows = [
-        [framework_label(place.framework), place.label, way.label, *_figures_of(way.cell)]
+        [framework_label(place.framework), place.label, way.label, *_figures_of(way.cell, cells)]
         for place in places
         for way in place.ways
     ]
-    formats = dict.fromkeys(("training, s", "accuracy, %", to_target), ".2f") | {"n": "d"}
+    formats = dict.fromkeys(("training, s", "accuracy, %", to_target), ".2f")
+    formats |= dict.fromkeys(("n", "ended by the limit"), "d")
     formats |= dict.fromkeys(
         ("images/s", "bytes/update", "bytes/image", "by formula", "joules", "memory per rank, MB"), ",.0f"
     )
-    formats |= dict.fromkeys(("of it the model's", "by forecast"), ",.0f")
-    formats |= dict.fromkeys(("exchange, %", "waiting, %", "bubble, %"), ".1f") | dict.fromkeys(
+    formats |= dict.fromkeys((GROWN, "by forecast"), ",.0f")
+    formats |= dict.fromkeys(("efficiency, %", "exchange, %", "waiting, %", "bubble, %"), ".1f") | dict.fromkeys(
         ("staleness: median", "95 % of pushes", "most"), "d"
     )
     return Table("Time, accuracy and what they cost (medians; images/s: harmonic means)", headings, rows, formats)
 
 
-def _figures_of(cell: Cell) -> list[TableCell]:
+def _figures_of(cell: Cell, cells: Sequence[Cell]) -> list[TableCell]:
     seconds = list(cell.seconds("training_seconds").values())
     lags = staleness_of(cell)
     return [
         len(cell.timed),
+        ended_by_limit(cell) or None,
         median_of(seconds),
         shown_interval(median_interval(seconds), ".2f"),
         harmonic_mean(list(cell.seconds("images_per_second").values())),
+        in_percent(efficiency(cell, cells)),
         in_percent(median_of(cell.results("accuracy").values())),
         median_of(cell.seconds("seconds_to_target").values()),
         bytes_per_update(cell),
@@ -208,7 +226,7 @@ def _figures_of(cell: Cell) -> list[TableCell]:
         max(lags, default=None),
         mean_of(runs, "joules") if (runs := metered(cell)) else None,
         peak_megabytes(cell),
-        model_megabytes(cell),
+        grown_megabytes(cell),
         forecast_megabytes(cell),
     ]
 

@@ -1,23 +1,16 @@
-"""Models that ranks hold together: the bubble of a pipeline, its schedule as it was, memory against time."""
+"""Models that ranks hold together: their figures."""
 
-from collections.abc import Sequence
-from typing import Any
-
-from matplotlib.figure import Figure
-
-from analysis.output.finding import Plot
-from analysis.output.plots import COLORS, MARKERS, legend_below, wrapped
-from analysis.output.tables import Table
-from analysis.questions.strategies.ways import Place, Way, main_places, shares_of
+from analysis.questions.strategies.ways import Place, Way, shares_of
 from analysis.runs.cells import Cell
 from analysis.runs.table import RunRow
+from analysis.runs.validity import listed
 from analysis.stats.inference import median_of
 from common.measurement.interference import Interference
 from common.pipeline.schedule import ideal_bubble
 from common.run_folder.records import ModelRecord
 from common.run_folder.sharing import SharingRecord, StageRecord
 
-MOST_PANELS = 6  # of schedules
+GROWN = "grown since the model was built"  # heading of the memory of a rank
 
 
 def is_divided(way: Way) -> bool:
@@ -60,17 +53,36 @@ def _peak_of(run: RunRow) -> float:
     return max([0, *(devices or isolation.peak_memory_bytes)]) / 1e6
 
 
-def model_megabytes(cell: Cell) -> float | None:
-    """Return how much the memory of a rank grew from before its model was built: the most, the median over runs."""
+def grown_megabytes(cell: Cell) -> float | None:
+    """Return how much the memory of a rank grew from before its model was built: the most, the median over runs.
+
+    On a GPU it is all that the framework took there.
+    """
     return median_of(most for run in cell.finished_runs if (most := _growth_of(run)))
 
 
 def _growth_of(run: RunRow) -> float:
     isolation = run.record.isolation
-    if not isinstance(isolation, Interference) or not isolation.memory_before_bytes:
+    if not isinstance(isolation, Interference):
         return 0.0
-    pairs = zip(isolation.peak_memory_bytes, isolation.memory_before_bytes, strict=True)
-    return max(peak - before for peak, before in pairs) / 1e6
+    if any(isolation.peak_device_memory_bytes):
+        return _peak_of(run)
+    pairs = zip(isolation.peak_memory_bytes, isolation.memory_before_bytes or [], strict=False)
+    return max((peak - before for peak, before in pairs), default=0.0) / 1e6
+
+
+def budget_megabytes(cell: Cell) -> int | None:
+    """Return what each rank may take beyond what it had before its model was built; None: it is not limited."""
+    config = cell.first.config
+    return config.device.memory_limit if config else None
+
+
+def within_budget(place: Place) -> str:
+    """Return in words which ways to train a model fit into what each rank may take, and which do not."""
+    ended = [way.label for way in place.ways if way.ended_by_limit]
+    trained = [way.label for way in place.ways if not way.ended_by_limit]
+    budget = f"within {budget_megabytes(place.ways[0].cell):,} MB per rank"
+    return f"{budget} {listed(trained, apart='; ') or 'nothing'} trains, {listed(ended, apart='; ')} does not"
 
 
 def forecast_megabytes(cell: Cell) -> float | None:
@@ -80,80 +92,6 @@ def forecast_megabytes(cell: Cell) -> float | None:
     return max(forecast) / 1e6 if forecast else None
 
 
-def plot_schedules(places: Sequence[Place]) -> Plot | None:
-    """Draw when each stage computed which pass in the last update of a run, a panel for each pipeline."""
-    found = {
-        f"{place.name}, {way.label}": stages for place in places for way in place.ways if (stages := _stages_of(way))
-    }
-    if not found:
-        return None
-    more = f"; the first {MOST_PANELS} of {len(found)}" if len(found) > MOST_PANELS else ""
-    found = dict(list(found.items())[:MOST_PANELS])
-    most = max(map(len, found.values()))
-    figure = Figure(figsize=(10.0, 1.0 + len(found) * (0.9 + 0.28 * most)))
-    panels = figure.subplots(len(found), 1, squeeze=False)[:, 0]
-    rows: list[list[Any]] = []
-    for ax, (name, stages) in zip(panels, found.items(), strict=True):
-        ax.set_axisbelow(True)
-        for number, stage in enumerate(stages):
-            for one in stage.passes:
-                start, length = 1e3 * one.start, 1e3 * (one.end - one.start)
-                kind = "forward" if one.is_forward else "backward"
-                ax.barh(number, length, left=start, height=0.8, color=COLORS[0 if one.is_forward else 1],
-                        edgecolor="white", label=kind if number == one.microbatch == 0 else None)  # fmt: skip
-                ax.text(start + length / 2, number, str(one.microbatch), ha="center", va="center", fontsize=7,
-                        color="white", clip_on=True)  # fmt: skip
-                rows.append([name, number, one.microbatch, kind, start, start + length])
-        ax.set_yticks(range(len(stages)), [f"{one.first_layer} to {one.last_layer}" for one in stages])
-        ax.invert_yaxis()
-        ax.set_title(wrapped(name, width=100))
-    panels[-1].set_xlabel("ms since the first pass of the update")
-    legend_below(figure)
-    figure.suptitle(f"Who computed which microbatch when: the last update of a run{more}")
-    headings = ["pipeline", "stage", "microbatch", "pass", "from, ms", "to, ms"]
-    table = Table("Passes of an update", headings, rows, {"from, ms": ".3f", "to, ms": ".3f"})
-    return Plot("strategies-schedule", figure, table)
-
-
-def _stages_of(way: Way) -> list[StageRecord]:
+def stages_of(way: Way) -> list[StageRecord]:
     """Return the stages of a way's first run; none where it is no pipeline."""
     return next((sharing.pipeline for _, sharing in shares_of(way.cell) if sharing.pipeline), [])
-
-
-def _forecasts(place: Place) -> list[float]:
-    return [forecast for way in place.ways if (forecast := forecast_megabytes(way.cell))]
-
-
-def plot_memory(places: Sequence[Place]) -> Plot | None:
-    """Draw the memory of a rank against the training time, for each framework's largest model that ranks divide."""
-    divided = [place for place in places if any(is_divided(way) for way in place.ways)]
-    told = main_places(sorted(divided, key=lambda place: -max(_forecasts(place), default=0.0)))
-    if not told:
-        return None
-    figure = Figure(figsize=(1.0 + 5.0 * len(told), 4.6))
-    axes = figure.subplots(1, len(told), squeeze=False)[0]
-    labels = list(dict.fromkeys(way.label for place in told for way in place.ways))
-    rows: list[list[Any]] = []
-    for ax, place in zip(axes, told, strict=True):
-        for way in place.ways:
-            seconds = median_of(way.cell.seconds("training_seconds").values())
-            memory = peak_megabytes(way.cell)
-            if seconds is None or memory is None:
-                continue
-            number = labels.index(way.label)
-            look = {
-                "color": COLORS[number % len(COLORS)],
-                "marker": MARKERS[number // len(COLORS) % len(MARKERS)],
-            }
-            ax.plot(seconds, memory, linestyle="", label=wrapped(way.label, width=60), **look)
-            rows.append([place.name, way.label, seconds, memory])
-        ax.set_title(wrapped(place.name, width=60))
-        ax.set_xlabel("training, s")
-        ax.set_ylabel("most memory of a rank, MB")
-        of_place = [row[2:] for row in rows if row[0] == place.name]
-        ax.set_xlim(0, 1.1 * max((seconds for seconds, _ in of_place), default=1.0))
-        ax.set_ylim(0, 1.1 * max((memory for _, memory in of_place), default=1.0))
-    legend_below(figure, ncols=2)
-    figure.suptitle("Memory of a rank against time: medians")
-    headings = ["work", "strategy", "training, s", "memory per rank, MB"]
-    return Plot("strategies-memory", figure, Table("Memory against time", headings, rows, {"training, s": ".3f"}))

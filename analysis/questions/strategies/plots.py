@@ -21,7 +21,7 @@ from analysis.output.plots import (
 )
 from analysis.output.tables import Table
 from analysis.questions.strategies.curves import Progress, progress_of
-from analysis.questions.strategies.parts import plot_memory, plot_schedules
+from analysis.questions.strategies.parts_plots import plot_bubbles, plot_memory, plot_schedules
 from analysis.questions.strategies.ways import (
     PLAIN,
     Place,
@@ -32,6 +32,7 @@ from analysis.questions.strategies.ways import (
     work_of,
     workers_of,
 )
+from analysis.runs.cells import Cell
 from analysis.runs.labels import framework_label
 from analysis.runs.table import Selection
 from analysis.stats.inference import median_of
@@ -43,8 +44,14 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 4.6, 3.4
 Found = tuple[Plot | None, str]  # a plot, and what is missing without it
 
 
-def plots_of(selection: Selection, places: Sequence[Place]) -> tuple[list[Plot], list[str]]:
-    """Return the plots that the runs allow, and a note about each of the others."""
+def plots_of(selection: Selection, places: Sequence[Place], cells: Sequence[Cell]) -> tuple[list[Plot], list[str]]:
+    """Return the plots that the runs allow, and a note about each of the others.
+
+    Args:
+        selection: the runs.
+        places: work done in several ways.
+        cells: all of them.
+    """
     found: list[Found] = [
         (_plot_progress(selection, places, by="seconds"), "accuracy against time: no runs with two validations"),
         (_plot_progress(selection, places, by="images"), "accuracy against images: no runs with two validations"),
@@ -52,7 +59,8 @@ def plots_of(selection: Selection, places: Sequence[Place]) -> tuple[list[Plot],
         (_plot_intervals(places), "accuracy against the interval: averaging has no runs of two intervals"),
         (_plot_staleness(places), "staleness: no run of asynchronous servers"),
         (plot_schedules(places), "the schedule of a pipeline: no run was divided into stages"),
-        (plot_memory(places), "memory against time: no run has a model that ranks hold together"),
+        (plot_bubbles(places), "waiting in pipelines against the formula: no run was divided into stages"),
+        (plot_memory(places, cells), "memory against time: no run has a model that ranks hold together"),
         (_plot_time_shares(places), "computing and exchanging: no run recorded its exchanges"),
     ]
     plots = [plot for plot, _ in found if plot]

@@ -3,17 +3,19 @@
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
 from analysis.runs.cells import Cell
 from analysis.runs.labels import STRATEGY_SETTINGS, framework_label, strategy_label
 from analysis.runs.settings import SERIES
-from analysis.runs.table import RunRow, runs_in
+from analysis.runs.table import RunRow, images_trained, runs_in
 from analysis.runs.validity import pair_flags
 from analysis.stats.inference import Effect, Equivalence, difference, equivalence, median_of, ratio
 from common.distributed.console import counted
-from common.run_folder.records import NotRecorded, World
+from common.measurement.memory_limit import OVER_LIMIT
+from common.run_folder.records import NotRecorded, Status, World
 from common.run_folder.sharing import SharingRecord, WorkerShare
 
 PLAIN = "allreduce"
@@ -60,6 +62,11 @@ class Way:
         return interval is not None and interval.high < 1
 
     @property
+    def ended_by_limit(self) -> int:
+        """How many of its runs needed more memory than they may have, which ended them (`--memory-limit`)."""
+        return ended_by_limit(self.cell)
+
+    @property
     def slow_factor(self) -> float:
         """How many times as long a planted straggler computes; 1: none is planted."""
         config = self.cell.first.config
@@ -86,12 +93,12 @@ def places_of(cells: Sequence[Cell], *, margin: float) -> list[Place]:
     Those with plain all-reduce come first, and those with most ways.
 
     Args:
-        cells: of any runs; those without a finished run are dropped.
+        cells: of any runs; those without a run that finished, or was ended by its memory limit, are dropped.
         margin: of accuracy, as a fraction, within which two are the same.
     """
     groups: dict[Hashable, list[Cell]] = defaultdict(list)
     for cell in cells:
-        if len(cell.finished) and not cell.is_published:
+        if (len(cell.finished) or ended_by_limit(cell)) and not cell.is_published:
             groups[work_of(cell)].append(cell)
     places = [_place(group, margin=margin) for group in groups.values()]
     told = [place for place in places if len(place.ways) > 1 or not place.ways[0].is_base]
@@ -104,6 +111,12 @@ def main_places(places: Sequence[Place]) -> list[Place]:
     for place in places:
         first.setdefault(place.framework, place)
     return list(first.values())
+
+
+def ended_by_limit(cell: Cell) -> int:
+    """Return how many runs of a cell were ended because a rank took more memory than its `--memory-limit`."""
+    statuses = (run.record.status for run in runs_in(cell.runs))
+    return sum(OVER_LIMIT in (status.message or "") for status in statuses if isinstance(status, Status))
 
 
 def strategy_of(run: RunRow) -> str:
@@ -119,15 +132,55 @@ def workers_of(run: RunRow) -> int | None:
     return record.world.size if isinstance(record.world, World) else None
 
 
-def work_of(cell: Cell, *, with_straggler: bool = True) -> Hashable:
+def work_of(cell: Cell, *, with_straggler: bool = True) -> tuple[Hashable, ...]:
     """Return what is the same in all ways to do the same work; a straggler is part of it, unless left out."""
     left_out = (*_OF_STRATEGY, *_NAMED, *_FOLLOWING, *(() if with_straggler else (SLOW,)))
     settings = {name: value for name, value in cell.settings.items() if name not in left_out}
     return workers_of(cell.first), *settings.items()
 
 
+def alone_on(cell: Cell, cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells in which one worker alone does the work of a cell, in batches of the same size.
+
+    Without a straggler, and in the same experiment: from one to another the speed of a machine drifts.
+
+    Args:
+        cell: of any number of workers.
+        cells: all of them.
+    """
+    work = work_of(cell, with_straggler=False)[1:]
+    return [
+        one
+        for one in cells
+        if _is_plain(one)
+        and not one.settings.get(SLOW)
+        and work_of(one, with_straggler=False) == (1, *work)
+        and one.first.global_batch == cell.first.global_batch
+        and not abs(images_trained(one.first) - images_trained(cell.first)) > 0  # not known of a run that was ended
+        and _experiments(one) & _experiments(cell)
+    ]
+
+
+def efficiency(cell: Cell, cells: Sequence[Cell]) -> float | None:
+    """Return the time of one worker alone / (workers x time of a cell), in training; None: there are no such runs.
+
+    Args:
+        cell: of any number of workers.
+        cells: all of them.
+    """
+    times = [alone.seconds("training_seconds") for alone in alone_on(cell, cells)]
+    speedup = next((found for one in times if (found := ratio(one, cell.seconds("training_seconds")))), None)
+    workers = workers_of(cell.first)
+    return speedup.estimate / workers if speedup and workers else None
+
+
+def _experiments(cell: Cell) -> set[Path]:
+    """Return the folders that hold the runs of a cell."""
+    return {Path(run.folder).parent for run in runs_in(cell.runs)}
+
+
 def _place(cells: Sequence[Cell], *, margin: float) -> Place:
-    plain = [cell for cell in cells if _is_plain(cell)]
+    plain = [cell for cell in cells if _is_plain(cell) and len(cell.finished)]
     base = max(plain, key=lambda cell: (not cell.settings.get("tuning"), len(cell.finished)), default=None)
     ordered = sorted(cells, key=lambda cell: cell is not base)
     first = ordered[0].first

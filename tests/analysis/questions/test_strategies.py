@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 from analysis_builders import made_record, rows_of, select
-from builders import make_environment
+from builders import make_environment, make_status
 
 from analysis.output.finding import Finding, Plot
 from analysis.questions.strategies.claims import TESTS, read_claims
 from analysis.questions.strategies.command import find
+from analysis.questions.strategies.ways import efficiency as efficiency_of
 from analysis.questions.strategies.ways import staleness_at, staleness_of
 from analysis.runs.cells import cells_of
 from analysis.runs.published import read_published
 from analysis.runs.table import FIGURES, LoadedRun
 from common.config import Groups
 from common.measurement.interference import Interference
-from common.run_folder.records import NotRecorded
+from common.measurement.memory_limit import OVER_LIMIT
+from common.run_folder.records import ModelRecord, NotRecorded, now
 from common.run_folder.sharing import MeasuredGroups, PassRecord, SharingRecord, StageRecord, WorkerShare
 
 SPREAD = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998)  # of seven runs
@@ -60,6 +62,7 @@ def runs_of(
     curve: Sequence[float] = (0.5, 0.8, 0.9),
     framework: str = "torch",
     ranks: int = 2,
+    steps: int = STEPS,
     spread: Sequence[float] = SPREAD,
     **changes: Any,
 ) -> list[LoadedRun]:
@@ -68,7 +71,7 @@ def runs_of(
     for seed, factor in enumerate(spread, start=1):
         record = made_record(
             seconds=seconds * factor, ranks=ranks, accuracy=accuracy + 0.0001 * seed, seed=seed, epochs=len(curve),
-            framework=framework, steps=STEPS * len(curve), **changes,
+            framework=framework, steps=steps * len(curve), **changes,
         )  # fmt: skip
         figures = np.full((len(curve), len(FIGURES)), np.nan)
         figures[:, FIGURES.index("validation_accuracy")] = curve
@@ -264,7 +267,8 @@ def test_plots_have_their_data_and_what_is_missing_is_a_note() -> None:
     notes = [note for note in found.notes if note.startswith("no plot of")]
     assert [note.partition(":")[0] for note in notes] == [
         "no plot of time against a straggler's factor", "no plot of staleness",
-        "no plot of the schedule of a pipeline", "no plot of memory against time",
+        "no plot of the schedule of a pipeline", "no plot of waiting in pipelines against the formula",
+        "no plot of memory against time",
     ]  # fmt: skip
     (ax,) = plot_of(found, "strategies-accuracy-images").figure.axes
     assert [list(line.get_xdata()) for line in ax.get_lines()] == [[3200, 6400, 9600]] * 3
@@ -276,6 +280,31 @@ def test_plots_have_their_data_and_what_is_missing_is_a_note() -> None:
     assert list(seconds.get_lines()[0].get_ydata()) == pytest.approx([80.0, 50.0])
     parts = {row[1]: row[2] for row in plot_of(found, "strategies-parts").data.rows}
     assert parts == {"computing": pytest.approx(85.0), "waiting for data": 0.0, "waiting and sending": 15.0}
+
+
+@pytest.mark.parametrize(
+    ("alone", "efficiency"),
+    [
+        ({}, 0.75),  # 150 s / (2 x 100 s)
+        ({"global_batch": 32, "steps": 2 * STEPS}, None),  # as many images in other batches
+        ({"device": {"mixed_precision": "bfloat16"}}, None),  # other settings
+        ({"framework": "keras"}, None),
+        ({"curve": (0.5, 0.8)}, None),  # another number of images
+        ({"balance": {"slow": "0:2", "slow_is_subject": True}}, None),
+    ],
+)
+def test_the_efficiency_is_that_against_one_rank_on_the_same_work(alone: Any, efficiency: float | None) -> None:
+    selection = select(runs_of("alone", 150.0, ranks=1, **alone), runs_of("ring", 100.0))
+    cells = cells_of(selection.runs)
+    assert efficiency_of(cells[1], cells) == (efficiency and pytest.approx(efficiency))
+
+
+def test_the_efficiency_is_in_the_table_where_one_rank_did_the_work_alone() -> None:
+    ways = [runs_of("ring", 100.0), runs_of("often", 80.0, strategy=EVERY8)]
+    found = find(select(runs_of("alone", 150.0, ranks=1), *ways))
+    assert row_of(found, "Time, accuracy", "allreduce")["efficiency, %"] == pytest.approx(75.0)
+    assert row_of(found, "Time, accuracy", "averaging, every 8")["efficiency, %"] == pytest.approx(100 * 150 / 160)
+    assert row_of(find(select(*ways)), "Time, accuracy", "allreduce")["efficiency, %"] is None
 
 
 def pipeline(*, bytes_sent: float, memory: int) -> dict[str, Any]:
@@ -306,11 +335,88 @@ def test_a_model_in_stages_has_its_bubble_its_schedule_and_its_memory() -> None:
     assert [one[1:4] for one in passes] == [
         [0, 0, "forward"], [0, 0, "backward"], [1, 0, "forward"], [1, 0, "backward"]
     ]  # fmt: skip
-    assert [one[2:] for one in plot_of(found, "strategies-memory").data.rows] == [
-        [100.0, 400.0], [150.0, 300.0]
+    assert [one[2:4] for one in plot_of(found, "strategies-memory").data.rows] == [
+        [100.0, 300.0], [150.0, 225.0]
     ]  # fmt: skip
+    assert [one[2:] for one in plot_of(found, "strategies-bubble").data.rows] == [
+        [2, pytest.approx(100 / 6), pytest.approx(100 / 150)]
+    ]  # fmt: skip
+    for heading, value in (("memory per rank, MB", 400.0), ("grown since the model was built", 300.0)):
+        assert row_of(found, "Time, accuracy", "allreduce")[heading] == value
     assert claim_of(found, "Data parallelism is used more")["verdict"] == "holds"
     assert claim_of(found, "Model parallelism trains models")["verdict"] == "holds"
+
+
+def test_schedules_show_both_frameworks_and_every_number_of_stages() -> None:
+    runs = [
+        runs_of(f"{stages}-{microbatches}", 150.0, framework=framework, ranks=stages, spread=SPREAD[:1],
+                **of_stages(stages, microbatches))
+        for framework in ("torch", "keras")
+        for stages in (2, 3, 4)
+        for microbatches in ((1, 2, 3, 5) if stages == 2 else (5,))
+    ]  # fmt: skip
+    found = find(select(*runs))
+    panels = dict.fromkeys(row[0] for row in plot_of(found, "strategies-schedule").data.rows)
+    assert {(panel.split(",")[0], panel.split("stages ")[1][0]) for panel in panels} == {
+        (framework, stages) for framework in ("PyTorch", "Keras") for stages in "234"
+    }
+    bubbles = plot_of(found, "strategies-bubble")
+    formula = {(row[1], row[2]): row[3] for row in bubbles.data.rows}
+    assert formula["layers, stages 3, microbatches 5", 3] == pytest.approx(100 * 2 / 7)
+    assert len(bubbles.data.rows) == 12
+    (ax,) = bubbles.figure.axes
+    (diagonal,) = [line for line in ax.get_lines() if line.get_label().startswith("formula")]
+    assert list(diagonal.get_xdata()) == list(diagonal.get_ydata())
+
+
+def of_stages(stages: int, microbatches: int) -> dict[str, Any]:
+    made = pipeline(bytes_sent=100.0, memory=300_000_000)
+    workers, of_two = made["sharing"].workers, made["sharing"].pipeline
+    sharing = replace(made["sharing"], workers=(workers * 2)[:stages], pipeline=(of_two * 2)[:stages])
+    return made | {"parts": {"stages": stages, "microbatches": microbatches}, "sharing": sharing}
+
+
+def ended(runs: Sequence[LoadedRun]) -> list[LoadedRun]:
+    """Return runs as they are when their memory limit has ended them."""
+    status = make_status(state="failed", ended_at=now(), message=f"rank 0 {OVER_LIMIT}. Received: --memory-limit 250")
+    left = {"status": status, "totals": NotRecorded("failed"), "isolation": NotRecorded("failed")}
+    return [replace(one, state="failed", record=replace(one.record, **left), figures=one.figures[:0]) for one in runs]
+
+
+def test_a_model_too_large_for_one_rank_is_drawn_with_its_budget() -> None:
+    budget = {"device": {"memory_limit": 250}}
+    model = ModelRecord(
+        name="mlp", outputs=10, parameters=10, multiply_adds_per_image=1, forecast_bytes=[200_000_000, 180_000_000]
+    )
+    found = find(
+        select(
+            ended(runs_of("alone", 100.0, ranks=1, spread=SPREAD[:3], **budget)),
+            ended(runs_of("ring", 100.0, spread=SPREAD[:3], **budget)),
+            runs_of("layers", 150.0, model=model, **budget, **pipeline(bytes_sent=100.0, memory=300_000_000)),
+        )
+    )
+    assert found.answer == (
+        "PyTorch: within 250 MB per rank layers, stages 2, microbatches 5 trains, allreduce does not."
+    )
+    rows = {(row["model, data set, workers, site"].split(", ")[2], row["strategy"]): row["ended by the limit"]
+            for row in rows_of(found, "Time, accuracy")}  # fmt: skip
+    assert rows == {("1 workers", "allreduce"): 3, ("2 workers", "allreduce"): 3,
+                    ("2 workers", "layers, stages 2, microbatches 5"): None}  # fmt: skip
+    plot = plot_of(found, "strategies-memory")
+    assert [row[1:] for row in plot.data.rows] == [
+        ["one rank alone", None, None, None, 250, 3],
+        ["allreduce", None, None, None, 250, 3],
+        ["layers, stages 2, microbatches 5", 150.0, 225.0, 200.0, 250, None],
+    ]
+    (ax,) = plot.figure.axes
+    lines = {str(line.get_label()): line for line in ax.get_lines() if not str(line.get_label()).startswith("_")}
+    crosses = [line for label, line in lines.items() if label.endswith("ended by the limit")]
+    assert [line.get_marker() for line in crosses] == ["x", "x"]
+    assert [list(line.get_ydata()) for line in crosses] == [[250], [250]]
+    assert list(lines["what a rank may take (--memory-limit)"].get_ydata()) == [250, 250]
+    assert not [flag for flag in found.flags if "failed" in flag], "that they failed is the answer"
+    claim = claim_of(found, "Model parallelism trains models")
+    assert (claim["verdict"], "within 250 MB per rank" in claim["found, or why not"]) == ("holds", True)
 
 
 def slow(factor: float) -> dict[str, Any]:

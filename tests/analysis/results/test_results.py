@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from builders import make_environment, write_both, write_finished_run
+from builders import make_environment, make_status, write_both, write_finished_run
 
 from analysis.__main__ import main
 from analysis.output.plots import save_figure
@@ -20,8 +20,9 @@ from common.checks.bench_record import BENCH_FILE, BenchRecord, MeasuredStart, T
 from common.checks.chaos_record import TRIALS_FILE
 from common.checks.result_file import write_result
 from common.errors import UserError
+from common.measurement.memory_limit import OVER_LIMIT
 from common.run_folder.environment import TUNING_VARIABLES
-from common.run_folder.records import EPOCHS_FILE, RUN_FILE
+from common.run_folder.records import EPOCHS_FILE, RUN_FILE, now
 from common.run_folder.search_record import SEARCH_FILE
 from common.run_folder.world_changes import ElasticRecord, WorldChange
 
@@ -147,6 +148,15 @@ def test_a_benchmark_is_added_without_host_and_paths_and_becomes_a_table(tmp_pat
     (tmp_path / "mine.json").write_text("{}")
     with pytest.raises(UserError, match="is not a result of `python -m launch bench`"):
         add_data(tmp_path / "mine.json", data=tmp_path / "data")
+
+
+def test_runs_that_their_memory_limit_ended_are_results(tmp_path: Path) -> None:
+    runs = tmp_path / "runs" / "memory-budget"
+    messages = {"over": f"rank 0 {OVER_LIMIT}. Received: --memory-limit 600", "broken": "no space left", "none": None}
+    for name, message in messages.items():
+        write_finished_run(runs / name, status=make_status(state="failed", ended_at=now(), message=message))
+    assert add_data(runs, data=tmp_path / "data") == 1
+    assert [folder.name for folder in (tmp_path / "data" / "memory-budget").iterdir()] == ["over"]
 
 
 def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
