@@ -94,7 +94,13 @@ def published_times_table(data: Path) -> str:
 
 STRATEGIES = ("strategies", "averaging", "stragglers", "servers")  # experiments
 MODEL_PARALLEL = "model-parallel"
-MEMORY_BUDGET = "memory-budget"  # whose runs, where there are some, are shown with those of MODEL_PARALLEL
+PIPELINES, MEMORY_BUDGET = "pipelines", "memory-budget"
+# Plots that several experiments have -> the one about them.
+PLOT_OF = {
+    "strategies-schedule": MODEL_PARALLEL,
+    "strategies-bubble": PIPELINES,
+    "strategies-memory": MEMORY_BUDGET,
+}
 
 
 def strategies_table(data: Path) -> str:
@@ -127,10 +133,22 @@ def stragglers_table(data: Path) -> str:
 
 def model_parallel_table(data: Path) -> str:
     """Return time, exchange and memory of models that ranks hold together, with what the runs ran on."""
-    wanted = ["model, data set, workers, site", "strategy", "n", "ended by the limit", "time / allreduce",
-              "efficiency, %", "accuracy, %", "bytes/image", "waiting, %", "bubble, %", "memory per rank, MB", GROWN,
-              "by forecast"]  # fmt: skip
+    wanted = ["model, data set, workers, site", "strategy", "n", "time / allreduce", "accuracy, %", "bytes/image",
+              "waiting, %", "bubble, %", "memory per rank, MB", GROWN, "by forecast"]  # fmt: skip
     return _times_and_costs(data, MODEL_PARALLEL, wanted)
+
+
+def pipelines_table(data: Path) -> str:
+    """Return how long even stages wait for each other, and what that costs against one rank and all-reduce."""
+    wanted = ["strategy", "n", "training, s", "efficiency, %", "time / allreduce", "waiting, %", "bubble, %"]
+    return _times_and_costs(data, PIPELINES, wanted)
+
+
+def memory_budget_table(data: Path) -> str:
+    """Return which ways train a model within a budget of memory, and which end by it."""
+    wanted = ["model, data set, workers, site", "strategy", "n", "ended by the limit", "training, s", GROWN,
+              "by forecast"]  # fmt: skip
+    return _times_and_costs(data, MEMORY_BUDGET, wanted)
 
 
 def communication_table(data: Path) -> str:
@@ -192,7 +210,7 @@ def search_table(data: Path) -> str:
 
 def claims_table(data: Path) -> str:
     """Return what documents claim about strategies, and what the runs of all experiments show."""
-    cells = cells_of(load_runs([data / name for name in (*STRATEGIES, MODEL_PARALLEL)]).runs)
+    cells = cells_of(load_runs([data / name for name in (*STRATEGIES, MODEL_PARALLEL, MEMORY_BUDGET)]).runs)
     table = strategy_claims(places_of(cells, margin=MARGIN), cells, margin=MARGIN)
     return _shown(_frame(table).drop(columns="where"), table.formats)
 
@@ -211,6 +229,8 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "stragglers": stragglers_table,
     "communication": communication_table,
     "model-parallel": model_parallel_table,
+    "pipelines": pipelines_table,
+    "memory-budget": memory_budget_table,
     "bench": bench_table,
     "faults": faults_table,
     "elastic": elastic_table,
@@ -243,8 +263,9 @@ def plots(data: Path) -> list[Plot]:
     # The first one of a name counts: intervals are those of the experiment about them.
     of_strategies = [
         plot
-        for name in ("averaging", "strategies", "stragglers", MODEL_PARALLEL)
+        for name in ("averaging", "strategies", "stragglers", MODEL_PARALLEL, PIPELINES, MEMORY_BUDGET)
         for plot in _strategies(data, name).plots
+        if PLOT_OF.get(plot.name, name) == name
     ]
     of_search = hyperparameters.find(_runs(data / "search")).plots
     of_faults = _faults(data).plots
@@ -288,8 +309,7 @@ def _projection(data: Path) -> Finding:
 
 @cache
 def _runs(folder: Path) -> Selection:
-    beside = folder.with_name(MEMORY_BUDGET)
-    return load_runs([folder, *([beside] if folder.name == MODEL_PARALLEL and beside.exists() else [])])
+    return load_runs([folder])
 
 
 def _frame(table: Table) -> pd.DataFrame:
