@@ -36,7 +36,7 @@ from common.run_folder.records import now
 from common.utils.command_line import whole_number, word
 from common.utils.environments import missing_packages
 from launch.checks.chaos_files import WRITERS, FileTrials, draw_file_fault
-from launch.checks.chaos_trial import Trials, draw_fault
+from launch.checks.chaos_trial import RANK_WAYS, Trials, draw_fault
 from launch.checks.file_faults import build_library
 from launch.starting.processes import PROGRAMS, require_program
 from launch.starting.progress import Progress
@@ -59,6 +59,8 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--seed", type=count, default=1, help="draws them; another one adds others (default: 1)")
     parser.add_argument("--hours", type=float, default=2.0, help="start none after that time (default: %(default)s)")
     parser.add_argument("--frameworks", nargs="+", choices=sorted(PROGRAMS), default=sorted(PROGRAMS), metavar="NAME")
+    started = "how ranks are started, of mpi, gloo and elastic (default: all)"
+    parser.add_argument("--ways", nargs="+", choices=RANK_WAYS, default=RANK_WAYS, metavar="WAY", help=started)
     parser.add_argument("--folder", type=word, default="runs/chaos", help="of the results (default: %(default)s)")
     parser.set_defaults(run=run)
 
@@ -119,7 +121,7 @@ def _make_trials(options: argparse.Namespace, folder: Path) -> None:
         trials = Trials(folder, library)
         for number in of_ranks:
             if time.monotonic() < ends:
-                rank_fault = draw_fault(seed, number, frameworks=options.frameworks)
+                rank_fault = draw_fault(seed, number, frameworks=options.frameworks, ways=options.ways)
                 trial = trials.make(rank_fault, seed=seed, number=number)
                 _keep(trial, folder, f"trial-{seed}-{number}", machine=machine)
                 progress.advance(TRIAL_SECONDS, _title(trial), line=True)

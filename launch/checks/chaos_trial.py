@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +40,7 @@ WAIT_SECONDS = 90.0  # for the end of a run after a fault
 AGAIN_SECONDS = 600.0  # of a run that is struck again and again
 POLL_SECONDS = 0.1
 PAUSE_SECONDS = 2.0
+RANK_WAYS: tuple[Way, ...] = ("mpi", "gloo", "elastic")
 PAUSE: Kind = "pause of 2 s"
 HOST_KINDS = tuple(kind for kind in get_args(HostKind) if kind != PAUSE)
 # Of a rank: what horovodrun itself prints when a rank has ended has no tag.
@@ -71,9 +72,15 @@ class Fault:
         return LONG_EPOCHS if self.again else EPOCHS
 
 
-def draw_fault(seed: int, number: int, *, frameworks: Sequence[str]) -> Fault:
-    """Return the fault of a trial, which seed and number decide."""
+def draw_fault(seed: int, number: int, *, frameworks: Sequence[str], ways: Collection[Way] = RANK_WAYS) -> Fault:
+    """Return the fault of a trial, which seed and number decide: the first that is drawn for ranks of these ways."""
     drawn = random.Random(f"{seed} {number}")
+    while (fault := _drawn(drawn, frameworks=frameworks)).way not in ways:
+        pass
+    return fault
+
+
+def _drawn(drawn: random.Random, *, frameworks: Sequence[str]) -> Fault:
     signals = 3 * get_args(SignalKind)  # as there are three ways to start ranks, and as many victims
     kind: Kind = drawn.choice([*signals, PAUSE, *ACTIONS, *(HOST_KINDS if can_have_hosts() else ())])
     framework, share = drawn.choice(list(frameworks)), drawn.uniform(0.0, 1.05)

@@ -97,6 +97,8 @@ def test_seed_and_number_decide_on_a_fault(monkeypatch: pytest.MonkeyPatch) -> N
     }
     assert 0 < min(one.share for one in signals) < 0.1
     assert 0.95 < max(one.share for one in signals) <= 1.05
+    elastic = [draw_fault(1, number, frameworks=["torch"], ways=["elastic"]) for number in range(30)]
+    assert {one.way for one in elastic} == {"elastic"}
 
 
 def test_seed_and_number_decide_on_a_file_fault() -> None:
@@ -309,6 +311,7 @@ def run_main(arguments: list[str]) -> int:
         (["--hours", "nan"], "--hours nan"),
         (["--seed", "-1"], "--seed"),
         (["--frameworks", "jax"], "jax"),
+        (["--ways", "nccl"], "nccl"),
         (["--folder", "/proc/chaos"], "making the folder of the campaign failed"),
         (["--folder", "."], "the folder holds other things"),
     ],
@@ -388,7 +391,7 @@ def test_a_short_campaign_loses_nothing_and_goes_on(
     early = chaos_trial.Fault(framework="torch", way="elastic", kind="SIGKILL", victim="0", share=0.1)
     drawn = []
 
-    def as_listed(seed: int, number: int, *, frameworks: list[str]) -> chaos_trial.Fault:
+    def as_listed(seed: int, number: int, **_: object) -> chaos_trial.Fault:
         drawn.append(number)
         return [full_disk, network, early][number]
 
