@@ -147,8 +147,8 @@ def pipelines_table(data: Path) -> str:
 def memory_budget_table(data: Path) -> str:
     """Return which ways train a model within a budget of memory, and which end by it."""
     costs = _strategies(data, MEMORY_BUDGET).tables[0]  # all-reduce, which others are compared with, has no time
-    wanted = ["framework", "model, data set, workers, site", "strategy", "n", "ended by the limit", "training, s", GROWN,
-              "by forecast"]  # fmt: skip
+    wanted = ["framework", "model, data set, workers, site", "strategy", "n", "ended by the limit",
+              "training, s", GROWN, "by forecast"]  # fmt: skip
     shown = _shown(_frame(costs)[wanted], costs.formats)
     return f"{described(_runs(data / MEMORY_BUDGET))}\n\n{shown}"
 
