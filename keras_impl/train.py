@@ -71,7 +71,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     state.restore(*setup.starting_arrays(checkpoint, part=comm.part))
     # Horovod 6/7 - broadcast: all ranks start from rank 0's weights and optimizer state; then they compare them.
     strategy.broadcast_state(state)
-    comm.check_same_weights(state.export_weights(), when="after the broadcast")
+    comm.check_same_weights(state.export_weights(), when="after the broadcast", cut=setup.partition.axes)
 
     trainer_class = ProfiledTrainer if config.record.profile else strategy.trainer_class
     trainer = trainer_class(state, data, phases=session.phases)

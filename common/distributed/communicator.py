@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -122,23 +122,29 @@ class Communicator:
                 alone = sum(other is not None for other in messages) < self.size
                 raise UserError(f"{message} (rank {rank})" if alone and rank else message) from error
 
-    def check_same_weights(self, weights: Weights, *, when: str) -> None:
+    def check_same_weights(self, weights: Weights, *, when: str, cut: Collection[str] = ()) -> None:
         """Raise UserError on all ranks unless their weights are equal bit for bit; it names the first that differs.
 
-        Ranks that hold other parts of the model are not compared.
+        Args:
+            weights: of this rank's part of the model.
+            cut: names of those of which each part holds a piece, which are compared between ranks of one part only.
         """
         of_ranks = self.allgather((sorted(weights), tensor_hashes(weights)))
-        for part in range(self.parts):
-            names = of_ranks[part][0]
-            hashes = np.stack([own for _, own in of_ranks[part :: self.parts]])
-            differs = (hashes != hashes[0]).any(axis=0)
-            if differs.any():
-                other = part + self.parts * int((hashes != hashes[0]).any(axis=1).argmax())
-                raise UserError(
-                    f"the ranks do not hold the same weights {when}: {int(differs.sum())} of {len(names)} tensors "
-                    f"differ, the first is {names[int(differs.argmax())]}. Received: rank {other} differs from rank "
-                    f"{part}. Gradients or weights were not averaged: do not use this run, and report it"
-                )
+        firsts: dict[tuple[str, int | None], tuple[int, Any]] = {}  # -> the first rank that holds it, and its hash
+        differing: dict[str, tuple[int, int]] = {}  # name -> a rank that differs, and from which
+        for rank, (names, hashes) in enumerate(of_ranks):
+            for name, own in zip(names, hashes, strict=True):
+                first, expected = firsts.setdefault((name, rank % self.parts if name in cut else None), (rank, own))
+                if own != expected:
+                    differing.setdefault(name, (rank, first))
+        if differing:
+            rank, first = min(differing.values())
+            raise UserError(
+                f"the ranks do not hold the same weights {when}: {len(differing)} of "
+                f"{len({name for name, _ in firsts})} tensors differ, the first is {min(differing)}. Received: rank "
+                f"{rank} differs from rank {first}. Gradients or weights were not averaged: do not use this run, and "
+                "report it"
+            )
 
 
 LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "HOROVOD_RANK")

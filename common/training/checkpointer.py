@@ -100,7 +100,7 @@ class Checkpointer:
         """
         with self._timed():
             weights = state.export_weights()
-            self.comm.check_same_weights(weights, when=f"after epoch {epoch}")
+            self.comm.check_same_weights(weights, when=f"after epoch {epoch}", cut=self.setup.partition.axes)
             step = self.setup.steps_after(epoch)
             ranks = self.comm.allgather(own) if self.setup.averaging.optimizers_differ_after(step) else []
             hashed = self._save(epoch, step, state, weights=weights, ranks=ranks)
@@ -165,7 +165,8 @@ class Checkpointer:
         if not own.weights:
             names = [weight.name for weight in self.setup.spec.weights if weight.trainable and weight.name in weights]
             trained = {name: weights[name] for name in names}
-            self.comm.check_same_weights(trained, when=f"after step {partial.steps} of epoch {trainer.epoch}")
+            when = f"after step {partial.steps} of epoch {trainer.epoch}"
+            self.comm.check_same_weights(trained, when=when, cut=self.setup.partition.axes)
             own = replace(own, weights={name: array for name, array in weights.items() if name not in trained})
         ranks = self.comm.allgather(replace(partial, weights=own.weights, optimizer_state=own.optimizer_state))
         self._save(finished, step, trainer.state, weights=weights, ranks=ranks)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,17 @@ def test_a_difference_of_the_last_bit_stops_all_ranks_and_is_named(
     for result in results:
         assert isinstance(result, UserError) and "\n" not in str(result)
         assert all(part in str(result) for part in [*parts, "after epoch 2"])
+
+
+def test_parts_of_a_model_share_what_they_hold_whole() -> None:
+    def check(comm: Communicator, broken: int | None) -> None:
+        piece, whole = float(comm.rank % 2), float(comm.rank == broken)
+        weights = {"fc1.weight": np.full(3, piece), "fc2.bias": np.full(2, whole)}
+        replace(comm, parts=2).check_same_weights(weights, when="now", cut={"fc1.weight"})
+
+    assert run_ranks(4, lambda comm: check(comm, None)) == [None] * 4
+    for error in run_ranks(4, lambda comm: check(comm, 1)):  # of the same copy as rank 0
+        assert "1 of 2 tensors differ, the first is fc2.bias. Received: rank 1 differs from rank 0" in str(error)
 
 
 def test_under_a_launcher() -> None:
