@@ -254,7 +254,6 @@ FIGURES = (
     "strategies-bubble",
     "hyperparameters-search",
     "faults",
-    "faults-2",
 )
 
 
