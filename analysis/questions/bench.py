@@ -103,7 +103,7 @@ def fastest_controllers(ratios: Sequence[SpeedRatio]) -> list[str]:
 
 
 # Starts that compare the trainer with a loop, and what the loop does. The first does the same work.
-LOOPS = {"sums": "a bare loop that sums losses", "bare": "one that does not sum them"}
+LOOPS = {"sums": "a bare loop that sums losses", "bare": "a bare loop that does not"}
 
 
 def _trainer_against_loop(ratios: Sequence[SpeedRatio]) -> list[str]:
@@ -111,8 +111,8 @@ def _trainer_against_loop(ratios: Sequence[SpeedRatio]) -> list[str]:
     for name, loop in LOOPS.items():
         if medians := [one.median for one in ratios if one.start.start == name]:
             low, high = f"{min(medians):.2f}", f"{max(medians):.2f}"
-            reached.append(f"{low if low == high else f'{low} to {high}'} of the speed of {loop}")
-    return [f"The trainer reaches {', and '.join(reached)}."] if reached else []
+            reached.append(f"The trainer reaches {low if low == high else f'{low} to {high}'} of the speed of {loop}.")
+    return [" ".join(reached)] if reached else []
 
 
 def _table(ratios: Sequence[SpeedRatio]) -> Table:
