@@ -12,6 +12,7 @@ from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases
 from common.run_folder.checkpoints import PartialEpoch
 from common.strategies.straggler import slowdown_of
+from common.training.dropout import dropout_seeds
 from common.training.measured import Measured
 from keras_impl.batch_norm import BatchNormalization
 from keras_impl.compiling import compile_errors, compiled
@@ -274,8 +275,8 @@ class Trainer:
             layer.seed_generator.state.assign(self._dropout_seeds(number, rank=self.data.comm.data_rank))
 
     def _dropout_seeds(self, layer_number: int, *, rank: int) -> np.ndarray:
-        entropy = [self.state.config.training.seed, self.epoch, rank, layer_number, *self.data.comm.own_part]
-        return np.random.SeedSequence(entropy).generate_state(2, np.uint32)
+        seed, part = self.state.config.training.seed, self.data.comm.own_part
+        return dropout_seeds(seed, epoch=self.epoch, rank=rank, layer=layer_number, part=part)
 
     def _seeded_layers(self) -> list[tuple[int, keras.Layer]]:
         """Return the layers that draw random numbers, each with its number in the model."""

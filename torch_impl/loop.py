@@ -12,6 +12,7 @@ from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases, Timer, timed
 from common.run_folder.checkpoints import PartialEpoch
+from common.training.dropout import dropout_seeds
 from common.training.measured import Measured
 from torch_impl.compiling import compile_errors, compiled
 from torch_impl.data import Batches, ShardedData
@@ -248,8 +249,9 @@ class Trainer:
 
     def _seed_dropout(self) -> None:
         """Give every epoch and rank dropout masks of their own that do not depend on what ran before."""
-        entropy = [self.state.config.training.seed, self.epoch, self.data.comm.data_rank, *self.data.comm.own_part]
-        torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1)))
+        seed, comm = self.state.config.training.seed, self.data.comm
+        seeds = dropout_seeds(seed, epoch=self.epoch, rank=comm.data_rank, part=comm.own_part)
+        torch.manual_seed(int(seeds.view(np.uint64)[0] >> np.uint64(1)))
 
     def _synchronize(self) -> None:
         synchronize(self.data.device)

@@ -322,6 +322,24 @@ IMPOSSIBLE = [
     ("--strategy split --model-ranks 1", ["--model-ranks 1", "at least 2"]),
     ("--strategy split --model-ranks 2 --stages 2", ["--strategy split --stages 2", "or give --strategy layers"]),
     ("--strategy split --model-ranks 2 --mixed-precision bfloat16", ["--mixed-precision bfloat16", "not proven"]),
+    *(
+        (
+            f"--strategy {strategy} {flag}",
+            [reason, f"Received: --strategy {strategy.split()[0]} {flag.split(' --')[0]}. "],
+        )
+        for strategy, group in (
+            ("layers --stages 2", "a stage has one group"),
+            ("split --model-ranks 2", "a rank has one"),
+        )
+        for flag, reason in (
+            ("--profile", "times the averaging of gradients"),
+            ("--compression fp16", "are sent as they are"),
+            ("--gradient-groups each", group),
+            ("--slow 0:2 --slow-is-subject", "in steps of whole models"),
+        )
+    ),
+    ("--strategy layers --stages 2 --profile-layers", ["averaging of gradients", "--strategy layers --profile"]),
+    ("--strategy split --model-ranks 2 --profile-layers", ["averaging of gradients", "--strategy split --profile"]),
     ("--strategy server", ["servers are ranks of their own", "Give --servers"]),
     ("--servers 2", ["--strategy allreduce --servers 2", "or give --strategy server"]),
     ("--strategy server --servers 0", ["--servers 0", "at least 1"]),

@@ -5,16 +5,20 @@ copies of it (`trainer_worker.py`).
 """
 
 import importlib.util
+import json
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from made_power import make_zone
 from slow_link import AS_ROOT, start_on
 from strategy_runs import OFTEN, Starts, check_killed, check_resumed, differences, more, weights_of
 from trainer_runs import Job, launcher_command, run_command, train_command
 from two_hosts import several_hosts
 
+from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
 from common.pipeline.schedule import ideal_bubble
 from common.run_folder.records import Hashes, ModelRecord, Run, Status, Totals, World, read_run
@@ -115,6 +119,8 @@ def two_ranks() -> list[Job]:
     return [
         *(train(name, case.arguments()) for name, case in CASES.items()),
         *resumed,
+        *(Job(f"predict_{name}", [f"runs/{name}_whole"], program="predict") for name in RESUMED),
+        train("split_differs", [*WHOLE, *SPLIT], "one_differs"),
         train("gpipe_dropout", [*WHOLE, *RESUMED["layers"], "--pipeline-schedule", "gpipe"]),
         train("from_other", [*WHOLE, *SPLIT, "--epochs", "0", "--start-weights", "runs/layers_whole"]),
         *(train(name, [*WHOLE, *flags]) for name, (flags, _) in BAD_INPUT.items()),
@@ -137,6 +143,16 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> Starts:
 def copies(tmp_path_factory: pytest.TempPathFactory) -> Starts:
     jobs = [train(name, case.arguments()) for name, case in ON_FOUR.items()]
     return Starts(tmp_path_factory.mktemp("copies"), jobs, launcher="mpirun4")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Starts:
+    """A start of their own: Horovod has to know of a timeline before it starts."""
+    folder = tmp_path_factory.mktemp("measured")
+    make_zone(folder / "powercap" / "intel-rapl:0", "package-0", microjoules=5, largest=10**12)
+    flags = ["--horovod-timeline", "--energy", "--powercap-folder", str(folder / "powercap"), "--idle-seconds", "0.1"]
+    jobs = [train(name, [*WHOLE, *strategy, *flags, "--epochs", "1"]) for name, strategy in RESUMED.items()]
+    return Starts(folder, jobs, launcher="mpirun2")
 
 
 @pytest.fixture(params=["torch", pytest.param("keras", marks=pytest.mark.ci)])
@@ -238,6 +254,33 @@ def test_weights_of_a_pipeline_start_a_split_model(starts: Starts, framework: st
     assert run.record.hashes.final_weights == source.record.hashes.final_weights
     assert isinstance(run.record.totals, Totals) and isinstance(source.record.totals, Totals)
     assert run.record.totals.test_loss == pytest.approx(source.record.totals.test_loss, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_predict_reads_the_run_of_a_divided_model(starts: Starts, framework: str, name: str) -> None:
+    run, (first, _) = starts.run(framework, f"{name}_whole"), starts.outcomes(framework, f"predict_{name}")
+    assert first.code == 0 and isinstance(run.record.totals, Totals)
+    found = re.search(r"test loss (\d\.\d+), accuracy .* \((\d+)/(\d+)\)\n", first.stdout)
+    assert found, first.stdout
+    assert float(found[1]) == pytest.approx(run.record.totals.test_loss, abs=1e-4)
+    assert int(found[2]) / int(found[3]) == pytest.approx(run.record.totals.test_accuracy)
+
+
+def test_a_rank_whose_whole_layer_differs_from_that_of_its_copy_ends_the_run(starts: Starts, framework: str) -> None:
+    for rank in starts.outcomes(framework, "split_differs"):
+        assert rank.code == 2
+    message = starts.outcomes(framework, "split_differs")[0].stderr
+    assert "after the broadcast" in message and "the first is fc2.bias. Received: rank 1 differs from rank 0" in message
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", RESUMED)
+def test_energy_and_horovods_timeline_of_a_divided_model(measured: Starts, framework: str, name: str) -> None:
+    run = measured.run(framework, name)
+    assert isinstance(run.record.energy, EnergyRecord)
+    events = json.loads((run.folder / "timeline.json").read_text())
+    sums = [event for event in events if event.get("name", "").endswith("ALLREDUCE") and event["ph"] == "B"]
+    assert len(sums) >= STEPS if name == "split" else not sums, "messages of a pipeline are not Horovod's"
 
 
 def test_what_contradicts_is_refused_on_all_ranks(starts: Starts, framework: str) -> None:
