@@ -10,9 +10,9 @@ import tensorflow as tf
 from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases
+from common.model.dropout import dropout_seeds
 from common.run_folder.checkpoints import PartialEpoch
 from common.strategies.straggler import slowdown_of
-from common.training.dropout import dropout_seeds
 from common.training.measured import Measured
 from keras_impl.batch_norm import BatchNormalization
 from keras_impl.compiling import compile_errors, compiled

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
 from common.measurement.timing import Phases, Timer, timed
+from common.model.dropout import dropout_seeds
 from common.run_folder.checkpoints import PartialEpoch
-from common.training.dropout import dropout_seeds
 from common.training.measured import Measured
 from torch_impl.compiling import compile_errors, compiled
 from torch_impl.data import Batches, ShardedData

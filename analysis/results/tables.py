@@ -212,7 +212,8 @@ def search_table(data: Path) -> str:
 
 def claims_table(data: Path) -> str:
     """Return what documents claim about strategies, and what the runs of all experiments show."""
-    cells = cells_of(load_runs([data / name for name in (*STRATEGIES, MODEL_PARALLEL, MEMORY_BUDGET)]).runs)
+    folders = [data / name for name in (*STRATEGIES, MODEL_PARALLEL, MEMORY_BUDGET, "search")]
+    cells = cells_of(load_runs([folder for folder in folders if folder.exists()]).runs)
     table = strategy_claims(places_of(cells, margin=MARGIN), cells, margin=MARGIN)
     return _shown(_frame(table).drop(columns="where"), table.formats)
 

@@ -321,7 +321,7 @@ def test_a_pipeline_goes_over_two_hosts(tmp_path: Path) -> None:
 
 
 DEEP = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "deep:8x2048", "--epochs", "1", "--steps-per-epoch", "3"]
-LIMITS = {"torch": 600, "keras": 815}  # MB, between what one rank takes and what each of two does
+LIMITS = {"torch": 600, "keras": 800}  # MB, between what one rank takes and what each of two does
 
 
 @pytest.mark.ci

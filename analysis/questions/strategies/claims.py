@@ -248,6 +248,32 @@ def _divided_models_need_less_memory(runs: Runs) -> Evidence | None:
     return Evidence(_holds(part < whole), words)
 
 
+def _runs_at_once(runs: Runs) -> Evidence | None:
+    """Return whether several models train side by side, and in less time than one after the other where it is known."""
+    beside = [cell for cell in runs.cells if _at_once(cell) > 1 and len(cell.finished)]
+    if len(beside) < 2:
+        return None
+    words = f"{sum(len(cell.finished) for cell in beside)} runs of {len(beside)} settings, up to "
+    words += f"{max(map(_at_once, beside))} at once"
+    pairs = (
+        (_at_once(cell), ratio(_seconds(cell), _seconds(alone)))
+        for cell in beside
+        for alone in runs.cells
+        if {**alone.settings, "at once": _at_once(cell)} == cell.settings and _at_once(alone) == 1
+    )
+    number, effect = next((one for one in pairs if one[1]), (0, None))
+    if effect is None:
+        return Evidence("holds", f"{words}; none was made alone, too, to compare its time")
+    words += f"; with {number} at once one takes {_times(effect)} the time of one alone"
+    if effect.interval is None:
+        return Evidence("cannot be tested here", f"{_TOO_FEW}; {words}")
+    return Evidence(_holds(effect.interval.high < number), words)
+
+
+def _at_once(cell: Cell) -> int:
+    return int(str(cell.settings.get("at once") or 1))
+
+
 def _interval_trades_time_for_accuracy(runs: Runs) -> Evidence | None:
     of_places = [
         {
@@ -303,6 +329,7 @@ TESTS: dict[str, tuple[Callable[[Runs], Evidence | None], str]] = {
     "two_workers_scale": (_two_workers_scale, "one and of two workers"),
     "data_parallelism_is_faster": (_data_parallelism_is_faster, "layers or split, and of allreduce"),
     "divided_models_need_less_memory": (_divided_models_need_less_memory, "layers or split, and of allreduce"),
+    "runs_at_once": (_runs_at_once, "several settings side by side (`--at-once`, or a search with several workers)"),
     "interval_trades_time_for_accuracy": (_interval_trades_time_for_accuracy, "averaging by two intervals"),
 }
 

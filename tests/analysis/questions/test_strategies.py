@@ -21,7 +21,7 @@ from analysis.runs.table import FIGURES, LoadedRun
 from common.config import Groups
 from common.measurement.interference import Interference
 from common.measurement.memory_limit import OVER_LIMIT
-from common.run_folder.records import ModelRecord, NotRecorded, now
+from common.run_folder.records import ModelRecord, NotRecorded, World, now
 from common.run_folder.sharing import MeasuredGroups, PassRecord, SharingRecord, StageRecord, WorkerShare
 
 SPREAD = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998)  # of seven runs
@@ -553,6 +553,29 @@ def test_frameworks_are_alike_strategy_by_strategy(accuracy: float, verdict: str
         )
     )  # fmt: skip
     assert claim_of(found, "The accuracies of both frameworks")["verdict"] == verdict
+
+
+def at_once(number: int, runs: Sequence[LoadedRun]) -> list[LoadedRun]:
+    """Return runs as they are when so many are made side by side."""
+    worlds = [replace(one.record.world, at_once=number) for one in runs if isinstance(one.record.world, World)]
+    return [replace(one, record=replace(one.record, world=world)) for one, world in zip(runs, worlds, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("number", "alone", "verdict", "words"),
+    [
+        (2, 100.0, "holds", "14 runs of 2 settings, up to 2 at once; with 2 at once one takes 1.50 times the time"),
+        (2, 70.0, "does not hold here", "14 runs of 2 settings, up to 2 at once; with 2 at once one takes 2.14 times"),
+        (2, None, "holds", "14 runs of 2 settings, up to 2 at once; none was made alone, too"),
+        (1, None, "cannot be tested here", "there are no runs of several settings side by side"),
+    ],
+)
+def test_models_train_at_once_or_do_not(number: int, alone: float | None, verdict: str, words: str) -> None:
+    seldom = {"strategy": EVERY128}
+    beside = [at_once(number, runs) for runs in (runs_of("ring", 150.0), runs_of("seldom", 150.0, **seldom))]
+    found = find(select(*([runs_of("alone", alone, **seldom)] if alone else []), *beside))
+    claim = claim_of(found, "Hyper-parameter parallelism")
+    assert claim["verdict"] == verdict and claim["found, or why not"].startswith(words)
 
 
 def test_old_runs_without_the_record_are_compared_too() -> None:

@@ -2,7 +2,7 @@
 
 from fake_ranks import alone
 
-from common.training.dropout import dropout_seeds
+from common.model.dropout import dropout_seeds
 
 
 def test_masks_of_earlier_versions_are_drawn_again() -> None:
