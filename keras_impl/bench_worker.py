@@ -6,7 +6,7 @@
 import itertools
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -55,20 +55,26 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator, *, device: 
     state.restore(setup.first_weights)
     data = ShardedData(setup, comm=comm, device=device)
     if name.startswith("bare"):
-        return bare_loop(state, data, with_sums=name == "bare_sums")
+        return bare_loop(state, data, with_sums=name != "bare", makes_batches=name == "bare_batches")
     state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
     distributed.broadcast_state(state, comm=comm)
     return trainer_epochs(Trainer(state, data, phases=Phases()))
 
 
-def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool) -> Train:
-    """Return the least that trains: a compiled step of forward, loss, backward, apply on batches that are in memory.
+def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool, makes_batches: bool) -> Train:
+    """Return the least that trains: a compiled step of forward, loss, backward, apply, on batches that are in memory.
 
     Args:
         with_sums: whether it also sums losses and correct answers, as every trainer that reports them has to.
+        makes_batches: whether it also makes each batch from the pixels of its samples, as every trainer has to.
     """
-    setup = with_steps(data.setup, size=1, steps=min(MEMORY_BATCHES, data.setup.steps_per_epoch))
-    batches = list(ShardedData(setup, comm=data.comm, device=data.device).training(1))
+
+    def made(epoch: int, steps: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        setup = with_steps(data.setup, size=1, steps=steps)
+        for images, labels in ShardedData(setup, comm=data.comm, device=data.device).training(epoch):
+            yield tf.constant(images), tf.constant(labels)
+
+    batches = list(made(1, min(MEMORY_BATCHES, data.setup.steps_per_epoch)))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     weights = state.model.trainable_variables
     loss_sum, correct = tf.Variable(0.0), tf.Variable(0, dtype=tf.int64)
@@ -87,7 +93,8 @@ def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool) -> Tr
     def train(epoch: int, steps: int) -> float:
         distributed.synchronize(data.device)
         started = time.perf_counter()
-        for images, labels in itertools.islice(itertools.cycle(batches), steps):
+        in_memory = itertools.islice(itertools.cycle(batches), steps)
+        for images, labels in made(epoch, steps) if makes_batches else in_memory:
             step(images, labels)
         distributed.synchronize(data.device)
         return time.perf_counter() - started

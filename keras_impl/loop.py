@@ -1,22 +1,24 @@
 """The explicit loop of tf.keras: train an epoch in segments, evaluate."""
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Literal
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from common.data.batches import Batch
 from common.measurement.metrics import Sums
 from common.measurement.step_profile import Profiler
-from common.measurement.timing import Phases
+from common.measurement.timing import Phases, Timer, timed
 from common.model.dropout import dropout_seeds
 from common.run_folder.checkpoints import PartialEpoch
 from common.strategies.straggler import slowdown_of
 from common.training.measured import Measured
 from keras_impl.batch_norm import BatchNormalization
 from keras_impl.compiling import compile_errors, compiled
-from keras_impl.data import ShardedData
+from keras_impl.data import Batches, ShardedData
 from keras_impl.distributed import synchronize
 from keras_impl.optimizers import loss_per_sample
 from keras_impl.state import TrainingState
@@ -52,7 +54,6 @@ class Trainer:
         # end of the epoch.
         self._losses_of_places = tf.Variable(tf.zeros(data.batch_size, tf.float64), trainable=False)
         self._correct_of_places = tf.Variable(tf.zeros(data.batch_size, tf.int64), trainable=False)
-        self._waiting_seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         images = tf.TensorSpec((None, *data.setup.dataset.image_shape), data.setup.table.dtype)
         labels = tf.TensorSpec((None,), tf.int64)
         self._evaluate_batch = tf.function(self._sums_of_batch, input_signature=(images, labels), autograph=False)
@@ -84,16 +85,16 @@ class Trainer:
         before = [variable.numpy() for variable in variables]
         if self.state.config.model.compile:
             with compile_errors(self.data.comm):  # alone, so that an error ends all ranks before they exchange anything
-                self._passes(*next(iter(self.data.training(epoch))))
+                self._passes(*map(tf.constant, next(self.data.training(epoch))))
         self.state.rehearses = True
-        self._train(iter(self.data.training(epoch).take(1)), 1, advance=lambda steps: None)
+        self._train(self.data.training(epoch), 1, advance=lambda steps: None)
         self.state.rehearses = False
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
 
     def warm_up_evaluation(self) -> None:
         """Evaluate a batch: the first call builds the graph, which is not evaluation time."""
-        for images, labels in self.data.evaluation("test").take(1):
+        for images, labels in islice(self.data.evaluation("test"), 1):
             self._evaluate_batch(images, labels)
 
     def start_epoch(self, epoch: int, partial: PartialEpoch | None = None) -> None:
@@ -107,10 +108,8 @@ class Trainer:
         if self.data.setup.freezes_batch_norm_in(epoch):
             self._freeze_batch_norm(epoch)
         self.epoch, self._steps_done = epoch, partial.steps
-        self._seconds = partial.training_seconds
-        self._waiting_seconds.assign(partial.data_wait_seconds)
-        self._dataset = self.data.training(epoch, first_step=partial.steps)
-        self._batches: Any = None
+        self._seconds, self._waiting = partial.training_seconds, Timer(partial.data_wait_seconds)
+        self._batches = timed(self.data.training(epoch, first_step=partial.steps), self._waiting)
         self._losses_of_places.assign(tf.zeros_like(self._losses_of_places))
         self._correct_of_places.assign(tf.zeros_like(self._correct_of_places))
         self._seed_dropout()
@@ -127,25 +126,27 @@ class Trainer:
         """
         self._iterations_before = int(self.state.optimizer.iterations.numpy())
         with self.phases.phase("training", synchronize=self._synchronize) as segment:
-            self._batches = self._batches or iter(self._dataset)
-            self._train(self._batches, steps, advance=advance)
+            self._train(self._next_batches(steps), steps, advance=advance)
         self._seconds += segment.seconds
         self._steps_done += steps
         self._iterations_before += steps
 
     def result(self) -> Measured:
-        """Return the sums of this rank over the epoch so far, as the weights were at each step, and its time."""
+        """Return the sums of this rank over the epoch so far, as the weights were at each step, and its time.
+
+        On a CPU waiting for data includes making the batches, as no thread makes them ahead.
+        """
         samples = self.batches_done * self.data.batch_size
         loss, correct = self._losses_of_places.numpy().sum(), self._correct_of_places.numpy().sum()
-        wait = float(self._waiting_seconds.numpy())
-        return Measured(sums=Sums(float(loss), float(correct), samples), seconds=self._seconds, data_wait_seconds=wait)
+        sums = Sums(float(loss), float(correct), samples)
+        return Measured(sums=sums, seconds=self._seconds, data_wait_seconds=self._waiting.seconds)
 
     def partial_epoch(self) -> PartialEpoch:
         """Return what this rank has of the epoch so far, but for weights and optimizer state."""
         return PartialEpoch(
             steps=self._steps_done,
             training_seconds=self._seconds,
-            data_wait_seconds=float(self._waiting_seconds.numpy()),
+            data_wait_seconds=self._waiting.seconds,
             state={name: np.atleast_1d(variable.numpy()) for name, variable in self._variables().items()},
         )
 
@@ -161,28 +162,31 @@ class Trainer:
                 samples += len(labels)
         return Measured(sums=Sums(float(loss), float(correct), samples), seconds=evaluation.seconds)
 
-    def _train(self, batches: Any, steps: int, *, advance: Callable[[int], object]) -> None:
+    def _next_batches(self, steps: int) -> Batches:
+        return islice(self._batches, steps)
+
+    def _train(self, batches: Batches, steps: int, *, advance: Callable[[int], object]) -> None:
+        self._asked = batches
         for first in range(0, steps, STEPS_PER_CALL):
             count = min(STEPS_PER_CALL, steps - first)
-            self._train_steps(batches, tf.constant(count))
+            self._train_steps(tf.constant(count))
             advance(count)
 
-    def _steps(self, batches: Any, steps: tf.Tensor) -> None:
-        """Train on some batches, in a graph, and add up how long each step waits for its batch.
+    def _steps(self, steps: tf.Tensor) -> None:
+        """Train on some batches, in a graph.
 
-        TensorFlow keeps no order between a clock and anything else: reading what a step writes waits for its end. (The
-        optimizer's count of updates does not do: it is incremented before them.)
+        It asks for the next batch when the step before has written what it writes, not while that still computes.
+        (The optimizer's count of updates does not tell: it is incremented before them.)
         """
         for _ in tf.range(steps):
             variables = [*(weight.value for weight in self.state.model.trainable_variables), self._losses_of_places]
             with tf.control_dependencies([variable.read_value() for variable in variables]):
-                asked = tf.timestamp()
-            with tf.control_dependencies([asked]):
-                images, labels = next(batches)
-            with tf.control_dependencies([images, labels]):
-                waited = self._waiting_seconds.assign_add(tf.timestamp() - asked)
-            with tf.control_dependencies([waited]):  # else a single thread may compute first and read the clock then
-                self._step(tf.identity(images), tf.identity(labels))
+                images, labels = tf.numpy_function(self._next_batch, [], (self.data.setup.table.dtype, tf.int64))
+            shape = (self.data.batch_size, *self.data.setup.dataset.image_shape)
+            self._step(tf.ensure_shape(images, shape), tf.ensure_shape(labels, (self.data.batch_size,)))
+
+    def _next_batch(self) -> Batch:
+        return next(self._asked)
 
     @tf.autograph.experimental.do_not_convert
     def _step(self, images: tf.Tensor, labels: tf.Tensor) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from common.measurement.step_profile import Part, Profiler
-from common.measurement.timing import Phases, Timer, timed
-from keras_impl.data import ShardedData
+from common.measurement.timing import Phases
+from keras_impl.data import Batches, ShardedData
 from keras_impl.distributed import average_gradients, wait_for_all_ranks
 from keras_impl.loop import Trainer
 from keras_impl.parts import layer_parts
@@ -43,12 +43,10 @@ class ProfiledTrainer(Trainer):
         super().warm_up(epoch)
         self.profiler.restart()
 
-    def _train(self, batches: Any, steps: int, *, advance: Callable[[int], object]) -> None:
-        timer = Timer()
-        for images, labels in self.profiler.steps(islice(timed(batches, timer), steps)):
-            self._timed_step(images, labels)
+    def _train(self, batches: Batches, steps: int, *, advance: Callable[[int], object]) -> None:
+        for images, labels in self.profiler.steps(islice(batches, steps)):
+            self._timed_step(tf.constant(images), tf.constant(labels))
             advance(1)
-        self._waiting_seconds.assign_add(timer.seconds)
 
     def _timed_step(self, images: tf.Tensor, labels: tf.Tensor) -> None:
         lap = self.profiler.lap

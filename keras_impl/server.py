@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from common.distributed.communicator import Communicator
-from common.measurement.timing import Timer, timed
+from common.measurement.timing import timed
 from common.model.weights import Weights
 from common.run_folder.checkpoints import PartialEpoch
 from common.run_folder.sharing import SharingRecord
@@ -19,6 +20,7 @@ from common.strategies.drawn_work import DrawnWork
 from common.strategies.served_run import ServedRun
 from common.training.run_setup import RunSetup
 from keras_impl import distributed
+from keras_impl.data import Batches
 from keras_impl.exchange import GroupExchange
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.loop import Trainer
@@ -107,17 +109,16 @@ class DrawingTrainer(DrawnWork, Trainer):
         super()._compile()
         self._train_step = tf.function(self._step, autograph=False)
 
-    def _train(self, batches: Any, steps: int, *, advance: Callable[[int], object]) -> None:
-        if self.state.rehearses:
-            self._train_step(*next(batches))
-            return
-        waiting = Timer()
+    def _next_batches(self, steps: int) -> Batches:
         items = self.data.setup.drawn_items(self._draw, self.epoch, first_step=self._steps_done, steps=steps)
-        for images, labels in timed(self.data.drawn(self.epoch, items), waiting):
-            self._train_step(images, labels)
+        for batch in timed(self.data.drawn(self.epoch, items), self._waiting):
+            yield batch
             self._drawn += 1
+
+    def _train(self, batches: Batches, steps: int, *, advance: Callable[[int], object]) -> None:
+        for images, labels in islice(batches, 1) if self.state.rehearses else batches:
+            self._train_step(tf.constant(images), tf.constant(labels))
             advance(1)
-        self._waiting_seconds.assign_add(waiting.seconds)
 
 
 def _relaid(optimizer: Weights, layouts: dict[str, Any]) -> Weights:

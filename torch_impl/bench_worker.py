@@ -29,7 +29,7 @@ from common.measurement.timing import Phases
 from common.training.entry_point import exit_rank
 from common.training.run_setup import RunSetup
 from torch_impl import distributed, native
-from torch_impl.data import ShardedData
+from torch_impl.data import Batches, ShardedData
 from torch_impl.loop import Trainer
 from torch_impl.models import build_model
 from torch_impl.optimizers import build_optimizer
@@ -56,7 +56,7 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
     state.restore(setup.first_weights)
     data = ShardedData(setup, comm=comm, device=device)
     if name.startswith("bare"):
-        return bare_loop(state, data, with_sums=name == "bare_sums")
+        return bare_loop(state, data, with_sums=name != "bare", makes_batches=name == "bare_batches")
     if name == "np2_ddp":
         state.model = DistributedDataParallel(model)
     elif name == "np2_mpi":
@@ -85,21 +85,27 @@ def average_by_mpi(optimizer: torch.optim.Optimizer) -> None:
     optimizer.register_step_pre_hook(average)
 
 
-def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool) -> Train:
-    """Return the least that trains: forward, loss, backward, step on batches that are in memory.
+def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool, makes_batches: bool) -> Train:
+    """Return the least that trains: forward, loss, backward, step, on batches that are in memory.
 
     Args:
         with_sums: whether it also sums losses and correct answers, as every trainer that reports them has to.
+        makes_batches: whether it also makes each batch from the pixels of its samples, as every trainer has to.
     """
-    setup = with_steps(data.setup, size=1, steps=min(MEMORY_BATCHES, data.setup.steps_per_epoch))
-    batches = list(ShardedData(setup, comm=data.comm, device=data.device).training(1))
+
+    def made(epoch: int, steps: int) -> Batches:
+        setup = with_steps(data.setup, size=1, steps=steps)
+        return ShardedData(setup, comm=data.comm, device=data.device).training(epoch)
+
+    batches = list(made(1, min(MEMORY_BATCHES, data.setup.steps_per_epoch)))
 
     def train(epoch: int, steps: int) -> float:
         state.model.train()
         loss_sum, correct = torch.zeros((), device=data.device), torch.zeros((), dtype=torch.int64, device=data.device)
         distributed.synchronize(data.device)
         started = time.perf_counter()
-        for images, labels in itertools.islice(itertools.cycle(batches), steps):
+        in_memory = itertools.islice(itertools.cycle(batches), steps)
+        for images, labels in made(epoch, steps) if makes_batches else in_memory:
             state.optimizer.zero_grad()
             outputs = state.model(images)
             loss = F.cross_entropy(outputs, labels)

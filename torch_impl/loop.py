@@ -1,6 +1,7 @@
 """The explicit loop of PyTorch: train an epoch in segments, evaluate."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any, Literal
 
@@ -46,6 +47,7 @@ class Trainer:
         self.epoch = 0
         self._loss_weight = data.setup.loss_weight(data.comm.data_rank)
         self._slowdown = planted_slowdown(data, state.model)
+        self._precision = _precision(state.config.device.mixed_precision, device=data.device)
         self._compiled = compiled(self._forward) if state.config.model.compile else None
 
     @property
@@ -187,8 +189,10 @@ class Trainer:
     def _passes(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Add up the gradients of the passes of an update; return outputs and losses of its images."""
         passes = self.data.setup.passes
+        if passes == 1:
+            return self._pass(images, labels)
         parts = [self._pass(*part) for part in zip(images.chunk(passes), labels.chunk(passes), strict=True)]
-        outputs, losses = parts[0] if passes == 1 else map(torch.cat, zip(*parts, strict=True))
+        outputs, losses = map(torch.cat, zip(*parts, strict=True))
         return outputs, losses
 
     def _pass(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,10 +218,7 @@ class Trainer:
         self.state.scaler.update()
 
     def _forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        config = self.state.config
-        mixed = config.device.mixed_precision
-        dtype = torch.bfloat16 if mixed == "bfloat16" else torch.float16
-        with torch.autocast(self.data.device.type, dtype=dtype, enabled=mixed != "none"):
+        with self._precision:
             outputs = self.state.model(images)
         return outputs, self._losses(outputs, labels)
 
@@ -255,3 +256,10 @@ class Trainer:
 
     def _synchronize(self) -> None:
         synchronize(self.data.device)
+
+
+def _precision(mixed: str, *, device: torch.device) -> AbstractContextManager[object]:
+    """Return the context of a forward pass: with mixed precision, that of layers in 16 bits."""
+    if mixed == "none":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16 if mixed == "bfloat16" else torch.float16)

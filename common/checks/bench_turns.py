@@ -28,7 +28,7 @@ TASKS = {
     "resnet34": ("synthetic:2000x32x32x1x10", 16),
 }
 APART = "np2_apart"  # all ranks at once, none knowing of the others
-CONTESTANTS = ("bare", "bare_sums", "np1", "np2", "np2_each", "np2_ddp", "np2_mpi", APART)
+CONTESTANTS = ("bare", "bare_sums", "bare_batches", "np1", "np2", "np2_each", "np2_ddp", "np2_mpi", APART)
 MEMORY_BATCHES = 32  # batches that a bare loop holds in memory and goes round
 TRACE_STEPS = 2  # steps of the first turn of all, which compiles and allocates and is not counted
 MOST_GROWTH = 8.0  # of the steps of a turn, from one attempt to find their number to the next

@@ -72,6 +72,12 @@ STARTS = {
     "sums": BenchStart(
         title="trainer / bare loop that sums losses, np 1", base="bare_sums", measured="np1", launcher="none"
     ),
+    "batches": BenchStart(
+        title="trainer / bare loop that also makes its batches, np 1",
+        base="bare_batches",
+        measured="np1",
+        launcher="none",
+    ),
     "mpi": BenchStart(title="np 2 / np 1, MPI", base="np1", measured="np2", launcher="mpi"),
     "apart": BenchStart(title="np 2 / np 1, no exchange: ceiling", base="np1", measured=APART, launcher="mpi"),
     "exchange": BenchStart(title="exchange / none, np 2, MPI", base=APART, measured="np2", launcher="mpi"),

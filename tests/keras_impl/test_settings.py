@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
+import threading
+
 import horovod.tensorflow as hvd
 import keras
 import numpy as np
@@ -55,14 +57,21 @@ update_rules.import_state(
 )
 assert int(wrapped.steps) == 1
 
-# tf.data's tuning thread would hold up the end of every epoch until it wakes.
 data = {"dataset": "synthetic:60x8x8x1x3"}
 setup = prepare_run(
     config_from_dict({"data": data, "model": {"model": "mlp"}, "training": {"batch_size": 5}}), size=1
 )
 sharded = ShardedData(setup, comm=alone(), device="cpu")
-for dataset in (sharded.training(1), sharded.evaluation("test")):
-    assert dataset.options().autotune.enabled is False
+
+# For a GPU a thread makes batches ahead; on a CPU it would compete with what computes.
+names = lambda: [thread.name for thread in threading.enumerate()]
+first = next(sharded.training(1))
+assert "prefetch" not in names()
+ahead = ShardedData(setup, comm=alone(), device="gpu").training(1)
+np.testing.assert_array_equal(next(ahead)[0], first[0])
+assert "prefetch" in names()
+ahead.close()
+assert "prefetch" not in names()
 
 # The graph of an evaluation is built before the first one is timed.
 model = build_model(setup.spec, setup.config.model)
@@ -81,7 +90,7 @@ print("right")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed")
-def test_mixed_precision_data_without_tuning_and_evaluation_without_its_graph() -> None:
+def test_mixed_precision_batches_made_ahead_and_evaluation_without_its_graph() -> None:
     variables = {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}",
         "HOROVOD_CONTROLLER": "gloo",
