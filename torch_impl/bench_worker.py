@@ -25,6 +25,7 @@ from common.checks.bench_turns import (
     with_steps,
 )
 from common.distributed.communicator import Communicator
+from common.distributed.mpi import join_mpi
 from common.measurement.timing import Phases
 from common.training.entry_point import exit_rank
 from common.training.run_setup import RunSetup
@@ -39,7 +40,8 @@ from torch_impl.state import TrainingState
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     settings = read_settings(arguments)
-    comm = distributed.init()
+    # Horovod's thread would take part in every message of MPI, and hold up a bare one.
+    comm = join_mpi() if "np2_mpi" in settings.contestants else distributed.init()
     if "np2_ddp" in settings.contestants:
         native.join_ranks(comm, backend="gloo")
     measure(settings, comm=comm, build=build_contestant)

@@ -103,7 +103,11 @@ def fastest_controllers(ratios: Sequence[SpeedRatio]) -> list[str]:
 
 
 # Starts that compare the trainer with a loop, and what the loop does. The first does the same work.
-LOOPS = {"sums": "a bare loop that sums losses", "bare": "a bare loop that does not"}
+LOOPS = {
+    "batches": "a bare loop that sums losses and makes its batches",
+    "sums": "a bare loop that sums losses",
+    "bare": "a bare loop that sums nothing",
+}
 
 
 def _trainer_against_loop(ratios: Sequence[SpeedRatio]) -> list[str]:

@@ -11,7 +11,7 @@ from analysis.output.finding import Finding, Plot
 from analysis.output.options import MARGIN
 from analysis.output.tables import Table, render
 from analysis.projection.study import STUDY_FILE, read_study
-from analysis.questions import bench, faults, frameworks
+from analysis.questions import bench, faults, frameworks, tune
 from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.hyperparameters.searches import Search, statements
 from analysis.questions.hyperparameters.searches import tables as search_tables
@@ -169,6 +169,18 @@ def _times_and_costs(data: Path, experiment: str, wanted: Sequence[str]) -> str:
     return f"{described_runs}\n\n{_shown(merged[['framework', *wanted]], costs.formats | against.formats)}"
 
 
+def tuned_table(data: Path) -> str:
+    """Return which settings of speed pay on a machine, task by task, from the runs of `launch tune`."""
+    found = [tune.find(_runs(folder)) for folder in sorted(data.glob("tune-*"))]
+    if not found:
+        return _shown(pd.DataFrame({"settings": ["not tried yet"]}), {})
+    tables = [one.tables[0] for one in found]
+    frames = [_frame(table).assign(task=table.title.partition(":")[0]) for table in tables]
+    frame = pd.concat(frames)[["task", *tables[0].headings]]
+    runs = described(load_runs(sorted(data.glob("tune-*"))))
+    return f"{' '.join(one.answer for one in found)} {runs}\n\n{_shown(frame, tables[0].formats)}"
+
+
 def bench_table(data: Path) -> str:
     """Return the speed of the trainers in pairs of turns, with the machine; a line where it was not measured yet."""
     file = data / "bench" / BENCH_FILE
@@ -234,6 +246,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "model-parallel": model_parallel_table,
     "pipelines": pipelines_table,
     "memory-budget": memory_budget_table,
+    "tuned": tuned_table,
     "bench": bench_table,
     "faults": faults_table,
     "elastic": elastic_table,

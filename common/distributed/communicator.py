@@ -188,13 +188,16 @@ def launcher_of(variables: Mapping[str, str]) -> str:
 YIELDING = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 # For gradients in host memory. Horovod's defaults, 1 ms and 128 MB, suit GPUs: with 2 ranks on one host these values
 # reduced the all-reduce of 87 kB from 1.1 to 0.4 ms, and of 85 MB (20 tensors) from 60 to 15 ms. Buffers of a few MB
-# stay in the processor's cache, and larger tensors are not copied into a fusion buffer. Tried and dropped: a Horovod
-# whose thread sleeps until a tensor arrives. On virtual cores, to wake up costs more than to look (0.9 to 1.1 against
-# 0.7 ms for 87 kB between the steps of a training; a bare MPI_Allreduce takes 0.5 ms there).
+# stay in the processor's cache, and larger tensors are not copied into a fusion buffer.
 CPU_EXCHANGE = {
     "HOROVOD_CYCLE_TIME": "0.2",  # milliseconds
     "HOROVOD_FUSION_THRESHOLD": str(4 * 2**20),  # bytes
 }
+# Horovod's thread sleeps until there is a tensor, at most so many milliseconds (an edit of its source, see
+# launch/installation/horovod_source.py). Looking every 0.2 ms it took time from the training beside it, and a tensor
+# waited for its next look: two ranks that train `cnn` reached 0.88 of two that exchange nothing, and 0.94 with this.
+IDLE = "HOROVOD_TWINS_IDLE_MS"
+WAKING = {IDLE: "20"}
 # Started by srun on several nodes, Open MPI 4.1 now and then died in MPI_Init: a rank that was ready sent its first
 # message to one that still waited for the addresses of all and could not receive yet. With these it does not wait there
 # but asks for each address when it is needed.
@@ -215,8 +218,12 @@ def controller_variables(variables: Mapping[str, str], *, nccl: bool) -> dict[st
     if not under_launcher(variables):
         # A single process needs no MPI, which would require its daemon.
         return {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
-    # Gloo sleeps while it waits: short cycles slow it down, and the size of buffers does not matter.
-    chosen = YIELDING if nccl or variables.get("HOROVOD_CONTROLLER") == "gloo" else YIELDING | CPU_EXCHANGE
+    chosen = YIELDING
+    if not nccl:
+        chosen = chosen | WAKING
+        # Gloo sleeps while it waits: short cycles slow it down, and the size of buffers does not matter.
+        if variables.get("HOROVOD_CONTROLLER") != "gloo":
+            chosen = chosen | CPU_EXCHANGE
     if launcher_of(variables) == "srun":
         chosen = chosen | SRUN
     return {name: value for name, value in chosen.items() if name not in variables}

@@ -94,7 +94,6 @@ STARTS = {
         base=APART,
         measured="np2_mpi",
         launcher="mpi",
-        variables=(("HOROVOD_CYCLE_TIME", "100"),),  # Horovod only counts the ranks in, and keeps quiet
         torch_only=True,
     ),
     "each": BenchStart(title="tensor by tensor / grouped, np 2, MPI", base="np2", measured="np2_each", launcher="mpi"),

@@ -230,6 +230,126 @@ inline GpuStreamHandle AsGpuStreamValue(AnyStream* stream) {
         "from shutil import which as find_executable\n",
         "distutils comes from setuptools by now, a third of horovodrun's imports, for one function",
     ),
+    Edit(
+        "horovod/common/tensor_queue.h",
+        """\
+  void RemoveJoinTensor();
+
+protected:
+""",
+        """\
+  void RemoveJoinTensor();
+
+  // Sleep until a tensor is added to any queue, or until the longest time is over.
+  static void WaitForTensors(std::chrono::milliseconds longest);
+
+protected:
+""",
+        "as below",
+    ),
+    Edit(
+        "horovod/common/tensor_queue.h",
+        "#include <iostream>\n",
+        "#include <chrono>\n#include <iostream>\n",
+        "as below",
+    ),
+    Edit(
+        "horovod/common/tensor_queue.cc",
+        """\
+// Add a TensorTableEntry as well as its message to the queue.
+Status""",
+        """\
+namespace {
+std::mutex added_mutex;
+std::condition_variable added_condition;
+bool added = false;
+
+void Notify() {
+  {
+    std::lock_guard<std::mutex> guard(added_mutex);
+    added = true;
+  }
+  added_condition.notify_one();
+}
+} // namespace
+
+void TensorQueue::WaitForTensors(std::chrono::milliseconds longest) {
+  std::unique_lock<std::mutex> lock(added_mutex);
+  added_condition.wait_for(lock, longest, [] { return added; });
+  added = false;
+}
+
+// Add a TensorTableEntry as well as its message to the queue.
+Status""",
+        "as below",
+    ),
+    Edit(
+        "horovod/common/tensor_queue.cc",
+        "#include <assert.h>\n",
+        "#include <assert.h>\n#include <condition_variable>\n",
+        "as below",
+    ),
+    Edit(
+        "horovod/common/tensor_queue.cc",
+        """\
+  message_queue_.push(std::move(message));
+  return Status::OK();
+}
+
+Status""",
+        """\
+  message_queue_.push(std::move(message));
+  Notify();
+  return Status::OK();
+}
+
+Status""",
+        "as below",
+    ),
+    Edit(
+        "horovod/common/tensor_queue.cc",
+        """\
+    message_queue_.push(std::move(messages[i]));
+  }
+  return Status::OK();
+""",
+        """\
+    message_queue_.push(std::move(messages[i]));
+  }
+  Notify();
+  return Status::OK();
+""",
+        "as below",
+    ),
+    Edit(
+        "horovod/common/tensor_queue.cc",
+        """\
+  std::lock_guard<std::mutex> guard(mutex_);
+  while (!messages.empty()) {
+""",
+        """\
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (!messages.empty()) {
+    Notify();
+  }
+  while (!messages.empty()) {
+""",
+        "as below",
+    ),
+    Edit(
+        "horovod/common/operations.cc",
+        """\
+  auto start_time = std::chrono::steady_clock::now();
+  auto sleep_duration =""",
+        """\
+  static const int most_idle = GetIntEnvOrDefault("HOROVOD_TWINS_IDLE_MS", 0);
+  if (most_idle > 0) {
+    TensorQueue::WaitForTensors(std::chrono::milliseconds(most_idle));
+  }
+  auto start_time = std::chrono::steady_clock::now();
+  auto sleep_duration =""",
+        "with HOROVOD_TWINS_IDLE_MS its thread sleeps until there is a tensor, and does not look every cycle",
+    ),
 )
 # Files of this folder -> where they are added to the source distribution.
 ADDED = {name: f"horovod/common/{name}" for name in ("build_features.py", "open_mpi_prefix.py")}

@@ -81,7 +81,7 @@ def test_the_answer_begins_with_the_loop_that_does_the_same_work() -> None:
     bare, sums = start_of([0.93], name="bare"), start_of([0.99], name="sums")
     assert find(record_of(bare, sums)).answer == (
         "The trainer reaches 0.99 of the speed of a bare loop that sums losses. "
-        "The trainer reaches 0.93 of the speed of a bare loop that does not."
+        "The trainer reaches 0.93 of the speed of a bare loop that sums nothing."
     )
 
 

@@ -139,6 +139,7 @@ def test_controller_variables() -> None:
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "HOROVOD_CYCLE_TIME": "0.2",
         "HOROVOD_FUSION_THRESHOLD": "4194304",
+        "HOROVOD_TWINS_IDLE_MS": "20",
     }
     by_srun = {"SLURM_STEP_ID": "0", "PMIX_RANK": "0"}
     assert controller_variables(by_srun, nccl=False) == controller_variables(launched, nccl=False) | {
@@ -147,11 +148,13 @@ def test_controller_variables() -> None:
     }
     # Values set by the user are kept.
     mine = {"OMPI_MCA_mpi_yield_when_idle": "0", "HOROVOD_CYCLE_TIME": "5", "HOROVOD_FUSION_THRESHOLD": "0"}
+    mine["HOROVOD_TWINS_IDLE_MS"] = "0"
     assert controller_variables({**launched, **mine}, nccl=False) == {}
-    # Horovod's own values: for NCCL, and for Gloo, which `horovodrun --gloo` names.
+    # Horovod's own cycle time and buffers: for NCCL, and for Gloo, which `horovodrun --gloo` names.
     yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"}
     assert controller_variables(launched, nccl=True) == yielding
-    assert controller_variables({"HOROVOD_RANK": "0", "HOROVOD_CONTROLLER": "gloo"}, nccl=False) == yielding
+    by_gloo = {"HOROVOD_RANK": "0", "HOROVOD_CONTROLLER": "gloo"}
+    assert controller_variables(by_gloo, nccl=False) == yielding | {"HOROVOD_TWINS_IDLE_MS": "20"}
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(("framework", "start", "contestants"), [
     ("torch", "ddp", {"np2_ddp": 2, "np2": 2}),
     ("torch", "floor", {"np2_apart": 2, "np2_mpi": 2}),
-    ("torch", "sums", {"bare_sums": 1, "np1": 1}),
-    ("keras", "sums", {"bare_sums": 1, "np1": 1}),
+    ("torch", "batches", {"bare_batches": 1, "np1": 1}),
+    ("keras", "batches", {"bare_batches": 1, "np1": 1}),
     ("keras", "exchange", {"np2_apart": 2, "np2": 2}),
     ("torch", "horovodrun", {"mpirun": 2, "horovodrun": 2}),
     ("keras", "first_update", {"imports": 2, "first_update": 2}),
