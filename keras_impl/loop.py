@@ -176,7 +176,6 @@ class Trainer:
         """Train on some batches, in a graph.
 
         It asks for the next batch when the step before has written what it writes, not while that still computes.
-        (The optimizer's count of updates does not tell: it is incremented before them.)
         """
         for _ in tf.range(steps):
             variables = [*(weight.value for weight in self.state.model.trainable_variables), self._losses_of_places]
