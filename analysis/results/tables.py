@@ -1,5 +1,6 @@
 """The tables of results: name in the pages -> how it is made from `analysis/data`."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -175,7 +176,8 @@ def tuned_table(data: Path) -> str:
     if not found:
         return _shown(pd.DataFrame({"settings": ["not tried yet"]}), {})
     tables = [one.tables[0] for one in found]
-    frames = [_frame(table).assign(task=table.title.partition(":")[0]) for table in tables]
+    # The title goes on with settings that are the same in all rows.
+    frames = [_frame(table).assign(task=re.split(r"(?<=, np \d)\b", table.title)[0]) for table in tables]
     frame = pd.concat(frames)[["task", *tables[0].headings]]
     runs = described(load_runs(sorted(data.glob("tune-*"))))
     return f"{' '.join(one.answer for one in found)} {runs}\n\n{_shown(frame, tables[0].formats)}"

@@ -119,7 +119,7 @@ def difference(
     """Return how much larger than the base the values are; None if there are none on a side, or one is not finite."""
     if not values or not base or not all(math.isfinite(value) for value in (*values.values(), *base.values())):
         return None
-    pairs = sorted(values.keys() & base.keys())
+    pairs = sorted(values.keys() & base.keys(), key=lambda key: (isinstance(key, str), key))  # seeds, then folders
     if len(pairs) >= FEWEST_PAIRS:
         return _paired(np.array([values[key] - base[key] for key in pairs]), confidence=confidence)
     return _unpaired(np.array(list(values.values())), np.array(list(base.values())), confidence=confidence)

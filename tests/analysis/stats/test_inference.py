@@ -192,3 +192,10 @@ def test_p_values_without_ties_are_scipys(n: int) -> None:
     u_test = stats.mannwhitneyu(list(values.values()), list(base.values()), method="exact" if exact else "asymptotic")
     assert paired.p_value == pytest.approx(wilcoxon, rel=1e-9 if exact else 0.05)
     assert apart.p_value == pytest.approx(u_test.pvalue, rel=1e-9 if exact else 0.05)
+
+
+def test_seeds_that_several_runs_have_stand_beside_those_of_one() -> None:
+    """The keys of the first are folders: such runs pair with themselves only."""
+    values = {1: 2.0, 2: 3.0, "runs/a": 2.5, "runs/b": 2.4}
+    found = ratio(values, values)
+    assert found is not None and found.estimate == pytest.approx(1.0)
