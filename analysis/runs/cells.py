@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -85,6 +86,11 @@ class Cell:
     def finished(self) -> pd.DataFrame:
         """Those of its runs whose accuracies may be compared: metered and profiled ones train the same."""
         return self.runs[self.runs["state"] == "finished"]
+
+    @cached_property
+    def experiments(self) -> set[Path]:
+        """The folders that hold its runs."""
+        return {Path(folder).parent for folder in self.runs["folder"]}
 
     @cached_property
     def timed_runs(self) -> list[RunRow]:
