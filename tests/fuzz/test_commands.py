@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], list[str]]] = {
             "datasets fetch", "datasets verify", "images prepare", "images prepare folder --output new --size",
             "images prepare folder --size 1x1 --output", "images prepare folder --size 1x1 --output new --split",
             "images prepare folder --size 1x1 --output new --seed", "images draw new --size",
-            "images draw new --seed",
+            "images draw folder --seed",
         ],
     ),
     "launch": (
@@ -65,11 +65,12 @@ FLAGS = [
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working folder with files and a folder, and a cache elsewhere."""
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    (tmp_path / "folder").mkdir()
-    monkeypatch.chdir(tmp_path)
+    """A working folder with files and a folder, deep enough that `../..` has no runs of others; a cache elsewhere."""
+    working = tmp_path / "deep" / "working"
+    (working / "folder").mkdir(parents=True)
+    (working / "file").write_text("x")
+    (working / "binary").write_bytes(b"\xff\xfe")
+    monkeypatch.chdir(working)
     monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setenv("HOROVOD_TWINS_DATA", str(tmp_path / "missing"))  # nothing is fetched
 
