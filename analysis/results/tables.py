@@ -172,14 +172,15 @@ def _times_and_costs(data: Path, experiment: str, wanted: Sequence[str]) -> str:
 
 def tuned_table(data: Path) -> str:
     """Return which settings of speed pay on a machine, task by task, from the runs of `launch tune`."""
-    found = [tune.find(_runs(folder)) for folder in sorted(data.glob("tune-*"))]
+    folders = sorted(data.glob("tune-*"))
+    found = [tune.find(_runs(folder)) for folder in folders]
     if not found:
         return _shown(pd.DataFrame({"settings": ["not tried yet"]}), {})
     tables = [one.tables[0] for one in found]
     # The title goes on with settings that are the same in all rows.
-    frames = [_frame(table).assign(task=re.split(r"(?<=, np \d)\b", table.title)[0]) for table in tables]
+    frames = [_frame(table).assign(task=re.sub(r"(, np \d+).*", r"\1", table.title)) for table in tables]
     frame = pd.concat(frames)[["task", *tables[0].headings]]
-    runs = described(load_runs(sorted(data.glob("tune-*"))))
+    runs = described(load_runs(folders))
     return f"{' '.join(one.answer for one in found)} {runs}\n\n{_shown(frame, tables[0].formats)}"
 
 
