@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from common.checks.bench_turns import (
     MEMORY_BATCHES,
+    ExchangeTimes,
     Train,
     constant_rates,
     measure,
@@ -46,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def build_contestant(name: str, setup: RunSetup, comm: Communicator, *, device: str) -> Train:
-    """Return what trains an epoch of so many steps on this rank."""
+def build_contestant(name: str, setup: RunSetup, comm: Communicator, _times: ExchangeTimes, *, device: str) -> Train:
+    """Return what trains an epoch of so many steps on this rank; exchanges, which are part of the graph, are not timed."""
     setup, rates = setup_of(name, setup), constant_rates(setup)
     model = build_model(setup.spec, setup.config.model)
     optimizer = build_optimizer(model, setup.config, learning_rates=rates)

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from common.checks.bench_turns import (
     MEMORY_BATCHES,
+    ExchangeTimes,
     Train,
     constant_rates,
     measure,
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
+def build_contestant(name: str, setup: RunSetup, comm: Communicator, times: ExchangeTimes) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
     setup, rates = setup_of(name, setup), constant_rates(setup)
     device, _ = distributed.pin_device(setup.config.device, comm)
@@ -62,14 +63,16 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator) -> Train:
     if name == "np2_ddp":
         state.model = DistributedDataParallel(model)
     elif name == "np2_mpi":
-        average_by_mpi(optimizer)
+        average_by_mpi(optimizer, times)
     else:
-        state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
+        state.optimizer = distributed.wrap_optimizer(
+            optimizer, model=model, config=setup.config, comm=comm, meter=times
+        )
         distributed.broadcast_state(state, comm=comm)
     return trainer_epochs(Trainer(state, data, learning_rates=rates, phases=Phases()))
 
 
-def average_by_mpi(optimizer: torch.optim.Optimizer) -> None:
+def average_by_mpi(optimizer: torch.optim.Optimizer, times: ExchangeTimes) -> None:
     """Let each step average the gradients by one bare `MPI_Allreduce`: what any exchange over MPI costs at least."""
     from mpi4py import MPI  # after PyTorch (see common/distributed/mpi.py)
 
@@ -77,12 +80,14 @@ def average_by_mpi(optimizer: torch.optim.Optimizer) -> None:
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
 
     def average(*_: Any) -> None:
-        gradients = [weight.grad for weight in weights]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        ranks.Allreduce(MPI.IN_PLACE, flat.numpy())
-        flat /= ranks.size
-        for gradient, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
-            gradient.copy_(part.view_as(gradient))
+        with times.timed():
+            gradients = [weight.grad for weight in weights]
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            ranks.Allreduce(MPI.IN_PLACE, flat.numpy())
+            flat /= ranks.size
+            for gradient, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+                gradient.copy_(part.view_as(gradient))
+        times.sent_bytes += flat.nbytes
 
     optimizer.register_step_pre_hook(average)
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from analysis.output.finding import Finding, Plot, add_show_options, brief, show
 from analysis.output.options import add_parser
 from analysis.output.plots import IDEAL, Row, figure_of_rows, framework_style, n_words
@@ -17,6 +19,9 @@ from common.utils.command_line import path
 
 # The starts of both controllers, between which `horovodrun` leaves the choice, and the controller of each.
 CONTROLLERS = {"exchange": "MPI", "exchange_gloo": "Gloo"}
+FLOOR = "floor"
+# The starts whose exchanges are shown one by one, and what exchanges in them.
+EXCHANGES = {FLOOR: "one bare MPI_Allreduce", "exchange": "Horovod, MPI", "exchange_gloo": "Horovod, Gloo"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ def find(record: BenchRecord) -> Finding:
         name="bench",
         question="How fast are the trainers?",
         answer=brief(answers) if answers else f"{len(ratios)} ratios were measured.",
-        tables=[_table(ratios)],
+        tables=[_table(ratios), *_exchanges(ratios)],
         plots=[_plot(ratios)] if ratios else [],
         flags=[f"other programs kept the machine busy: load average {record.load_average_before[0]:.2f} on "
                f"{environment.cores} cores"] if record.busy else [],
@@ -66,6 +71,7 @@ def find(record: BenchRecord) -> Finding:
             f"{rounds} pairs of turns of {seconds:g} s; a ratio is that of the speeds of the two turns of a pair; of "
             "commands, base seconds / measured seconds",
             "95 % interval of the median: between two order statistics; it takes at least 6 pairs (--rounds 6)",
+            "an exchange lasts from the last rank that has its gradients to the last that has their averages",
         ],
     )  # fmt: skip
 
@@ -135,6 +141,28 @@ def _speed(model: str, images_per_second: Sequence[float]) -> str:
     if model == COMMAND:
         return f"{statistics.median(1 / speed for speed in images_per_second):.2f} s"
     return f"{statistics.median(images_per_second):,.0f} images/s"
+
+
+def _exchanges(ratios: Sequence[SpeedRatio]) -> list[Table]:
+    """Return the table of single exchanges; none where none were timed."""
+    rows: list[list[Cell]] = []
+    floors: dict[str, float] = {}
+    for one in sorted(ratios, key=lambda one: (one.model, [*EXCHANGES, one.start.start].index(one.start.start))):
+        turns = [turn for turn in one.start.turns if turn.model == one.model and turn.exchanges]
+        if one.start.start not in EXCHANGES or not turns:
+            continue
+        seconds = np.concatenate([turn.exchanges for turn in turns])
+        median, slow = np.percentile(seconds, [50, 99]).tolist()
+        if one.start.start == FLOOR:
+            floors[one.model] = median
+        rows.append(
+            [one.model, one.start.framework, EXCHANGES[one.start.start],
+             sum(turn.sent_bytes for turn in turns) / len(seconds) / 1e3, 1e3 * median, 1e3 * slow,
+             median / floors[one.model] if one.model in floors else None, len(seconds)]
+        )  # fmt: skip
+    headings = ["model", "framework", "exchange", "kB", "median, ms", "99 % within, ms", "median / bare", "n"]
+    formats = {"kB": ",.0f", "median, ms": ".3f", "99 % within, ms": ".3f", "median / bare": ".2f", "n": ",d"}
+    return [Table("Exchanges of gradients between the steps", headings, rows, formats)] if rows else []
 
 
 def _plot(ratios: Sequence[SpeedRatio]) -> Plot:

@@ -192,7 +192,7 @@ def bench_table(data: Path) -> str:
     record = read_result(file, BenchRecord, command="python -m launch bench")
     found = bench.find(record)
     words = [found.answer, f"Of {record.started[:10]}:", f"{found.notes[0]}.", *(f"{flag}." for flag in found.flags)]
-    return f"{' '.join(words)}\n\n{_shown(_frame(found.tables[0]), found.tables[0].formats)}"
+    return "\n\n".join([" ".join(words), *(_shown(_frame(table), table.formats) for table in found.tables)])
 
 
 def faults_table(data: Path) -> str:

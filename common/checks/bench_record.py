@@ -23,6 +23,9 @@ class Turn:
         seconds: of the slowest rank.
         cpu_seconds: of all threads of rank 0. It leaves out the time that other programs take, so on a busy machine it
             is more reliable than `seconds` where one rank trains. 0 of a command.
+        exchanges: seconds of each exchange of gradients, from the last rank that had them to the last that had their
+            averages. Empty where nothing is exchanged, and in Keras, whose graph contains the exchange.
+        sent_bytes: that rank 0 handed to these exchanges.
     """
 
     model: str
@@ -33,6 +36,8 @@ class Turn:
     images: int
     seconds: float
     cpu_seconds: float
+    exchanges: list[float] = field(default_factory=list)
+    sent_bytes: int = 0
 
     @property
     def images_per_second(self) -> float:

@@ -8,8 +8,9 @@ turn of A followed by one of B is a pair. Rank 0 writes one JSON line for each t
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from common.checks.bench_record import Turn
 from common.config import Config, config_from_dict
 from common.distributed.communicator import Communicator
+from common.distributed.exchange_meter import ExchangeMeter
 from common.run_folder.environment import describe_environment
 from common.training.run_setup import RunSetup, prepare_run
 
@@ -36,7 +38,7 @@ POLL_SECONDS = 0.005
 
 # Trains an epoch (number, steps) on this rank and returns the seconds it took.
 Train = Callable[[int, int], float]
-BuildContestant = Callable[[str, RunSetup, Communicator], Train]
+BuildContestant = Callable[[str, RunSetup, Communicator, "ExchangeTimes"], Train]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +124,32 @@ def alone(comm: Communicator) -> Communicator:
     return replace(comm, rank=0, size=1, controller="none", allgather=lambda value: [value])
 
 
+@dataclass
+class ExchangeTimes(ExchangeMeter):
+    """Also when each exchange of this rank began and ended, on a clock that all processes of a host share."""
+
+    began: list[float] = field(default_factory=list)
+    ended: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Note when the block began and ended."""
+        self.began.append(time.perf_counter())
+        yield
+        self.ended.append(time.perf_counter())
+
+    def restart(self) -> None:
+        """Forget what was counted and noted."""
+        self.sent_bytes = 0
+        self.began, self.ended = [], []
+
+
 def measure(settings: BenchSettings, *, comm: Communicator, build: BuildContestant) -> None:
     """Measure all models; every rank calls this.
 
     Args:
-        build: called as build(contestant, setup, comm) on every rank; for a contestant of one rank, `comm` is
-            this process alone.
+        build: called as build(contestant, setup, comm, times) on every rank; for a contestant of one rank, `comm` is
+            this process alone. `times` is the meter of its exchanges.
     """
     if comm.rank == 0:
         environment = asdict(describe_environment()) | {"controller": comm.controller, "threads": settings.threads}
@@ -181,10 +203,11 @@ class _Player:
         self.stage = stage
         self.size = stage.comm.size if name.startswith("np2") else 1
         self._epoch = 0
+        self._times = ExchangeTimes()
         # Every rank builds every contestant, though rank 0 alone trains those of one rank: Keras numbers what is built,
         # and Horovod's ranks find each other by these names.
         joined = self.size > 1 and name != APART
-        self._train = build(name, stage.setup, stage.comm if joined else alone(stage.comm))
+        self._train = build(name, stage.setup, stage.comm if joined else alone(stage.comm), self._times)
 
     @property
     def most_steps(self) -> int:
@@ -204,9 +227,11 @@ class _Player:
 
     def play(self, number: int, *, steps: int) -> None:
         """Take one turn and write it down."""
+        self._times.restart()
         cpu_before = time.process_time()
         seconds = self._turn(steps)
         cpu_seconds = time.process_time() - cpu_before
+        exchanges = self._exchanges()
         if self.stage.comm.rank == 0:
             setup = self.stage.setup
             turn = Turn(
@@ -218,6 +243,8 @@ class _Player:
                 images=steps * setup.config.training.batch_size * self.size,
                 seconds=seconds,
                 cpu_seconds=cpu_seconds,
+                exchanges=exchanges,
+                sent_bytes=self._times.sent_bytes,
             )
             _add_line(self.stage.settings.results, asdict(turn))
 
@@ -232,6 +259,12 @@ class _Player:
         if self.size > 1:
             return self.stage.all_ranks(train)
         return self.stage.comm.broadcast(self.stage.one_rank(train))
+
+    def _exchanges(self) -> list[float]:
+        """Return the seconds of each exchange, from the last rank that had its gradients to the last with the averages."""
+        began, ended = (np.array(self.stage.comm.allgather(times)) for times in (self._times.began, self._times.ended))
+        seconds: list[float] = (ended.max(axis=0) - began.max(axis=0)).round(7).tolist()
+        return seconds
 
 
 def _add_line(path: Path, record: dict[str, Any]) -> None:

@@ -166,7 +166,8 @@ def _run(command: Sequence[str], settings: Config, *, restarts: int, environment
             break
         if ended.code == EXIT_CODE_USER_ERROR or _state_of_run(settings) == "failed":
             break  # an error, which would come again
-        print(f"the ranks have ended: started again from the newest checkpoint, {left - 1} more times", flush=True)
+        number = restarts - left + 1
+        print(f"the ranks have ended: restart {number} of {restarts}, from the newest checkpoint", flush=True)
     return ended.code
 
 

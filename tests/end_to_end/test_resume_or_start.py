@@ -387,7 +387,7 @@ def test_ranks_are_started_again_and_end_as_an_undisturbed_run_does(tmp_path: Pa
     rank_processes(process.pid)["1"].kill()
     restarted = finish(process, within_seconds=HANG_SECONDS)
     assert restarted.code == 0, restarted
-    assert restarted.stdout.count("the ranks have ended: started again from the newest checkpoint") == 1
+    assert restarted.stdout.count("the ranks have ended: restart 1 of 1, from the newest checkpoint") == 1
     assert run_command([*command, "--name", "undisturbed"], folder=tmp_path).code == 0
     hashes = [read_run(tmp_path / "runs" / name).record.hashes for name in ("restarted", "undisturbed")]
     assert isinstance(hashes[0], Hashes)

@@ -99,6 +99,19 @@ def test_commands_are_shown_in_seconds_and_a_slower_one_is_below_1(
     assert [word.strip() for word in row.split("  ") if word][3:7] == ["0.20 s", "0.55 s", "0.35", "0.20 to 0.50"]
 
 
+def test_exchanges_are_compared_with_a_bare_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def start(name: str, *seconds: float) -> MeasuredStart:
+        turns = [turn("np1", 0), replace(turn("np2", 0), exchanges=list(seconds), sent_bytes=len(seconds) * 87_000)]
+        return replace(start_of([1.0]), start=name, turns=turns)
+
+    write_result(tmp_path / "bench.json", record_of(start("exchange", 0.003, 0.004, 0.005), start("floor", 0.002)))
+    assert main(["bench", str(tmp_path / "bench.json")]) == 0
+    table = capsys.readouterr().out.split("Exchanges of gradients between the steps\n")[1].splitlines()
+    bare, ours = ([word.strip() for word in line.split("  ") if word] for line in table[2:4])
+    assert bare == ["cnn", "torch", "one bare MPI_Allreduce", "87", "2.000", "2.000", "1.00", "1"]
+    assert ours == ["cnn", "torch", "Horovod, MPI", "87", "4.000", "4.980", "2.00", "3"]
+
+
 def test_a_busy_machine_is_flagged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bench.json"
     write_result(file, record_of(start_of([1.8]), load=50.0))

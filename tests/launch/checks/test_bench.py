@@ -50,6 +50,9 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path, capsys: pytest.Capt
     assert not (tmp_path / "new.json").exists()
 
 
+CNN_BYTES = 4 * 21_840  # of one exchange
+
+
 @pytest.mark.ranks
 @pytest.mark.ci
 @pytest.mark.timeout(240)
@@ -94,4 +97,8 @@ def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], 
     if measured.turns[0].model != COMMAND:
         assert all(turn.images == turn.steps * turn.ranks * 64 for turn in measured.turns)
         assert {"packages", "processor"} <= set(measured.environment)
+    timed = [turn for turn in measured.turns if turn.exchanges]
+    assert {turn.contestant for turn in timed} == ({"np2_mpi"} if start == "floor" else set(contestants) & {"np2"} if framework == "torch" else set())
+    assert all(len(turn.exchanges) == turn.steps and min(turn.exchanges) > 0 for turn in timed)
+    assert all(turn.sent_bytes == turn.steps * CNN_BYTES for turn in timed)
     assert json.loads(output.read_text())["finished"]

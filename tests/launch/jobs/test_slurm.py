@@ -84,19 +84,26 @@ np = 2
 PIPELINE = f'{TINY}name = "pipeline"\nstrategy = "layers"\nstages = 2\nlr_scaling = "none"\n'
 SHARED = TINY.replace("np = 2", "np = 1\nthreads = 1\nseed = [1, 2]")  # runs that two tasks of an array share
 
-# Trainers of jobs whose names begin with "held" stop here in the first turn, as long as the test wants them to.
+# Trainers of jobs whose names begin with "held" stop here in the first turn, as long as the test wants them to. In those
+# named "struck" rank 0 ends after its next epoch, at the first start.
 HOLD = f"""
-import os, sys, time
-if os.environ.get("SLURM_JOB_NAME", "").startswith("held") and "SLURM_RESTART_COUNT" not in os.environ:
+import os, signal, sys, time
+from pathlib import Path
+job = os.environ.get("SLURM_JOB_NAME", "")
+if job.startswith(("held", "struck")) and "SLURM_RESTART_COUNT" not in os.environ:
     if any(word.endswith("_impl/train.py") for word in sys.orig_argv):
         from common.training.session import Session
         record_epoch = Session.record_epoch
-        def held(self, epoch, *words, **named):
+        def stopped(self, epoch, *words, **named):
+            struck = Path(os.environ["SLURM_SUBMIT_DIR"]) / "struck"
+            if job.startswith("struck") and epoch == {HELD_AFTER + 1} and self.comm.rank == 0 and not struck.exists():
+                struck.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
             is_complete = record_epoch(self, epoch, *words, **named)
-            while epoch == {HELD_AFTER}:
+            while job.startswith("held") and epoch == {HELD_AFTER}:
                 time.sleep(1)
             return is_complete
-        Session.record_epoch = held
+        Session.record_epoch = stopped
 """
 
 
@@ -179,8 +186,8 @@ def desk_of(slurm: Slurm, folder: Path) -> Iterator[Desk]:
 def done(desk: Desk) -> dict[str, str]:
     """Submit what takes long, all at once, and wait for its end; return name -> Slurm's number.
 
-    Runs of both trainers are stopped in the middle and then hit by the time limit, in which others are done that are
-    not stopped: PyTorch by mpirun, twice, Keras by horovodrun, an experiment, and a run that fails.
+    Runs of both trainers are stopped in the middle and then hit by the time limit, in which others are done: PyTorch
+    by mpirun, twice, Keras by horovodrun, both with a rank that is killed, an experiment, and a run that fails.
     """
     held = {f"held-{name}": desk.submit(f"held-{name}", "--nodes", "2", "--", program, *SMALL)
             for name, program in TRAINERS.items()}  # fmt: skip
@@ -196,6 +203,10 @@ def done(desk: Desk) -> dict[str, str]:
         "keras": desk.submit(
             "keras", "--ranks-per-node", "2", "--", TRAINERS["keras"], *SMALL, launcher="horovodrun", controller="gloo"
         ),
+    }
+    whole |= {
+        f"struck-{name}": desk.submit(f"struck-{name}", "--nodes", "2", "--restarts", "1", "--", program, *SMALL)
+        for name, program in TRAINERS.items()
     }
     failing = ["--dataset", "images:/nowhere/$(whoami) 'at' all"]
     failing_job = desk.submit("failing", "--nodes", "2", "--", TRAINERS["torch"], *SMALL, *failing)
@@ -234,6 +245,16 @@ def test_a_requeued_run_ends_with_the_weights_of_an_uninterrupted_one(
     log = desk.log(name)
     assert f"{name}: 2 ranks on n[1-2], Slurm job {done[name]}, turn 1\n" in log and "turn 2\n" in log
     assert "the time limit is near: requeueing, to resume from what was saved\n" in log
+
+
+@pytest.mark.parametrize("framework", ["torch", "keras"])
+def test_ranks_that_end_are_restarted_within_the_job(framework: str, desk: Desk, done: dict[str, str]) -> None:
+    name, whole = f"struck-{framework}", {"torch": "torch-r1", "keras": "keras"}[framework]
+    run, log = desk.run(name), desk.log(name)
+    assert run.state == "finished", log
+    assert run.record.status.resumed_after_epochs == [HELD_AFTER]  # type: ignore[union-attr]
+    assert "restart 1 of 1" in log and "turn 2" not in log
+    assert desk.weights(name) == desk.weights(whole)
 
 
 def test_runs_record_what_their_start_cost(desk: Desk, done: dict[str, str]) -> None:

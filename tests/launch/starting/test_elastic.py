@@ -148,7 +148,7 @@ def test_ranks_are_started_again_while_they_end_by_themselves(
     assert "--resume-or-start" in commands[0]
     assert "--on-stall end" in " ".join(commands[0])
     assert commands[0][commands[0].index("--name") + 1].startswith("torch-np1-")
-    assert capfd.readouterr().out.count("started again from the newest checkpoint") == starts - 1
+    assert capfd.readouterr().out.count(", from the newest checkpoint") == starts - 1
 
 
 def test_a_start_that_resumes_another_run_is_not_started_again(
