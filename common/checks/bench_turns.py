@@ -261,7 +261,7 @@ class _Player:
         return self.stage.comm.broadcast(self.stage.one_rank(train))
 
     def _exchanges(self) -> list[float]:
-        """Return the seconds of each exchange, from the last rank that had its gradients to the last with the averages."""
+        """Return the seconds of each exchange: from the last rank with its gradients to the last with averages."""
         began, ended = (np.array(self.stage.comm.allgather(times)) for times in (self._times.began, self._times.ended))
         seconds: list[float] = (ended.max(axis=0) - began.max(axis=0)).round(7).tolist()
         return seconds

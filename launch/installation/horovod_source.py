@@ -243,6 +243,8 @@ protected:
   // Sleep until a tensor is added to any queue, or until the longest time is over.
   static void WaitForTensors(std::chrono::milliseconds longest);
 
+  bool HasTensors() const;
+
 protected:
 """,
         "as below",
@@ -262,12 +264,12 @@ Status""",
 namespace {
 std::mutex added_mutex;
 std::condition_variable added_condition;
-bool added = false;
+bool added = false; // since messages were last popped
 
-void Notify() {
+void SetAdded(bool value) {
   {
     std::lock_guard<std::mutex> guard(added_mutex);
-    added = true;
+    added = value;
   }
   added_condition.notify_one();
 }
@@ -276,7 +278,11 @@ void Notify() {
 void TensorQueue::WaitForTensors(std::chrono::milliseconds longest) {
   std::unique_lock<std::mutex> lock(added_mutex);
   added_condition.wait_for(lock, longest, [] { return added; });
-  added = false;
+}
+
+bool TensorQueue::HasTensors() const {
+  std::lock_guard<std::mutex> guard(mutex_);
+  return !tensor_table_.empty();
 }
 
 // Add a TensorTableEntry as well as its message to the queue.
@@ -299,7 +305,7 @@ Status""",
 Status""",
         """\
   message_queue_.push(std::move(message));
-  Notify();
+  SetAdded(true);
   return Status::OK();
 }
 
@@ -316,7 +322,7 @@ Status""",
         """\
     message_queue_.push(std::move(messages[i]));
   }
-  Notify();
+  SetAdded(true);
   return Status::OK();
 """,
         "as below",
@@ -325,15 +331,13 @@ Status""",
         "horovod/common/tensor_queue.cc",
         """\
   std::lock_guard<std::mutex> guard(mutex_);
-  while (!messages.empty()) {
-""",
+  while (!message_queue_.empty()) {
+    Request&""",
         """\
   std::lock_guard<std::mutex> guard(mutex_);
-  if (!messages.empty()) {
-    Notify();
-  }
-  while (!messages.empty()) {
-""",
+  SetAdded(false);
+  while (!message_queue_.empty()) {
+    Request&""",
         "as below",
     ),
     Edit(
@@ -344,7 +348,14 @@ Status""",
         """\
   static const int most_idle = GetIntEnvOrDefault("HOROVOD_TWINS_IDLE_MS", 0);
   if (most_idle > 0) {
-    TensorQueue::WaitForTensors(std::chrono::milliseconds(most_idle));
+    // A tensor that others have not announced yet must not wait here: they may be waiting for this rank already.
+    bool has_tensors = false;
+    for (auto id : state.process_set_table.Ids()) {
+      has_tensors = has_tensors || state.process_set_table.Get(id).tensor_queue.HasTensors();
+    }
+    if (!has_tensors) {
+      TensorQueue::WaitForTensors(std::chrono::milliseconds(most_idle));
+    }
   }
   auto start_time = std::chrono::steady_clock::now();
   auto sleep_duration =""",

@@ -84,8 +84,8 @@ np = 2
 PIPELINE = f'{TINY}name = "pipeline"\nstrategy = "layers"\nstages = 2\nlr_scaling = "none"\n'
 SHARED = TINY.replace("np = 2", "np = 1\nthreads = 1\nseed = [1, 2]")  # runs that two tasks of an array share
 
-# Trainers of jobs whose names begin with "held" stop here in the first turn, as long as the test wants them to. In those
-# named "struck" rank 0 ends after its next epoch, at the first start.
+# Trainers of jobs whose names begin with "held" stop here in the first turn, as long as the test wants them to.
+# In those named "struck" rank 0 ends after its next epoch, at the first start.
 HOLD = f"""
 import os, signal, sys, time
 from pathlib import Path
