@@ -2,15 +2,20 @@
 
 import errno
 import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_ranks import alone, run_ranks
+from trainer_runs import child_environment, launcher_command
 
 from common.distributed.communicator import (
     HOST_ALIASES,
+    IDLE,
     Communicator,
     controller_variables,
     join,
@@ -228,3 +233,41 @@ def test_a_rank_that_nobody_wants_ends_in_one_line(monkeypatch: pytest.MonkeyPat
     error = capsys.readouterr().err
     assert "could not join the others. Received: 5 tries" in error
     assert error.count("\n") == 1
+
+
+SEPARATE_TENSORS = """
+import time
+import torch
+import horovod.torch as hvd
+hvd.init()
+longest, names = 0.0, ["a", "b", "c", "d"]
+for _ in range(10):
+    began, handles = time.monotonic(), []
+    for name in names if hvd.rank() else reversed(names):
+        handles.append(hvd.allreduce_async(torch.ones(3), name=name))
+        time.sleep(0.002)
+    for handle in handles:
+        hvd.synchronize(handle)
+    longest = max(longest, time.monotonic() - began)
+print("longest exchange:", longest)
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+@pytest.mark.parametrize("launcher", ["mpirun2", "gloo2"])
+def test_a_tensor_that_waits_for_other_ranks_keeps_the_thread_of_horovod_awake(tmp_path: Path, launcher: str) -> None:
+    """Once it slept after each tensor that the others had not announced, as in Keras' Adasum."""
+    asleep = 4000  # milliseconds, far more than the machine's own delays
+    done = subprocess.run(
+        [*launcher_command(launcher), sys.executable, "-c", SEPARATE_TENSORS],
+        env=child_environment(tmp_path) | {IDLE: str(asleep), "HOROVOD_CYCLE_TIME": "0.2"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seconds = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines() if "longest exchange" in line]
+    assert len(seconds) == 2
+    assert max(seconds) < asleep / 2000
