@@ -11,6 +11,7 @@ from analysis.output.finding import Finding, Plot, add_question, brief, numbered
 from analysis.output.plots import IDEAL, framework_style, legend_below
 from analysis.output.tables import Cell, Table
 from analysis.runs.labels import framework_label
+from analysis.runs.sameness import SETTINGS
 from analysis.runs.table import RunRow, Selection, curve, runs_in
 from analysis.runs.validity import flags_of
 from common.checks.differences import worst_difference
@@ -81,20 +82,20 @@ def changes_of(run: RunRow) -> list[WorldChange]:
 
 
 def _groups(runs: Sequence[RunRow]) -> dict[tuple[str, str], list[WorldChange]]:
-    """Return framework and cause -> changes."""
+    """Return framework and event -> changes."""
     groups: dict[tuple[str, str], list[WorldChange]] = {}
     for run in runs:
         for change in changes_of(run):
-            groups.setdefault((run.framework, change.cause), []).append(change)
+            groups.setdefault((run.framework, change.event), []).append(change)
     return dict(sorted(groups.items()))
 
 
 def _answers(runs: Sequence[RunRow]) -> list[str]:
     said = []
-    for (framework, cause), changes in sorted(_groups(runs).items(), key=lambda item: item[0][::-1]):
+    for (framework, event), changes in sorted(_groups(runs).items(), key=lambda item: item[0][::-1]):
         seconds = [change.seconds for change in changes]
         said.append(
-            f"{framework_label(framework)} went on {np.median(seconds):.2g} s after {cause} (median; worst "
+            f"{framework_label(framework)} continued {np.median(seconds):.2g} s after {event} (median; worst "
             f"{max(seconds):.2g} s, n = {len(seconds)})."
         )
     return said
@@ -108,19 +109,19 @@ def _equality(compared: Sequence[Compared]) -> list[str]:
 
 
 def _summary(runs: Sequence[RunRow]) -> Table:
-    headings = ["framework", "cause", "n", "median, s", "95 % within, s", "worst, s", "updates again", "worst, updates"]
+    headings = ["framework", "event", "n", "median, s", "95 % within, s", "worst, s", "updates again", "worst, updates"]
     rows: list[list[Cell]] = []
-    for (framework, cause), changes in _groups(runs).items():
+    for (framework, event), changes in _groups(runs).items():
         seconds, lost = ([getattr(one, name) for one in changes] for name in ("seconds", "lost_steps"))
         times = [float(np.median(seconds)), float(np.quantile(seconds, 0.95)), max(seconds)]
-        rows.append([framework_label(framework), cause, len(changes), *times, float(np.median(lost)), max(lost)])
+        rows.append([framework_label(framework), event, len(changes), *times, float(np.median(lost)), max(lost)])
     return Table("From the last update before a change to the first after it", headings, rows, _formats(headings))
 
 
 def _changes(runs: Sequence[RunRow]) -> Table:
     headings = [
         "run",
-        "cause",
+        "event",
         "ranks",
         "after update",
         "updates again",
@@ -132,7 +133,7 @@ def _changes(runs: Sequence[RunRow]) -> Table:
     rows: list[list[Cell]] = [
         [
             run.name,
-            change.cause,
+            change.event,
             f"{change.ranks_before} to {change.ranks_after}",
             change.step,
             change.lost_steps,
@@ -197,7 +198,7 @@ def _experiment(run: RunRow) -> object:
     record, config = run.record, run.config
     if not isinstance(record.hashes, Hashes) or not isinstance(config, Config):
         return object()
-    same = (config.data.normalization, config.model, config.optimizer, config.schedule, config.training.seed)
+    same = [getattr(getattr(config, subject), name) for subject, names in SETTINGS.items() for name in names]
     return record.hashes.initial_weights, record.hashes.sample_order, run.global_batch, run.steps, same
 
 

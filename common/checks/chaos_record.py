@@ -156,12 +156,12 @@ def summary_of_changes(trials: Sequence[Trial]) -> list[list[str | float]]:
     groups: dict[tuple[str, str], list[WorldChange]] = {}
     for trial in trials:
         for change in trial.changes:
-            groups.setdefault((trial.framework, change.cause), []).append(change)
+            groups.setdefault((trial.framework, change.event), []).append(change)
     rows: list[list[str | float]] = []
-    for (framework, cause), changes in sorted(groups.items()):
+    for (framework, event), changes in sorted(groups.items()):
         seconds, again = sorted(one.seconds for one in changes), [one.lost_steps for one in changes]
         within, seen = seconds[math.ceil(0.95 * len(seconds)) - 1], [one.detect_seconds for one in changes]
         figures = (statistics.median(seen), max(seen), statistics.median(seconds), within, seconds[-1])
         times = [round(one, 1) for one in figures]
-        rows.append([framework, cause, len(changes), *times, statistics.median(again), max(again)])
+        rows.append([framework, event, len(changes), *times, statistics.median(again), max(again)])
     return rows

@@ -198,6 +198,9 @@ CPU_EXCHANGE = {
 # waited for its next look: two ranks that train `cnn` reached 0.88 of two that exchange nothing, and 0.94 with this.
 IDLE = "HOROVOD_TWINS_IDLE_MS"
 WAKING = {IDLE: "20"}
+# Gloo gives up an exchange after 30 s: before a watcher can say which rank is stopped, and each says that another has
+# ended. A rank that ends is noticed at once, whatever the limit is. Elastic ranks have a limit of their own.
+PATIENT = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3600"}
 # Started by srun on several nodes, Open MPI 4.1 now and then died in MPI_Init: a rank that was ready sent its first
 # message to one that still waited for the addresses of all and could not receive yet. With these it does not wait there
 # but asks for each address when it is needed.
@@ -224,6 +227,8 @@ def controller_variables(variables: Mapping[str, str], *, nccl: bool) -> dict[st
         # Gloo sleeps while it waits: short cycles slow it down, and the size of buffers does not matter.
         if variables.get("HOROVOD_CONTROLLER") != "gloo":
             chosen = chosen | CPU_EXCHANGE
+    if variables.get("HOROVOD_CONTROLLER") == "gloo" and "HOROVOD_ELASTIC" not in variables:
+        chosen = chosen | PATIENT
     if launcher_of(variables) == "srun":
         chosen = chosen | SRUN
     return {name: value for name, value in chosen.items() if name not in variables}

@@ -26,6 +26,15 @@ class WorldChange:
     resume_seconds: Seconds  # from there to the end of the first update, or of the first call of several
 
     @property
+    def event(self) -> str:
+        """What happened to the ranks, in words."""
+        if self.cause == "a rank ended":
+            return self.cause
+        if self.ranks_after == self.ranks_before:
+            return "a rank that joined ended"  # before all had met: the others go on as they were
+        return "a rank joined" if self.ranks_after > self.ranks_before else "a host was removed"
+
+    @property
     def seconds(self) -> float:
         """From the last progress before the change to the first after it."""
         return self.detect_seconds + self.agree_seconds + self.resume_seconds

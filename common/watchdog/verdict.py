@@ -23,7 +23,7 @@ class Report:
         idle_seconds: since the last sign of progress; of a rank that is stopped since it was.
         silent_seconds: since its watcher has said this.
         state: of the process, a letter of /proc/PID/status, or "gone".
-        stack: where the rank is, innermost call last; empty: it was not asked, or does not answer.
+        stack: where the rank is, innermost call first; empty: it was not asked, or does not answer.
     """
 
     host: str
@@ -65,12 +65,16 @@ def hanging_ranks(
 
     In training all ranks stop when one does. It is the one that cannot be reached, has ended or is stopped; else one
     that does something in which it waits for nobody; else the ones behind.
+
+    Args:
+        stall_seconds: as for `limit_of`.
+        silent_seconds: of a watcher, before its host is taken for unreachable.
     """
-    # Ranks that have ended by themselves are silent, too.
+    # Ranks that have ended by themselves are silent or gone, too.
     reports = {
         rank: report
         for rank, report in reports.items()
-        if report.activity != "ending" or report.silent_seconds <= silent_seconds
+        if report.activity != "ending" or (report.silent_seconds <= silent_seconds and report.state != "gone")
     }
     stuck = {
         rank: report

@@ -31,13 +31,19 @@ _PROGRAM = "import sys; sys.path.insert(0, {root!r}); from common.watchdog.watch
 
 # The watcher of this process. It ends with it: a finished rank that cannot end hangs, too.
 _current: "Watch | None" = None
+_has_warned = False
 
 
 class Watch:
     """The watcher of this rank, from its start to `stop`. It knows no other ranks before `meet`.
 
     Attributes:
+        port: at which it listens to the watchers of other ranks.
         has_met: whether it knows the other ranks.
+
+    Raises:
+        OSError, RuntimeError: there is no process, file or thread left for it.
+        ValueError: it ended at once.
     """
 
     def __init__(self) -> None:
@@ -57,22 +63,28 @@ class Watch:
         assert self._watcher.stdout
         with suppress(RuntimeError, ValueError):  # not where standard error is no file
             faulthandler.register(signal.SIGUSR2, file=stack, all_threads=False)
-        self._port = json.loads(self._watcher.stdout.readline())["port"]
+        self.port: int = json.loads(self._watcher.stdout.readline())["port"]
         use_board(self.board)
         threading.Thread(target=self._listen, name="watchdog", daemon=True).start()
 
-    def meet(self, config: FaultConfig, *, comm: Communicator, end: Callable[[str], None]) -> None:
-        """Watch together with the watchers of the other ranks, each of which calls this.
+    def meet(
+        self,
+        config: FaultConfig,
+        *,
+        rank: int,
+        peers: list[tuple[list[str], int]],
+        secret: str,
+        end: Callable[[str], None],
+    ) -> None:
+        """Watch together with the watchers of the other ranks.
 
         Args:
+            peers: addresses and port of each.
             end: ends this rank with a reason.
         """
-        here = platform.node()
-        of_ranks = comm.allgather((here, _addresses(), self._port, secrets.token_hex(16)))
-        peers = [(_reachable(addresses, is_here=host == here), port) for host, addresses, port, _ in of_ranks]
         self._end, self.has_met = end, True
         self.board.set_activity("startup")
-        self.order(config, rank=comm.rank, peers=peers, secret=of_ranks[0][-1])
+        self.order(config, rank=rank, peers=peers, secret=secret)
 
     def order(
         self, config: FaultConfig, *, rank: int, peers: list[tuple[list[str], int]] | None = None, secret: str = ""
@@ -84,14 +96,18 @@ class Watch:
             peers=peers or [],
             secret=secret,
             action=config.stall_action,
+            elastic=config.elastic,
             stall_seconds=config.stall_seconds,
             stack=self._stack,
             program="/".join(Path(sys.argv[0]).absolute().parts[-2:]),
             tick_seconds=TICK_SECONDS,
         )
         assert self._watcher.stdin
-        self._watcher.stdin.write(json.dumps(asdict(orders)) + "\n")
-        self._watcher.stdin.flush()
+        try:
+            self._watcher.stdin.write(json.dumps(asdict(orders)) + "\n")
+            self._watcher.stdin.flush()
+        except OSError as error:
+            _warn(error)
 
     def stop(self) -> None:
         """End the watcher: from now on this rank may take its time."""
@@ -110,8 +126,8 @@ class Watch:
 def watch_startup(config: FaultConfig) -> None:
     """Watch this process, if a launcher has started it, before the ranks have met: each for itself."""
     global _current
-    if under_launcher(os.environ):
-        _current = Watch()
+    if under_launcher(os.environ) and (new := _new_watch()):
+        _current = new
         _current.order(config, rank=launcher_rank(os.environ))
 
 
@@ -123,13 +139,21 @@ def take_settings(config: FaultConfig) -> None:
 
 
 def start_watch(config: FaultConfig, *, comm: Communicator, end: Callable[[str], None]) -> Watch | None:
-    """Return the watcher of this rank; None: it is alone. Every rank calls this."""
+    """Return the watcher of this rank; None: it is alone, or has none. Every rank calls this.
+
+    Args:
+        end: ends this rank with a reason.
+    """
     global _current
     if _current and (_current.has_met or comm.size == 1):
         stop_watch()  # of the run before
     if comm.size > 1 and under_launcher(os.environ):
-        _current = _current or Watch()
-        _current.meet(config, comm=comm, end=end)
+        _current = _current or _new_watch()
+        here, addresses = platform.node(), _addresses() if _current else []
+        of_ranks = comm.allgather((here, addresses, _current.port if _current else 0, secrets.token_hex(16)))
+        if _current:
+            peers = [(_reachable(one, is_here=host == here) if port else [], port) for host, one, port, _ in of_ranks]
+            _current.meet(config, rank=comm.rank, peers=peers, secret=of_ranks[0][-1], end=end)
     return _current
 
 
@@ -139,6 +163,28 @@ def stop_watch() -> None:
     if _current:
         _current.stop()
         _current = None
+
+
+def _new_watch() -> Watch | None:
+    """Return a new watcher of this process; None: it cannot start."""
+    try:
+        return Watch()
+    except (OSError, RuntimeError, ValueError) as error:
+        _warn(error)
+        return None
+
+
+def _warn(error: Exception) -> None:
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
+        rank = launcher_rank(os.environ)
+        print(
+            f"warning: rank {rank} trains without the process that watches it. Received: {error}. See what `ulimit -n` "
+            "and `ulimit -u` allow",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _addresses() -> list[str]:

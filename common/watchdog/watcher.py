@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,6 +38,7 @@ class Orders:
         peers: addresses and port of each rank's watcher, in the order of ranks; empty: they have not met.
         secret: without which nobody is listened to.
         action: wait, end or drop.
+        elastic: whether the others go on without a rank that has ended, each watched anew.
         stack: descriptor of the file that the rank writes its stack to.
         tick_seconds: from one report to the next.
     """
@@ -47,6 +48,7 @@ class Orders:
     peers: list[tuple[list[str], int]]
     secret: str
     action: str
+    elastic: bool
     stall_seconds: float | None
     stack: int
     program: str
@@ -105,9 +107,12 @@ class Watcher:
         reason = words(hanging, reports, silent_seconds=self._orders.grace_seconds)
         line = f"{self._orders.program}: {reason}"
         action = self._orders.action
-        if action == "drop" and self._orders.peers and len(hanging) == len(reports):
+        if action == "drop" and len(hanging) == len(self._orders.peers):
             action = "wait"  # nobody would be left
-        what = {"wait": "waiting on", "end": "ending the run", "drop": "killed, the others go on"}
+        dropped = "killed, the others go on"
+        if all(reports[rank].silent_seconds > self._orders.grace_seconds for rank in hanging):
+            dropped = "cannot be killed from here; take its host off the list of hosts"
+        what = {"wait": "waiting on", "end": "ending the run", "drop": dropped}
         shown = [f"{line}: {what[action]}"]
         for rank in hanging:
             if reports[rank].stack:
@@ -138,8 +143,21 @@ class Watcher:
         now = time.monotonic()
         known = {}
         for rank, (at, report) in list(self._reports.items()):
-            known[rank] = Report(**{**asdict(report), "silent_seconds": max(0.0, now - at - self._orders.tick_seconds)})
+            silent = max(0.0, now - at - self._orders.tick_seconds)
+            if report.state == "gone":
+                known[rank] = replace(report, idle_seconds=report.idle_seconds + silent)
+            else:
+                known[rank] = replace(report, silent_seconds=silent)
         return known
+
+    def _has_ended(self, rank: int) -> None:
+        """Note that a watcher is no more, and so that its rank has ended, or has left an elastic run."""
+        self._answered.pop(rank, None)
+        if self._orders.elastic:
+            self._reports.pop(rank, None)
+        elif rank in self._reports:
+            heard, report = self._reports[rank]
+            self._reports[rank] = heard, replace(report, state="gone")
 
     def _own_report(self) -> Report:
         seen, process, now = self._board.read(), self._orders.process, time.monotonic()
@@ -185,8 +203,11 @@ class Watcher:
                     while True:
                         self._exchange(lower, lines)
                         time.sleep(self._orders.tick_seconds)
+            except ConnectionRefusedError:  # its host answers, and nobody listens there
+                self._has_ended(lower)
             except (OSError, ValueError):
-                time.sleep(self._orders.tick_seconds)
+                pass
+            time.sleep(self._orders.tick_seconds)
 
     def _exchange(self, lower: int, lines: TextIO) -> None:
         own = asdict(self._own_report())
@@ -207,13 +228,17 @@ class Watcher:
 
     def _connected(self, lower: int) -> socket.socket:
         addresses, port = self._orders.peers[lower]
+        error = OSError("no address answers")
         for address in addresses:
             try:
                 connection = socket.create_connection((address, port), timeout=self._orders.grace_seconds)
+            except ConnectionRefusedError as refused:
+                error = refused
             except OSError:
                 continue
-            return connection
-        raise OSError("no address answers")
+            else:
+                return connection
+        raise error
 
     def _listen(self) -> None:
         while True:
@@ -222,17 +247,23 @@ class Watcher:
 
     def _hear(self, connection: socket.socket) -> None:
         """Take the reports of a higher rank's watcher."""
+        rank: int | None = None
+        beginning = json.dumps({"secret": self._orders.secret})[:-1]  # of each report; of a stranger nothing is read
         try:
             with connection, connection.makefile("rw") as lines:
                 while line := lines.readline(MOST_BYTES):
-                    message = json.loads(line)
-                    if message.get("secret") != self._orders.secret:
+                    if not line.startswith(beginning):
                         return
-                    self._reports[int(message["rank"])] = time.monotonic(), Report(**message["report"])
+                    message = json.loads(line)
+                    rank = int(message["rank"])
+                    self._reports[rank] = time.monotonic(), Report(**message["report"])
                     lines.write(json.dumps({**self._answer, "report": asdict(self._own_report())}) + "\n")
                     lines.flush()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return  # no watcher of this run
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            pass  # no watcher of this run, or an unreachable one
+        else:
+            if rank is not None:
+                self._has_ended(rank)
 
 
 def _kill(process: int) -> None:

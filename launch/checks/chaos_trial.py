@@ -88,7 +88,8 @@ def _drawn(drawn: random.Random, *, frameworks: Sequence[str]) -> Fault:
         way: Way = drawn.choice(["mpi", "gloo"])
         return Fault(framework=framework, way=way, kind=kind, victim="0", share=min(share, 0.999))
     if kind in HOST_KINDS:
-        way, epochs = drawn.choice(["mpi", "gloo"]), drawn.randrange(1, EPOCHS)
+        # Ranks of one host exchange over MPI in shared memory, over Gloo by its network.
+        way, epochs = "mpi" if kind == "full shared memory" else "gloo", drawn.randrange(1, EPOCHS)
         in_start_up = kind == "full shared memory" and drawn.random() < 0.5
         return Fault(
             framework=framework,

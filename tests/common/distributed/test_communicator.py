@@ -159,7 +159,10 @@ def test_controller_variables() -> None:
     yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"}
     assert controller_variables(launched, nccl=True) == yielding
     by_gloo = {"HOROVOD_RANK": "0", "HOROVOD_CONTROLLER": "gloo"}
-    assert controller_variables(by_gloo, nccl=False) == yielding | {"HOROVOD_TWINS_IDLE_MS": "20"}
+    patient = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3600"}
+    assert controller_variables(by_gloo, nccl=True) == yielding | patient
+    assert controller_variables(by_gloo, nccl=False) == yielding | patient | {"HOROVOD_TWINS_IDLE_MS": "20"}
+    assert not controller_variables(by_gloo | {"HOROVOD_ELASTIC": "1"}, nccl=True).keys() & patient.keys()
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,16 @@ def test_only_the_rank_that_hangs_is_dropped(tmp_path: Path) -> None:
         assert ranks.codes() == [None, -signal.SIGKILL, None]
 
 
+def test_a_stopped_rank_is_dropped_after_the_others_have_left(tmp_path: Path) -> None:
+    """In an elastic run they do after Gloo's limit, which is shorter than that for stopped ranks."""
+    with running(tmp_path, size=2, action="drop") as ranks:
+        os.kill(ranks.processes[1].pid, signal.SIGSTOP)
+        ranks.processes[0].kill()
+        ranks.wait(lambda: None not in ranks.codes())
+        assert ranks.said().count("is stopped") == 1
+        assert "rank 0" not in ranks.said()
+
+
 def test_the_lowest_that_lives_speaks_when_the_first_host_is_gone(tmp_path: Path) -> None:
     with running(tmp_path) as ranks:
         first = psutil.Process(ranks.processes[0].pid)
