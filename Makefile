@@ -57,9 +57,10 @@ test-all: ## all tests, with the longer ones
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@.venv/bin/python tests/run.py all $(ARGS)
 
-fuzz: ## set up if needed, then try damaged files on every reader, many more than the tests do
+fuzz: ## set up if needed, then try damaged files on every reader, many more than the tests do, others every day
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
-	@TWINS_FUZZ_EXAMPLES=2000 .venv/bin/python -m pytest -q tests/fuzz $(ARGS)
+	@export TWINS_FUZZ_EXAMPLES=2000 TWINS_FUZZ_SEED=$${TWINS_FUZZ_SEED:-$$(date +%Y%m%d)}; \
+	  echo "TWINS_FUZZ_SEED=$$TWINS_FUZZ_SEED"; .venv/bin/python -m pytest -q tests/fuzz $(ARGS)
 
 lint: ## check style and format (ruff)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev

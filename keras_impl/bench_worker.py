@@ -63,7 +63,7 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator, _times: Exc
 
 
 def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool, makes_batches: bool) -> Train:
-    """Return the least that trains: a compiled step of forward, loss, backward, apply, on batches that are in memory.
+    """Return a plain loop: calls of a compiled step of forward, loss, backward, apply, on batches that are in memory.
 
     Args:
         with_sums: whether it also sums losses and correct answers, as every trainer that reports them has to.

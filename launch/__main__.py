@@ -80,6 +80,8 @@ def unknown_arguments(words: Sequence[str], *, options: argparse.Namespace) -> s
     line = f"unrecognized arguments: {shlex.join(words)}"
     if options.command not in ("train", "submit"):
         return line
+    if options.command == "submit" and "--elastic" in words:
+        return submit.NOT_ELASTIC
     named = [word for word in words if word in PROGRAMS.values()]
     program = (named or [PROGRAMS[getattr(options, "framework", "torch")]])[0]
     settings = shlex.join([*named, *(word for word in words if word not in named)])

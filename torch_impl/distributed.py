@@ -239,7 +239,7 @@ class _Counted:
 
     def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
         small, context = self._compression.compress(tensor)
-        self._meter.sent_bytes += small.nbytes
+        self._meter.send(small.nbytes)
         return small, context
 
     def decompress(self, tensor: Tensor, context: Any) -> Tensor:

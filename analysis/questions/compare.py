@@ -55,6 +55,11 @@ def run(options: argparse.Namespace) -> None:
         UserError: there are not two runs, or one cannot be read.
     """
     selection = selected(options)
+    if len(options.runs) > 1 and len(selection.runs) == 1 and not selection.left_out:
+        (run,) = runs_in(selection.runs)
+        raise UserError(
+            f"two different runs are compared. Received: {run.folder}, {len(options.runs)} times. Name another one"
+        )
     if len(selection.runs) != 2:
         wrong = f"; {selection.left_out[0]}" if selection.left_out else ""
         raise UserError(

@@ -20,7 +20,7 @@ from analysis.projection.work import Operation, step_operations
 from analysis.runs import cells
 from analysis.runs.labels import framework_label
 from analysis.runs.table import Selection
-from analysis.runs.validity import flags_of
+from analysis.runs.validity import flags_of, pair_flags
 from analysis.stats.inference import median_of
 from common.distributed.console import counted
 from common.errors import UserError
@@ -31,7 +31,8 @@ from common.model.specs import ModelSpec, model_spec
 MOST_GAP = 0.02  # between a step and the sum of its parts
 _QUESTION = "Where does a training step spend its time, layer by layer?"
 _OTHER_PARTS: tuple[Part, ...] = ("input", "waiting", "allreduce", "optimizer", "rest")
-_NAMED = 2  # layers, in the answer
+_NAMED = 3  # parts, in the answer
+_TOLD = 0.01  # of a step: the answer names no smaller difference
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,13 @@ def find(selection: Selection, *, measure: bool = False) -> Finding:
         models = ", ".join(dict.fromkeys(one.cell.first.model for one in found))
         answer = f"Layers of one model are compared, and there are {models}: name runs of one."
         return Finding(name="layers", question=_QUESTION, answer=answer, flags=flags)
+    flags += [flag for one in found[1:] for flag in pair_flags(first.cell, one.cell)]
     flags += [
         f"{one.cell.name}: the sum of the parts is {100 * one.gap:.0f} % off the step"
         for one in found
         if one.gap > MOST_GAP
     ]
-    work, notes = work_of_layers(first, measure=measure)
+    work, notes = work_of_layers(found, measure=measure)
     return Finding(
         name="layers",
         question=_QUESTION,
@@ -130,41 +132,51 @@ def find(selection: Selection, *, measure: bool = False) -> Finding:
         flags=flags,
         notes=[
             f"times per step, medians over runs ({n_words([len(one.profiles) for one in found])})",
-            "each layer is waited for: none overlap and none are fused, so a step is slower than without a profile",
+            *_unprofiled(found),
             *notes,
         ],
     )
 
 
 def profiled_cells(selection: Selection) -> list[Profiled]:
-    """Return the cells that have runs with times of layers."""
+    """Return the cells that have runs with times of layers, PyTorch's first: others are compared with these."""
     found = []
     for cell in cells.cells_of(selection.runs):
         profiles = [one for run in cell.finished_runs if isinstance(one := run.record.profile, StepProfile)]
         if with_layers := [one for one in profiles if one.layers]:
             found.append(Profiled(cell, with_layers))
-    return found
+    return sorted(found, key=lambda one: one.cell.framework != "torch")
 
 
-def work_of_layers(profiled: Profiled, *, measure: bool) -> tuple[dict[str, LayerWork], list[str]]:
-    """Return layer -> its work, without the loss, and notes on the roofline; empty for models of others.
+def work_of_layers(found: Sequence[Profiled], *, measure: bool) -> tuple[dict[str, LayerWork], list[str]]:
+    """Return layer -> its work, without the loss, and notes on the roofline; empty where there is none that holds for
+    all runs.
 
     Raises:
         UserError: as `find`.
     """
-    run = profiled.cell.first
-    settings = step_settings(run)
+    runs = [one.cell.first for one in found]
+    of_runs = [step_settings(run) for run in runs]
+    settings = of_runs[0]
     if settings is None:
         return {}, ["no work of layers: the model is not one of this project"]
+    if unlike := [
+        name for name in settings if name != "framework" and len({(one or {}).get(name) for one in of_runs}) > 1
+    ]:
+        return {}, [f"no work of layers: it is not the same, as these runs differ in {', '.join(unlike)}"]
     spec = model_spec(settings["model"], input_shape=settings["image"], outputs=settings["outputs"])
     operations = step_operations(spec, batch=settings["batch"], optimizer=settings["optimizer"])
     by_layer = {part_name(part): _operations_of(part, operations) for part in single_layers(spec)}
+    without_peaks = {name: _work(of_layer, None) for name, of_layer in by_layer.items()}
+    if len(places := {(machine_of(run), run.record.world.threads_per_rank) for run in runs}) > 1:
+        return without_peaks, ["no roofline: these runs differ in machine or threads"]
+    ((machine, threads),) = places
     try:
-        (peaks,) = peaks_of_machine(machine_of(run), {run.record.world.threads_per_rank}, measure=measure)
+        (peaks,) = peaks_of_machine(machine, {threads}, measure=measure)
     except UserError as error:
         if measure:
             raise
-        return {name: _work(of_layer, None) for name, of_layer in by_layer.items()}, [f"no roofline: {error}"]
+        return without_peaks, [f"no roofline: {error}"]
     note = (
         f"roofline of {peaks.device} with {counted(peaks.threads, 'thread')}: "
         f"{peaks.flops_per_second / 1e9:,.0f} GFLOP/s, {peaks.bytes_per_second / 1e9:,.1f} GB/s; "
@@ -204,20 +216,34 @@ def _alone(one: Profiled) -> str:
 
 
 def _answer(one: Profiled, base: Profiled) -> str:
-    """Return in which layers a step of one takes longer or shorter than that of another."""
-    difference = one.step - base.step
-    times, others = one.layers, base.layers
-    apart = {name: _both(times[name]) - _both(others[name]) for name in times}
-    names = [framework_label(profiled.cell.framework) for profiled in (one, base)]
-    if names[0] == names[1]:
-        names = [profiled.cell.name for profiled in (one, base)]
-    sign = 1 if difference >= 0 else -1
-    largest = sorted((name for name in apart if sign * apart[name] > 0), key=lambda name: -abs(apart[name]))[:_NAMED]
-    where = " and ".join(f"{name} ({1e3 * apart[name]:+.2g} ms)" for name in largest)
+    """Return how long a step of both takes, and the parts of it that differ most, in either direction."""
+    parts = [{name: _both(layer) for name, layer in of.layers.items()} | of.others for of in (one, base)]
+    apart = {name: parts[0].get(name, 0.0) - parts[1].get(name, 0.0) for name in parts[0] | parts[1]}
+    names = _column_names([one, base])
+    told = [name for name in apart if abs(apart[name]) >= _TOLD * base.step]
+    largest = sorted(told, key=lambda name: -abs(apart[name]))[:_NAMED]
+    where = ", ".join(f"{name} {1e3 * apart[name]:+.2g} ms" for name in largest)
     return (
         f"{one.cell.first.model}: a profiled step takes {1e3 * one.step:.3g} ms in {names[0]} and "
-        f"{1e3 * base.step:.3g} ms in {names[1]}."
-    ) + (f" Most of the difference is in {where}." if where else "")
+        f"{1e3 * base.step:.3g} ms in {names[1]}. "
+    ) + (
+        f"The largest differences (+: {names[0]} is slower): {where}."
+        if where
+        else f"No layer and no other part differs by {100 * _TOLD:g} % of a step."
+    )
+
+
+def _unprofiled(found: Sequence[Profiled]) -> list[str]:
+    """Return notes on what a profile changes, with the times of steps of the same settings without one."""
+    note = "each layer is waited for: none overlap and none are fused, so a step is slower than without a profile"
+    known = []
+    for one, name in zip(found, _column_names(found), strict=True):
+        if seconds := one.cell.seconds(lambda run: run.training_seconds / run.steps):
+            median = 1e3 * _median(list(seconds.values()))
+            known.append(f"{median:.3g} ms in {name} (n = {len(seconds)})")
+    if not known:
+        return [f"{note}; to see it, name runs of the same settings without --profile-layers, too"]
+    return [note, f"without a profile a step takes {' and '.join(known)}"]
 
 
 def _table(found: Sequence[Profiled], work: dict[str, LayerWork]) -> Table:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from common.checks.bench_record import BENCH_FILE, BenchRecord
-from common.checks.chaos_record import TRIALS_FILE
+from common.checks.chaos_record import TRIALS_FILE, read_trials
 from common.checks.parity_record import PARITY_FILE
 from common.checks.result_file import read_result
 from common.errors import UserError, user_errors
@@ -15,6 +15,7 @@ from common.measurement.memory_limit import OVER_LIMIT
 from common.run_folder.environment import TUNING_VARIABLES
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
 from common.run_folder.search_record import SEARCH_FILE
+from common.utils.atomic import atomic_folder
 
 HOST = "host"  # replaces every host name
 FOLDER = "runs"  # replaces every path
@@ -40,6 +41,7 @@ def add_data(source: Path, *, data: Path) -> int:
             target.mkdir(parents=True, exist_ok=True)
             _write(target / BENCH_FILE, _neutral_record(source))
         return 1
+    read_trials(source)  # what is invalid replaces nothing
     is_campaign = (source / TRIALS_FILE).exists()
     found = [file for file in sorted(source.glob(f"*/{RUN_FILE}")) if _is_result(file)]
     records = [file for file in found if not is_campaign or _record(file)["config"]["faults"]["elastic"]]
@@ -47,18 +49,19 @@ def add_data(source: Path, *, data: Path) -> int:
         raise UserError(f"there are no finished runs to add. Received: {source}. Name a folder of run folders")
     target = data / source.resolve().name
     with user_errors("copying results"):
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
+        data.mkdir(parents=True, exist_ok=True)
+    with user_errors("copying results"), atomic_folder(target) as copied:
         for file in records:
-            folder = target / file.parent.name.replace(".", "_")  # a wheel leaves out folders with a dot
+            folder = copied / file.parent.name.replace(".", "_")  # a wheel leaves out folders with a dot
             folder.mkdir()
             _write(folder / RUN_FILE, _neutral_record(file))
             shutil.copyfile(file.with_name(EPOCHS_FILE), folder / EPOCHS_FILE)
         for name in (SEARCH_FILE, TRIALS_FILE):
             if (source / name).exists():
-                shutil.copyfile(source / name, target / name)
+                shutil.copyfile(source / name, copied / name)
         if (source / PARITY_FILE).exists():
-            _write(target / PARITY_FILE, _neutral_record(source / PARITY_FILE))
+            _write(copied / PARITY_FILE, _neutral_record(source / PARITY_FILE))
+        shutil.rmtree(target, ignore_errors=True)
     return len(records)
 
 

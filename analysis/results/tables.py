@@ -156,15 +156,18 @@ def memory_budget_table(data: Path) -> str:
 
 def communication_table(data: Path) -> str:
     """Return what the variables of Horovod, groups, float16 and passes change in time, accuracy and bytes."""
-    wanted = ["strategy", "n", "time / allreduce", "accuracy, %", "bytes/update", "exchange, %"]
-    return _times_and_costs(data, "communication", wanted)
+    wanted = ["strategy", "n", "time / allreduce", "95 % interval", "accuracy, %", "bytes/update", "exchange, %"]
+    table = _times_and_costs(data, "communication", wanted)
+    notes = _strategies(data, "communication").notes
+    return "\n\n".join([table, *(note for note in notes if note.startswith(strategies.NO_EXCHANGE))])
 
 
 def _times_and_costs(data: Path, experiment: str, wanted: Sequence[str]) -> str:
     """Return columns of both tables of strategies, a row for each framework and way, with what the runs ran on."""
     against, costs = _strategies(data, experiment).tables[:2]
     row = ["framework", "model, data set, workers, site", "strategy"]
-    merged = _frame(costs).merge(_frame(against)[[*row, "time / allreduce"]], on=row, how="left")
+    ratios = _frame(against)[[*row, "time / allreduce", "95 % interval"]]
+    merged = _frame(costs).drop(columns="95 % interval").merge(ratios, on=row, how="left")
     merged = merged.astype(object).where(merged.notna(), None)
     described_runs = described(_runs(data / experiment))
     return f"{described_runs}\n\n{_shown(merged[['framework', *wanted]], costs.formats | against.formats)}"

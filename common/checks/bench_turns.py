@@ -131,10 +131,15 @@ class ExchangeTimes(ExchangeMeter):
     began: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
 
+    def send(self, count: int) -> None:
+        """Count bytes; an exchange begins with its first."""
+        if len(self.began) == len(self.ended):
+            self.began.append(time.perf_counter())
+        super().send(count)
+
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Note when the block began and ended."""
-        self.began.append(time.perf_counter())
+        """Note the end of an exchange."""
         yield
         self.ended.append(time.perf_counter())
 

@@ -21,6 +21,10 @@ class ExchangeMeter:
     received_bytes: int = 0
     seconds: float = 0.0
 
+    def send(self, count: int) -> None:
+        """Count bytes that are handed over."""
+        self.sent_bytes += count
+
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Add the time of the block."""

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from common.utils.whole_files import parse_json, read_bytes
 
 CHECKPOINTS_FOLDER = "checkpoints"
 _NAME = re.compile(r"epoch-(\d+)(?:-step-(\d+))?")
+_KINDS_OF_ARRAYS = ("state", "weights", "optimizer_state")  # of `PartialEpoch`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +178,9 @@ def newest_finished_epoch(run_folder: Path, *, recorded_epochs: int) -> int:
 def _files(folder: Path) -> tuple[str, ...]:
     """Return the names of the files of a checkpoint."""
     files = ("weights.safetensors", "optimizer.safetensors", "state.json")
-    state = folder / "state.json"
-    has_ranks = _is_inside_epoch(folder) or (state.exists() and b'"ranks"' in read_bytes(state))
+    has_ranks = _is_inside_epoch(folder)
+    with suppress(OSError):  # it is absent, or cannot be read, which is an error when it is loaded
+        has_ranks = has_ranks or b'"ranks"' in read_bytes(folder / "state.json")
     return (*files, "ranks.safetensors") if has_ranks else files
 
 
@@ -228,42 +231,55 @@ def load_newest_checkpoint(run_folder: Path, *, spec: ModelSpec, recorded_epochs
         ranks = [
             PartialEpoch(
                 steps=int(rank["steps"]),
-                own_steps=rank.get("own_steps"),
+                own_steps=None if rank.get("own_steps") is None else int(rank["own_steps"]),
                 training_seconds=float(rank["training_seconds"]),
                 data_wait_seconds=float(rank["data_wait_seconds"]),
             )
             for rank in (state["ranks"] if _is_inside_epoch(newest) else state.get("ranks", []))
         ]
         seconds = float(state.get("checkpoint_seconds", 0.0))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"the checkpoint is damaged. Received: {newest} ({error}). Remove this folder to resume from the one before"
-        ) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise _damaged(newest, error) from None
 
     def load(name: str, spec: ModelSpec | None = None) -> Weights:
         return load_weights(newest / name, spec=spec, hashed=hashes.get(name))
 
     weights, optimizer_state = load("weights.safetensors", spec), load("optimizer.safetensors")
-    if ranks:
-        _put_arrays(load("ranks.safetensors"), ranks)
+    of_ranks = load("ranks.safetensors") if ranks else {}
+    try:
+        _put_arrays(of_ranks, ranks)
+    except KeyError as error:
+        raise _damaged(newest, error) from None
     return Checkpoint(epoch, step, weights, optimizer_state, ranks, seconds)
+
+
+def _damaged(checkpoint: Path, error: Exception) -> UserError:
+    return UserError(
+        f"the checkpoint is damaged. Received: {checkpoint} ({error}). Remove this folder to resume from the one before"
+    )
 
 
 def _arrays_of_ranks(ranks: Sequence[PartialEpoch]) -> Weights:
     return {
         f"{rank}.{kind}.{name}": array
         for rank, partial in enumerate(ranks)
-        for kind in ("state", "weights", "optimizer_state")
+        for kind in _KINDS_OF_ARRAYS
         for name, array in getattr(partial, kind).items()
     }
 
 
 def _put_arrays(arrays: Weights, ranks: Sequence[PartialEpoch]) -> None:
-    """Assign the arrays to the ranks, the inverse of `_arrays_of_ranks`."""
+    """Assign the arrays to the ranks, the inverse of `_arrays_of_ranks`.
+
+    Raises:
+        KeyError: there is no such rank, or it has no such arrays.
+    """
+    places = {(str(rank), kind): getattr(one, kind) for rank, one in enumerate(ranks) for kind in _KINDS_OF_ARRAYS}
     for key, array in arrays.items():
-        rank, kind, name = key.split(".", 2)
+        rank, _, rest = key.partition(".")
+        kind, _, name = rest.partition(".")
         kind = "weights" if kind == "statistics" else kind  # as earlier versions called them
-        getattr(ranks[int(rank)], kind)[name] = array
+        places[rank, kind][name] = array
 
 
 def _sync_folder(folder: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from pydantic import ConfigDict
 
-from common.distributed.communicator import CPU_EXCHANGE, YIELDING
+from common.distributed.communicator import CPU_EXCHANGE, WAKING, YIELDING
 from common.run_folder.revision import source_revision
 from common.utils.cores import usable_cores
 
@@ -35,6 +35,7 @@ TUNING_VARIABLES = (
     "HOROVOD_HIERARCHICAL_ALLGATHER",
     "HOROVOD_HIERARCHICAL_ALLREDUCE",
     "HOROVOD_NUM_NCCL_STREAMS",
+    "HOROVOD_TWINS_IDLE_MS",
     "OMPI_MCA_mpi_yield_when_idle",
     "OMPI_MCA_btl_vader_single_copy_mechanism",
     "NCCL_ALGO",
@@ -50,8 +51,8 @@ TUNING_VARIABLES = (
 # launchers the keys of their connections (HOROVOD_SECRET_KEY).
 _RECORDED = """
 HOROVOD_AUTOTUNE HOROVOD_BATCH_D2D_MEMCOPIES HOROVOD_CONTROLLER HOROVOD_CPU_OPERATIONS HOROVOD_ENABLE_ASYNC_COMPLETION
-HOROVOD_GLOO_IFACE HOROVOD_MPI_THREADS_DISABLE HOROVOD_RANK HOROVOD_THREAD_AFFINITY HOROVOD_TIMELINE
-HOROVOD_TWINS_IDLE_MS
+HOROVOD_GLOO_IFACE HOROVOD_GLOO_TIMEOUT_SECONDS HOROVOD_MPI_THREADS_DISABLE HOROVOD_RANK HOROVOD_THREAD_AFFINITY
+HOROVOD_TIMELINE
 OMPI_MCA_btl OMPI_MCA_btl_tcp_if_exclude OMPI_MCA_btl_tcp_if_include
 OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_mtl OMPI_MCA_pml UCX_NET_DEVICES UCX_TLS
 KMP_AFFINITY MKL_DYNAMIC OMP_DYNAMIC OMP_PLACES OMP_WAIT_POLICY
@@ -122,7 +123,7 @@ def stack_of(environment: Environment, *, framework: str, mpi: bool) -> dict[str
 
 def tuning_of(environment: Environment, *, mpi: bool) -> dict[str, str]:
     """Return the tuning variables of a run that are set to other values than a run sets itself: name -> value."""
-    own = YIELDING | CPU_EXCHANGE
+    own = YIELDING | CPU_EXCHANGE | WAKING
     return {
         name: value
         for name in TUNING_VARIABLES

@@ -120,8 +120,12 @@ class ElasticSession(Session):
         return advance_and_note
 
     def finish(self, trainer: Trainer, test: Measured, *arguments: Any, **options: Any) -> None:
-        """Record the end of the run, and before it a change of the ranks after its last update."""
+        """Record the end of the run, and before it a change of the ranks after its last update.
+
+        What was lost after the last epoch's record is time of the test.
+        """
         self.membership.progressed()
+        test = replace(test, seconds=test.seconds + self._lost_seconds())
         super().finish(trainer, test, *arguments, **options)
 
     def _go_on(self, setup: RunSetup, commit: Commit, *, gpu: str | None) -> Checkpoint | None:

@@ -42,8 +42,7 @@ class Watch:
         has_met: whether it knows the other ranks.
 
     Raises:
-        OSError, RuntimeError: there is no process, file or thread left for it.
-        ValueError: it ended at once.
+        OSError, RuntimeError: there is no process, file or thread left for it, or it has ended at once.
     """
 
     def __init__(self) -> None:
@@ -63,7 +62,10 @@ class Watch:
         assert self._watcher.stdout
         with suppress(RuntimeError, ValueError):  # not where standard error is no file
             faulthandler.register(signal.SIGUSR2, file=stack, all_threads=False)
-        self.port: int = json.loads(self._watcher.stdout.readline())["port"]
+        line = self._watcher.stdout.readline()
+        if not line:
+            raise ChildProcessError("it has ended at once")
+        self.port: int = json.loads(line)["port"]
         use_board(self.board)
         threading.Thread(target=self._listen, name="watchdog", daemon=True).start()
 
@@ -169,7 +171,7 @@ def _new_watch() -> Watch | None:
     """Return a new watcher of this process; None: it cannot start."""
     try:
         return Watch()
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError) as error:
         _warn(error)
         return None
 

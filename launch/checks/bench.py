@@ -106,7 +106,7 @@ STARTS = {
         no_framework=True,
     ),
     "first_update": BenchStart(
-        title="from the command to the first update / to the end of imports, np 2",
+        title="from the command to the first update / a command that only imports, np 2",
         base="imports",
         measured="first_update",
         launcher="mpi",
@@ -147,6 +147,7 @@ def run(options: argparse.Namespace) -> int:
     options.models = list(dict.fromkeys(options.models))
     if options.frameworks is None:
         options.frameworks = [name for name in FRAMEWORKS if not missing_packages(name)]
+    options.frameworks = list(dict.fromkeys(options.frameworks))
     planned = [
         (framework, name)
         for framework in options.frameworks

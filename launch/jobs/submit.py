@@ -44,6 +44,10 @@ from launch.starting.processes import PROGRAMS
 EXPERIMENT = "experiment"
 # Set by the job itself, so that the same words after "--" mean the same experiment at every site.
 _OF_THE_JOB = ("--runs-folder", "--name", "--site", "--hosts", "--resume")
+NOT_ELASTIC = (
+    "a job's ranks do not come and go. Received: --elastic. Give --restarts N to submit, or start the run by "
+    "`python -m launch train --elastic`"
+)
 
 
 def add_command(commands: Any) -> None:
@@ -173,6 +177,8 @@ def _job(options: argparse.Namespace) -> Job:
             "an experiment makes failed runs when it is submitted again. Received: --restarts. Leave it out"
         )
     if settings:
+        if settings.faults.elastic:
+            raise UserError(NOT_ELASTIC)
         settings.strategy.check_framework(str(program))
         settings.check_ranks(ranks)
         _check_device(settings, program, ranks=ranks_per_node, nodes=options.nodes, gpus=options.gpus_per_node)

@@ -7,12 +7,14 @@ from pathlib import Path
 from common.distributed.communicator import HOST_ALIASES
 from common.errors import UserError
 from launch.starting.launchers import Launcher
+from launch.starting.processes import require_program
 
 # Horovod has one limit for the exchanges of a training and for ranks that start at different speed: below about 5 s
 # ranks end that wait for one that still imports its framework.
 GLOO_TIMEOUT_SECONDS = 15
 # After a rank has ended its host, or its place on this host, is left alone for a while: from, to.
 COOLDOWN_SECONDS = (5, 60)
+MOST_ALIASES = 64  # the last part of a host's name has at most 63 characters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,7 @@ class ElasticStart:
         folder: an existing one, for the file with the hosts.
 
     Raises:
-        UserError: the numbers do not fit together, or the site's ranks cannot come and go.
+        UserError: the numbers do not fit together or with the hosts, or the site's ranks cannot come and go.
     """
 
     launcher: Launcher
@@ -47,6 +49,22 @@ class ElasticStart:
                 f"{self.launcher.site.name}. Give --hosts, or leave --elastic out"
             )
 
+        if not self.launcher.hosts and self.most > MOST_ALIASES:
+            raise UserError(
+                f"this machine takes at most {MOST_ALIASES} ranks that come and go. Received: {self.most}. Give a "
+                "lower --max-np, or --hosts"
+            )
+        self.launcher.assigned(self.np)  # hosts for more may be added during the run
+
+    def check(self) -> None:
+        """See, before ranks are started, whether all that the run can start with is there.
+
+        Raises:
+            UserError: no horovodrun, a folder that it cannot hand on, or a host that ssh does not reach.
+        """
+        require_program("horovodrun")
+        self.launcher.check(np=min(self.most, self.launcher.slots() or self.most))
+
     @property
     def hosts_file(self) -> Path:
         """The file that lists the hosts there are, which may be changed while the run goes on."""
@@ -57,10 +75,14 @@ class ElasticStart:
         """Variables of the ranks."""
         return {} if self.launcher.hosts else {HOST_ALIASES: ",".join(aliases_of_this_host(self.most))}
 
+    @property
+    def first_hosts(self) -> list[str]:
+        """The hosts of the start, each with its slots."""
+        return [str(slots) for slots in self.launcher.hosts] or [f"{name}:1" for name in aliases_of_this_host(self.np)]
+
     def write_files(self) -> None:
         """Write the file with the hosts, and the script by which Horovod asks for them."""
-        lines = [str(slots) for slots in self.launcher.hosts] or [f"{name}:1" for name in aliases_of_this_host(self.np)]
-        self.hosts_file.write_text("".join(f"{line}\n" for line in lines))
+        self.hosts_file.write_text("".join(f"{line}\n" for line in self.first_hosts))
         script = self.folder / "hosts.sh"
         script.write_text(f"#!/bin/sh\nexec cat {shlex.quote(str(self.hosts_file))}\n")
         script.chmod(0o755)

@@ -30,12 +30,12 @@ from launch.starting.launchers import Launcher, launcher_at
 from launch.starting.processes import (
     DEFAULT_RANKS,
     PROGRAMS,
-    require_program,
     run_to_end,
     trainer_environment,
 )
 
 EXIT_CODE_NOTHING_FITS = 1
+NEW_FOLDER = "NEW_FOLDER"  # how a dry run calls the one that would be made
 
 
 def add_command(commands: Any) -> None:
@@ -121,7 +121,7 @@ def _run_elastic(options: argparse.Namespace, start: Launcher) -> int:
             np=options.np,
             least=1 if options.min_np is None else options.min_np,
             most=options.max_np or options.np,
-            folder=Path(folder),
+            folder=Path(NEW_FOLDER if options.dry_run else folder),
         )
         settings = _settings(start, arguments, program=program)
         try:
@@ -133,8 +133,9 @@ def _run_elastic(options: argparse.Namespace, start: Launcher) -> int:
         command = [*elastic.words(), *start.program_words(program, arguments)]
         print(shlex.join(command), flush=True)
         if options.dry_run:
+            print(f"{NEW_FOLDER} is made at the start; its hosts.sh prints: {' '.join(elastic.first_hosts)}")
             return 0
-        require_program("horovodrun")
+        elastic.check()
         elastic.write_files()
         print(f"hosts: {elastic.hosts_file}, a line each; it may be changed while the run goes on", flush=True)
         environment = {**trainer_environment(), **elastic.variables}

@@ -1,27 +1,34 @@
 """Damaged and hostile files for every reader: one line for people or a good answer, in bounded time, nothing written.
 
-Valid files are changed at random by Hypothesis, from a fixed seed; `make fuzz` tries many more (TWINS_FUZZ_EXAMPLES).
+See `tests/support/fuzzing.py` for how valid files are changed.
 What broke once is in BROKE_TOML.
 """
 
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from builders import make_trace, write_finished_run
-from fuzzing import Reader, check_damaged, check_odd, check_sparse
+from builders import forget_hashes, make_trace, write_finished_run
+from fuzzing import Reader, check_damaged, check_odd, check_sparse, one_line
 
 from common.checks.chaos_record import Trial, add_trial, read_trials
 from common.checks.parity_record import read_parity
 from common.config import parse_command_line
 from common.data.formats import FormatError, load_arrays_pickle
 from common.errors import UserError
-from common.model.weights import load_weights, save_weights
+from common.model.specs import model_spec
+from common.model.weights import draw_initial_weights, load_weights, save_weights
+from common.run_folder.checkpoints import (
+    Checkpoint,
+    PartialEpoch,
+    checkpoint_folders,
+    load_newest_checkpoint,
+    save_checkpoint,
+)
 from common.run_folder.power_file import read_power, write_power
 from common.run_folder.records import read_run
 from common.run_folder.search_record import read_search
@@ -70,6 +77,19 @@ def of_weights(folder: Path) -> tuple[Path, Path]:
     return folder / "w.safetensors", folder / "w.safetensors"
 
 
+def of_checkpoint(name: str) -> Callable[[Path], tuple[Path, Path]]:
+    """A checkpoint of an earlier version, without hashes, by which most of the damage would be found."""
+
+    def write(folder: Path) -> tuple[Path, Path]:
+        rank = PartialEpoch(own_steps=2, state={"losses": np.ones(2)}, weights={"a.b": np.ones(1)})
+        save_checkpoint(folder, Checkpoint(1, 3, draw_initial_weights(SPEC, seed=1), {}, [rank, rank]))
+        (checkpoint,) = checkpoint_folders(folder)
+        forget_hashes(checkpoint)
+        return checkpoint / name, folder
+
+    return write
+
+
 def of_search(folder: Path) -> tuple[Path, Path]:
     shutil.copyfile(ROOT / "analysis" / "data" / "search" / "search.json", folder / "search.json")
     return folder / "search.json", folder
@@ -116,12 +136,19 @@ def read_recipe(path: Path) -> object:
     return parse_command_line(["--recipe", str(path)], program="train.py")
 
 
+def read_checkpoint(folder: Path) -> object:
+    return load_newest_checkpoint(folder, spec=SPEC, recorded_epochs=1)
+
+
+SPEC = model_spec("dense500", input_shape=(1, 2, 2), outputs=2)
 SHIPPED = ROOT / "launch"
 READERS = [
     Reader("run.json", of_run("run.json"), read_run),
     Reader("epochs.jsonl", of_run("epochs.jsonl"), read_run),
     Reader("power.csv", of_power, read_power),
     Reader("safetensors", of_weights, load_weights),
+    Reader("state.json", of_checkpoint("state.json"), read_checkpoint),
+    Reader("ranks.safetensors", of_checkpoint("ranks.safetensors"), read_checkpoint),
     Reader("search.json", of_search, read_search),
     Reader("parity.json", of_parity, read_parity),
     Reader("trials.jsonl", of_trials, read_trials),
@@ -185,5 +212,5 @@ def test_a_large_sparse_file_is_one_line_and_takes_no_memory(reader: Reader, tmp
 def test_a_name_that_no_file_can_have_is_one_line(reader: Reader, tmp_path: Path) -> None:
     reader.write(tmp_path)
     for name in ("zero\0byte.toml", "half\ud800.toml", "n" * 300 + ".toml"):
-        with suppress(UserError, OSError):
+        with one_line((*reader.allowed, OSError)):  # of which `run_command` makes a line, too
             reader.read(tmp_path / name)

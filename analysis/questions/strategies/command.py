@@ -32,6 +32,7 @@ from analysis.questions.strategies.ways import (
     places_of,
     staleness_at,
     staleness_of,
+    why_no_exchange,
 )
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.energy import mean_of, metered
@@ -40,6 +41,7 @@ from analysis.runs.table import Selection, seconds_to
 from analysis.runs.validity import cell_runs, chance_of, flags_of, is_guess, many_comparisons
 from analysis.stats.inference import difference, harmonic_mean, median_interval, median_of
 
+NO_EXCHANGE = "exchange, %, is empty where it was not measured: "  # first words of notes
 _NOTHING = "No run shares its work in another way than by all-reduce: there is nothing to compare."
 
 
@@ -93,7 +95,13 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
                 ]
             )
         ),
-        notes=[*_METHODS, *many_comparisons(len(tables[0].rows)), *why_not, *missing],
+        notes=[
+            *_METHODS,
+            *dict.fromkeys(f"{NO_EXCHANGE}{reason}" for cell in used for reason in why_no_exchange(cell)),
+            *many_comparisons(len(tables[0].rows)),
+            *why_not,
+            *missing,
+        ],
     )
 
 

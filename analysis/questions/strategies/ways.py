@@ -284,6 +284,12 @@ def exchange_shares(cell: Cell) -> list[float]:
     return shares
 
 
+def why_no_exchange(cell: Cell) -> list[str]:
+    """Return why the time of a cell's exchanges was not measured; empty where it was."""
+    times = (worker.exchange_seconds for _, sharing in shares_of(cell) for worker in sharing.workers)
+    return [time.not_recorded for time in times if isinstance(time, NotRecorded)]
+
+
 def staleness_of(cell: Cell) -> Counter[int]:
     """Return updates between fetch and push -> pushes, over all runs of a cell; empty: none can be stale."""
     counts: Counter[int] = Counter()

@@ -10,7 +10,7 @@ import pytest
 from builders import make_environment
 
 from analysis.__main__ import main
-from analysis.questions.bench import fastest_controllers, find, speed_ratios
+from analysis.questions.bench import find, kept_speeds, speed_ratios
 from common.checks.bench_record import COMMAND, BenchRecord, MeasuredStart, Turn, pair_ratios
 from common.checks.result_file import write_result
 
@@ -48,18 +48,16 @@ def test_ratios_are_those_of_pairs_not_of_averages() -> None:
     assert pair_ratios(turns) == pytest.approx([2.0, 1.5, 1.5])
 
 
-def test_the_faster_controller_is_named_and_overlapping_ranges_are_reported() -> None:
+def test_the_answer_says_what_is_kept_of_the_speed_over_each_controller() -> None:
     def lines(*starts: MeasuredStart) -> list[str]:
-        return fastest_controllers(speed_ratios(record_of(*starts)))
+        return kept_speeds(speed_ratios(record_of(*starts)))
 
-    mpi = start_of([1.7, 1.8, 1.9])
-    assert lines(mpi, start_of([1.4, 1.5, 1.6], name="exchange_gloo")) == [
-        "cnn, torch: MPI keeps 1.80 of the speed without exchange, Gloo 1.50."
+    mpi, other = start_of([0.8, 0.9, 0.95]), replace(start_of([0.7, 0.7, 0.7]), framework="keras")
+    assert lines(mpi, other, start_of([0.4, 0.5, 0.6], name="exchange_gloo")) == [
+        "Two ranks keep over MPI 0.70 to 0.90 and over Gloo 0.50 of the speed of two that exchange nothing."
     ]
-    assert lines(mpi, start_of([1.75, 1.85, 1.9], name="exchange_gloo")) == [
-        "cnn, torch: Gloo keeps 1.85 of the speed without exchange, MPI 1.80; the ranges overlap."
-    ]
-    assert lines(mpi) == []
+    assert lines(mpi) == ["Two ranks keep over MPI 0.90 of the speed of two that exchange nothing."]
+    assert lines(start_of([0.8], name="mpi")) == []
 
 
 def test_the_table_has_base_range_interval_and_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,6 +72,7 @@ def test_the_table_has_base_range_interval_and_count(tmp_path: Path, capsys: pyt
                  for line in printed.splitlines() if line.startswith("cnn  "))  # fmt: skip
     assert mpi == ["cnn", "torch", "np 2 / np 1, exchange", "100 images/s", "180 images/s", "1.80", "1.75 to 1.85", "5"]
     assert gloo[5:] == ["1.50", "1.40 to 1.60", "1.40 to 1.60", "6"]
+    assert "note: example, 2 cores, 1 thread per rank; 5 pairs" in printed
     assert "flag:" not in printed and (tmp_path / "plots" / "bench.svg").exists()
 
 
@@ -108,7 +107,7 @@ def test_exchanges_are_compared_with_a_bare_one(tmp_path: Path, capsys: pytest.C
     assert main(["bench", str(tmp_path / "bench.json")]) == 0
     table = capsys.readouterr().out.split("Exchanges of gradients between the steps\n")[1].splitlines()
     bare, ours = ([word.strip() for word in line.split("  ") if word] for line in table[2:4])
-    assert bare == ["cnn", "torch", "one bare MPI_Allreduce", "87", "2.000", "2.000", "1.00", "1"]
+    assert bare == ["cnn", "torch", "bare MPI_Allreduce", "87", "2.000", "2.000", "1.00", "1"]
     assert ours == ["cnn", "torch", "Horovod, MPI", "87", "4.000", "4.980", "2.00", "3"]
 
 

@@ -191,6 +191,7 @@ def test_other_than_two_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
         in capsys.readouterr().err
     )
     assert main(["compare", str(first), str(first)]) == 2
+    assert f"Received: {first}, 2 times. Name another one" in capsys.readouterr().err
     (second / "run.json").write_text("{")
     capsys.readouterr()
     assert main(["compare", str(first), str(second)]) == 2

@@ -97,6 +97,20 @@ def test_runs_of_another_experiment_or_without_weights_are_not_compared(tmp_path
     assert row["weights, relative"] is None
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": {"strategy": "averaging", "average_every": 2}},
+        {"strategy": {"adasum": True}},
+        {"device": {"mixed_precision": "bfloat16"}},
+        {"device": {"compression": "fp16"}},
+    ],
+)
+def test_a_run_that_trains_otherwise_is_not_the_undisturbed_one(settings: dict[str, Any], tmp_path: Path) -> None:
+    runs = [write(tmp_path, "other", settings=settings), write(tmp_path, "changed", change(1.0))]
+    assert any("no run of the same experiment" in note for note in find(load_runs(runs)).notes)
+
+
 def test_without_changes_the_answer_says_what_to_do(tmp_path: Path) -> None:
     found = find(load_runs([write(tmp_path, "stayed")]))
     assert "train with --elastic" in found.answer

@@ -31,12 +31,15 @@ STEPS = 50  # of an epoch
 
 
 def sharing_of(
-    *, sent: float | NotRecorded = 4e6, seconds: float = 1.0, staleness: dict[str, int] | None = None
+    *,
+    sent: float | NotRecorded = 4e6,
+    seconds: float | NotRecorded = 1.0,
+    staleness: dict[str, int] | None = None,
 ) -> SharingRecord:
     """Return what two workers exchanged in 100 updates of 64 images together."""
     workers = [
         WorkerShare(batch_size=32, images=3200, updates=100, sent_bytes=sent, received_bytes=sent,
-                    exchange_seconds=seconds * (worker + 1))
+                    exchange_seconds=seconds if isinstance(seconds, NotRecorded) else seconds * (worker + 1))
         for worker in range(2)
     ]  # fmt: skip
     return SharingRecord(workers=workers, formula="ring: 2 (N-1)/N S", formula_bytes=4e6, staleness=staleness)
@@ -201,6 +204,16 @@ def test_figures_of_what_was_exchanged() -> None:
     assert (ring["memory per rank, MB"], ring["staleness: median"], ring["joules"]) == (300.0, None, None)
     often = row_of(found, "Time, accuracy", "averaging, every 8")
     assert (often["bytes/image"], often["by formula"]) == (None, 125_000.0)
+
+
+def test_why_an_exchange_was_not_measured_is_a_note() -> None:
+    def notes(seconds: float | NotRecorded) -> list[str]:
+        often = runs_of("often", 80.0, strategy=EVERY8, sharing=sharing_of(seconds=seconds))
+        found = find(select(runs_of("ring", 100.0, sharing=sharing_of()), often))
+        return [note for note in found.notes if note.startswith("exchange, %, is empty")]
+
+    assert notes(NotRecorded("they overlap")) == ["exchange, %, is empty where it was not measured: they overlap"]
+    assert notes(1.0) == []
 
 
 def test_staleness_is_that_of_all_pushes() -> None:

@@ -1,6 +1,7 @@
 """`python -m analysis results`: pages equal what the command writes; the committed data is small and neutral."""
 
 import json
+import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ from analysis.projection.study import STUDY_FILE
 from analysis.results import command
 from analysis.results.command import DATA, PAGES, ROOT, with_results
 from analysis.results.data import HOST, add_data
-from analysis.results.tables import FIGURES, TABLES, bench_table, plots
+from analysis.results.tables import FIGURES, TABLES, bench_table, communication_table, plots
 from analysis.runs.reading import load_runs
 from analysis.runs.table import runs_in
 from common.checks.bench_record import BENCH_FILE, BenchRecord, MeasuredStart, Turn
@@ -120,11 +121,19 @@ def test_of_a_campaign_the_runs_whose_ranks_came_and_went_are_added(tmp_path: Pa
     write_finished_run(source / "trial", settings=settings, elastic=ElasticRecord(changes=[change]))
     write_finished_run(source / "undisturbed", settings=settings)
     write_finished_run(source / "over-mpi")
-    (source / TRIALS_FILE).write_text("{}\n")
+    shutil.copyfile(DATA / "chaos" / TRIALS_FILE, source / TRIALS_FILE)
     assert add_data(source, data=tmp_path / "data") == 2
     added = tmp_path / "data" / "chaos"
     assert {file.name for file in added.iterdir()} == {"trial", "undisturbed", TRIALS_FILE}
     assert f'"{HOST}, process 5"' in (added / "trial" / RUN_FILE).read_text()
+    (source / TRIALS_FILE).write_text("{}\n")
+    with pytest.raises(UserError, match="is not a record of `launch chaos`"):
+        add_data(source, data=tmp_path / "data")
+    (source / TRIALS_FILE).unlink()
+    (source / "trial" / EPOCHS_FILE).unlink()
+    with pytest.raises(UserError, match="copying results failed"):
+        add_data(source, data=tmp_path / "data")
+    assert {file.name for file in added.iterdir()} == {"trial", "undisturbed", TRIALS_FILE}  # nothing is lost
 
 
 def test_a_benchmark_is_added_without_host_and_paths_and_becomes_a_table(tmp_path: Path) -> None:
@@ -151,6 +160,20 @@ def test_a_benchmark_is_added_without_host_and_paths_and_becomes_a_table(tmp_pat
     (tmp_path / "mine.json").write_text("{}")
     with pytest.raises(UserError, match="is not a result of `python -m launch bench`"):
         add_data(tmp_path / "mine.json", data=tmp_path / "data")
+
+
+def test_ratios_of_communication_have_intervals_and_empty_cells_a_reason() -> None:
+    text = communication_table(DATA)
+    heading, _, *rows = (line.split("|") for line in text.splitlines() if line.startswith("|"))
+    time, exchange = (next(i for i, cell in enumerate(heading) if name in cell) for name in ("time /", "exchange"))
+    assert heading[time + 1].strip() == "95 % interval"
+    for row in rows:
+        assert bool(row[time].strip()) == (" to " in row[time + 1])
+        if row[time].strip():
+            low, high = map(float, row[time + 1].split(" to "))
+            assert low <= float(row[time]) <= high
+    assert any(not row[exchange].strip() for row in rows)
+    assert text.endswith("exchange, %, is empty where it was not measured: the exchanges of several groups overlap")
 
 
 def test_runs_that_their_memory_limit_ended_are_results(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from common.elastic.commit import Commit
 from common.elastic.membership import Membership
 from common.errors import UserError
 from common.run_folder.checkpoints import Checkpoint
-from common.run_folder.records import Status, World, read_run
+from common.run_folder.records import Status, Totals, World, read_run
 from common.run_folder.world_changes import ElasticRecord, WorldChange
 
 SCALED = {"lr_scaling": "linear"}
@@ -85,6 +85,19 @@ def test_time_that_was_lost_is_training_time(tmp_path: Path) -> None:
     played.end_epoch(2, training_seconds=2.0)
     epochs = read_run(tmp_path / "run").epochs
     assert [epoch.training_seconds for epoch in epochs] == [9.0, 2.0]
+
+
+def test_time_that_was_lost_after_the_last_epoch_is_time_of_the_test(tmp_path: Path) -> None:
+    played = elastic(tmp_path)
+    membership = played.session.membership
+    assert membership
+    for epoch in range(1, 5):
+        played.end_epoch(epoch)
+    membership.lost_seconds = 7.0
+    played.finish(seconds=0.5)
+    totals = read_run(tmp_path / "run").record.totals
+    assert isinstance(totals, Totals)
+    assert totals.test_seconds == 7.5
 
 
 def test_each_end_of_an_epoch_is_kept_in_memory(tmp_path: Path) -> None:

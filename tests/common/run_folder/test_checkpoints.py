@@ -1,9 +1,11 @@
 """Checkpoints: written atomically, the newest kept, damage and other models reported in one line."""
 
+import json
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,6 +200,35 @@ def test_a_checkpoint_of_an_earlier_version_has_no_hashes(setup: RunSetup, tmp_p
     save_checkpoint(tmp_path, make_inside(setup, 2, 3))
     forget_hashes(checkpoint_folders(tmp_path)[0])
     assert_same(load_newest_checkpoint(tmp_path, spec=setup.spec), make_inside(setup, 2, 3))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"epoch": float("inf")},
+        {"checkpoint_seconds": 10**400},
+        {"ranks": [{"steps": 3, "own_steps": "many", "training_seconds": 1.0, "data_wait_seconds": 1.0}] * 2},
+        {"ranks": [{"steps": 3, "training_seconds": 1.0, "data_wait_seconds": 1.0}]},  # and arrays of two
+    ],
+)
+def test_odd_content_without_hashes_is_one_line(damage: dict[str, Any], setup: RunSetup, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
+    (folder,) = checkpoint_folders(tmp_path)
+    forget_hashes(folder)
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps(state | damage))
+    with pytest.raises(UserError, match=r"^the checkpoint is damaged[^\n]+\Z"):
+        load_newest_checkpoint(tmp_path, spec=setup.spec)
+
+
+@pytest.mark.parametrize("name", ["weight", "a.weights.b", "7.weights.b", "-1.weights.b", "0.steps.b", "0.__class__.b"])
+def test_arrays_of_no_rank_are_one_line(name: str, setup: RunSetup, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, make_inside(setup, 2, 3))
+    (folder,) = checkpoint_folders(tmp_path)
+    forget_hashes(folder)
+    save_weights(folder / "ranks.safetensors", {name: np.ones(1)})
+    with pytest.raises(UserError, match=r"^the checkpoint is damaged[^\n]+\Z"):
+        load_newest_checkpoint(tmp_path, spec=setup.spec)
 
 
 def test_ranks_with_weights_of_their_own_at_the_end_of_an_epoch(setup: RunSetup, tmp_path: Path) -> None:

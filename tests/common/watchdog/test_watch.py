@@ -4,6 +4,7 @@ The ranks are small processes without any framework (`tests/support/watched_work
 """
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -15,12 +16,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any
 
 import psutil
 import pytest
 from rule_workers import TESTS, environment
 
 from common.config import FaultConfig
+from common.distributed.communicator import Communicator
+from common.watchdog import watch
 from common.watchdog.launcher import end_launcher, parent_of
 from common.watchdog.startup import flags
 
@@ -246,6 +250,53 @@ def test_mpirun_is_ended_where_it_waits_on(name: str, is_ended: bool, tmp_path: 
         process.wait()
     end_launcher(process.pid, patience_seconds=0.3)  # nobody is there
     assert parent_of(process.pid) == 0
+
+
+def of_two(others: tuple[Any, ...] | None = None) -> Communicator:
+    """Return the first of two ranks; what the other one has is the same, or `others`."""
+    return Communicator(
+        rank=0, size=2, local_rank=0, local_size=2, controller="gloo", allgather=lambda own: [own, others or own]
+    )
+
+
+def no_process(*arguments: Any, **options: Any) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@pytest.mark.parametrize(("ends_at_once", "reason"), [(False, "Too many open files"), (True, "it has ended at once")])
+def test_a_rank_whose_watcher_cannot_start_trains_without(
+    ends_at_once: bool, reason: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    monkeypatch.setattr(watch, "_has_warned", False)
+    if ends_at_once:
+        monkeypatch.setattr(watch, "_PROGRAM", "pass  # {root}")
+    else:
+        monkeypatch.setattr(watch.subprocess, "Popen", no_process)
+    watch.watch_startup(FaultConfig())
+    watch.take_settings(FaultConfig())
+    assert watch.start_watch(FaultConfig(), comm=of_two(), end=print) is None
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("warning: rank 0 trains without the process that watches it. Received: ")
+    assert reason in line
+
+
+def test_a_watcher_does_without_that_of_another_rank(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    monkeypatch.setattr(watch, "_has_warned", False)
+    try:
+        started = watch.start_watch(FaultConfig(), comm=of_two(("other", [], 0, "")), end=print)
+        assert started
+        assert started.port > 0
+        psutil.Process().children()[-1].kill()
+        psutil.Process().children()[-1].wait(WAIT_SECONDS)
+        for _ in range(2):
+            watch.take_settings(FaultConfig())  # it has ended: training goes on
+    finally:
+        watch.stop_watch()
+    assert capfd.readouterr().err.count("\n") == 1
 
 
 def test_until_the_settings_are_read_flags_count() -> None:

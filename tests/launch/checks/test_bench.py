@@ -21,6 +21,7 @@ from launch.__main__ import main
         (["--rounds", "0"], ("argument --rounds: must be a whole number, 1 or more. Received: 0",)),
         (["--seconds", "0"], ("Received: --seconds 0",)),
         (["--frameworks", "keras", "--starts", "ddp"], ("Received: --starts ddp",)),
+        (["--frameworks", "keras", "keras", "--starts", "ddp"], ("--frameworks keras. Of PyTorch alone",)),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -122,6 +122,8 @@ MIRRORED = ["keras_impl/train.py", "--strategy", "native", "--native", "mirrored
          "the straggler is none of the workers, which count from 0. Received: --slow 2:2 on 2. Give a rank from 0"),
         (["--ranks-per-node", "2", "--", *MIRRORED],
          "mirrored is one process with several devices. Received: 2 ranks. Start one, or give --native multiworker"),
+        (["--restarts", "1", "--", "torch_impl/train.py", "--elastic"], "a job's ranks do not come and go"),
+        (["--site", "slurm", "--", "keras_impl/train.py", "--elastic"], "a job's ranks do not come and go"),
         (["--site", "gcp", "--spot", "--", "torch_impl/train.py"], 'and bucket = "gs://NAME" under'),
         (["--site", "aws", "--spot", "--", "torch_impl/train.py"], 'and bucket = "s3://NAME" under'),
         (["--site", "aws-p3", "--gpus-per-node", "4", "--", *["keras_impl/train.py", *SMALL]],

@@ -1,7 +1,9 @@
 """How ranks that come and go are started: the names of this host, the words of horovodrun, and what is refused."""
 
+import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from common.distributed.communicator import HOST_ALIASES
 from common.errors import UserError
 from launch.__main__ import main
 from launch.starting import train
-from launch.starting.elastic import ElasticStart, aliases_of_this_host
+from launch.starting.elastic import MOST_ALIASES, ElasticStart, aliases_of_this_host
 from launch.starting.launchers import launcher_at
 from launch.starting.processes import Ended
 
@@ -25,8 +27,8 @@ def start(folder: Path, *, hosts: str | None = None, **numbers: int) -> ElasticS
 
 
 def test_every_rank_of_this_host_has_a_name_that_leads_to_it() -> None:
-    names = aliases_of_this_host(12)
-    assert len(set(names)) == 12
+    names = aliases_of_this_host(MOST_ALIASES)
+    assert len(set(names)) == MOST_ALIASES
     assert {socket.gethostbyname(name) for name in names} == {"127.0.0.1"}
 
 
@@ -80,9 +82,10 @@ def test_a_dry_run_prints_the_command_and_starts_nothing(
     monkeypatch.chdir(tmp_path)
     arguments = ["train", "--elastic", "--np", "2", "--max-np", "3", "--dry-run", "--", "--dataset", DATASET]
     assert run_main(arguments) == 0
-    (line,) = capfd.readouterr().out.splitlines()
-    assert line.startswith("horovodrun -np 2 --min-np 1 --max-np 3 --host-discovery-script ")
+    line, hosts = capfd.readouterr().out.splitlines()
+    assert line.startswith("horovodrun -np 2 --min-np 1 --max-np 3 --host-discovery-script NEW_FOLDER/hosts.sh ")
     assert line.endswith("--elastic")
+    assert hosts == "NEW_FOLDER is made at the start; its hosts.sh prints: localhost:1 127.0.0.1:1"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -90,6 +93,9 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--min-np", "1"], "only ranks of an elastic run come and go"),
     (["--elastic", "--controller", "mpi"], "are connected by Gloo"),
     (["--elastic", "--min-np", "3"], "the number of ranks lies between"),
+    (["--elastic", "--hosts", "node1:1", "--dry-run"], "fewer slots than ranks. Received: 2 ranks, 1 slots on node1:1"),
+    (["--elastic", "--max-np", "65", "--dry-run"], "takes at most 64 ranks that come and go. Received: 65"),
+    (["--elastic", "--hosts", "unknown.invalid:1,node1:1", "--", "--dataset", DATASET], "ssh"),
     (["--elastic", "--site", "cte-power"], "ranks come and go on this machine and on hosts that are named"),
     (["--elastic", "--", "--strategy", "server", "--servers", "1"], "what no other rank has"),
 ]
@@ -100,6 +106,7 @@ def test_what_cannot_be_elastic_is_one_line(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert run_main(["train", "--np", "2", *arguments]) == 2
     error = capfd.readouterr().err
     assert error.count("\n") == 1

@@ -346,6 +346,13 @@ def test_settings_of_the_trainer_without_dashes_before_them(
     assert line.startswith(f"python -m launch {words[0]}: error: unrecognized arguments: ") and hint in line
 
 
+def test_a_job_is_not_advised_to_be_elastic(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["submit", "--elastic", "--", "torch_impl/train.py"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "a job's ranks do not come and go. Received: --elastic. Give --restarts N" in line
+
+
 def test_other_commands_do_not_mention_a_trainer(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["preflight", "--epochs", "1"])
