@@ -12,7 +12,7 @@ from analysis.output.finding import Finding, Plot
 from analysis.output.options import MARGIN
 from analysis.output.tables import Table, render
 from analysis.projection.study import STUDY_FILE, read_study
-from analysis.questions import bench, faults, frameworks, tune
+from analysis.questions import bench, faults, frameworks, layers, tune
 from analysis.questions.hyperparameters import command as hyperparameters
 from analysis.questions.hyperparameters.searches import Search, statements
 from analysis.questions.hyperparameters.searches import tables as search_tables
@@ -198,6 +198,14 @@ def bench_table(data: Path) -> str:
     return "\n\n".join([" ".join(words), *(_shown(_frame(table), table.formats) for table in found.tables)])
 
 
+def layers_table(data: Path) -> str:
+    """Return where a step of each framework spends its time, with what the runs ran on."""
+    selection = _runs(data / "layers")
+    found = layers.find(selection)
+    words = " ".join([found.answer, *(f"{note[0].upper()}{note[1:]}." for note in found.notes), described(selection)])
+    return "\n\n".join([words, *(_shown(_frame(table), table.formats) for table in found.tables)])
+
+
 def faults_table(data: Path) -> str:
     """Return what became of runs and files after the faults of a campaign."""
     trials = struck(read_trials(data / "chaos"))
@@ -254,6 +262,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "memory-budget": memory_budget_table,
     "tuned": tuned_table,
     "bench": bench_table,
+    "layers": layers_table,
     "faults": faults_table,
     "elastic": elastic_table,
     "search": search_table,
@@ -273,7 +282,9 @@ FIGURES = (
     "strategies-schedule",
     "strategies-bubble",
     "hyperparameters-search",
+    "layers",
     "faults",
+    "faults-2",
 )
 
 
@@ -289,9 +300,10 @@ def plots(data: Path) -> list[Plot]:
         if PLOT_OF.get(plot.name, name) == name
     ]
     of_search = hyperparameters.find(_runs(data / "search")).plots
-    of_faults = _faults(data).plots
+    of_faults, of_layers = _faults(data).plots, layers.find(_runs(data / "layers")).plots
     found = [
-        *frameworks.find(selection).plots, *of_parity, *_projection(data).plots, *of_strategies, *of_search, *of_faults
+        *frameworks.find(selection).plots, *of_parity, *_projection(data).plots, *of_strategies, *of_search, *of_layers,
+        *of_faults
     ]  # fmt: skip
     return list({plot.name: plot for plot in reversed(found) if plot.name in FIGURES}.values())
 

@@ -42,14 +42,15 @@ class Report:
         return self.idle_seconds + self.silent_seconds
 
 
-def limit_of(report: Report, *, stall_seconds: float | None) -> float:
+def limit_of(report: Report, *, stall_seconds: float | None, is_silent: bool = False) -> float:
     """Return for how long a rank may not move in what it does.
 
     Args:
         stall_seconds: in training; None: by its slowest update.
+        is_silent: whether its host cannot be reached.
     """
     by_slowest = TIMES_SLOWEST * report.slowest_seconds
-    if report.state in _STATES:  # it does nothing that might take longer
+    if is_silent or report.state in _STATES:  # it does nothing that might take longer
         return stall_seconds or max(LEAST_SECONDS, by_slowest)
     # Nothing is known of the first update, which may take memory and choose kernels.
     in_training = stall_seconds or max(LEAST_SECONDS, by_slowest or OTHER_SECONDS)
@@ -79,7 +80,8 @@ def hanging_ranks(
     stuck = {
         rank: report
         for rank, report in reports.items()
-        if report.unmoved_seconds > limit_of(report, stall_seconds=stall_seconds)
+        if report.unmoved_seconds
+        > limit_of(report, stall_seconds=stall_seconds, is_silent=report.silent_seconds > silent_seconds)
     }
     if not stuck:
         return []

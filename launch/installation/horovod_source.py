@@ -359,7 +359,7 @@ Status""",
   }
   auto start_time = std::chrono::steady_clock::now();
   auto sleep_duration =""",
-        "with HOROVOD_TWINS_IDLE_MS its thread sleeps until there is a tensor, and does not look every cycle",
+        "with HOROVOD_TWINS_IDLE_MS its thread sleeps while it holds no tensor, and does not look every cycle",
     ),
 )
 # Files of this folder -> where they are added to the source distribution.

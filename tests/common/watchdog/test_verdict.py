@@ -61,6 +61,11 @@ def test_each_activity_has_its_limit(changes: dict[str, Any], stall_seconds: flo
         # Waiting for others in start-up or at the end of an epoch is no hang; the stopped rank is.
         ([{"activity": "other"}, {"state": "T"}], [1]),
         ([{"activity": "startup"}, {"activity": "startup"}], []),
+        # A host that cannot be reached, while all write a checkpoint, for which a rank has 10 minutes.
+        ([{"activity": "checkpoint"}, {"activity": "checkpoint", "idle_seconds": 1.0, "silent_seconds": 99.0}], [1]),
+        ([{"activity": "checkpoint"}, {"activity": "checkpoint"}], []),
+        # A watcher that is no more, not one that is silent.
+        ([{"activity": "checkpoint"}, {"state": "gone"}], [1]),
         # A rank that has ended is silent; it is the other one that does not.
         ([{"activity": "ending"}, {"activity": "ending", "silent_seconds": 95.0}], [0]),
         ([{"idle_seconds": 1.0}, {"activity": "ending", "silent_seconds": 95.0}], []),
