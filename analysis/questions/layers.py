@@ -85,7 +85,7 @@ class Profiled:
     @property
     def gap(self) -> float:
         """By how much of a step the sum of its parts differs from it."""
-        return abs(sum(map(_both, self.layers.values())) + sum(self.others.values()) - self.step) / self.step
+        return _median([abs(sum(one.parts_seconds.values()) / one.step_seconds - 1) for one in self.profiles])
 
 
 def add_command(commands: Any) -> None:
@@ -275,8 +275,13 @@ def _table(found: Sequence[Profiled], work: dict[str, LayerWork]) -> Table:
 
 
 def _column_names(found: Sequence[Profiled]) -> list[str]:
+    """Return names of the cells: the framework, and with it what not all have, where a framework has several."""
     names = [framework_label(one.cell.framework) for one in found]
-    return names if len(set(names)) == len(names) else [one.cell.name for one in found]
+    if len(set(names)) == len(names):
+        return names
+    words = [one.cell.name.split(", ") for one in found]
+    shared = set.intersection(*map(set, words)) | {"no tuning"}
+    return [", ".join([of_one[0], *(word for word in of_one[1:] if word not in shared)]) for of_one in words]
 
 
 def _plot(found: Sequence[Profiled], work: dict[str, LayerWork]) -> Plot:

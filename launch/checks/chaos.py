@@ -54,9 +54,9 @@ def add_command(commands: Any) -> None:
         description="Do something to small runs and to their files at random moments, and see that nothing is lost.",
     )
     count = partial(whole_number, least=0)
-    parser.add_argument("--faults", type=count, default=20, help="runs of ranks with this seed (default: %(default)s)")
-    parser.add_argument("--file-faults", type=count, default=100, help="without ranks, with it (default: %(default)s)")
-    parser.add_argument("--seed", type=count, default=1, help="draws them; another one adds others (default: 1)")
+    parser.add_argument("--faults", type=count, default=20, help="trials with ranks (default: %(default)s)")
+    parser.add_argument("--file-faults", type=count, default=100, help="trials without ranks (default: %(default)s)")
+    parser.add_argument("--seed", type=count, default=1, help="of what is drawn; another one adds trials (default: 1)")
     parser.add_argument("--hours", type=float, default=2.0, help="start none after that time (default: %(default)s)")
     parser.add_argument("--frameworks", nargs="+", choices=sorted(PROGRAMS), default=sorted(PROGRAMS), metavar="NAME")
     started = "how ranks are started, of mpi, gloo and elastic (default: all)"

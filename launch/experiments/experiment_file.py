@@ -233,11 +233,13 @@ def _override(base: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
 def check_keys(table: dict[str, Any], *, where: str, path: Path) -> None:
     """Raise UserError if a table sets what is no setting of the trainers or of a cell, or not the file's to set."""
     for key in table:
-        if key in CELL_KEYS or key in TUNING_VARIABLES or (key in SETTINGS and key not in _RESERVED):
+        if key in CELL_KEYS or key in TUNING_VARIABLES or (key in SETTINGS and key not in (*_RESERVED, "elastic")):
             continue
         if key.isupper():
             allowed = f"Use {', '.join(TUNING_VARIABLES)}"
             raise _error(path, f"`{key}` in {where}, which is no variable that cells may set", key, allowed)
         why = "which the experiment sets itself" if key in _RESERVED else "which is not a setting"
+        if key == "elastic":
+            why = "whose ranks `launch train --elastic` starts"
         remedy = f"Use the trainers' flags, with _ for -, and {', '.join(CELL_KEYS)}"
         raise _error(path, f"`{key}` in {where}, {why}", key, remedy)

@@ -361,6 +361,95 @@ Status""",
   auto sleep_duration =""",
         "with HOROVOD_TWINS_IDLE_MS its thread sleeps while it holds no tensor, and does not look every cycle",
     ),
+    Edit(
+        "horovod/torch/handle_manager.h",
+        """\
+#include <atomic>
+#include <memory>
+""",
+        """\
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+""",
+        "as below",
+    ),
+    Edit(
+        "horovod/torch/handle_manager.h",
+        """\
+  bool PollHandle(int handle);
+""",
+        """\
+  bool PollHandle(int handle);
+  // Sleep until the operation is done, or the handle is cleared.
+  void WaitForHandle(int handle);
+""",
+        "as below",
+    ),
+    Edit(
+        "horovod/torch/handle_manager.h",
+        """\
+  std::mutex mutex_;
+""",
+        """\
+  std::mutex mutex_;
+  std::condition_variable changed_;
+""",
+        "as below",
+    ),
+    Edit(
+        "horovod/torch/handle_manager.cc",
+        """\
+  results_[handle] = std::make_shared<Status>(status);
+}
+""",
+        """\
+  results_[handle] = std::make_shared<Status>(status);
+  changed_.notify_all();
+}
+
+void HandleManager::WaitForHandle(int handle) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [&] {
+    auto found = results_.find(handle);
+    return found == results_.end() || found->second != nullptr;
+  });
+}
+""",
+        "as below",
+    ),
+    Edit(
+        "horovod/torch/handle_manager.cc",
+        """\
+  results_.clear();
+""",
+        """\
+  results_.clear();
+  changed_.notify_all();
+""",
+        "as below",
+    ),
+    Edit(
+        "horovod/torch/mpi_ops_v2.cc",
+        """\
+  while (true) {
+    if (handle_manager.PollHandle(handle)) break;
+    {
+      py::gil_scoped_release release_python_gil;
+      std::this_thread::yield();
+    }
+  }
+  auto status = handle_manager.ReleaseHandle(handle);
+""",
+        """\
+  {
+    py::gil_scoped_release release_python_gil;
+    handle_manager.WaitForHandle(handle);
+  }
+  auto status = handle_manager.ReleaseHandle(handle);
+""",
+        "PyTorch sleeps until its averages are there: it spun, in time that Horovod's thread needs",
+    ),
 )
 # Files of this folder -> where they are added to the source distribution.
 ADDED = {name: f"horovod/common/{name}" for name in ("build_features.py", "open_mpi_prefix.py")}

@@ -48,7 +48,11 @@ class ElasticStart:
                 "ranks come and go on this machine and on hosts that are named. Received: --elastic --site "
                 f"{self.launcher.site.name}. Give --hosts, or leave --elastic out"
             )
-
+        if len(self.launcher.hosts) == 1 and not self.launcher.site.network_interface:
+            raise UserError(
+                "Horovod looks for a network that two hosts share. Received: --elastic --hosts "
+                f"{self.launcher.hosts[0]}. Name another host, too, or leave --hosts out, for this machine"
+            )
         if not self.launcher.hosts and self.most > MOST_ALIASES:
             raise UserError(
                 f"this machine takes at most {MOST_ALIASES} ranks that come and go. Received: {self.most}. Give a "

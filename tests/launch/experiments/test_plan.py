@@ -151,6 +151,7 @@ CELL = '[[cells]]\nframework = "torch"\n'
         ("[settings]\nepoch = 3\n" + CELL, r"`epoch` in \[settings\], which is not a setting"),
         (CELL + 'resume = "x"\n', r"`resume` in \[\[cells\]\] number 1, which the experiment sets itself"),
         (CELL + "energy = true\n", "`energy` in .*, which the experiment sets itself"),
+        (CELL + "elastic = true\n", "`elastic` in .*, whose ranks `launch train --elastic` starts"),
         ("[[cells]]\nnp = 2\n", r"valid experiment: framework: Field required"),
         ('[[cells]]\nframework = "jax"\n', r"valid experiment: framework: .*'torch' or 'keras'. Received: 'jax'"),
         (CELL + "PATH = 3\n", "`PATH` in .*, which is no variable that cells may set. .* Use HOROVOD_CYCLE_TIME, "),
