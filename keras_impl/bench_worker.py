@@ -47,8 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def build_contestant(name: str, setup: RunSetup, comm: Communicator, _times: ExchangeTimes, *, device: str) -> Train:
-    """Return what trains an epoch of so many steps on this rank; exchanges, in the graph, are not timed."""
+def build_contestant(name: str, setup: RunSetup, comm: Communicator, times: ExchangeTimes, *, device: str) -> Train:
+    """Return what trains an epoch of so many steps on this rank."""
+    del times  # exchanges, which are part of the graph, are not timed
     setup, rates = setup_of(name, setup), constant_rates(setup)
     model = build_model(setup.spec, setup.config.model)
     optimizer = build_optimizer(model, setup.config, learning_rates=rates)

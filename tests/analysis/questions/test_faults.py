@@ -43,20 +43,20 @@ def write(folder: Path, name: str, *changes: WorldChange, weight: float = 1.0, c
     return run
 
 
-def test_times_and_updates_of_all_changes_are_summed_up_by_cause(tmp_path: Path) -> None:
+def test_times_and_updates_of_all_changes_are_summed_up_by_event(tmp_path: Path) -> None:
     runs = [
         write(tmp_path, "a", change(1.0, lost=2), change(3.0, lost=6)),
         write(tmp_path, "b", change(2.0, lost=4), change(9.0, cause="the hosts changed")),
     ]
     found = find(load_runs(runs))
     summary, changes = found.tables
-    assert [(row["cause"], row["n"], row["median, s"], row["worst, s"]) for row in rows_of(summary)] == [
+    assert [(row["event"], row["n"], row["median, s"], row["worst, s"]) for row in rows_of(summary)] == [
+        ("a host was removed", 1, 9.0, 9.0),
         ("a rank ended", 3, 2.0, 3.0),
-        ("the hosts changed", 1, 9.0, 9.0),
     ]
-    assert [(row["updates again"], row["worst, updates"]) for row in rows_of(summary)] == [(4.0, 6), (0.0, 0)]
+    assert [(row["updates again"], row["worst, updates"]) for row in rows_of(summary)] == [(0.0, 0), (4.0, 6)]
     assert [row["ranks"] for row in rows_of(changes)] == ["2 to 1"] * 4
-    assert "PyTorch went on 2 s after a rank ended (median; worst 3 s, n = 3)" in found.answer
+    assert "PyTorch continued 2 s after a rank ended (median; worst 3 s, n = 3)" in found.answer
     assert any("no run of the same experiment" in note for note in found.notes)
     assert any("its ranks came or went (2 changes)" in flag for flag in found.flags)
 

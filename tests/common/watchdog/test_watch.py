@@ -290,8 +290,8 @@ def test_a_watcher_does_without_that_of_another_rank(
         started = watch.start_watch(FaultConfig(), comm=of_two(("other", [], 0, "")), end=print)
         assert started
         assert started.port > 0
-        psutil.Process().children()[-1].kill()
-        psutil.Process().children()[-1].wait(WAIT_SECONDS)
+        started._watcher.kill()
+        started._watcher.wait(WAIT_SECONDS)
         for _ in range(2):
             watch.take_settings(FaultConfig())  # it has ended: training goes on
     finally:

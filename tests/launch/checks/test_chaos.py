@@ -76,7 +76,9 @@ def test_seed_and_number_decide_on_a_fault(monkeypatch: pytest.MonkeyPatch) -> N
     of_files = [one for one in faults if one.kind in ACTIONS]
     assert {one.kind for one in of_files} == set(ACTIONS)
     of_hosts = [one for one in faults if one.victim == "host"]
-    assert {(one.kind, one.way) for one in of_hosts} == set(itertools.product(HOST_KINDS, ["mpi", "gloo"]))
+    assert {(one.kind, one.way) for one in of_hosts} == {  # what the ranks of one host use
+        (kind, "mpi" if kind == "full shared memory" else "gloo") for kind in HOST_KINDS
+    }
     assert {one.kind for one in of_hosts if one.epochs is None} == {"full shared memory"}
     pauses = [one for one in faults if one.kind == "pause of 2 s"]
     assert {(one.way, one.victim) for one in pauses} == set(
@@ -268,22 +270,26 @@ def test_trials_are_kept_and_counted_by_fault(tmp_path: Path) -> None:
     assert read_trials(tmp_path / "none") == []
 
 
-def change(seconds: float, *, cause: Cause = "a rank ended", lost_steps: int = 3) -> WorldChange:
+def change(seconds: float, *, cause: Cause = "a rank ended", lost_steps: int = 3, after: int = 1) -> WorldChange:
     return WorldChange(
-        at="2026-11-24T10:00:00+00:00", cause=cause, step=10, ranks_before=2, ranks_after=1, ended=[], joined=[],
+        at="2026-11-24T10:00:00+00:00", cause=cause, step=10, ranks_before=2, ranks_after=after, ended=[], joined=[],
         lost_steps=lost_steps, detect_seconds=0.1, agree_seconds=0.2, resume_seconds=seconds - 0.3,
     )  # fmt: skip
 
 
-def test_changes_of_ranks_are_counted_by_cause(tmp_path: Path) -> None:
+def test_changes_of_ranks_are_counted_by_event(tmp_path: Path) -> None:
     changes = [change(seconds) for seconds in (1.0, 2.0, 6.0)]
     add_trial(tmp_path, trial(way="elastic", changes=changes))
-    add_trial(tmp_path, trial(way="elastic", changes=[change(15.0, cause="the hosts changed", lost_steps=0)]))
+    hosts = [change(seconds, cause="the hosts changed", lost_steps=0, after=after)
+             for seconds, after in ((15.0, 3), (16.0, 2), (17.0, 1))]  # fmt: skip
+    add_trial(tmp_path, trial(way="elastic", changes=hosts))
     add_trial(tmp_path, trial(way="elastic", framework="keras", changes=[change(3.0, lost_steps=9)]))
     assert summary_of_changes(read_trials(tmp_path)) == [
         ["keras", "a rank ended", 1, 0.1, 0.1, 3.0, 3.0, 3.0, 9, 9],
+        ["torch", "a host was removed", 1, 0.1, 0.1, 17.0, 17.0, 17.0, 0, 0],
         ["torch", "a rank ended", 3, 0.1, 0.1, 2.0, 6.0, 6.0, 3, 3],
-        ["torch", "the hosts changed", 1, 0.1, 0.1, 15.0, 15.0, 15.0, 0, 0],
+        ["torch", "a rank joined", 1, 0.1, 0.1, 15.0, 15.0, 15.0, 0, 0],
+        ["torch", "a rank that joined ended", 1, 0.1, 0.1, 16.0, 16.0, 16.0, 0, 0],
     ]
     assert summary(read_trials(tmp_path))[0][11:] == ["", ""]  # elastic runs do not end
 
