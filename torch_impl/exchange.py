@@ -68,7 +68,7 @@ class GroupExchange:
         with torch.inference_mode(False), meter.timed():
             own = tensor.cpu() if self._through_host else tensor
             exchanged = exchange(own.contiguous())
-        meter.sent_bytes += own.nbytes
+        meter.send(own.nbytes)
         meter.received_bytes += exchanged.nbytes
         return exchanged.to(tensor.device)
 

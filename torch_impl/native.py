@@ -73,7 +73,7 @@ class Native:
 
     def _average(self, group: dist.ProcessGroup, bucket: dist.GradBucket) -> Future[Tensor]:
         """Average a bucket as `DistributedDataParallel` does without a hook, and count its bytes."""
-        self.meter.sent_bytes += bucket.buffer().nbytes
+        self.meter.send(bucket.buffer().nbytes)
         return allreduce_hook(group, bucket)
 
     def _count(self, *_: Any) -> None:

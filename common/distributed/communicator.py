@@ -193,9 +193,9 @@ CPU_EXCHANGE = {
     "HOROVOD_CYCLE_TIME": "0.2",  # milliseconds
     "HOROVOD_FUSION_THRESHOLD": str(4 * 2**20),  # bytes
 }
-# Horovod's thread sleeps until there is a tensor, at most so many milliseconds (an edit of its source, see
+# Horovod's thread sleeps as long as it holds no tensor, at most so many milliseconds (an edit of its source, see
 # launch/installation/horovod_source.py). Looking every 0.2 ms it took time from the training beside it, and a tensor
-# waited for its next look: two ranks that train `cnn` reached 0.88 of two that exchange nothing, and 0.94 with this.
+# waited for its next look.
 IDLE = "HOROVOD_TWINS_IDLE_MS"
 WAKING = {IDLE: "20"}
 # Gloo gives up an exchange after 30 s: before a watcher can say which rank is stopped, and each says that another has

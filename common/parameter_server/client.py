@@ -121,7 +121,7 @@ class Client:
             if flags & HAS_GRADIENT:
                 frame.vector[:] = gradient[start:stop]
             requests.append(self._world.Isend(frame.message, dest=server, tag=PUSH))
-            self.meter.sent_bytes += frame.message.nbytes
+            self.meter.send(frame.message.nbytes)
         wait_for(requests)
         if flags & HAS_GRADIENT:
             self._accrued[:], self._unpushed = 0, 0

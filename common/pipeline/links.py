@@ -75,7 +75,7 @@ class Links:
         array = np.array(array, order="C")
         neighbor, tag = (self._rank + 1, _FORWARD) if forward else (self._rank - 1, _BACKWARD)
         self._sent.append((self._world.Isend(array, dest=neighbor, tag=tag), array))
-        self.meter.sent_bytes += array.nbytes * self._in_update
+        self.meter.send(array.nbytes * self._in_update)
 
     def finish(self) -> None:
         """Wait until all messages have left, and end the update if this is one."""

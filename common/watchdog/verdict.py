@@ -77,17 +77,17 @@ def hanging_ranks(
         for rank, report in reports.items()
         if report.activity != "ending" or (report.silent_seconds <= silent_seconds and report.state != "gone")
     }
+    silent = [rank for rank, report in reports.items() if report.silent_seconds > silent_seconds]
     stuck = {
         rank: report
         for rank, report in reports.items()
-        if report.unmoved_seconds
-        > limit_of(report, stall_seconds=stall_seconds, is_silent=report.silent_seconds > silent_seconds)
+        if report.unmoved_seconds > limit_of(report, stall_seconds=stall_seconds, is_silent=rank in silent)
     }
     if not stuck:
         return []
     least = min(report.updates for report in stuck.values())
     for stands_out in (
-        [rank for rank, report in reports.items() if report.silent_seconds > silent_seconds],
+        silent,
         [rank for rank, report in reports.items() if report.state in _STATES],
         [rank for rank, report in stuck.items() if report.activity in ("loading data", "checkpoint")],
         [rank for rank, report in stuck.items() if report.state == "D"],
