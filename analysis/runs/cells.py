@@ -13,8 +13,7 @@ import pandas as pd
 from analysis.runs.labels import STRATEGY_SETTINGS, framework_label, strategy_label
 from analysis.runs.settings import SERIES, SETTING_COLUMNS, TUNED
 from analysis.runs.table import RunRow, once_per_frame, runs_in
-from common.run_folder.environment import Environment, stack_of, tuning_of
-from common.run_folder.records import World
+from common.run_folder.environment import Environment, stack_of
 
 # Settings with a place of their own in a label.
 _CORE = ("framework", "model", "data set", "np")
@@ -112,16 +111,15 @@ class Cell:
         found: dict[str, set[str]] = defaultdict(set)
         before = None
         for run in self.finished_runs:
-            environment, world = run.record.environment, run.record.world
+            environment, mpi = run.record.environment, run.record.over_mpi
             if isinstance(environment, Environment):
-                mpi = isinstance(world, World) and world.controller == "mpi"
                 looked_at = environment.packages, environment.variables, run.framework, mpi
                 if looked_at == before:
                     continue
                 before = looked_at
-                tuned = tuning_of(environment, mpi=mpi)
+                tuning = run.record.tuning
                 for name, value in stack_of(environment, framework=run.framework, mpi=mpi).items():
-                    if name not in tuned:
+                    if name not in tuning:
                         found[name].add("none" if value is None else value)
         return found
 

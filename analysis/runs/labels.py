@@ -3,8 +3,7 @@
 from dataclasses import fields
 
 from common.config import BalanceConfig, Config, DeviceConfig, PartsConfig, StrategyConfig
-from common.run_folder.environment import Environment, tuning_of
-from common.run_folder.records import NotRecorded, RunRecord, World
+from common.run_folder.records import NotRecorded, RunRecord
 
 # Subject and field of the settings that say how ranks share the work of a batch.
 _OPTIONS = [
@@ -41,7 +40,4 @@ def strategy_label(config: Config | NotRecorded) -> str:
 
 def tuning_words(record: RunRecord) -> str | None:
     """Return the tuning variables that are not a run's own, as "HOROVOD_CYCLE_TIME 5"; None without any."""
-    if not isinstance(record.environment, Environment):
-        return None
-    mpi = isinstance(record.world, World) and record.world.controller == "mpi"
-    return ", ".join(f"{name} {value}" for name, value in tuning_of(record.environment, mpi=mpi).items()) or None
+    return ", ".join(f"{name} {value}" for name, value in record.tuning.items()) or None

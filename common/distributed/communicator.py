@@ -196,8 +196,9 @@ CPU_EXCHANGE = {
 # Horovod's thread sleeps as long as it holds no tensor, at most so many milliseconds (an edit of its source, see
 # launch/installation/horovod_source.py). Looking every 0.2 ms it took time from the training beside it, and a tensor
 # waited for its next look.
-IDLE = "HOROVOD_TWINS_IDLE_MS"
-WAKING = {IDLE: "20"}
+WAKING = {"HOROVOD_TWINS_IDLE_MS": "20"}
+# Where several ranks hold one copy of the model, a process set waits in each of its exchanges for all other ranks.
+LOOKING = {"HOROVOD_TWINS_IDLE_MS": "0"}
 # Gloo gives up an exchange after 30 s: before a watcher can say which rank is stopped, and each says that another has
 # ended. A rank that ends is noticed at once, whatever the limit is. Elastic ranks have a limit of their own.
 PATIENT = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "3600"}

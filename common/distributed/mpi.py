@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from common.config import Config, StrategyConfig
-from common.distributed.communicator import GPU_ORDER, IDLE, Communicator, controller_variables, join, under_launcher
+from common.distributed.communicator import GPU_ORDER, LOOKING, Communicator, controller_variables, join, under_launcher
 from common.errors import EXIT_CODE_USER_ERROR, UserError
 
 
@@ -53,8 +53,8 @@ def _join_copies(hvd: Any, *, parts: int, timeline: bool) -> Communicator:
                     sets[ranks] = hvd.ProcessSet(list(ranks))
         return list(sets.values())
 
-    # A process set waits in each of its exchanges for all other ranks, which are to look often.
-    os.environ.setdefault(IDLE, "0")
+    for name, value in LOOKING.items():
+        os.environ.setdefault(name, value)
     comm = join(hvd, timeline=timeline, process_sets=process_sets)
     if comm.size % parts:
         return comm

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from pydantic import ConfigDict
 
-from common.distributed.communicator import CPU_EXCHANGE, WAKING, YIELDING
+from common.distributed.communicator import CPU_EXCHANGE, LOOKING, WAKING, YIELDING
 from common.run_folder.revision import source_revision
 from common.utils.cores import usable_cores
 
@@ -121,9 +121,14 @@ def stack_of(environment: Environment, *, framework: str, mpi: bool) -> dict[str
     }
 
 
-def tuning_of(environment: Environment, *, mpi: bool) -> dict[str, str]:
-    """Return the tuning variables of a run that are set to other values than a run sets itself: name -> value."""
-    own = YIELDING | CPU_EXCHANGE | WAKING
+def tuning_of(environment: Environment, *, mpi: bool, parts: int) -> dict[str, str]:
+    """Return the tuning variables of a run that are set to other values than a run sets itself: name -> value.
+
+    Args:
+        mpi: whether the ranks communicate by Open MPI.
+        parts: the ranks that hold one copy of the model together.
+    """
+    own = YIELDING | CPU_EXCHANGE | (WAKING if parts == 1 else LOOKING)
     return {
         name: value
         for name in TUNING_VARIABLES

@@ -32,7 +32,7 @@ from common.errors import UserError, first_problem, user_errors
 from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
 from common.measurement.step_profile import StepProfile
-from common.run_folder.environment import Environment
+from common.run_folder.environment import Environment, tuning_of
 from common.run_folder.sharing import MeasuredGroups, SharingRecord
 from common.run_folder.values import STRICT, NotRecorded, RankCount, Seconds, Timestamp, WholeNumber
 from common.run_folder.world_changes import ElasticRecord
@@ -196,6 +196,19 @@ class RunRecord:
     groups: MeasuredGroups | None = None  # with --gradient-groups auto
     sharing: SharingRecord | None = None  # None: one worker, not finished, with --profile, in old records
     elastic: ElasticRecord | None = None  # with --elastic; `world` is that of the first start
+
+    @property
+    def over_mpi(self) -> bool:
+        """Whether the ranks communicate by Open MPI."""
+        return isinstance(self.world, World) and self.world.controller == "mpi"
+
+    @property
+    def tuning(self) -> dict[str, str]:
+        """The tuning variables that are not a run's own: name -> value."""
+        if not isinstance(self.environment, Environment):
+            return {}
+        parts = self.world.parts if isinstance(self.world, World) else 1
+        return tuning_of(self.environment, mpi=self.over_mpi, parts=parts)
 
 
 @dataclass(frozen=True, kw_only=True)

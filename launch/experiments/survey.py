@@ -10,7 +10,7 @@ from typing import Any
 
 from common.config import Config, changed_settings
 from common.errors import UserError
-from common.run_folder.environment import TUNING_VARIABLES, Environment, tuning_of
+from common.run_folder.environment import TUNING_VARIABLES, Environment
 from common.run_folder.experiment_status import ExperimentStatus, PlannedRunStatus, PlannedState
 from common.run_folder.records import Run, Status, World, read_run
 from common.sites.table import Site
@@ -142,16 +142,16 @@ def _changed_variables(run: Run, planned: PlannedRun, *, launcher: Launcher | No
 
     Where runs are started, also of those of Horovod that the cell does not set, or no longer.
     """
-    environment, world = run.record.environment, run.record.world
+    environment = run.record.environment
     if not isinstance(environment, Environment):
         return []
     variables, names = {**planned.cell.variables}, [*planned.cell.variables]
     if launcher:
         variables = {**os.environ, **launcher.site.environment, **variables}
         names = [name for name in TUNING_VARIABLES if name in names or name.startswith("HOROVOD_")]
-    tuned = tuning_of(environment, mpi=isinstance(world, World) and world.controller == "mpi")
+    tuning = run.record.tuning
     found = [(name, environment.variables.get(name), variables.get(name)) for name in names]
-    return [one for one in found if one[1] != one[2] and (one[2] is not None or one[0] in tuned)]
+    return [one for one in found if one[1] != one[2] and (one[2] is not None or one[0] in tuning)]
 
 
 def _check_site(run: Run, plan: ExperimentPlan) -> None:

@@ -15,7 +15,6 @@ from trainer_runs import child_environment, launcher_command
 
 from common.distributed.communicator import (
     HOST_ALIASES,
-    IDLE,
     Communicator,
     controller_variables,
     join,
@@ -264,7 +263,7 @@ def test_a_tensor_that_waits_for_other_ranks_keeps_the_thread_of_horovod_awake(t
     asleep = 4000  # milliseconds, far more than the machine's own delays
     done = subprocess.run(
         [*launcher_command(launcher), sys.executable, "-c", SEPARATE_TENSORS],
-        env=child_environment(tmp_path) | {IDLE: str(asleep), "HOROVOD_CYCLE_TIME": "0.2"},
+        env=child_environment(tmp_path) | {"HOROVOD_TWINS_IDLE_MS": str(asleep), "HOROVOD_CYCLE_TIME": "0.2"},
         capture_output=True,
         text=True,
         timeout=120,

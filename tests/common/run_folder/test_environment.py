@@ -22,8 +22,11 @@ def test_variables_that_are_not_on_the_list_are_not_recorded(monkeypatch: pytest
 
 def test_tuning_is_what_a_run_does_not_set_itself() -> None:
     own = {"HOROVOD_CYCLE_TIME": "0.2", "HOROVOD_FUSION_THRESHOLD": "4194304", "OMPI_MCA_mpi_yield_when_idle": "1"}
-    assert tuning_of(make_environment(variables={**own, "OMPI_MCA_btl": "tcp"}), mpi=True) == {}
+    assert tuning_of(make_environment(variables={**own, "OMPI_MCA_btl": "tcp"}), mpi=True, parts=1) == {}
     tuned = {"HOROVOD_CYCLE_TIME": "5", "OMP_NUM_THREADS": "1"}
     environment = make_environment(variables={**own, **tuned, "OMPI_MCA_mpi_yield_when_idle": "0"})
-    assert tuning_of(environment, mpi=False) == tuned
-    assert tuning_of(environment, mpi=True) == {**tuned, "OMPI_MCA_mpi_yield_when_idle": "0"}
+    assert tuning_of(environment, mpi=False, parts=1) == tuned
+    assert tuning_of(environment, mpi=True, parts=1) == {**tuned, "OMPI_MCA_mpi_yield_when_idle": "0"}
+    looking = make_environment(variables={"HOROVOD_TWINS_IDLE_MS": "0"})
+    assert tuning_of(looking, mpi=True, parts=2) == {}
+    assert tuning_of(looking, mpi=True, parts=1) == looking.variables
