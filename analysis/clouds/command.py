@@ -17,13 +17,14 @@ from analysis.output.options import add_margin_option, add_parser, add_target_op
 from analysis.output.tables import Table
 from analysis.questions.clouds.finding import BASES, assigned, find
 from analysis.questions.clouds.pricing import JOB_MINUTES, Pricing
-from analysis.report.page import Page, facts_of, flags_table, says_nothing, write_page
+from analysis.report.page import Chapter, Page, facts_of, write_page
 from analysis.runs.examples import NOTE as EXAMPLES
 from common.errors import UserError
 from common.sites.prices import read_day
 from common.sites.table import SITES_FILE, read_sites
 from common.utils.command_line import path
 from common.utils.new_file import check_new_file
+from common.utils.workers import side_by_side
 
 FIRST_PLOTS = ("clouds-cost-against-time", "clouds-break-even", "clouds-projected")
 FIRST_PLOTS_OF_RUNS = ("clouds-time", "clouds-cost-time", "clouds-accuracy")
@@ -99,14 +100,17 @@ def run(options: argparse.Namespace) -> None:
 def _page(found: Sequence[Finding], options: argparse.Namespace) -> Page:
     of_runs = bool(options.runs or options.examples)
     findings = [*found, *([] if of_runs else findings_behind())]
+    commands = {"frameworks": "frameworks --examples"} | {one.name: _without_output(options) for one in found}
+    first_plots = FIRST_PLOTS_OF_RUNS if of_runs else FIRST_PLOTS
+
+    def chapter_of(finding: Finding) -> Chapter:
+        return Chapter.of(finding, command=commands.get(finding.name, finding.name), first_plots=first_plots)
+
     return Page(
         title=found[0].question if of_runs else QUESTION,
         facts=facts_of(_contents(options), command=options.command_line),
-        commands={"frameworks": "frameworks --examples"} | {one.name: _without_output(options) for one in found},
-        first_plots=FIRST_PLOTS_OF_RUNS if of_runs else FIRST_PLOTS,
-        chapters=[finding for finding in findings if not says_nothing(finding)],
-        open_questions=[finding for finding in findings if says_nothing(finding)],
-        flags=flags_table(findings),
+        first_plots=first_plots,
+        chapters=side_by_side(chapter_of, findings),
         left_out=Table("", ["folder, and why"], [], {}),
     )
 

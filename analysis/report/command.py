@@ -18,17 +18,18 @@ from analysis.questions.scaling import command as scaling
 from analysis.questions.strategies import command as strategies
 from analysis.report import chapters as report_chapters
 from analysis.report.made_from import NEVER, made_from, written_from
-from analysis.report.page import Page, facts_of, flags_table, says_nothing, write_page
+from analysis.report.page import Chapter, Page, facts_of, flags_table, write_page
 from analysis.runs.examples import NOTE as EXAMPLES
 from analysis.runs.published import published_notes
 from analysis.runs.table import Selection
 from analysis.thesis import command as thesis
 from common.utils.command_line import word
 from common.utils.new_file import check_new_file
+from common.utils.workers import side_by_side
 
-Chapter = Callable[[Selection], Finding]
+Find = Callable[[Selection], Finding]
 # Answers first, then what the runs were.
-CHAPTERS: tuple[Chapter, ...] = (
+CHAPTERS: tuple[Find, ...] = (
     frameworks.find,
     clouds.find,
     scaling.find,
@@ -81,7 +82,7 @@ def run(options: argparse.Namespace) -> None:
     if (selection.runs["state"] == "running").any():  # time alone makes such a run one that was killed
         sources = replace(sources, files=NEVER)
     page = replace(page, made_from=str(sources))
-    flags = [str(row[0]) for row in (*page.left_out.rows, *page.flags.rows)]
+    flags = [str(row[0]) for row in (*page.left_out.rows, *flags_table(page).rows)]
     refuse_flags(flags, options)
     print(f"report: {write_page(page, output)}, folders left out {len(page.left_out.rows)}")
 
@@ -101,15 +102,17 @@ def page_of(selection: Selection, *, folders: Sequence[str], examples: bool = Fa
         chapters.append(thesis.find)
     if selection.published:
         chapters.append(_published)
-    findings = [_without(chapter(selection), selection.left_out) for chapter in chapters]
+    first_plots = FIRST_PLOTS if selection.runs["site"].nunique() > 1 else FIRST_PLOTS_OF_A_SITE
+
+    def chapter_of(find: Find) -> Chapter:
+        finding = _without(find(selection), selection.left_out)
+        return Chapter.of(finding, command=f"{finding.name} {arguments}", first_plots=first_plots)
+
     return Page(
         title=title or _title(selection),
         facts=_facts(selection, arguments, examples=examples),
-        commands={finding.name: f"{finding.name} {arguments}" for finding in findings},
-        first_plots=FIRST_PLOTS if selection.runs["site"].nunique() > 1 else FIRST_PLOTS_OF_A_SITE,
-        chapters=[finding for finding in findings if not says_nothing(finding)],
-        open_questions=[finding for finding in findings if says_nothing(finding)],
-        flags=flags_table(findings),
+        first_plots=first_plots,
+        chapters=side_by_side(chapter_of, chapters),
         left_out=Table("", ["folder, and why"], [[line.removeprefix("left out: ")] for line in selection.left_out], {}),
     )
 

@@ -8,8 +8,8 @@ import base64
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jinja2
@@ -35,22 +35,17 @@ class Page:
 
     Attributes:
         facts: name -> value, below the title: when and from what it was made.
-        chapters: in their order; their questions and answers open the page.
-        open_questions: findings without tables and plots: what the runs do not answer.
-        flags: two columns, the flag and its chapters.
+        chapters: in their order; the questions and answers of those that show something open the page, the others are
+            what the runs do not answer.
         left_out: one column, the folder and the reason.
-        commands: name of a chapter -> the command that shows it, where that is not its name alone.
         first_plots: names of those that open the page, where the chapters have them.
         made_from: digests by which `report` finds the page up to date; empty: of another command.
     """
 
     title: str
     facts: dict[str, str]
-    chapters: Sequence[Finding]
-    open_questions: Sequence[Finding]
-    flags: Table
+    chapters: Sequence["Chapter"]
     left_out: Table
-    commands: Mapping[str, str] = field(default_factory=dict)
     first_plots: Sequence[str] = ()
     made_from: str = ""
 
@@ -68,28 +63,38 @@ def facts_of(contents: dict[str, str], *, command: str) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Illustration:
-    """A plot on the page: its picture, if it can be drawn, the table of its data, and the command that draws it."""
+    """A plot on the page: its picture, if it can be drawn, the table of its data, and the command that draws it.
+
+    Attributes:
+        narrow: the picture for a phone, of a plot that opens the page.
+    """
 
     name: str
     command: str
     picture: Picture | None
+    narrow: Picture | None
     alt: str
     remark: str
     table: TableView
 
     @classmethod
-    def of(cls, plot: Plot, *, command: str) -> "Illustration":
-        """Draw a plot of a command."""
+    def of(cls, plot: Plot, *, command: str, is_first: bool) -> "Illustration":
+        """Draw a plot of a command, which changes its figure if it opens the page."""
         picture, remark = picture_of(plot.figure)
         title = plot.data.title
         alt = f"{title}. {plot.figure.get_suptitle() or title}. The numbers are in the table below the picture."
         table = table_view(plot.data, anchor=_anchor(plot.name))
-        return cls(name=plot.name, command=command, picture=picture, alt=alt, remark=remark, table=table)
+        narrow = narrow_picture_of(plot.figure) if is_first else None
+        return cls(name=plot.name, command=command, picture=picture, narrow=narrow, alt=alt, remark=remark, table=table)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chapter:
-    """A finding on the page."""
+    """A finding on the page.
+
+    Attributes:
+        finding: without its plots.
+    """
 
     anchor: str
     title: str
@@ -98,46 +103,53 @@ class Chapter:
     figures: Sequence[Illustration]
 
     @classmethod
-    def of(cls, finding: Finding, *, command: str) -> "Chapter":
+    def of(cls, finding: Finding, *, command: str, first_plots: Sequence[str] = ()) -> "Chapter":
         """Lay out the finding of a command; tables without rows are not shown.
 
         Args:
             finding: what it found.
-            command: with its arguments, which draws the plots.
+            command: of `python -m analysis`, with its arguments.
+            first_plots: names of those that open the page.
         """
+        drawn_by = f"python -m analysis {command} --plots plots"
         anchor = _anchor(finding.name)
         title = _TITLES.get(finding.name, finding.name.replace("-", " "))
         return cls(
             anchor=anchor,
             title=title[:1].upper() + title[1:],
-            finding=finding,
+            finding=replace(finding, plots=()),
             tables=[
                 table_view(table, anchor=f"{anchor}-table-{number}")
                 for number, table in enumerate(finding.tables, start=1)
                 if table.rows
             ],
-            figures=[Illustration.of(plot, command=command) for plot in finding.plots],
+            figures=[
+                Illustration.of(plot, command=drawn_by, is_first=plot.name in first_plots) for plot in finding.plots
+            ],
         )
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it has no rows and no plots to show."""
+        return not self.figures and not self.tables
 
 
 def html_of(page: Page) -> str:
     """Return the page as HTML."""
     template = _environment().get_template("page.html.jinja")
     style, script = ((_TEMPLATES / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    chapters = [
-        Chapter.of(finding, command=f"python -m analysis {page.commands.get(finding.name, finding.name)} --plots plots")
-        for finding in page.chapters
-    ]
+    chapters = _shown(page)
     figures = {figure.name: figure for chapter in chapters for figure in chapter.figures}
-    plots = {plot.name: plot.figure for finding in page.chapters for plot in finding.plots}
+    flags = flags_table(page)
     return template.render(
         page=page,
         style=style,
         script=script,
         chapters=chapters,
-        first_figures=[(figures[name], narrow_picture_of(plots[name])) for name in page.first_plots if name in figures],
-        has_commands=any(finding.name == "commands" for finding in page.chapters),
-        flags=table_view(page.flags, anchor="flags-table") if page.flags.rows else None,
+        open_questions=[chapter for chapter in page.chapters if chapter.says_nothing],
+        first_figures=[figures[name] for name in page.first_plots if name in figures],
+        has_commands=any(chapter.finding.name == "commands" for chapter in chapters),
+        flags=table_view(flags, anchor="flags-table") if flags.rows else None,
         left_out=table_view(page.left_out, anchor="left-out-table") if page.left_out.rows else None,
         most_notes=MOST_NOTES,
     )
@@ -153,25 +165,24 @@ def write_page(page: Page, output: Path) -> str:
     with user_errors("writing the page"):
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, text)
-    plots = sum(len(chapter.plots) for chapter in page.chapters)
+    plots = sum(len(chapter.figures) for chapter in page.chapters)
     return (
-        f"{output} ({len(text) / 1e6:.1f} MB): chapters {len(page.chapters)}, plots {plots}, "
-        f"flags {len(page.flags.rows)}"
+        f"{output} ({len(text) / 1e6:.1f} MB): chapters {len(_shown(page))}, plots {plots}, "
+        f"flags {len(flags_table(page).rows)}"
     )
 
 
-def flags_table(findings: Sequence[Finding]) -> Table:
+def flags_table(page: Page) -> Table:
     """Return each flag once, with its chapters."""
     chapters: dict[str, list[str]] = defaultdict(list)
-    for finding in findings:
-        for flag in finding.flags:
-            chapters[flag].append(finding.name)
+    for chapter in page.chapters:
+        for flag in chapter.finding.flags:
+            chapters[flag].append(chapter.finding.name)
     return Table("", ["flag", "chapters"], [[flag, ", ".join(names)] for flag, names in chapters.items()], {})
 
 
-def says_nothing(finding: Finding) -> bool:
-    """Return whether a finding has no rows and no plots to show."""
-    return not finding.plots and not any(table.rows for table in finding.tables)
+def _shown(page: Page) -> list[Chapter]:
+    return [chapter for chapter in page.chapters if not chapter.says_nothing]
 
 
 def _environment() -> jinja2.Environment:

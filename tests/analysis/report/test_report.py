@@ -23,7 +23,7 @@ from analysis.output.tables import Table
 from analysis.questions import frameworks
 from analysis.report import chapters as report_chapters
 from analysis.report import command as report
-from analysis.report.page import Page, html_of
+from analysis.report.page import Chapter, Page, html_of
 from analysis.report.pictures import MOST_INCHES, MOST_POINTS
 from analysis.report.tables import MOST_FILE_ROWS, MOST_ROWS
 from analysis.runs.cells import cells_of
@@ -109,11 +109,12 @@ def make_report(*arguments: object, output: Path) -> Read:
 
 
 def page_with(*findings: Finding, **changes: Any) -> Read:
-    none = Table("", ["flag", "chapters"], [], {})
-    values: dict[str, Any] = {
-        "title": "A page", "facts": {}, "chapters": findings, "open_questions": [], "flags": none, "left_out": none,
-    }  # fmt: skip
-    return read_page(html_of(Page(**{**values, **changes})))
+    first_plots = changes.get("first_plots", ())
+    chapters = [Chapter.of(finding, command=finding.name, first_plots=first_plots) for finding in findings]
+    none = Table("", ["folder, and why"], [], {})
+    return read_page(
+        html_of(Page(**{"title": "A page", "facts": {}, "chapters": chapters, "left_out": none, **changes}))
+    )
 
 
 # Content
@@ -209,7 +210,8 @@ def test_whatever_a_run_holds_stays_text(tmp_path: Path) -> None:
         tables=[Table(EVIL, [EVIL, "command"], [[EVIL, EVIL]], {})],
         plots=[Plot(EVIL, Figure(), Table(EVIL, [EVIL], [[EVIL]], {}))],
     )  # fmt: skip
-    page = page_with(evil, facts={EVIL: EVIL}, open_questions=[evil], title=EVIL)
+    silent = replace(evil, name="silent", tables=[], plots=[])
+    page = page_with(evil, silent, facts={EVIL: EVIL}, title=EVIL)
     assert len(page.all("script")) == 1 and not any("alert" in name for name, _ in page.tags)
     assert EVIL in str(page.all("img")[0]["alt"])
 

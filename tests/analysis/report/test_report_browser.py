@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from analysis.__main__ import main
 from analysis.output.finding import Plot
 from analysis.output.tables import Table
-from analysis.report.page import Page, html_of
+from analysis.report.page import Chapter, Page, html_of
 from analysis.report.pictures import MOST_POINTS
 
 pytestmark = pytest.mark.browser
@@ -119,8 +119,8 @@ def sorting(browser: Browser, tmp_path: Path) -> Browser:
         ],
         {"s": ",.1f"},
     )  # fmt: skip
-    none = Table("", ["flag"], [], {})
-    page = Page(title="t", facts={}, chapters=[found(tables=[table])], open_questions=[], flags=none, left_out=none)
+    none = Table("", ["folder, and why"], [], {})
+    page = Page(title="t", facts={}, chapters=[Chapter.of(found(tables=[table]), command="c")], left_out=none)
     (tmp_path / "page.html").write_text(html_of(page), encoding="utf-8")
     browser.open((tmp_path / "page.html").as_uri(), width=1400)
     return browser
@@ -173,8 +173,8 @@ def test_pictures_of_pixels_are_there_too(browser: Browser, tmp_path: Path) -> N
     figure = Figure(figsize=(4, 3))
     figure.subplots().plot(range(MOST_POINTS + 1), "o")
     plot = Plot("cloud", figure, Table("Cloud", ["x"], [[1]], {}))
-    none = Table("", ["flag"], [], {})
-    page = Page(title="t", facts={}, chapters=[found(plots=[plot])], open_questions=[], flags=none, left_out=none)
+    none = Table("", ["folder, and why"], [], {})
+    page = Page(title="t", facts={}, chapters=[Chapter.of(found(plots=[plot]), command="c")], left_out=none)
     (tmp_path / "page.html").write_text(html_of(page), encoding="utf-8")
     browser.open((tmp_path / "page.html").as_uri(), width=400)
     assert browser.errors == [] and browser.value("document.images[0].naturalWidth") == 640

@@ -1,0 +1,67 @@
+"""Work that copies of the process share."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from common.errors import UserError
+from common.utils.process_state import ENDED, process_state
+from common.utils.workers import side_by_side
+
+SLEEPING = """\
+import os, time
+from common.utils.workers import side_by_side
+
+def sleep(number):
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+
+side_by_side(sleep, [0, 1])
+"""
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.utils.workers.usable_cores", lambda: 2)
+
+
+def test_copies_share_the_work_and_the_results_are_in_order() -> None:
+    offset, here = 10, os.getpid()
+
+    def work(number: int) -> tuple[int, bool]:
+        time.sleep(0.2 / (number + 1))
+        return offset + number, os.getpid() == here
+
+    assert side_by_side(work, [0, 1, 2]) == [(10, False), (11, False), (12, False)]
+    assert side_by_side(work, [5]) == [(15, True)]
+    assert side_by_side(work, []) == []
+
+
+def test_an_error_of_the_work_arrives_and_a_copy_that_is_killed_is_reported() -> None:
+    def fails(number: int) -> None:
+        raise UserError(f"no such number. Received: {number}. Name another")
+
+    def ends(number: int) -> None:
+        os._exit(9)
+
+    with pytest.raises(UserError, match=r"Received: [01]\. Name another"):
+        side_by_side(fails, [0, 1])
+    with pytest.raises(UserError, match="a process that shared the work was ended"):
+        side_by_side(ends, [0, 1])
+
+
+def test_copies_end_with_their_parent() -> None:
+    two = "import common.utils.workers as w; w.usable_cores = lambda: 2\n"
+    with subprocess.Popen([sys.executable, "-c", two + SLEEPING], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        copies = [int(parent.stdout.readline()) for _ in range(2)]
+        parent.send_signal(signal.SIGKILL)
+    for _ in range(200):
+        if all(process_state(copy) in ENDED for copy in copies):
+            return
+        time.sleep(0.05)
+    pytest.fail("a copy lives on")
