@@ -18,7 +18,7 @@ from analysis.questions.scaling import command as scaling
 from analysis.questions.strategies import command as strategies
 from analysis.report import chapters as report_chapters
 from analysis.report.made_from import NEVER, made_from, written_from
-from analysis.report.page import Chapter, Page, facts_of, flags_table, write_page
+from analysis.report.page import Chapter, Page, facts_of, write_page
 from analysis.runs.examples import NOTE as EXAMPLES
 from analysis.runs.published import published_notes
 from analysis.runs.table import Selection
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> None:
     if (selection.runs["state"] == "running").any():  # time alone makes such a run one that was killed
         sources = replace(sources, files=NEVER)
     page = replace(page, made_from=str(sources))
-    flags = [str(row[0]) for row in (*page.left_out.rows, *flags_table(page).rows)]
+    flags = [str(row[0]) for row in (*page.left_out.rows, *page.flags.rows)]
     refuse_flags(flags, options)
     print(f"report: {write_page(page, output)}, folders left out {len(page.left_out.rows)}")
 

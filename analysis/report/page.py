@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import jinja2
@@ -48,6 +49,25 @@ class Page:
     left_out: Table
     first_plots: Sequence[str] = ()
     made_from: str = ""
+
+    @property
+    def shown(self) -> list["Chapter"]:
+        """The chapters that show something."""
+        return [chapter for chapter in self.chapters if not chapter.says_nothing]
+
+    @property
+    def open_questions(self) -> list["Chapter"]:
+        """The others: what the runs do not answer."""
+        return [chapter for chapter in self.chapters if chapter.says_nothing]
+
+    @cached_property
+    def flags(self) -> Table:
+        """Each flag once, with its chapters."""
+        chapters: dict[str, list[str]] = defaultdict(list)
+        for chapter in self.chapters:
+            for flag in chapter.finding.flags:
+                chapters[flag].append(chapter.finding.name)
+        return Table("", ["flag", "chapters"], [[flag, ", ".join(names)] for flag, names in chapters.items()], {})
 
 
 def facts_of(contents: dict[str, str], *, command: str) -> dict[str, str]:
@@ -138,18 +158,16 @@ def html_of(page: Page) -> str:
     """Return the page as HTML."""
     template = _environment().get_template("page.html.jinja")
     style, script = ((_TEMPLATES / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    chapters = _shown(page)
+    chapters = page.shown
     figures = {figure.name: figure for chapter in chapters for figure in chapter.figures}
-    flags = flags_table(page)
     return template.render(
         page=page,
         style=style,
         script=script,
         chapters=chapters,
-        open_questions=[chapter for chapter in page.chapters if chapter.says_nothing],
         first_figures=[figures[name] for name in page.first_plots if name in figures],
         has_commands=any(chapter.finding.name == "commands" for chapter in chapters),
-        flags=table_view(flags, anchor="flags-table") if flags.rows else None,
+        flags=table_view(page.flags, anchor="flags-table") if page.flags.rows else None,
         left_out=table_view(page.left_out, anchor="left-out-table") if page.left_out.rows else None,
         most_notes=MOST_NOTES,
     )
@@ -167,22 +185,8 @@ def write_page(page: Page, output: Path) -> str:
         write_atomically(output, text)
     plots = sum(len(chapter.figures) for chapter in page.chapters)
     return (
-        f"{output} ({len(text) / 1e6:.1f} MB): chapters {len(_shown(page))}, plots {plots}, "
-        f"flags {len(flags_table(page).rows)}"
+        f"{output} ({len(text) / 1e6:.1f} MB): chapters {len(page.shown)}, plots {plots}, flags {len(page.flags.rows)}"
     )
-
-
-def flags_table(page: Page) -> Table:
-    """Return each flag once, with its chapters."""
-    chapters: dict[str, list[str]] = defaultdict(list)
-    for chapter in page.chapters:
-        for flag in chapter.finding.flags:
-            chapters[flag].append(chapter.finding.name)
-    return Table("", ["flag", "chapters"], [[flag, ", ".join(names)] for flag, names in chapters.items()], {})
-
-
-def _shown(page: Page) -> list[Chapter]:
-    return [chapter for chapter in page.chapters if not chapter.says_nothing]
 
 
 def _environment() -> jinja2.Environment:
