@@ -15,8 +15,9 @@ from common.config import Config, DeviceConfig
 from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
 from common.distributed.mpi import join_ranks
-from common.distributed.pinning import check_own_gpu, choose_gpu
+from common.distributed.pinning import check_onednn, check_own_gpu, choose_gpu
 from common.errors import UserError
+from keras_impl import onednn
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.gradient_exchange import GradientExchange
@@ -47,14 +48,15 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
     """Give this rank its own GPU, or its share of the cores; return the device and the number of threads.
 
     Raises:
-        UserError: a GPU is asked for and there is none for every rank of a host, or channels first on a CPU; on all
-            ranks.
+        UserError: a GPU is asked for and there is none for every rank of a host, or oneDNN is not as asked for, or
+            channels first on a CPU; on all ranks.
     """
     # A process that goes on with other ranks keeps its number, which TensorFlow cannot change any more.
     before = tf.config.threading.get_intra_op_parallelism_threads()
     threads = before or threads_per_rank(config.threads, share=comm.cores)
     # TensorFlow reads all of this only once, before its first operation: also before the first sum over ranks.
     with comm.propagate_errors("pinning the device"):
+        check_onednn(config, is_on=onednn.is_on())
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
         tf.config.experimental.enable_tensor_float_32_execution(config.tf32)

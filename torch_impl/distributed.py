@@ -14,7 +14,7 @@ from common.distributed.communicator import Communicator
 from common.distributed.core_sharing import threads_per_rank
 from common.distributed.exchange_meter import ExchangeMeter
 from common.distributed.mpi import join_ranks
-from common.distributed.pinning import check_own_gpu, choose_gpu
+from common.distributed.pinning import check_onednn, check_own_gpu, choose_gpu
 from common.errors import UserError
 from torch_impl.state import TrainingState
 
@@ -32,11 +32,15 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[torch.device, 
     """Give this rank its own GPU, or its share of the cores; return the device and the number of threads.
 
     Raises:
-        UserError: a GPU is asked for and there is none for every rank of a host; on all ranks.
+        UserError: a GPU is asked for and there is none for every rank of a host, or oneDNN and there is none; on all
+            ranks.
     """
     threads = threads_per_rank(config.threads, share=comm.cores)
     with comm.propagate_errors("pinning the device"):
         torch.set_num_threads(threads)
+        onednn: Any = torch.backends.mkldnn  # its earlier name
+        onednn.enabled = config.onednn != "off"
+        check_onednn(config, is_on=onednn.enabled and onednn.is_available())
         cudnn: Any = torch.backends.cudnn  # PyTorch's types lack `conv`
         torch.backends.cuda.matmul.fp32_precision = cudnn.conv.fp32_precision = "tf32" if config.tf32 else "ieee"
         cudnn.benchmark, cudnn.deterministic = config.cudnn_benchmark, not config.cudnn_benchmark

@@ -24,7 +24,7 @@ _OF_CONFIG = [
     if name not in ("seed", "dataset", "model", "image_size")  # have columns of their own, or are no setting
 ]
 # Of the device: how runs compute, which is not what they compute, but takes another time.
-_OF_DEVICE = ("gradient_groups", "cudnn_benchmark", "channels_last", "pinned_memory", "share_gpu")
+_OF_DEVICE = ("gradient_groups", "cudnn_benchmark", "channels_last", "onednn", "pinned_memory", "share_gpu")
 # Every column of settings, in the order in which labels name them.
 SETTING_COLUMNS = (
     "framework", "model", "data_set", "np", "site", "device", "image_size", "global_batch", "hosts", "controller",

@@ -73,7 +73,9 @@ _REFUSED_BY = {
 
 
 # Settings that change how fast a run is and not what it learns, which `launch tune` tries, and their subjects.
-SPEED_SETTINGS = {"threads": "device", "channels_last": "device", "gradient_groups": "device", "compile": "model"}
+SPEED_SETTINGS = {
+    "threads": "device", "channels_last": "device", "onednn": "device", "gradient_groups": "device", "compile": "model",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,15 @@ def choose_gpu(gpus: Sequence[Device], *, config: DeviceConfig, local_rank: int,
     return gpus[local_rank % len(gpus)]
 
 
+def check_onednn(config: DeviceConfig, *, is_on: bool) -> None:
+    """Raise UserError if oneDNN does not compute where it was asked for, or does where it was not."""
+    if config.onednn != "auto" and (config.onednn == "on") != is_on:
+        raise UserError(
+            f"oneDNN is {'on' if is_on else 'off'} in this process and stays so: its framework was imported before, or "
+            f"built without it. Received: --onednn {config.onednn}. Leave it out"
+        )
+
+
 def check_own_gpu(number: int | None, *, config: DeviceConfig, comm: Communicator) -> None:
     """Raise UserError on all ranks if two ranks of a host have the same GPU and are not to share it.
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from common.config import Config, parse_command_line, requested
+from common.config import Config
 from common.distributed.communicator import Communicator
 from common.distributed.console import Console
 from common.distributed.mpi import check_controller
@@ -17,7 +17,7 @@ from common.errors import EXIT_CODE_STALLED, EXIT_CODE_USER_ERROR, UserError, as
 from common.parameter_server.client import say_goodbye
 from common.parameter_server.server import serve
 from common.training.elastic_session import ElasticSession
-from common.training.resume import AlreadyFinished, resumed_settings
+from common.training.resume import AlreadyFinished, settings_of
 from common.training.session import Session
 from common.watchdog.board import announce
 from common.watchdog.watch import take_settings
@@ -27,11 +27,7 @@ def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | 
     """Return the settings of the command line; an error is returned, and raised once all ranks can receive it."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        folder = requested("--resume", arguments)
-        if folder is None:
-            config = parse_command_line(arguments, program=program)
-        else:
-            config = resumed_settings(arguments, folder=folder, program=program)
+        config = settings_of(arguments, program=program)
         check_controller(config.strategy, os.environ)
         config.strategy.check_framework(program)
         take_settings(config.faults)

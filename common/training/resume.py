@@ -49,12 +49,15 @@ class AlreadyFinished(Exception):  # noqa: N818 - not an error
         super().__init__(f"the run is finished already: {_named_folder(config)}")
 
 
-def resumed_settings(arguments: Sequence[str], *, folder: str, program: str) -> Config:
-    """Return the settings of the run that is resumed, with the few changes that its weights allow.
+def settings_of(arguments: Sequence[str], *, program: str) -> Config:
+    """Return the settings of a command line, or those of the run that it resumes, with the changes that weights allow.
 
     Raises:
-        UserError: no such run, or a change that is not allowed.
+        UserError: they are wrong, there is no such run, or a change that is not allowed.
     """
+    folder = requested("--resume", arguments)
+    if folder is None:
+        return parse_command_line(arguments, program=program)
     old = _measured_settings(read_run(folder).record, folder=folder)
     if old.energy.energy:
         raise _is_metered(folder)

@@ -85,6 +85,8 @@ def levers_of(framework: str, *, np: int, host: HostResources) -> list[dict[str,
         *([{"name": "threads", "threads": fewer}] if fewer else []),
         # TensorFlow has no kernels for channels first on CPUs.
         *([{"name": "layout", "channels_last": False}] if framework == "torch" or host.gpus else []),
+        # TensorFlow uses oneDNN by default on some processors only.
+        *([] if host.gpus else [{"name": "onednn", "onednn": "off" if framework == "torch" else ["on", "off"]}]),
         *([{"name": "groups", "gradient_groups": [*GRADIENT_GROUPS][1:]}] if np > 1 else []),
     ]
 

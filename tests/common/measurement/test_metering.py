@@ -19,7 +19,7 @@ from common.measurement.metering import Meter, Metered, used_gpu
 from common.measurement.timing import Phases
 from common.run_folder.power_file import read_power
 from common.run_folder.records import read_run
-from common.training.resume import resumed_settings
+from common.training.resume import settings_of
 
 DATA = ["--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp"]
 WATTS = {"package-0": 40.0, "dram": 10.0}
@@ -169,7 +169,7 @@ def test_a_metered_run_of_two_ranks(framework: str, machine: Path, tmp_path: Pat
     assert {"training", "validation", "test"} <= set(trace.phases)
     assert json.loads((folder / "run.json").read_text())["energy"]["interval_seconds"] == 0.05
     with pytest.raises(UserError, match="a metered run measures from its start to its end and cannot be resumed"):
-        resumed_settings(["--resume", str(folder), "--epochs", "3"], folder=str(folder), program="train.py")
+        settings_of(["--resume", str(folder), "--epochs", "3"], program="train.py")
 
 
 @pytest.mark.ranks

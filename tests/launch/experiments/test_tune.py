@@ -24,9 +24,14 @@ def host(cores: float, gpus: float = 0) -> HostResources:
 @pytest.mark.parametrize(
     ("framework", "np", "here", "tried"),
     [
-        ("torch", 1, host(2), {"compile": True, "threads": [1], "channels_last": False}),
-        ("torch", 2, host(2), {"compile": True, "channels_last": False, "gradient_groups": ["2", "4", "each"]}),
-        ("keras", 1, host(9), {"compile": True, "threads": [1, 2, 4, 8]}),
+        ("torch", 1, host(2), {"compile": True, "threads": [1], "channels_last": False, "onednn": "off"}),
+        (
+            "torch",
+            2,
+            host(2),
+            {"compile": True, "channels_last": False, "onednn": "off", "gradient_groups": ["2", "4", "each"]},
+        ),
+        ("keras", 1, host(9), {"compile": True, "threads": [1, 2, 4, 8], "onednn": ["on", "off"]}),
         ("keras", 1, host(8, gpus=1), {"compile": True, "threads": [1, 2, 4], "channels_last": False}),
     ],
 )
