@@ -1,6 +1,7 @@
 """`python -m analysis faults`: what happened to the ranks of elastic runs, what it cost, and what it changed."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,8 @@ def find(selection: Selection) -> Finding:
     if not changed:
         answer = "The ranks of none of these runs changed: train with --elastic, and end some of them."
         return Finding(name="faults", question=_QUESTION, answer=answer, flags=list(selection.left_out))
-    compared = [found for run in changed if (found := _compared(run, runs, selection))]
+    undisturbed = _undisturbed(runs)
+    compared = [found for run in changed if (found := _compared(run, undisturbed.get(_experiment(run), ()), selection))]
     return Finding(
         name="faults",
         question=_QUESTION,
@@ -183,23 +185,35 @@ def _formats(headings: Sequence[str]) -> dict[str, str]:
     return seconds | {name: ".1e" for name in headings if name.endswith("relative")} | {"of its training, %": ".1f"}
 
 
-def _compared(run: RunRow, runs: Sequence[RunRow], selection: Selection) -> Compared | None:
-    """Return the run beside the first one whose ranks stayed and that is the same experiment otherwise."""
-    for other in runs:
-        if other.framework == run.framework and not changes_of(other) and _experiment(other) == _experiment(run):
-            losses, undisturbed = (curve(selection.epochs, one, "training_loss") for one in (run, other))
-            if run.state == other.state == "finished" and len(losses) == len(undisturbed):
-                return Compared(run, other, _relative(losses, undisturbed), _weights_apart(run, other))
+def _undisturbed(runs: Sequence[RunRow]) -> dict[Hashable, list[RunRow]]:
+    """Return the finished runs whose ranks stayed, by their experiment."""
+    found: dict[Hashable, list[RunRow]] = defaultdict(list)
+    for run in runs:
+        if run.state == "finished" and not changes_of(run):
+            found[_experiment(run)].append(run)
+    return found
+
+
+def _compared(run: RunRow, undisturbed: Sequence[RunRow], selection: Selection) -> Compared | None:
+    """Return the run beside the first one of as many epochs, of those of its experiment whose ranks stayed."""
+    if run.state != "finished":
+        return None
+    losses = curve(selection.epochs, run, "training_loss")
+    for other in undisturbed:
+        reference = curve(selection.epochs, other, "training_loss")
+        if len(losses) == len(reference):
+            return Compared(run, other, _relative(losses, reference), _weights_apart(run, other))
     return None
 
 
-def _experiment(run: RunRow) -> object:
-    """Return what two runs have in common that train in the same way, whatever their ranks; None: not known."""
+def _experiment(run: RunRow) -> Hashable:
+    """Return what two runs have in common that train in the same way, whatever their ranks; not known: nothing."""
     record, config = run.record, run.config
     if not isinstance(record.hashes, Hashes) or not isinstance(config, Config):
         return object()
     same = [getattr(getattr(config, subject), name) for subject, names in SETTINGS.items() for name in names]
-    return record.hashes.initial_weights, record.hashes.sample_order, run.global_batch, run.steps, same
+    hashes = record.hashes.initial_weights, record.hashes.sample_order
+    return run.framework, *hashes, run.global_batch, run.steps, *same
 
 
 def _relative(values: np.ndarray, reference: np.ndarray) -> np.ndarray:

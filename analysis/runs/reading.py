@@ -2,13 +2,16 @@
 
 import gc
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from analysis.runs.folders import run_folders
 from analysis.runs.table import LoadedRun, Selection, figures_of, select
 from common.errors import UserError
 from common.run_folder.records import RUN_FILE, read_epochs, read_record, state_of
+from common.utils.cores import usable_cores
 from common.utils.printable import printable
+from common.utils.workers import side_by_side
 
 _MANY = 1000
 
@@ -28,18 +31,16 @@ def load_runs(
     """
     searched = [Path(path) for path in paths]
     folders, empty = run_folders(searched)
-    loaded: list[LoadedRun] = []
-    left_out: list[str] = []
+    shares = usable_cores() if len(folders) >= _MANY else 1
     gc.disable()  # it would look through the objects of thousands of runs again and again: a third of the time
     try:
-        for folder in folders:
-            try:
-                loaded.append(_load_run(folder))
-            except UserError as error:
-                left_out.append(printable(f"left out: {error}"))
+        parts = side_by_side(_load_all, [folders[share::shares] for share in range(shares)])
     finally:
-        if len(loaded) < _MANY:  # nor look through them and millions of rows of tables while they are compared
+        if len(folders) < _MANY:  # nor look through them and millions of rows of tables while they are compared
             gc.enable()
+    found = [one for turn in zip_longest(*parts) for one in turn if one is not None]  # in the order of the folders
+    loaded = [one for one in found if isinstance(one, LoadedRun)]
+    left_out = [one for one in found if isinstance(one, str)]
     if not loaded:
         reason = left_out[0] if left_out else f"no {RUN_FILE} in {', '.join(str(path) for path in searched)}"
         raise UserError(
@@ -47,6 +48,17 @@ def load_runs(
         )
     left_out += [f"left out: no {RUN_FILE} in {path}" for path in empty]
     return select([*loaded, *added], left_out=left_out, published=published)
+
+
+def _load_all(folders: Iterable[Path]) -> list[LoadedRun | str]:
+    """Read run folders; in the place of one that cannot be used, the reason."""
+    found: list[LoadedRun | str] = []
+    for folder in folders:
+        try:
+            found.append(_load_run(folder))
+        except UserError as error:
+            found.append(printable(f"left out: {error}"))
+    return found
 
 
 def _load_run(folder: Path) -> LoadedRun:

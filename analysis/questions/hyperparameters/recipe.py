@@ -12,7 +12,8 @@ from common.run_folder.search_record import TrialRecord
 from common.run_folder.sharing import with_measured
 
 _NOT_OF_A_RECIPE = ("record", "energy")  # what a run measures
-_OF_A_MACHINE = ("device", "threads", "share_gpu", "pinned_memory", "channels_last", "onednn", "memory_limit")  # where it runs
+# Where it runs.
+_OF_A_MACHINE = ("device", "threads", "share_gpu", "pinned_memory", "channels_last", "onednn", "memory_limit")
 # Defaults, too, for readers.
 _ALWAYS = ("dataset", "model", "optimizer", "loss", "epochs", "batch_size", "learning_rate")
 

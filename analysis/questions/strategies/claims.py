@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +11,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from analysis.output.tables import Table
 from analysis.questions.strategies.parts import forecast_megabytes, grown_megabytes, is_divided, within_budget
-from analysis.questions.strategies.ways import PLAIN, Place, Way, alone_on, work_of, workers_of
+from analysis.questions.strategies.ways import PLAIN, Alone, Place, Way, alone_on, ranks_alone, work_of, workers_of
 from analysis.runs.cells import Cell
 from analysis.runs.labels import framework_label
 from analysis.stats.inference import Effect, difference, equivalence, ratio
@@ -56,6 +56,11 @@ class Runs:
         """All ways of all places."""
         return (way for place in self.places for way in place.ways)
 
+    @cached_property
+    def alone(self) -> Alone:
+        """The cells in which one worker works alone."""
+        return ranks_alone(self.cells)
+
     def slowed(self, wanted: Callable[[Way], bool]) -> tuple[Way, Effect] | None:
         """Return the wanted way with the largest straggler, and its time / that without; None: no such runs."""
         plain = {_kind(way): way for way in self.ways if way.slow_factor == 1 and wanted(way)}
@@ -68,7 +73,7 @@ class Runs:
 
     def against_one(self, way: Way) -> Effect | None:
         """Return the time of a way / that of one worker alone, without a straggler; None: there are no such runs."""
-        times = [_seconds(cell) for cell in alone_on(way.cell, self.cells)]
+        times = [_seconds(cell) for cell in alone_on(way.cell, self.alone)]
         return next((found for alone in times if (found := ratio(_seconds(way.cell), alone))), None)
 
 

@@ -20,6 +20,7 @@ from analysis.questions.strategies.parts import (
 )
 from analysis.questions.strategies.plots import plots_of
 from analysis.questions.strategies.ways import (
+    Alone,
     Place,
     Way,
     bytes_per_image,
@@ -30,6 +31,7 @@ from analysis.questions.strategies.ways import (
     formula_bytes_per_image,
     main_places,
     places_of,
+    ranks_alone,
     staleness_at,
     staleness_of,
     why_no_exchange,
@@ -194,8 +196,9 @@ def _figures(places: Sequence[Place], cells: Sequence[Cell], *, target: float | 
                 "bytes/image", "by formula", "exchange, %", "waiting, %", "bubble, %",
                 "staleness: median", "95 % of pushes", "most", "joules",
                 "memory per rank, MB", GROWN, "by forecast"]  # fmt: skip
+    alone = ranks_alone(cells)
     rows = [
-        [framework_label(place.framework), place.label, way.label, *_figures_of(way.cell, cells)]
+        [framework_label(place.framework), place.label, way.label, *_figures_of(way.cell, alone)]
         for place in places
         for way in place.ways
     ]
@@ -211,7 +214,7 @@ def _figures(places: Sequence[Place], cells: Sequence[Cell], *, target: float | 
     return Table("Time, accuracy and what they cost (medians; images/s: harmonic means)", headings, rows, formats)
 
 
-def _figures_of(cell: Cell, cells: Sequence[Cell]) -> list[TableCell]:
+def _figures_of(cell: Cell, alone: Alone) -> list[TableCell]:
     seconds = list(cell.seconds("training_seconds").values())
     lags = staleness_of(cell)
     return [
@@ -220,7 +223,7 @@ def _figures_of(cell: Cell, cells: Sequence[Cell]) -> list[TableCell]:
         median_of(seconds),
         shown_interval(median_interval(seconds), ".2f"),
         harmonic_mean(list(cell.seconds("images_per_second").values())),
-        in_percent(efficiency(cell, cells)),
+        in_percent(efficiency(cell, alone)),
         in_percent(median_of(cell.results("accuracy").values())),
         median_of(cell.seconds("seconds_to_target").values()),
         bytes_per_update(cell),

@@ -19,7 +19,7 @@ from analysis.questions.strategies.parts import (
     stages_of,
     waiting_share,
 )
-from analysis.questions.strategies.ways import Place, alone_on, ended_by_limit, main_places
+from analysis.questions.strategies.ways import Place, alone_on, ended_by_limit, main_places, ranks_alone
 from analysis.runs.cells import Cell
 from analysis.stats.inference import median_of
 
@@ -111,10 +111,11 @@ def plot_memory(places: Sequence[Place], cells: Sequence[Cell]) -> Plot | None:
     """
     divided = [place for place in places if any(is_divided(way) for way in place.ways)]
     told = main_places(sorted(divided, key=_by_budget_and_size))
+    alone = ranks_alone(cells) if told else {}
     drawn = {
         place.name: dict(
             [
-                *(("one rank alone", cell) for cell in alone_on(place.ways[0].cell, cells)[:1]),
+                *(("one rank alone", cell) for cell in alone_on(place.ways[0].cell, alone)[:1]),
                 *((way.label, way.cell) for way in place.ways),
             ]
         )

@@ -1,7 +1,7 @@
 """Cells as ways to share the same work: all-reduce and everything that is compared with it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -138,37 +138,49 @@ def work_of(cell: Cell, *, with_straggler: bool = True) -> tuple[Hashable, ...]:
     return workers_of(cell.first), *settings.items()
 
 
-def alone_on(cell: Cell, cells: Sequence[Cell]) -> list[Cell]:
+Alone = Mapping[Hashable, Sequence[Cell]]
+
+
+def ranks_alone(cells: Sequence[Cell]) -> Alone:
+    """Return the cells in which one worker works alone, in plain all-reduce and without a straggler, by their work."""
+    found: dict[Hashable, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if workers_of(cell.first) == 1 and not cell.settings.get(SLOW) and _is_plain(cell):
+            found[_work_alone(cell)].append(cell)
+    return found
+
+
+def alone_on(cell: Cell, alone: Alone) -> list[Cell]:
     """Return the cells in which one worker alone does the work of a cell, in batches of the same size.
 
     Without a straggler, and in the same experiment: from one to another the speed of a machine drifts.
 
     Args:
         cell: of any number of workers.
-        cells: all of them.
+        alone: of all cells.
     """
-    work = work_of(cell, with_straggler=False)[1:]
     return [
         one
-        for one in cells
-        # What takes least time comes first: of a thousand cells, each is compared with all.
+        for one in alone.get(_work_alone(cell), ())
         if one.first.global_batch == cell.first.global_batch
         and one.experiments & cell.experiments
-        and not one.settings.get(SLOW)
-        and _is_plain(one)
-        and work_of(one, with_straggler=False) == (1, *work)
         and not abs(images_trained(one.first) - images_trained(cell.first)) > 0  # not known of a run that was ended
     ]
 
 
-def efficiency(cell: Cell, cells: Sequence[Cell]) -> float | None:
+def _work_alone(cell: Cell) -> Hashable:
+    _, *work = work_of(cell, with_straggler=False)
+    return tuple(work)
+
+
+def efficiency(cell: Cell, alone: Alone) -> float | None:
     """Return the time of one worker alone / (workers x time of a cell), in training; None: there are no such runs.
 
     Args:
         cell: of any number of workers.
-        cells: all of them.
+        alone: of all cells.
     """
-    times = [alone.seconds("training_seconds") for alone in alone_on(cell, cells)]
+    times = [one.seconds("training_seconds") for one in alone_on(cell, alone)]
     speedup = next((found for one in times if (found := ratio(one, cell.seconds("training_seconds")))), None)
     workers = workers_of(cell.first)
     return speedup.estimate / workers if speedup and workers else None

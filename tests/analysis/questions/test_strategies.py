@@ -14,7 +14,7 @@ from analysis.output.finding import Finding, Plot
 from analysis.questions.strategies.claims import TESTS, read_claims
 from analysis.questions.strategies.command import find
 from analysis.questions.strategies.ways import efficiency as efficiency_of
-from analysis.questions.strategies.ways import staleness_at, staleness_of
+from analysis.questions.strategies.ways import ranks_alone, staleness_at, staleness_of
 from analysis.runs.cells import cells_of
 from analysis.runs.published import read_published
 from analysis.runs.table import FIGURES, LoadedRun
@@ -309,7 +309,7 @@ def test_plots_have_their_data_and_what_is_missing_is_a_note() -> None:
 def test_the_efficiency_is_that_against_one_rank_on_the_same_work(alone: Any, efficiency: float | None) -> None:
     selection = select(runs_of("alone", 150.0, ranks=1, **alone), runs_of("ring", 100.0))
     cells = cells_of(selection.runs)
-    assert efficiency_of(cells[1], cells) == (efficiency and pytest.approx(efficiency))
+    assert efficiency_of(cells[1], ranks_alone(cells)) == (efficiency and pytest.approx(efficiency))
 
 
 def test_the_efficiency_is_in_the_table_where_one_rank_did_the_work_alone() -> None:
