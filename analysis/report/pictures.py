@@ -12,7 +12,6 @@ from matplotlib.ticker import FixedLocator
 from analysis.output.plots import wrapped
 
 MOST_POINTS = 2_000  # drawn as shapes; more become pixels
-MOST_SVG_BYTES = 250_000
 PIXELS_PER_INCH = 160
 MOST_INCHES = 100  # longer pictures are unreadable
 METERS_PER_INCH = 0.0254
@@ -48,7 +47,7 @@ def picture_of(figure: Figure) -> tuple[Picture | None, str]:
         return None, f"The picture would be {length:.0f} m long and is not drawn; its data is complete."
     many = _points(figure) > MOST_POINTS
     picture = Picture(
-        source=_png(figure) if many else _svg(figure) or _png(figure),
+        source=_png(figure) if many else _svg(figure),
         width=round(CSS_PIXELS_PER_INCH * width),
         height=round(CSS_PIXELS_PER_INCH * height),
     )
@@ -75,13 +74,12 @@ def narrow_picture_of(figure: Figure) -> Picture | None:
     return picture_of(figure)[0]
 
 
-def _svg(figure: Figure) -> str | None:
-    """Return the figure as SVG; None if it is too large."""
+def _svg(figure: Figure) -> str:
     text = io.BytesIO()
     # Letters as outlines: the reader's device may lack this machine's fonts.
     with matplotlib.rc_context({"svg.fonttype": "path"}):
         figure.savefig(text, format="svg", metadata={"Date": None})
-    return data_uri("image/svg+xml", text.getvalue()) if len(text.getvalue()) <= MOST_SVG_BYTES else None
+    return data_uri("image/svg+xml", text.getvalue())
 
 
 def _png(figure: Figure) -> str:
