@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import keras_impl  # isort: skip - switches to the environment that has TensorFlow
 import common.watchdog.startup  # isort: skip  # noqa: F401 - before the framework, whose import is watched
-import keras_impl.onednn  # isort: skip
+import keras_impl.onednn  # isort: skip - TensorFlow with oneDNN as `--onednn` says
 import keras_impl.quiet_tensorflow  # isort: skip  # noqa: F401 - before Keras: TensorFlow without its start-up lines
 
 from common.config import Config
