@@ -17,10 +17,10 @@ from common.distributed.core_sharing import threads_per_rank
 from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_onednn, check_own_gpu, choose_gpu
 from common.errors import UserError
-from keras_impl import onednn
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.gradient_exchange import GradientExchange
+from keras_impl.onednn import onednn_is_on
 from keras_impl.state import TrainingState
 from keras_impl.weights import weight_maps
 
@@ -44,7 +44,7 @@ def init(settings: Config | UserError | None = None) -> Communicator:
     return replace(comm, allgather=allgather)
 
 
-def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
+def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str = "auto") -> tuple[str, int]:
     """Give this rank its own GPU, or its share of the cores; return the device and the number of threads.
 
     Raises:
@@ -56,7 +56,7 @@ def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[str, int]:
     threads = before or threads_per_rank(config.threads, share=comm.cores)
     # TensorFlow reads all of this only once, before its first operation: also before the first sum over ranks.
     with comm.propagate_errors("pinning the device"):
-        check_onednn(config, is_on=onednn.is_on())
+        check_onednn(onednn, is_on=onednn_is_on())
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)
         tf.config.experimental.enable_tensor_float_32_execution(config.tf32)

@@ -1,4 +1,4 @@
-"""Imports TensorFlow with oneDNN as a trainer's settings ask for: TensorFlow reads its variable only then.
+"""Imports TensorFlow with oneDNN on or off, as a trainer's settings say: TensorFlow reads its variable only then.
 
     import keras_impl.onednn  # isort: skip  # noqa: F401
 
@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from common.errors import UserError
 from common.training.resume import settings_of
+from common.utils.command_line import is_trainer
 
 VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
 
@@ -24,11 +24,11 @@ def asked_for(arguments: Sequence[str]) -> str:
     """
     if any(argument.startswith(("--onednn", "--recipe", "--resume")) for argument in arguments):
         with suppress(UserError):
-            return settings_of(arguments, program="keras_impl/train.py").device.onednn
+            return settings_of(arguments, program="keras_impl/train.py").model.onednn
     return "auto"
 
 
-def is_on() -> bool:
+def onednn_is_on() -> bool:
     """Return whether oneDNN computes in this process."""
     from tensorflow.python.util import _pywrap_util_port  # the only place that says it
 
@@ -36,15 +36,17 @@ def is_on() -> bool:
 
 
 def import_tensorflow(onednn: str) -> None:
-    """Import TensorFlow; the variable is as before afterwards, as the record of a run has those of its user."""
+    """Import TensorFlow; afterwards the variable is as it was, for the record of a run has what its user has set."""
     before = os.environ.get(VARIABLE)
     if onednn != "auto":
         os.environ[VARIABLE] = "1" if onednn == "on" else "0"
     import keras_impl.quiet_tensorflow  # noqa: F401
 
-    os.environ.pop(VARIABLE, None)
-    os.environ |= {VARIABLE: before} if before is not None else {}
+    if before is None:
+        os.environ.pop(VARIABLE, None)
+    else:
+        os.environ[VARIABLE] = before
 
 
-if Path(sys.argv[0]).name == "train.py":  # not where something else imports a trainer
+if is_trainer():
     import_tensorflow(asked_for(sys.argv[1:]))

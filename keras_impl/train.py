@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def train(config: Config, comm: Communicator, session: Session) -> None:
     """Train, validate and test as the settings say."""
     # Horovod 2/7 - pin: one GPU per local rank, or a share of the cores, so that ranks do not compete for one device.
-    device, threads = distributed.pin_device(config.device, comm)
+    device, threads = distributed.pin_device(config.device, comm, onednn=config.model.onednn)
 
     setup = prepare_on_all_ranks(
         config, comm=comm, device=device, build=trial_trainer, first_size=session.first_size(config)

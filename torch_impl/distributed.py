@@ -28,19 +28,19 @@ def init(settings: Config | UserError | None = None) -> Communicator:
     return join_ranks(hvd, settings)
 
 
-def pin_device(config: DeviceConfig, comm: Communicator) -> tuple[torch.device, int]:
+def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str = "auto") -> tuple[torch.device, int]:
     """Give this rank its own GPU, or its share of the cores; return the device and the number of threads.
 
     Raises:
-        UserError: a GPU is asked for and there is none for every rank of a host, or oneDNN and there is none; on all
-            ranks.
+        UserError: a GPU is asked for and there is none for every rank of a host, or oneDNN is not as asked for;
+            on all ranks.
     """
     threads = threads_per_rank(config.threads, share=comm.cores)
     with comm.propagate_errors("pinning the device"):
         torch.set_num_threads(threads)
-        onednn: Any = torch.backends.mkldnn  # its earlier name
-        onednn.enabled = config.onednn != "off"
-        check_onednn(config, is_on=onednn.enabled and onednn.is_available())
+        mkldnn: Any = torch.backends.mkldnn  # oneDNN's earlier name
+        mkldnn.enabled = onednn != "off"
+        check_onednn(onednn, is_on=mkldnn.enabled and mkldnn.is_available())
         cudnn: Any = torch.backends.cudnn  # PyTorch's types lack `conv`
         torch.backends.cuda.matmul.fp32_precision = cudnn.conv.fp32_precision = "tf32" if config.tf32 else "ieee"
         cudnn.benchmark, cudnn.deterministic = config.cudnn_benchmark, not config.cudnn_benchmark

@@ -19,8 +19,9 @@ from common.model.specs import BatchNorm, Dropout, model_spec
 from common.run_folder.records import DataRecord, NotRecorded, Run, RunRecord, World
 
 # Settings that may differ: the global batch is compared instead of the batch per rank; the data folder and how an
-# evaluation is divided among ranks change no number, nor does the mark of tuned runs.
-_FREE = {"batch_size", "eval_batch_size", "data_folder", "validation", "tuned"}
+# evaluation is divided among ranks change no number, nor does the mark of tuned runs; oneDNN changes their last
+# bits only, as layouts and threads do.
+_FREE = {"batch_size", "eval_batch_size", "data_folder", "validation", "onednn", "tuned"}
 _SUBJECTS: dict[str, Any] = {
     "data": DataConfig,
     "model": ModelConfig,

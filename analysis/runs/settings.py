@@ -24,12 +24,12 @@ _OF_CONFIG = [
     if name not in ("seed", "dataset", "model", "image_size")  # have columns of their own, or are no setting
 ]
 # Of the device: how runs compute, which is not what they compute, but takes another time.
-_OF_DEVICE = ("gradient_groups", "cudnn_benchmark", "channels_last", "onednn", "pinned_memory", "share_gpu")
+_OF_DEVICE = ("gradient_groups", "cudnn_benchmark", "channels_last", "pinned_memory", "share_gpu")
 # Every column of settings, in the order in which labels name them.
 SETTING_COLUMNS = (
     "framework", "model", "data_set", "np", "site", "device", "image_size", "global_batch", "hosts", "controller",
-    "at_once", "threads", "tuning", "samples", "mean_of_pixels", "data", "machine", *_OF_DEVICE, "validation", TUNED,
-    *_OF_CONFIG, SERIES, "published_in", "origin",
+    "at_once", "threads", "tuning", "samples", "mean_of_pixels", "data", "machine", *_OF_DEVICE, "onednn", "validation",
+    TUNED, *_OF_CONFIG, SERIES, "published_in", "origin",
 )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def _of_data(data: DataRecord | NotRecorded) -> dict[str, Hashable]:
 
 def _of_config(config: Config) -> dict[str, Hashable]:
     settings: dict[str, Any] = {name: getattr(config.device, name) for name in _OF_DEVICE}
-    settings["validation"] = config.training.validation
+    settings |= {"onednn": config.model.onednn, "validation": config.training.validation}
     settings[TUNED] = TUNED if config.model.tuned else f"not {TUNED}"
     for subject, names in SETTINGS.items():
         settings |= {name: getattr(getattr(config, subject), name) for name in names if name in _OF_CONFIG}

@@ -74,7 +74,7 @@ _REFUSED_BY = {
 
 # Settings that change how fast a run is and not what it learns, which `launch tune` tries, and their subjects.
 SPEED_SETTINGS = {
-    "threads": "device", "channels_last": "device", "onednn": "device", "gradient_groups": "device", "compile": "model",
+    "threads": "device", "channels_last": "device", "gradient_groups": "device", "onednn": "model", "compile": "model",
 }  # fmt: skip
 
 

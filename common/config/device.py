@@ -30,8 +30,6 @@ class DeviceConfig(Settings):
     it only those are taken that always add in the same order"""
     channels_last: bool = True
     """layout of images in memory: height, width, channels; --no-channels-last: channels first (Keras: on GPUs only)"""
-    onednn: Literal["auto", "on", "off"] = "auto"
-    """whether oneDNN computes on CPUs. auto: as the framework decides: PyTorch always, TensorFlow on some processors"""
     pinned_memory: bool = False
     """copy batches to the GPU from page-locked memory, while it computes; from other memory a copy waits for the GPU,
     which counts as waiting for data. PyTorch only, as TensorFlow copies them in its own way"""

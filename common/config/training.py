@@ -65,6 +65,8 @@ class ModelConfig(Settings):
     """type of weights and computation; float64 is meant for comparisons of the two frameworks"""
     compile: bool = False
     """compile the forward and backward pass of training: by torch.compile (needs a C++ compiler), or by XLA in Keras"""
+    onednn: Literal["auto", "on", "off"] = "auto"
+    """whether oneDNN computes on CPUs. auto: the framework's default: PyTorch always, TensorFlow on some processors"""
     tuned: bool = False
     """record that the settings of speed are the best for this framework, as recipes of `launch tune` do: `analysis
     frameworks` compares such runs with each other"""

@@ -67,12 +67,12 @@ def choose_gpu(gpus: Sequence[Device], *, config: DeviceConfig, local_rank: int,
     return gpus[local_rank % len(gpus)]
 
 
-def check_onednn(config: DeviceConfig, *, is_on: bool) -> None:
-    """Raise UserError if oneDNN does not compute where it was asked for, or does where it was not."""
-    if config.onednn != "auto" and (config.onednn == "on") != is_on:
+def check_onednn(asked: str, *, is_on: bool) -> None:
+    """Raise UserError if oneDNN is not on or off as `--onednn` asks."""
+    if asked != "auto" and (asked == "on") != is_on:
         raise UserError(
-            f"oneDNN is {'on' if is_on else 'off'} in this process and stays so: its framework was imported before, or "
-            f"built without it. Received: --onednn {config.onednn}. Leave it out"
+            f"oneDNN is {'on' if is_on else 'off'} in this process and cannot be turned {asked}: the framework is "
+            f"imported already, or was built without it. Received: --onednn {asked}. Leave it out"
         )
 
 

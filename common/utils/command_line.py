@@ -13,6 +13,11 @@ from common.errors import EXIT_CODE_INTERRUPTED, EXIT_CODE_USER_ERROR, UserError
 from common.utils.printable import printable
 
 
+def is_trainer() -> bool:
+    """Return whether this process is a trainer, and not something that imports one."""
+    return Path(sys.argv[0]).name == "train.py"
+
+
 class Parser(argparse.ArgumentParser):
     """An `argparse.ArgumentParser` that prints the usage only for --help."""
 

@@ -9,9 +9,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from common.config import FaultConfig, config_from_dict, requested
+from common.utils.command_line import is_trainer
 from common.watchdog.watch import watch_startup
 
 
@@ -28,6 +28,6 @@ def flags(arguments: Sequence[str]) -> FaultConfig:
     return FaultConfig()
 
 
-if Path(sys.argv[0]).name == "train.py":  # not where something else imports a trainer
+if is_trainer():
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of an import, until `run_program` writes the status
 watch_startup(flags(sys.argv[1:]))

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from builders import write_finished_run
 
-from common.config import DeviceConfig
 from common.distributed.pinning import check_onednn
 from common.errors import UserError
 from common.utils.paths import ROOT
@@ -18,15 +17,15 @@ import os
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
 from keras_impl import onednn
 onednn.import_tensorflow("off")
-assert not onednn.is_on()
+assert not onednn.onednn_is_on()
 assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "1", "what the user has set is recorded"
 """
 
 
 def test_flags_recipes_and_resumed_runs_count(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text('[device]\nonednn = "on"\n')
-    run = write_finished_run(tmp_path / "run", settings={"device": {"onednn": "off"}, "training": {"epochs": 1}})
+    recipe.write_text('[model]\nonednn = "on"\n')
+    run = write_finished_run(tmp_path / "run", settings={"model": {"onednn": "off"}, "training": {"epochs": 1}})
     assert asked_for([]) == "auto"
     assert asked_for(["--onednn", "off"]) == asked_for(["--onednn=off"]) == "off"
     assert asked_for(["--recipe", str(recipe)]) == "on"
@@ -41,11 +40,10 @@ def test_what_is_wrong_is_said_later(wrong: list[str]) -> None:
 
 @pytest.mark.parametrize(("asked", "is_on"), [("on", False), ("off", True)])
 def test_a_process_that_cannot_do_it_ends(asked: str, is_on: bool) -> None:
-    config = DeviceConfig(onednn=asked)  # type: ignore[arg-type]
-    check_onednn(config, is_on=not is_on)
-    check_onednn(DeviceConfig(), is_on=is_on)
+    check_onednn(asked, is_on=not is_on)
+    check_onednn("auto", is_on=is_on)
     with pytest.raises(UserError, match=f"Received: --onednn {asked}. Leave it out"):
-        check_onednn(config, is_on=is_on)
+        check_onednn(asked, is_on=is_on)
 
 
 def test_tensorflow_obeys(tmp_path: Path) -> None:

@@ -74,11 +74,12 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
     if not places:
         return Finding(name="strategies", question=question, answer=_NOTHING)
     used = [way.cell for place in places for way in place.ways if len(way.cell.finished)]
-    plots, missing = plots_of(selection, places, cells)
+    alone = ranks_alone(cells)
+    plots, missing = plots_of(selection, places, alone)
     equal_time, why_not = _equal_time(selection, places)
     tables = [
         _against_allreduce(places, margin=margin),
-        _figures(places, cells, target=target),
+        _figures(places, alone, target=target),
         equal_time,
         claims_table(places, cells, margin=margin),
     ]
@@ -189,14 +190,13 @@ def _verdict(way: Way) -> str:
     return "slower" if way.time.interval.low > 1 else "not shown"
 
 
-def _figures(places: Sequence[Place], cells: Sequence[Cell], *, target: float | None) -> Table:
+def _figures(places: Sequence[Place], alone: Alone, *, target: float | None) -> Table:
     to_target = "s to target" if target is None else f"s to {100 * target:g} %"
     headings = ["framework", "model, data set, workers, site", "strategy", "n", "ended by the limit",
                 "training, s", "95 % interval", "images/s", "efficiency, %", "accuracy, %", to_target, "bytes/update",
                 "bytes/image", "by formula", "exchange, %", "waiting, %", "bubble, %",
                 "staleness: median", "95 % of pushes", "most", "joules",
                 "memory per rank, MB", GROWN, "by forecast"]  # fmt: skip
-    alone = ranks_alone(cells)
     rows = [
         [framework_label(place.framework), place.label, way.label, *_figures_of(way.cell, alone)]
         for place in places

@@ -19,7 +19,7 @@ from analysis.questions.strategies.parts import (
     stages_of,
     waiting_share,
 )
-from analysis.questions.strategies.ways import Place, alone_on, ended_by_limit, main_places, ranks_alone
+from analysis.questions.strategies.ways import Alone, Place, alone_on, ended_by_limit, main_places
 from analysis.runs.cells import Cell
 from analysis.stats.inference import median_of
 
@@ -100,18 +100,17 @@ def plot_bubbles(places: Sequence[Place]) -> Plot | None:
     return Plot("strategies-bubble", figure, Table("Waiting against the formula", headings, rows, formats))
 
 
-def plot_memory(places: Sequence[Place], cells: Sequence[Cell]) -> Plot | None:
+def plot_memory(places: Sequence[Place], alone: Alone) -> Plot | None:
     """Draw what the memory of a rank grew by against time, for each framework's largest model that ranks divide.
 
     Beside it are the forecast, hollow, and the budget of a rank, if it has one; runs that the budget ended are crosses.
 
     Args:
         places: work done in several ways.
-        cells: all of them: one rank alone, which did the same work, is drawn, too.
+        alone: of all cells: one rank alone, which did the same work, is drawn, too.
     """
     divided = [place for place in places if any(is_divided(way) for way in place.ways)]
     told = main_places(sorted(divided, key=_by_budget_and_size))
-    alone = ranks_alone(cells) if told else {}
     drawn = {
         place.name: dict(
             [

@@ -24,6 +24,7 @@ from analysis.questions.strategies.curves import Progress, progress_of
 from analysis.questions.strategies.parts_plots import plot_bubbles, plot_memory, plot_schedules
 from analysis.questions.strategies.ways import (
     PLAIN,
+    Alone,
     Place,
     Way,
     exchange_shares,
@@ -32,7 +33,6 @@ from analysis.questions.strategies.ways import (
     work_of,
     workers_of,
 )
-from analysis.runs.cells import Cell
 from analysis.runs.labels import framework_label
 from analysis.runs.table import Selection
 from analysis.stats.inference import median_of
@@ -44,13 +44,13 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 4.6, 3.4
 Found = tuple[Plot | None, str]  # a plot, and what is missing without it
 
 
-def plots_of(selection: Selection, places: Sequence[Place], cells: Sequence[Cell]) -> tuple[list[Plot], list[str]]:
+def plots_of(selection: Selection, places: Sequence[Place], alone: Alone) -> tuple[list[Plot], list[str]]:
     """Return the plots that the runs allow, and a note about each of the others.
 
     Args:
         selection: the runs.
         places: work done in several ways.
-        cells: all of them.
+        alone: of all cells.
     """
     found: list[Found] = [
         (_plot_progress(selection, places, by="seconds"), "accuracy against time: no runs with two validations"),
@@ -60,7 +60,7 @@ def plots_of(selection: Selection, places: Sequence[Place], cells: Sequence[Cell
         (_plot_staleness(places), "staleness: no run of asynchronous servers"),
         (plot_schedules(places), "the schedule of a pipeline: no run was divided into stages"),
         (plot_bubbles(places), "waiting in pipelines against the formula: no run was divided into stages"),
-        (plot_memory(places, cells), "memory against time: no run has a model that ranks hold together"),
+        (plot_memory(places, alone), "memory against time: no run has a model that ranks hold together"),
         (_plot_time_shares(places), "computing and exchanging: no run recorded its exchanges"),
     ]
     plots = [plot for plot, _ in found if plot]
