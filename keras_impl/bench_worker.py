@@ -32,6 +32,7 @@ from common.training.entry_point import exit_rank
 from common.training.run_setup import RunSetup
 from keras_impl import distributed
 from keras_impl.data import ShardedData
+from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.loop import Trainer
 from keras_impl.models import build_model
 from keras_impl.optimizers import build_optimizer
@@ -49,7 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_contestant(name: str, setup: RunSetup, comm: Communicator, times: ExchangeTimes, *, device: str) -> Train:
     """Return what trains an epoch of so many steps on this rank."""
-    del times  # exchanges, which are part of the graph, are not timed
     setup, rates = setup_of(name, setup), constant_rates(setup)
     model = build_model(setup.spec, setup.config.model)
     optimizer = build_optimizer(model, setup.config, learning_rates=rates)
@@ -58,9 +58,37 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator, times: Exch
     data = ShardedData(setup, comm=comm, device=device)
     if name.startswith("bare"):
         return bare_loop(state, data, with_sums=name != "bare", makes_batches=name == "bare_batches")
-    state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm)
+    meter = _GraphTimes() if name == "np2" else None  # those of one tensor each overlap
+    state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm, meter=meter)
     distributed.broadcast_state(state, comm=comm)
-    return trainer_epochs(Trainer(state, data, phases=Phases()))
+    train = trainer_epochs(Trainer(state, data, phases=Phases()))
+    return meter.of_each_epoch(train, times) if meter else train
+
+
+class _GraphTimes(ExchangeMeter):
+    """What `ExchangeTimes` notes, inside a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._each = tf.Variable(tf.zeros([0, 2], tf.float64), shape=[None, 2], trainable=False)  # began, ended
+
+    def note(self, started: Any, ended: Any) -> None:
+        """Note when an exchange began and ended."""
+        super().note(started, ended)
+        self._each.assign(tf.concat([self._each, [[started, ended]]], axis=0))
+
+    def of_each_epoch(self, train: Train, times: ExchangeTimes) -> Train:
+        """Return `train` that also gives `times` what was noted in its epoch."""
+
+        def train_and_note(epoch: int, steps: int) -> float:
+            self.restart()
+            self._each.assign(tf.zeros([0, 2], tf.float64))
+            seconds = train(epoch, steps)
+            times.began, times.ended = self._each.numpy().T.tolist()
+            times.sent_bytes = self.read().sent_bytes
+            return seconds
+
+        return train_and_note
 
 
 def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool, makes_batches: bool) -> Train:

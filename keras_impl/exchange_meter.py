@@ -42,6 +42,10 @@ class ExchangeMeter:
 
         return apply_and_count
 
+    def note(self, started: Any, ended: Any) -> None:
+        """Add the time between two timestamps."""
+        self._seconds.assign_add(ended - started)
+
     def measure(self, exchange: Exchange, tensors: list[Any], compression: Any) -> list[Any]:
         """Return `exchange(tensors, compression)`; count its bytes and its time."""
         counting = _Counted(compression)
@@ -55,7 +59,7 @@ class ExchangeMeter:
         with tf.control_dependencies([started]):
             exchanged = exchange(tensors, compression)
         with tf.control_dependencies([tensor for tensor in exchanged if tensor is not None]):
-            self._seconds.assign_add(tf.timestamp() - started)
+            self.note(started, tf.timestamp())
         return exchanged
 
 

@@ -152,7 +152,7 @@ def selected(options: argparse.Namespace) -> Selection:
         UserError: there are no runs, or a source is unknown.
     """
     sources = checked_sources(options.published)
-    folders = [*options.runs, *(example_folders() if options.examples else [])]
+    folders = [*options.runs, *(example_folders(options.command) if options.examples else [])]
     if not folders:
         raise UserError("no runs are named. Received: no RUNS. Name run folders, or folders that contain some, or give "
                         "--examples for the runs that come with the project")  # fmt: skip

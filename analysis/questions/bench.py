@@ -13,7 +13,7 @@ from analysis.output.options import add_parser
 from analysis.output.plots import IDEAL, Row, figure_of_rows, framework_style, n_words
 from analysis.output.tables import Cell, Table, shown_interval
 from analysis.stats.inference import median_interval
-from common.checks.bench_record import COMMAND, BenchRecord, MeasuredStart, Turn, pair_ratios
+from common.checks.bench_record import APART, COMMAND, BenchRecord, MeasuredStart, Turn, pair_ratios
 from common.checks.result_file import read_result
 from common.distributed.console import counted
 from common.utils.command_line import path
@@ -63,7 +63,7 @@ def find(record: BenchRecord) -> Finding:
         name="bench",
         question="How fast are the trainers?",
         answer=brief(answers) if answers else f"{len(ratios)} ratios were measured.",
-        tables=[_table(ratios), *_exchanges(ratios)],
+        tables=[_table(ratios), *_exchanges(ratios), *_steps(ratios)],
         plots=[_plot(ratios)] if ratios else [],
         flags=[f"other programs kept the machine busy: load average {record.load_average_before[0]:.2f} on "
                f"{environment.cores} cores"] if record.busy else [],
@@ -73,7 +73,9 @@ def find(record: BenchRecord) -> Finding:
             "commands, base seconds / measured seconds",
             "95 % interval of the median: between two order statistics; it takes at least 6 pairs (--rounds 6)",
             "an exchange lasts from the last rank that has its gradients to the last that has their averages; that of "
-            "bare MPI is MPI_Allreduce alone, in pieces of 4 MiB; those of Keras, in its graph, are not timed",
+            "bare MPI is MPI_Allreduce alone, in pieces of 4 MiB",
+            "parts of a step: means over turns; waiting: until the last rank has its gradients, on average over the "
+            "ranks; other: hooks, copies, and what training loses beside an exchange",
         ],
     )  # fmt: skip
 
@@ -161,6 +163,26 @@ def _exchanges(ratios: Sequence[SpeedRatio]) -> list[Table]:
     headings = ["model", "framework", "exchange", "kB", "median, ms", "99 % within, ms", "median / bare", "n"]
     formats = {"kB": ",.0f", "median, ms": ".3f", "99 % within, ms": ".3f", "median / bare": ".2f", "n": ",d"}
     return [Table("Exchanges of gradients between the steps", headings, rows, formats)] if rows else []
+
+
+def _steps(ratios: Sequence[SpeedRatio]) -> list[Table]:
+    """Return the table of what a step takes beside one that exchanges nothing; none where no exchange was timed."""
+    rows: list[list[Cell]] = []
+    for one in ratios:
+        turns = [turn for turn in one.start.turns if turn.model == one.model]
+        timed = [turn for turn in turns if turn.waits]
+        alone = [turn for turn in turns if turn.contestant == APART]
+        if timed and alone:
+            whole, without = (1e3 * statistics.mean(turn.seconds / turn.steps for turn in side)
+                              for side in (timed, alone))  # fmt: skip
+            waiting, exchange = (1e3 * np.concatenate(parts).mean() for parts in
+                                 ([turn.waits for turn in timed], [turn.exchanges for turn in timed]))  # fmt: skip
+            rows.append([one.model, one.start.framework, EXCHANGES.get(one.start.start, one.start.title), without,
+                         waiting, exchange, whole - without - waiting - exchange, whole, len(timed)])  # fmt: skip
+    headings = ["model", "framework", "exchange", "without it, ms", "waiting, ms", "exchange, ms", "other, ms",
+                "step, ms", "n"]  # fmt: skip
+    formats = dict.fromkeys(headings[3:-1], ".2f") | {"n": "d"}
+    return [Table("Parts of a step on two ranks", headings, rows, formats)] if rows else []
 
 
 def _plot(ratios: Sequence[SpeedRatio]) -> Plot:

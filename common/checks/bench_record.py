@@ -10,6 +10,7 @@ from typing import Any
 from common.run_folder.environment import Environment
 
 BENCH_FILE = "bench.json"  # among the committed results
+APART = "np2_apart"  # all ranks at once, none knowing of the others
 COMMAND = "command"  # the model of a turn that is a command, as one image in the seconds that it took
 BUSY_SHARE = 0.3  # load average per core from which other programs disturb a measurement
 
@@ -24,7 +25,8 @@ class Turn:
         cpu_seconds: of all threads of rank 0. It leaves out the time that other programs take, so on a busy machine it
             is more reliable than `seconds` where one rank trains. 0 of a command.
         exchanges: seconds of each exchange of gradients, from the last rank that had them to the last that had their
-            averages. Empty where nothing is exchanged, and in Keras, whose graph contains the exchange.
+            averages. Empty where nothing is exchanged.
+        waits: seconds before each of them that a rank waited for the last, on average over the ranks.
         sent_bytes: that rank 0 handed to these exchanges.
     """
 
@@ -37,6 +39,7 @@ class Turn:
     seconds: float
     cpu_seconds: float
     exchanges: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
     sent_bytes: int = 0
 
     @property

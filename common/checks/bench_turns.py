@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from common.checks.bench_record import Turn
+from common.checks.bench_record import APART, Turn
 from common.config import Config, config_from_dict
 from common.distributed.communicator import Communicator
 from common.distributed.exchange_meter import ExchangeMeter
@@ -29,7 +29,6 @@ TASKS = {
     "simplecnn": ("synthetic:40000x28x28x1x10", 64),
     "resnet34": ("synthetic:2000x32x32x1x10", 16),
 }
-APART = "np2_apart"  # all ranks at once, none knowing of the others
 CONTESTANTS = ("bare", "bare_sums", "bare_batches", "np1", "np2", "np2_each", "np2_ddp", "np2_mpi", APART)
 MEMORY_BATCHES = 32  # batches that a bare loop holds in memory and goes round
 TRACE_STEPS = 2  # steps of the first turn of all, which compiles and allocates and is not counted
@@ -236,7 +235,7 @@ class _Player:
         cpu_before = time.process_time()
         seconds = self._turn(steps)
         cpu_seconds = time.process_time() - cpu_before
-        exchanges = self._exchanges()
+        exchanges, waits = self._exchanges()
         if self.stage.comm.rank == 0:
             setup = self.stage.setup
             turn = Turn(
@@ -249,6 +248,7 @@ class _Player:
                 seconds=seconds,
                 cpu_seconds=cpu_seconds,
                 exchanges=exchanges,
+                waits=waits,
                 sent_bytes=self._times.sent_bytes,
             )
             _add_line(self.stage.settings.results, asdict(turn))
@@ -265,11 +265,13 @@ class _Player:
             return self.stage.all_ranks(train)
         return self.stage.comm.broadcast(self.stage.one_rank(train))
 
-    def _exchanges(self) -> list[float]:
-        """Return the seconds of each exchange: from the last rank with its gradients to the last with averages."""
+    def _exchanges(self) -> tuple[list[float], list[float]]:
+        """Return the seconds of each exchange, and those that ranks waited before it (see `Turn`)."""
         began, ended = (np.array(self.stage.comm.allgather(times)) for times in (self._times.began, self._times.ended))
-        seconds: list[float] = (ended.max(axis=0) - began.max(axis=0)).round(7).tolist()
-        return seconds
+        all_began = began.max(axis=0)
+        exchanges: list[float] = (ended.max(axis=0) - all_began).round(7).tolist()
+        waits: list[float] = (all_began - began.mean(axis=0)).round(7).tolist()
+        return exchanges, waits
 
 
 def _add_line(path: Path, record: dict[str, Any]) -> None:

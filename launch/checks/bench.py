@@ -21,8 +21,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios
-from common.checks.bench_turns import APART, TASKS
+from common.checks.bench_record import APART, BenchRecord, MeasuredStart, Turn, pair_ratios
+from common.checks.bench_turns import TASKS
 from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.environment import describe_environment

@@ -311,6 +311,8 @@ def test_the_examples_are_marked_and_taken_beside_runs(tmp_path: Path, capsys: p
     shown = capsys.readouterr().out
     assert f"note: {EXAMPLES}" in shown and "cnn, mnist, np 2" in shown
     write_finished_run(tmp_path / "mine", seconds=1e6)
+    assert main(["layers", "--examples"]) == 0  # of the experiment of that name
+    assert "profiled step takes" in capsys.readouterr().out
     assert main(["times", str(tmp_path), "--examples"]) == 0
     assert "1,000,001.00" in capsys.readouterr().out  # with 1 s of test
 

@@ -11,7 +11,7 @@ from builders import make_environment
 
 from analysis.__main__ import main
 from analysis.questions.bench import find, kept_speeds, speed_ratios
-from common.checks.bench_record import COMMAND, BenchRecord, MeasuredStart, Turn, pair_ratios
+from common.checks.bench_record import APART, COMMAND, BenchRecord, MeasuredStart, Turn, pair_ratios
 from common.checks.result_file import write_result
 
 
@@ -109,6 +109,20 @@ def test_exchanges_are_compared_with_a_bare_one(tmp_path: Path, capsys: pytest.C
     bare, ours = ([word.strip() for word in line.split("  ") if word] for line in table[2:4])
     assert bare == ["cnn", "torch", "bare MPI_Allreduce", "87", "2.000", "2.000", "1.00", "1"]
     assert ours == ["cnn", "torch", "Horovod, MPI", "87", "4.000", "4.980", "2.00", "3"]
+
+
+def test_a_step_is_divided_into_its_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two steps of 10 ms without exchange; with it they take 15 ms, of which 1 ms waiting and 3 ms exchanging."""
+    alone = replace(turn(APART, 0, seconds=0.02), ranks=2, steps=2)
+    joined = replace(turn("np2", 0, seconds=0.03), steps=2, exchanges=[0.002, 0.004], waits=[0.0005, 0.0015])
+    start = replace(start_of([1.0]), turns=[alone, joined])
+    loop = replace(start, start="bare", turns=[turn("bare", 0), turn("np1", 0)])
+    write_result(tmp_path / "bench.json", record_of(start, loop))
+    assert main(["bench", str(tmp_path / "bench.json")]) == 0
+    table = capsys.readouterr().out.split("Parts of a step on two ranks\n")[1].splitlines()
+    (row,) = (line for line in table if line.startswith("cnn "))
+    shown = ["cnn", "torch", "Horovod, MPI", "10.00", "1.00", "3.00", "1.00", "15.00", "1"]
+    assert [word.strip() for word in row.split("  ") if word] == shown
 
 
 def test_a_busy_machine_is_flagged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
