@@ -58,11 +58,11 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator, times: Exch
     data = ShardedData(setup, comm=comm, device=device)
     if name.startswith("bare"):
         return bare_loop(state, data, with_sums=name != "bare", makes_batches=name == "bare_batches")
-    meter = _GraphTimes() if name == "np2" else None  # those of one tensor each overlap
+    meter = _GraphTimes() if name == "np2" else ExchangeMeter(times=False)  # those of np2_each overlap
     state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm, meter=meter)
     distributed.broadcast_state(state, comm=comm)
     train = trainer_epochs(Trainer(state, data, phases=Phases()))
-    return meter.of_each_epoch(train, times) if meter else train
+    return meter.of_each_epoch(train, times) if isinstance(meter, _GraphTimes) else train
 
 
 class _GraphTimes(ExchangeMeter):

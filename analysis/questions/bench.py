@@ -22,7 +22,12 @@ from common.utils.command_line import path
 CONTROLLERS = {"exchange": "MPI", "exchange_gloo": "Gloo"}
 FLOOR = "floor"
 # The starts whose exchanges are shown one by one, and what exchanges in them.
-EXCHANGES = {FLOOR: "bare MPI_Allreduce", "exchange": "Horovod, MPI", "exchange_gloo": "Horovod, Gloo"}
+EXCHANGES = {
+    FLOOR: "bare MPI_Allreduce",
+    "exchange": "Horovod, MPI",
+    "exchange_gloo": "Horovod, Gloo",
+    "spinning": "Horovod, MPI that spins",
+}
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ def find(record: BenchRecord) -> Finding:
             "an exchange lasts from the last rank that has its gradients to the last that has their averages; that of "
             "bare MPI is MPI_Allreduce alone, in pieces of 4 MiB",
             "parts of a step: means over turns; waiting: until the last rank has its gradients, on average over the "
-            "ranks; other: hooks, copies, and what training loses beside an exchange",
+            "ranks; other: hooks, copies, and what training loses beside an exchange. All are means over the ranks",
         ],
     )  # fmt: skip
 
@@ -116,8 +121,9 @@ def _trainer_against_loop(ratios: Sequence[SpeedRatio]) -> list[str]:
     reached = []
     for name, loop in LOOPS.items():
         if medians := [one.median for one in ratios if one.start.start == name]:
-            reached.append(f"The trainer reaches {_range(medians)} of the speed of {loop}.")
-    return [" ".join(reached)] if reached else []
+            reached.append(f"{_range(medians)} of that of {loop}")
+    words = ", ".join(reached)
+    return [f"The trainer's speed is {words}."] if reached else []
 
 
 def _range(medians: Sequence[float]) -> str:
@@ -173,7 +179,8 @@ def _steps(ratios: Sequence[SpeedRatio]) -> list[Table]:
         timed = [turn for turn in turns if turn.waits]
         alone = [turn for turn in turns if turn.contestant == APART]
         if timed and alone:
-            whole, without = (1e3 * statistics.mean(turn.seconds / turn.steps for turn in side)
+            # Means over ranks: that one is slower is part of the waiting.
+            whole, without = (1e3 * statistics.mean(statistics.mean(turn.rank_seconds) / turn.steps for turn in side)
                               for side in (timed, alone))  # fmt: skip
             waiting, exchange = (1e3 * np.concatenate(parts).mean() for parts in
                                  ([turn.waits for turn in timed], [turn.exchanges for turn in timed]))  # fmt: skip

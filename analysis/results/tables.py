@@ -162,6 +162,12 @@ def communication_table(data: Path) -> str:
     return "\n\n".join([table, *(note for note in notes if note.startswith(strategies.NO_EXCHANGE))])
 
 
+def slow_links_table(data: Path) -> str:
+    """Return what groups of gradients change in time between two hosts, over links of several speeds."""
+    wanted = ["model, data set, workers, site", "strategy", "n", "images/s", "time / allreduce", "95 % interval"]
+    return _times_and_costs(data, "slow-links", wanted)
+
+
 def _times_and_costs(data: Path, experiment: str, wanted: Sequence[str]) -> str:
     """Return columns of both tables of strategies, a row for each framework and way, with what the runs ran on."""
     against, costs = _strategies(data, experiment).tables[:2]
@@ -183,8 +189,20 @@ def tuned_table(data: Path) -> str:
     # The title goes on with settings that are the same in all rows.
     frames = [_frame(table).assign(task=re.sub(r"(, np \d+).*", r"\1", table.title)) for table in tables]
     frame = pd.concat(frames)[["task", *tables[0].headings]]
-    runs = described(load_runs(folders))
-    return f"{' '.join(one.answer for one in found)} {runs}\n\n{_shown(frame, tables[0].formats)}"
+    return f"{described(load_runs(folders))}\n\n{_shown(frame, tables[0].formats)}"
+
+
+def fastest_table(data: Path) -> str:
+    """Return the settings that are shown to be faster than the defaults, task by task, with what they gain together."""
+    rows: dict[str, dict[str, str]] = {}
+    for folder in sorted(data.glob("tune-*")):
+        default, trials = tune.compared(cells_of(_runs(folder).runs))
+        framework, task = re.sub(r"(, np \d+).*", r"\1", default.name).split(", ", maxsplit=1)
+        chosen = ", ".join(f"{name} {str(value).lower()}" for name, value in tune.choose(trials).items())
+        gained = [f"{one.time.estimate:.2f} of the time, {one.verdict}" for one in trials if one.is_together and one.time]
+        of_task = rows.setdefault(task, {"model, data set, np": task})
+        of_task[framework] = ": ".join([chosen, *gained]) if chosen else "none"
+    return _shown(pd.DataFrame([rows[task] for task in sorted(rows)] or {"settings": ["not tried yet"]}), {})
 
 
 def bench_table(data: Path) -> str:
@@ -257,10 +275,12 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "strategy-costs": strategy_costs_table,
     "stragglers": stragglers_table,
     "communication": communication_table,
+    "slow-links": slow_links_table,
     "model-parallel": model_parallel_table,
     "pipelines": pipelines_table,
     "memory-budget": memory_budget_table,
     "tuned": tuned_table,
+    "fastest": fastest_table,
     "bench": bench_table,
     "layers": layers_table,
     "faults": faults_table,

@@ -25,9 +25,10 @@ class Turn:
         cpu_seconds: of all threads of rank 0. It leaves out the time that other programs take, so on a busy machine it
             is more reliable than `seconds` where one rank trains. 0 of a command.
         exchanges: seconds of each exchange of gradients, from the last rank that had them to the last that had their
-            averages. Empty where nothing is exchanged.
+            averages. Empty where none were timed.
         waits: seconds before each of them that a rank waited for the last, on average over the ranks.
         sent_bytes: that rank 0 handed to these exchanges.
+        rank_seconds: of each rank that trains.
     """
 
     model: str
@@ -41,6 +42,7 @@ class Turn:
     exchanges: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
     sent_bytes: int = 0
+    rank_seconds: list[float] = field(default_factory=list)
 
     @property
     def images_per_second(self) -> float:

@@ -193,10 +193,10 @@ class _Stage:
             time.sleep(POLL_SECONDS)
         return None
 
-    def all_ranks(self, train: Callable[[], float]) -> float:
-        """Start all ranks at once; return the seconds of the slowest."""
+    def all_ranks(self, train: Callable[[], float]) -> list[float]:
+        """Start all ranks at once; return the seconds of each."""
         self.comm.allgather(None)
-        return max(self.comm.allgather(train()))
+        return self.comm.allgather(train())
 
 
 class _Player:
@@ -225,7 +225,7 @@ class _Player:
         steps = min(TRACE_STEPS, most)
         self._turn(steps)
         # The last of these turns has the length wanted: a slow beginning is no measure of what follows.
-        while (seconds := self._turn(steps)) < 0.7 * wanted and steps < most:
+        while (seconds := max(self._turn(steps))) < 0.7 * wanted and steps < most:
             steps = min(most, max(steps + 1, round(steps * min(MOST_GROWTH, wanted / seconds))))
         return steps
 
@@ -233,7 +233,7 @@ class _Player:
         """Take one turn and write it down."""
         self._times.restart()
         cpu_before = time.process_time()
-        seconds = self._turn(steps)
+        rank_seconds = self._turn(steps)
         cpu_seconds = time.process_time() - cpu_before
         exchanges, waits = self._exchanges()
         if self.stage.comm.rank == 0:
@@ -245,16 +245,17 @@ class _Player:
                 ranks=self.size,
                 steps=steps,
                 images=steps * setup.config.training.batch_size * self.size,
-                seconds=seconds,
+                seconds=max(rank_seconds),
                 cpu_seconds=cpu_seconds,
                 exchanges=exchanges,
                 waits=waits,
                 sent_bytes=self._times.sent_bytes,
+                rank_seconds=rank_seconds,
             )
             _add_line(self.stage.settings.results, asdict(turn))
 
-    def _turn(self, steps: int) -> float:
-        """Train an epoch; return its seconds, the same on all ranks."""
+    def _turn(self, steps: int) -> list[float]:
+        """Train an epoch; return the seconds of each rank that trains, the same on all ranks."""
         self._epoch += 1
         epoch = self._epoch
 
@@ -263,7 +264,7 @@ class _Player:
 
         if self.size > 1:
             return self.stage.all_ranks(train)
-        return self.stage.comm.broadcast(self.stage.one_rank(train))
+        return [self.stage.comm.broadcast(self.stage.one_rank(train))]
 
     def _exchanges(self) -> tuple[list[float], list[float]]:
         """Return the seconds of each exchange, and those that ranks waited before it (see `Turn`)."""

@@ -134,7 +134,7 @@ def add_command(commands: Any) -> None:
             flag, nargs="+", choices=list(known), default=default, metavar="NAME",
             help=f"some of {', '.join(known)} (default: all{' that are installed' if flag == '--frameworks' else ''})",
         )  # fmt: skip
-    parser.add_argument("--rounds", type=whole_number, default=5, help="pairs of turns (default: %(default)s)")
+    parser.add_argument("--rounds", type=whole_number, default=7, help="pairs of turns (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn (default: %(default)s)")
     parser.add_argument("--output", type=word, help="file for the raw turns (default: runs/bench-<time>.json)")
     parser.set_defaults(run=run)
