@@ -199,7 +199,9 @@ def fastest_table(data: Path) -> str:
         default, trials = tune.compared(cells_of(_runs(folder).runs))
         framework, task = re.sub(r"(, np \d+).*", r"\1", default.name).split(", ", maxsplit=1)
         chosen = ", ".join(f"{name} {str(value).lower()}" for name, value in tune.choose(trials).items())
-        gained = [f"{one.time.estimate:.2f} of the time, {one.verdict}" for one in trials if one.is_together and one.time]
+        gained = [
+            f"{one.time.estimate:.2f} of the time, {one.verdict}" for one in trials if one.is_together and one.time
+        ]
         of_task = rows.setdefault(task, {"model, data set, np": task})
         of_task[framework] = ": ".join([chosen, *gained]) if chosen else "none"
     return _shown(pd.DataFrame([rows[task] for task in sorted(rows)] or {"settings": ["not tried yet"]}), {})

@@ -40,10 +40,10 @@ def train(hosts: Hosts, start: Launcher, run: PlannedRun, *, folder: Path) -> No
     Raises:
         RuntimeError: it failed; its output is in the message.
     """
-    arguments = [*run.arguments(folder), "--site", f"link-{folder.name}"]
-    program = PROGRAMS[run.cell.keys.framework]
+    program, arguments = PROGRAMS[run.cell.keys.framework], run.arguments(folder)
     command = start.command(program, np=run.cell.np, controller=run.cell.keys.controller, arguments=arguments)
-    done = hosts.run("a", command, environment=AS_ROOT)
+    # After the site that the launcher gives, which knows no links.
+    done = hosts.run("a", [*command, "--site", f"link-{folder.name}"], environment=AS_ROOT)
     if done.returncode:
         raise RuntimeError(f"{run.name} failed: {done.stdout[-3000:]}{done.stderr[-3000:]}")
 

@@ -79,7 +79,8 @@ def test_the_table_has_base_range_interval_and_count(tmp_path: Path, capsys: pyt
 def test_the_answer_begins_with_the_loop_that_does_the_same_work() -> None:
     bare, sums = start_of([0.93], name="bare"), start_of([0.99], name="sums")
     assert find(record_of(bare, sums)).answer == (
-        "The trainer's speed is 0.99 of that of a bare loop that sums losses, 0.93 of that of a bare loop that sums nothing."
+        "The trainer's speed is 0.99 of that of a bare loop that sums losses, "
+        "0.93 of that of a bare loop that sums nothing."
     )
 
 
@@ -113,7 +114,13 @@ def test_exchanges_are_compared_with_a_bare_one(tmp_path: Path, capsys: pytest.C
 def test_a_step_is_divided_into_its_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two steps of 10 ms without exchange; with it they take 15 ms, of which 1 ms waiting and 3 ms exchanging."""
     alone = replace(turn(APART, 0, seconds=0.022), ranks=2, steps=2, rank_seconds=[0.018, 0.022])
-    joined = replace(turn("np2", 0, seconds=0.03), steps=2, rank_seconds=[0.03, 0.03], exchanges=[0.002, 0.004], waits=[0.0005, 0.0015])
+    joined = replace(
+        turn("np2", 0, seconds=0.03),
+        steps=2,
+        rank_seconds=[0.03, 0.03],
+        exchanges=[0.002, 0.004],
+        waits=[0.0005, 0.0015],
+    )
     start = replace(start_of([1.0]), turns=[alone, joined])
     loop = replace(start, start="bare", turns=[turn("bare", 0), turn("np1", 0)])
     write_result(tmp_path / "bench.json", record_of(start, loop))

@@ -94,7 +94,7 @@ def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], 
     ]
     assert all(turn.ranks == contestants[turn.contestant] for turn in measured.turns)
     assert all(turn.seconds > 0 for turn in measured.turns)
-    if not measured.turns[0].model == COMMAND:
+    if measured.turns[0].model != COMMAND:
         assert all(max(turn.rank_seconds) == turn.seconds and len(turn.rank_seconds) == turn.ranks
                    for turn in measured.turns)  # fmt: skip
     assert {"threads", "controller"} <= set(measured.environment)
