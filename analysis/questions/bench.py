@@ -121,9 +121,8 @@ def _trainer_against_loop(ratios: Sequence[SpeedRatio]) -> list[str]:
     reached = []
     for name, loop in LOOPS.items():
         if medians := [one.median for one in ratios if one.start.start == name]:
-            reached.append(f"{_range(medians)} of that of {loop}")
-    words = ", ".join(reached)
-    return [f"The trainer's speed is {words}."] if reached else []
+            reached.append(f"The trainer reaches {_range(medians)} of the speed of {loop}.")
+    return [" ".join(reached)] if reached else []
 
 
 def _range(medians: Sequence[float]) -> str:

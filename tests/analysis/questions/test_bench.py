@@ -79,8 +79,8 @@ def test_the_table_has_base_range_interval_and_count(tmp_path: Path, capsys: pyt
 def test_the_answer_begins_with_the_loop_that_does_the_same_work() -> None:
     bare, sums = start_of([0.93], name="bare"), start_of([0.99], name="sums")
     assert find(record_of(bare, sums)).answer == (
-        "The trainer's speed is 0.99 of that of a bare loop that sums losses, "
-        "0.93 of that of a bare loop that sums nothing."
+        "The trainer reaches 0.99 of the speed of a bare loop that sums losses. "
+        "The trainer reaches 0.93 of the speed of a bare loop that sums nothing."
     )
 
 
