@@ -65,8 +65,9 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator, times: Exch
     elif name == "np2_mpi":
         average_by_mpi(optimizer, times)
     else:
+        meter = times if name == "np2" else None  # those of np2_each overlap
         state.optimizer = distributed.wrap_optimizer(
-            optimizer, model=model, config=setup.config, comm=comm, meter=times
+            optimizer, model=model, config=setup.config, comm=comm, meter=meter
         )
         distributed.broadcast_state(state, comm=comm)
     return trainer_epochs(Trainer(state, data, learning_rates=rates, phases=Phases()))

@@ -175,14 +175,14 @@ def _steps(ratios: Sequence[SpeedRatio]) -> list[Table]:
     rows: list[list[Cell]] = []
     for one in ratios:
         turns = [turn for turn in one.start.turns if turn.model == one.model]
-        timed = [turn for turn in turns if turn.waits]
+        timed = [turn for turn in turns if turn.exchanges]
         alone = [turn for turn in turns if turn.contestant == APART]
         if timed and alone:
             # Means over ranks: that one is slower is part of the waiting.
             whole, without = (1e3 * statistics.mean(statistics.mean(turn.rank_seconds) / turn.steps for turn in side)
                               for side in (timed, alone))  # fmt: skip
-            waiting, exchange = (1e3 * np.concatenate(parts).mean() for parts in
-                                 ([turn.waits for turn in timed], [turn.exchanges for turn in timed]))  # fmt: skip
+            waiting = 1e3 * statistics.mean(turn.wait_seconds for turn in timed)
+            exchange = 1e3 * np.concatenate([turn.exchanges for turn in timed]).mean()
             rows.append([one.model, one.start.framework, EXCHANGES.get(one.start.start, one.start.title), without,
                          waiting, exchange, whole - without - waiting - exchange, whole, len(timed)])  # fmt: skip
     headings = ["model", "framework", "exchange", "without it, ms", "waiting, ms", "exchange, ms", "other, ms",

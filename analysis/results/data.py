@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from analysis.runs.folders import run_folders
 from common.checks.bench_record import BENCH_FILE, BenchRecord
 from common.checks.chaos_record import TRIALS_FILE, read_trials
 from common.checks.parity_record import PARITY_FILE
@@ -44,8 +43,7 @@ def add_data(source: Path, *, data: Path) -> int:
         return 1
     read_trials(source)  # what is invalid replaces nothing
     is_campaign = (source / TRIALS_FILE).exists()
-    files = [folder / RUN_FILE for folder in run_folders([source])[0]]
-    found = [file for file in files if file.exists() and _is_result(file)]
+    found = [file for file in sorted(source.glob(f"*/{RUN_FILE}")) if _is_result(file)]
     records = [file for file in found if not is_campaign or _record(file)["config"]["faults"]["elastic"]]
     if not records and not is_campaign and not (source / PARITY_FILE).exists():
         raise UserError(f"there are no finished runs to add. Received: {source}. Name a folder of run folders")
@@ -54,9 +52,8 @@ def add_data(source: Path, *, data: Path) -> int:
         data.mkdir(parents=True, exist_ok=True)
     with user_errors("copying results"), atomic_folder(target) as copied:
         for file in records:
-            inside = str(file.parent.relative_to(source)).replace(".", "_")  # a wheel leaves out folders with a dot
-            folder = copied / inside
-            folder.mkdir(parents=True)
+            folder = copied / file.parent.name.replace(".", "_")  # a wheel leaves out folders with a dot
+            folder.mkdir()
             _write(folder / RUN_FILE, _neutral_record(file))
             shutil.copyfile(file.with_name(EPOCHS_FILE), folder / EPOCHS_FILE)
         for name in (SEARCH_FILE, TRIALS_FILE):

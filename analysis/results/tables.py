@@ -162,12 +162,6 @@ def communication_table(data: Path) -> str:
     return "\n\n".join([table, *(note for note in notes if note.startswith(strategies.NO_EXCHANGE))])
 
 
-def slow_links_table(data: Path) -> str:
-    """Return what groups of gradients change in time between two hosts, over links of several speeds."""
-    wanted = ["model, data set, workers, site", "strategy", "n", "images/s", "time / allreduce", "95 % interval"]
-    return _times_and_costs(data, "slow-links", wanted)
-
-
 def _times_and_costs(data: Path, experiment: str, wanted: Sequence[str]) -> str:
     """Return columns of both tables of strategies, a row for each framework and way, with what the runs ran on."""
     against, costs = _strategies(data, experiment).tables[:2]
@@ -277,7 +271,6 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "strategy-costs": strategy_costs_table,
     "stragglers": stragglers_table,
     "communication": communication_table,
-    "slow-links": slow_links_table,
     "model-parallel": model_parallel_table,
     "pipelines": pipelines_table,
     "memory-budget": memory_budget_table,

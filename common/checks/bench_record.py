@@ -26,7 +26,7 @@ class Turn:
             is more reliable than `seconds` where one rank trains. 0 of a command.
         exchanges: seconds of each exchange of gradients, from the last rank that had them to the last that had their
             averages. Empty where none were timed.
-        waits: seconds before each of them that a rank waited for the last, on average over the ranks.
+        wait_seconds: before each of them, until the last rank had its gradients; mean over ranks and exchanges.
         sent_bytes: that rank 0 handed to these exchanges.
         rank_seconds: of each rank that trains.
     """
@@ -40,7 +40,7 @@ class Turn:
     seconds: float
     cpu_seconds: float
     exchanges: list[float] = field(default_factory=list)
-    waits: list[float] = field(default_factory=list)
+    wait_seconds: float = 0.0
     sent_bytes: int = 0
     rank_seconds: list[float] = field(default_factory=list)
 

@@ -235,7 +235,7 @@ class _Player:
         cpu_before = time.process_time()
         rank_seconds = self._turn(steps)
         cpu_seconds = time.process_time() - cpu_before
-        exchanges, waits = self._exchanges()
+        exchanges, wait_seconds = self._exchanges()
         if self.stage.comm.rank == 0:
             setup = self.stage.setup
             turn = Turn(
@@ -248,7 +248,7 @@ class _Player:
                 seconds=max(rank_seconds),
                 cpu_seconds=cpu_seconds,
                 exchanges=exchanges,
-                waits=waits,
+                wait_seconds=wait_seconds,
                 sent_bytes=self._times.sent_bytes,
                 rank_seconds=rank_seconds,
             )
@@ -266,13 +266,12 @@ class _Player:
             return self.stage.all_ranks(train)
         return [self.stage.comm.broadcast(self.stage.one_rank(train))]
 
-    def _exchanges(self) -> tuple[list[float], list[float]]:
-        """Return the seconds of each exchange, and those that ranks waited before it (see `Turn`)."""
+    def _exchanges(self) -> tuple[list[float], float]:
+        """Return the seconds of each exchange, and those that ranks waited before one (see `Turn`)."""
         began, ended = (np.array(self.stage.comm.allgather(times)) for times in (self._times.began, self._times.ended))
         all_began = began.max(axis=0)
         exchanges: list[float] = (ended.max(axis=0) - all_began).round(7).tolist()
-        waits: list[float] = (all_began - began.mean(axis=0)).round(7).tolist()
-        return exchanges, waits
+        return exchanges, float((all_began - began.mean(axis=0)).mean().round(7)) if exchanges else 0.0
 
 
 def _add_line(path: Path, record: dict[str, Any]) -> None:

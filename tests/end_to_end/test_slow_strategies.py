@@ -20,5 +20,6 @@ def test_a_run_is_of_the_site_of_its_link(tmp_path: Path) -> None:
 
     planned = read_plan("slow-links", runs_folder=tmp_path).runs[0]
     hosts: Any = SimpleNamespace(run=run)
-    train(hosts, launcher_at(None, hosts=None), planned, folder=tmp_path / "10mbit")
+    train(hosts, launcher_at(None, hosts="a:1,b:1"), planned, folder=tmp_path / "10mbit")
+    assert given[0].count("--site") == 2
     assert given[0][-2:] == ["--site", "link-10mbit"]

@@ -119,7 +119,7 @@ def test_a_step_is_divided_into_its_parts(tmp_path: Path, capsys: pytest.Capture
         steps=2,
         rank_seconds=[0.03, 0.03],
         exchanges=[0.002, 0.004],
-        waits=[0.0005, 0.0015],
+        wait_seconds=0.001,
     )
     start = replace(start_of([1.0]), turns=[alone, joined])
     loop = replace(start, start="bare", turns=[turn("bare", 0), turn("np1", 0)])
