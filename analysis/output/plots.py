@@ -31,6 +31,7 @@ MARKERS = "osD^vP*"
 IDEAL: dict[str, Any] = {"color": "#555555", "linestyle": (0, (1, 2)), "linewidth": 1.2}
 LOG_FROM = 20.0  # largest / smallest value above which a scale is logarithmic
 ROW_INCHES = 0.42
+MOST_DRAWN = 25  # rows of a plot that can still be read
 matplotlib.use("Agg")  # no window
 matplotlib.rcParams.update(
     {
@@ -91,6 +92,11 @@ def n_words(counts: Iterable[int]) -> str:
     """Return the range of the numbers of runs, such as "n = 5 to 10"."""
     different = sorted(set(counts))
     return f"n = {different[0]}" if len(different) == 1 else f"n = {different[0]} to {different[-1]}"
+
+
+def first_of_words(count: int, *, most: int = MOST_DRAWN) -> str:
+    """Return what a title adds where only the first `most` of so many rows are drawn: nothing if they are all."""
+    return f"; the first {most} of {count}" if count > most else ""
 
 
 def spread_words(counts: Sequence[int]) -> str:

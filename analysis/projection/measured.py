@@ -9,7 +9,7 @@ import numpy as np
 from analysis.projection.work import FLOAT32, Operation, step_operations
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import strategy_label
-from analysis.runs.table import RunRow, Selection, curve, runs_in
+from analysis.runs.table import RunRow, Selection, curve
 from common.config import Config
 from common.model.specs import MODEL_NAMES, ModelSpec, model_spec
 from common.run_folder.environment import Environment
@@ -116,7 +116,7 @@ def machine_of(run: RunRow) -> str:
 
 def _step(cell: Cell, selection: Selection) -> MeasuredStep:
     fastest = []
-    for run in runs_in(cell.runs):
+    for run in cell.runs:
         seconds = curve(selection.epochs, run, "training_seconds") / curve(selection.epochs, run, "steps")
         fastest.append(float(np.min(seconds)))
     settings = step_settings(cell.first) or {}

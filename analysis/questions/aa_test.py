@@ -22,7 +22,6 @@ from analysis.runs.labels import framework_label
 from analysis.runs.table import Selection
 from analysis.runs.validity import cell_runs, flags_of
 from analysis.stats.inference import CONFIDENCE, FEWEST_PAIRS, rank_sum_null, signed_rank_null, walsh_averages
-from common.run_folder.records import Status
 
 FEWEST_RUNS = 40
 MOST_CELLS = 2
@@ -107,9 +106,8 @@ def find(selection: Selection) -> Finding:
 
 def seconds(cell: Cell) -> NDArray[np.float64]:
     """Return the training seconds of the first timed runs in the order in which they started, (runs,) float64."""
-    started = [run.record.status.started_at if isinstance(run.record.status, Status) else "" for run in cell.timed_runs]
-    order = np.argsort(started, kind="stable")[:MOST_RUNS]
-    return cell.timed["training_seconds"].to_numpy()[order]
+    in_order = sorted(cell.timed, key=lambda run: getattr(run.record.status, "started_at", ""))
+    return np.array([run.training_seconds for run in in_order[:MOST_RUNS]])
 
 
 def paired_splits(values: NDArray[np.float64]) -> Splits:

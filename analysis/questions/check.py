@@ -8,7 +8,7 @@ from analysis.output.tables import Table
 from analysis.questions.frameworks import pairs_of
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import framework_label
-from analysis.runs.table import Selection
+from analysis.runs.table import Selection, runs_in
 from analysis.runs.validity import flags_of, pair_flags
 from common.distributed.console import counted
 
@@ -22,7 +22,7 @@ def find(selection: Selection) -> Finding:
     """Check every run, runs of the same settings, and pairs of both frameworks."""
     cells = cells_of(selection.runs)
     pairs, _ = pairs_of(cells)
-    flags = [*selection.left_out, *flags_of(selection.runs, cells)]
+    flags = [*selection.left_out, *flags_of(runs_in(selection.runs), cells)]
     flags += [flag for pair in pairs for flag in pair_flags(*pair)]
     flags = list(dict.fromkeys(flags))
     looked_at = f"{counted(len(selection.runs), 'run')}, {counted(len(pairs), 'pair')} of frameworks"
@@ -42,6 +42,7 @@ def _table(cells: Sequence[Cell]) -> Table:
     for cell in cells:
         rows.append(
             [framework_label(cell.framework), cell.label, len(cell.runs), len(cell.finished), len(cell.timed),
-             cell.runs["seed"].nunique() or None, int(cell.runs["metered"].sum()), int(cell.runs["profiled"].sum())]
+             len({run.seed for run in cell.runs} - {None}) or None, sum(run.metered for run in cell.runs),
+             sum(run.profiled for run in cell.runs)]
         )  # fmt: skip
     return Table("Runs by their settings", headings, rows, dict.fromkeys(headings[2:], "d"))

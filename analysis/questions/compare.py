@@ -87,7 +87,7 @@ def find(selection: Selection) -> Finding:
         answer=_answer(first, second, reasons),
         tables=[differences_table(first, second), results_table(first, second, selection.epochs)],
         plots=[plot] if plot else [],
-        flags=list(dict.fromkeys([*selection.left_out, *reasons, *flags_of(selection.runs, [])])),
+        flags=list(dict.fromkeys([*selection.left_out, *reasons, *flags_of(runs_in(selection.runs), [])])),
         notes=notes,
     )
 

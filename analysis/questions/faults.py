@@ -69,7 +69,7 @@ def find(selection: Selection) -> Finding:
             *_commits(runs),
         ],
         plots=numbered([_plot(one, selection) for one in compared]),
-        flags=[*selection.left_out, *flags_of(selection.runs, [])],
+        flags=[*selection.left_out, *flags_of(runs_in(selection.runs), [])],
         notes=[
             "detect: from the last progress that was seen to the error; agree: until all ranks have met and hold the "
             "same state; resume: until the first update after it, which includes building the model",

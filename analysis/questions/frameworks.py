@@ -10,12 +10,12 @@ import numpy as np
 
 from analysis.output.finding import Finding, Plot, add_question
 from analysis.output.options import MARGIN, add_margin_option, add_target_option
-from analysis.output.plots import Row, figure_of_rows, framework_style, spread_words
+from analysis.output.plots import MOST_DRAWN, Row, figure_of_rows, first_of_words, framework_style, spread_words
 from analysis.output.tables import Table, effect_cells, shown_interval
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import framework_label
 from analysis.runs.settings import SERIES, TUNED
-from analysis.runs.table import Selection, seconds_to
+from analysis.runs.table import Selection, runs_in, seconds_to
 from analysis.runs.validity import flags_of, many_comparisons, pair_flags
 from analysis.stats.inference import (
     Effect,
@@ -30,7 +30,6 @@ from analysis.stats.inference import (
 )
 from common.config import SPEED_SETTINGS
 
-MOST_DRAWN = 25  # rows of a plot that can still be read
 MOST_ROWS = 150  # of a plot
 BASE, OTHER = "torch", "keras"
 _TOO_FEW = "too few runs"
@@ -97,7 +96,11 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
     cells = cells_of(selection.runs.assign(seconds_to_target=seconds_to(selection, target)))
     pairs, alone = pairs_of(cells)
     matches = [_match(base, other, margin=margin) for base, other in pairs]
-    flags = [*selection.left_out, *flags_of(selection.runs, cells), *(flag for one in matches for flag in one.flags)]
+    flags = [
+        *selection.left_out,
+        *flags_of(runs_in(selection.runs), cells),
+        *(flag for one in matches for flag in one.flags),
+    ]
     notes = [f"{cell.name}: no runs of another framework to compare with" for cell in alone]
     notes.append(
         "time is that of training, of the slowest rank; intervals: 95 %, of medians by order statistics (6 runs or "
@@ -271,7 +274,7 @@ def results_table(cells: Sequence[Cell]) -> Table:
     rows: list[list[Any]] = []
     for cell in cells:
         values = [100 * value for value in cell.results("accuracy").values()]
-        lost = int(cell.finished["accuracy"].isna().sum())
+        lost = sum(math.isnan(run.accuracy) for run in cell.finished)
         if values:
             n = f"{len(values)} ({lost} without)" if lost else str(len(values))
             rows.append(
@@ -296,7 +299,7 @@ def _plots(cells: Sequence[Cell]) -> list[Plot]:
         if not found:
             continue
         labels = list(dict.fromkeys(cell.label for cell, _ in found))
-        more = f"; the first {MOST_DRAWN} of {len(labels)}" if len(labels) > MOST_DRAWN else ""
+        more = first_of_words(len(labels))
         drawn = [(cell, values) for cell, values in found if cell.label in labels[:MOST_DRAWN]]
         groups: dict[str, list[Row]] = defaultdict(list)
         for cell, values in drawn:

@@ -19,7 +19,7 @@ from analysis.projection.recorded import peaks_of_machine
 from analysis.projection.work import Operation, step_operations
 from analysis.runs import cells
 from analysis.runs.labels import framework_label
-from analysis.runs.table import Selection
+from analysis.runs.table import Selection, runs_in
 from analysis.runs.validity import flags_of, pair_flags
 from analysis.stats.inference import median_of
 from common.distributed.console import counted
@@ -107,7 +107,7 @@ def find(selection: Selection, *, measure: bool = False) -> Finding:
         UserError: the peaks are to be measured, and the runs are of another machine.
     """
     found = profiled_cells(selection)
-    flags = [*selection.left_out, *flags_of(selection.runs, [])]
+    flags = [*selection.left_out, *flags_of(runs_in(selection.runs), [])]
     if not found:
         answer = "None of these runs has times of layers: train with --profile-layers."
         return Finding(name="layers", question=_QUESTION, answer=answer, flags=flags)
@@ -142,7 +142,7 @@ def profiled_cells(selection: Selection) -> list[Profiled]:
     """Return the cells that have runs with times of layers, PyTorch's first: others are compared with these."""
     found = []
     for cell in cells.cells_of(selection.runs):
-        profiles = [one for run in cell.finished_runs if isinstance(one := run.record.profile, StepProfile)]
+        profiles = [one for run in cell.finished if isinstance(one := run.record.profile, StepProfile)]
         if with_layers := [one for one in profiles if one.layers]:
             found.append(Profiled(cell, with_layers))
     return sorted(found, key=lambda one: one.cell.framework != "torch")

@@ -89,7 +89,7 @@ def settings(selection: Selection) -> Finding:
         [
             *(_setting(cell.settings.get(name, _NOT_RECORDED)) for name in varying),
             len(cell.runs),
-            _seeds(cell.runs["seed"]),
+            _seeds(run.seed for run in cell.runs),
         ]
         for cell in cells
     ]
@@ -175,7 +175,7 @@ def _hashes_by_seed(base: Cell, other: Cell) -> Iterator[tuple[int, Hashed]]:
     sides = []
     for cell in (base, other):
         of_seed: dict[int, list[RunRow]] = defaultdict(list)
-        for run in cell.finished_runs:
+        for run in cell.finished:
             if run.seed is not None:
                 of_seed[run.seed].append(run)
         sides.append(of_seed)

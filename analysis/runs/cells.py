@@ -1,11 +1,13 @@
 """Runs of the same settings as cells: a cell is a row of a result table, its runs are the points of a plot."""
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pandas as pd
@@ -40,18 +42,18 @@ class Cell:
 
     Attributes:
         settings: what they have in common.
-        runs: rows of the table of runs, at least one.
+        runs: rows of the table of runs, at least one; not a frame, whose columns of a few values are slow to read.
         words: the settings that distinguish the cell from others of the same framework, model, data set and np.
     """
 
     settings: Settings
-    runs: pd.DataFrame
+    runs: Sequence[RunRow]
     words: str = ""
 
-    @cached_property
+    @property
     def first(self) -> RunRow:
         """The first of its runs: what it says of settings holds for all."""
-        return next(runs_in(self.runs.iloc[:1]))
+        return self.runs[0]
 
     @property
     def framework(self) -> str:
@@ -77,40 +79,26 @@ class Cell:
         return ", ".join(part for part in (first.model, first.data_set, ranks, self.words, origin) if part)
 
     @cached_property
-    def timed(self) -> pd.DataFrame:
+    def timed(self) -> list[RunRow]:
         """Those of its runs whose times may be compared."""
-        return self.runs[self.runs["timed"]]
+        return [run for run in self.runs if run.timed]
 
     @cached_property
-    def finished(self) -> pd.DataFrame:
+    def finished(self) -> list[RunRow]:
         """Those of its runs whose accuracies may be compared: metered and profiled ones train the same."""
-        return self.runs[self.runs["state"] == "finished"]
+        return [run for run in self.runs if run.state == "finished"]
 
-    @cached_property
+    @property
     def experiments(self) -> set[Path]:
         """The folders that hold its runs."""
-        return {Path(folder).parent for folder in self.runs["folder"]}
-
-    @cached_property
-    def timed_runs(self) -> list[RunRow]:
-        """The rows of `timed`."""
-        return list(runs_in(self.timed))
-
-    @cached_property
-    def finished_runs(self) -> list[RunRow]:
-        """The rows of `finished`."""
-        return list(runs_in(self.finished))
-
-    @cached_property
-    def _timed_keys(self) -> list[Hashable]:
-        return _keys(self.timed, self.timed["seed"].isna() | self.timed["seed"].duplicated(keep=False))
+        return {Path(run.folder).parent for run in self.runs}
 
     @cached_property
     def stack(self) -> dict[str, set[str]]:
         """Package or variable -> what it was in the finished runs, see `stack_of`; what they tuned is a setting."""
         found: dict[str, set[str]] = defaultdict(set)
         before = None
-        for run in self.finished_runs:
+        for run in self.finished:
             environment, mpi = run.record.environment, run.record.over_mpi
             if isinstance(environment, Environment):
                 looked_at = environment.packages, environment.variables, run.framework, mpi
@@ -128,30 +116,32 @@ class Cell:
 
         The key is the seed. A seed that several runs have pairs nothing: their keys are their folders.
         """
-        return _known(self._timed_keys, _values(self.timed, self.timed_runs, of))
+        times = Counter(run.seed for run in self.timed)
+        return _known((_key(run, alone=times[run.seed] > 1), value) for run, value in _values(self.timed, of))
 
     def results(self, of: Quantity) -> dict[Hashable, float]:
         """Return key that pairs a run with others -> a result of it that measuring does not disturb.
 
         Runs of one seed are one result, their median: all of them train the same.
         """
-        values = pd.Series(_values(self.finished, self.finished_runs, of), dtype=float)
-        keys = _keys(self.finished, self.finished["seed"].isna())
-        medians = values.groupby(keys, sort=False).median()
-        return _known(medians.index, medians.tolist())
+        by_key: dict[Hashable, list[float]] = defaultdict(list)
+        for run, value in _values(self.finished, of):
+            if not math.isnan(value):
+                by_key[_key(run)].append(value)
+        return {key: median(values) for key, values in by_key.items()}
 
 
-def _known(keys: Iterable[Hashable], values: Iterable[float]) -> dict[Hashable, float]:
-    return {key: value for key, value in zip(keys, values, strict=True) if not math.isnan(value)}
+def _known(values: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
+    return {key: value for key, value in values if not math.isnan(value)}
 
 
-def _values(runs: pd.DataFrame, rows: Sequence[RunRow], of: Quantity) -> list[float]:
-    return [float(value) for value in (runs[of].tolist() if isinstance(of, str) else map(of, rows))]
+def _values(runs: Sequence[RunRow], of: Quantity) -> Iterator[tuple[RunRow, float]]:
+    value_of = attrgetter(of) if isinstance(of, str) else of
+    return ((run, float(value_of(run))) for run in runs)
 
 
-def _keys(runs: pd.DataFrame, by_folder: pd.Series) -> list[Hashable]:
-    pairs = zip(runs["seed"], runs["folder"], by_folder, strict=True)
-    return [str(folder) if alone else int(seed) for seed, folder, alone in pairs]
+def _key(run: RunRow, *, alone: bool = False) -> Hashable:
+    return str(run.folder) if alone or run.seed is None else int(run.seed)
 
 
 def cells_of(runs: pd.DataFrame, *, without: Sequence[str] = (), also: Sequence[str] = ()) -> list[Cell]:
@@ -174,9 +164,10 @@ def _grouped(runs: pd.DataFrame, without: Sequence[str], also: Sequence[str]) ->
     columns = [*(name for name in SETTING_COLUMNS if name not in without), *also]
     # Whole numbers in place of values: thousands of runs are grouped in a tenth of the time.
     codes = np.array([pd.factorize(runs[name], use_na_sentinel=False)[0] for name in columns])
-    keys = pd.Series([row.tobytes() for row in codes.T], index=runs.index, dtype=object)
-    groups = zip(runs.groupby(keys, sort=False), runs_in(runs[~keys.duplicated()]), strict=True)
-    return with_words([Cell(_settings(first, columns), of_cell) for (_, of_cell), first in groups])
+    groups: dict[bytes, list[RunRow]] = defaultdict(list)
+    for row, run in zip(codes.T, runs_in(runs), strict=True):
+        groups[row.tobytes()].append(run)
+    return with_words([Cell(_settings(of_cell[0], columns), of_cell) for of_cell in groups.values()])
 
 
 def _settings(first: RunRow, columns: Sequence[str]) -> Settings:

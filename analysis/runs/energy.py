@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analysis.runs.cells import Cell
-from analysis.runs.table import RunRow, runs_in
+from analysis.runs.table import RunRow
 from common.errors import UserError
 from common.measurement.energy import DeviceEnergy, EnergyRecord
 from common.measurement.power_trace import PowerTrace
@@ -18,8 +18,7 @@ EPOCH_PHASES = ("training", "validation")
 
 def metered(cell: Cell) -> list[RunRow]:
     """Return those of a cell's finished runs that measured the energy of at least one device that they used."""
-    metered_runs = cell.finished[cell.finished["metered"]]
-    return [run for run in runs_in(metered_runs) if _measured(run)]
+    return [run for run in cell.finished if run.metered and _measured(run)]
 
 
 def _measured(run: RunRow) -> bool:
@@ -81,7 +80,7 @@ def covered(runs: Sequence[RunRow]) -> str:
 
 def epochs_of(cell: Cell) -> float:
     """Return how many epochs each of its runs trained, as the first records it; NaN: none does."""
-    return next(iter(cell.finished["trained_epochs"].dropna()), math.nan)
+    return next((run.trained_epochs for run in cell.finished if not math.isnan(run.trained_epochs)), math.nan)
 
 
 def joules_per_epoch(run: RunRow, *, epochs: float) -> float:

@@ -1,15 +1,14 @@
 """Validity checks of runs and comparisons: what `check` reports, and what every command flags."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
-import pandas as pd
 
 from analysis.runs.cells import Cell, differing
 from analysis.runs.sameness import HASHES
-from analysis.runs.table import RunRow, images_trained, runs_in
+from analysis.runs.table import RunRow, images_trained
 from common.distributed.console import counted
 from common.measurement.energy import EnergyRecord
 from common.measurement.interference import Interference
@@ -87,8 +86,8 @@ def _machine(run: RunRow) -> list[str]:
 def cell_flags(cell: Cell) -> list[str]:
     """Return what is wrong with the runs of a cell as a group."""
     flags = []
-    seeds = cell.timed["seed"].dropna()
-    repeated = sorted(seeds[seeds.duplicated()].unique())
+    times = Counter(run.seed for run in cell.timed if run.seed is not None)
+    repeated = sorted(seed for seed, count in times.items() if count > 1)
     if repeated:
         flags.append(
             f"seeds are repeated ({listed(repeated)}): these runs show the noise of the machine only, their "
@@ -108,7 +107,7 @@ def cell_flags(cell: Cell) -> list[str]:
 
 def _images(cell: Cell) -> float:
     """Return the images that a run of a cell was trained on, in the median; NaN where it is not known."""
-    return float(np.median([images_trained(run) for run in cell.timed_runs])) if len(cell.timed) else math.nan
+    return float(np.median([images_trained(run) for run in cell.timed])) if cell.timed else math.nan
 
 
 def pair_flags(first: Cell, second: Cell) -> list[str]:
@@ -126,7 +125,7 @@ def pair_flags(first: Cell, second: Cell) -> list[str]:
     images = _images(first), _images(second)
     if abs(images[0] - images[1]) > _SAME_WORK * images[1]:
         flags.append(f"{label}: trained {images[0]:,.0f} and {images[1]:,.0f} images: times not of the same work")
-    by_seed = [{run.seed: run for run in cell.finished_runs if run.seed is not None} for cell in (first, second)]
+    by_seed = [{run.seed: run for run in cell.finished if run.seed is not None} for cell in (first, second)]
     for name, title in HASHES.items():
         unlike = [
             seed for seed in by_seed[0].keys() & by_seed[1].keys() if _unlike(by_seed[0][seed], by_seed[1][seed], name)
@@ -146,10 +145,10 @@ def _unlike(first: RunRow, second: RunRow, name: str) -> bool:
     return all(isinstance(value, str) for value in values) and values[0] != values[1]
 
 
-def flags_of(runs: pd.DataFrame, cells: Sequence[Cell]) -> list[str]:
+def flags_of(runs: Iterable[RunRow], cells: Sequence[Cell]) -> list[str]:
     """Return the flags of these rows of the table of runs and of cells; one that many share once, with their names."""
     of_flag: dict[str, list[Hashable]] = defaultdict(list)
-    for run in runs_in(runs):
+    for run in runs:
         for flag in run_flags(run):
             of_flag[flag].append(run.name)
     for cell in cells:
@@ -179,9 +178,9 @@ def many_comparisons(count: int) -> list[str]:
     ]
 
 
-def cell_runs(cells: Sequence[Cell]) -> pd.DataFrame:
-    """Return the runs of these cells as rows of the table of runs."""
-    return pd.concat([cell.runs for cell in cells]) if cells else pd.DataFrame()
+def cell_runs(cells: Sequence[Cell]) -> list[RunRow]:
+    """Return the runs of these cells."""
+    return [run for cell in cells for run in cell.runs]
 
 
 def said_once(flags: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from analysis.output.finding import Finding, Plot, add_question, brief
 from analysis.output.tables import Table
-from analysis.runs.table import Selection
+from analysis.runs.table import Selection, runs_in
 from analysis.runs.validity import flags_of
 from analysis.thesis import comparison
 from analysis.thesis import plots as thesis_plots
@@ -46,7 +46,7 @@ def find(selection: Selection) -> Finding:
             "`python -m analysis import-thesis THESIS --folder RUNS`."
         )
         return Finding(name="thesis", question=question, answer=answer, flags=selection.left_out)
-    flags = [*selection.left_out, *flags_of(selection.runs[selection.runs["origin"] == "imported"], [])]
+    flags = [*selection.left_out, *flags_of(runs_in(selection.runs[selection.runs["origin"] == "imported"]), [])]
     figures = {title: of(thesis) for title, of, _, _ in _FIGURES}
     parameters = comparison.parameter_table(thesis)
     tables = [comparison.table_of(title, figures[title], form) for title, _, form, _ in _FIGURES if figures[title]]

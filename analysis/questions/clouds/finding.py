@@ -10,7 +10,7 @@ import numpy as np
 
 from analysis.output.finding import Finding, Plot, brief
 from analysis.output.options import MARGIN
-from analysis.output.plots import COLORS, MARKERS, Row, figure_of_rows, spread_words
+from analysis.output.plots import COLORS, MARKERS, MOST_DRAWN, Row, figure_of_rows, first_of_words, spread_words
 from analysis.output.tables import Table
 from analysis.questions.clouds.break_even import measured_break_evens, owned_plots, owned_table
 from analysis.questions.clouds.cost_time import cost_against_time
@@ -37,7 +37,7 @@ from analysis.questions.clouds.tables import (
 from analysis.runs.cells import Cell
 from analysis.runs.energy import covered, mean_of, metered, values_of
 from analysis.runs.published import published_claims
-from analysis.runs.table import Selection, seconds_to
+from analysis.runs.table import Selection, runs_in, seconds_to
 from analysis.runs.validity import flags_of, listed, pair_flags
 from analysis.stats.inference import median_of, ratio
 from common.distributed.console import counted
@@ -99,6 +99,7 @@ def find(
     shown = compared or every
     cells = [cell for one in shown for cell in one.cells.values()]
     startups = startups_of(cells)
+    flags = flags_of(runs_in(selection.runs), cells) + _pair_flags(compared)
     answers = [
         _answers(compared, names=names, pricing=pricing), training_statements(compared), startup_statements(startups)
     ]  # fmt: skip
@@ -124,7 +125,7 @@ def find(
             *_machine_tables(pricing, names, base=base if compared else None, machines=machines or bool(compared)),
         ],
         plots=[*_plots(shown, pricing=pricing), *owned_plots(break_evens), *startup_plots(startups)],
-        flags=list(dict.fromkeys([*selection.left_out, *flags_of(selection.runs, cells), *_pair_flags(compared)])),
+        flags=list(dict.fromkeys([*selection.left_out, *flags])),
         notes=[
             *price_notes(pricing, names=names),
             *_notes(every, compared),
@@ -279,10 +280,13 @@ def _percents(cell: Cell) -> list[float]:
 
 
 def _plot(name: str, title: str, unit: str, rows: Sequence[tuple[str, str, Row]]) -> Plot:
+    labels = list(dict.fromkeys(label for label, _, _ in rows))
+    more = first_of_words(len(labels))
+    drawn = [row for row in rows if row[0] in labels[:MOST_DRAWN]]
     groups: dict[str, list[Row]] = defaultdict(list)
-    for label, _, row in rows:
+    for label, _, row in drawn:
         groups[label.replace(", ", "\n", 1)].append(row)
-    spread = spread_words([len(row.values) for _, _, row in rows])
-    figure = figure_of_rows(groups, f"{title}, {spread}", unit=unit)
-    data: list[list[str | float | None]] = [[label, site, value] for label, site, row in rows for value in row.values]
+    spread = spread_words([len(row.values) for _, _, row in drawn])
+    figure = figure_of_rows(groups, f"{title}, {spread}{more}", unit=unit)
+    data: list[list[str | float | None]] = [[label, site, value] for label, site, row in drawn for value in row.values]
     return Plot(name, figure, Table(title, ["experiment", "site", unit], data, {unit: ".6g"}))

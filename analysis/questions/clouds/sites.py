@@ -73,7 +73,7 @@ def site_comparisons(runs: pd.DataFrame, *, base: str) -> list[SiteComparison]:
     """Group runs that differ only in where and how they were started, in the order in which they come."""
     runs = runs.assign(**{LAUNCHER: runs["record"].map(_launcher)})
     wholes = cells_of(runs, without=_OF_SITE)
-    whole_of = {run: number for number, whole in enumerate(wholes) for run in whole.runs.index}
+    whole_of = {run.Index: number for number, whole in enumerate(wholes) for run in whole.runs}
     parts: dict[int, list[Cell]] = defaultdict(list)
     for cell in cells_of(runs, also=[LAUNCHER]):
         parts[whole_of[cell.first.Index]].append(cell)

@@ -65,13 +65,11 @@ Startups = Mapping[LaunchMethod, pd.DataFrame]
 
 def startups_of(cells: Sequence[Cell]) -> Startups:
     """Group the timed runs whose launch was timed by how they were launched; `sum` is a column of theirs."""
-    timed = [cell.timed for cell in cells]
-    runs = pd.concat(timed) if timed else pd.DataFrame()
-    if runs.empty or runs["launch_seconds"].isna().all():
+    timed = [run for cell in cells for run in cell.timed if not math.isnan(run.launch_seconds)]
+    if not timed:
         return {}
-    runs = runs[runs["launch_seconds"].notna()]
-    runs = runs.assign(sum=[_sum(run) for run in runs_in(runs)])
-    methods = pd.Series([_method(run) for run in runs_in(runs)], index=runs.index, dtype=object)
+    runs = pd.DataFrame(timed).set_index("Index").assign(sum=[_sum(run) for run in timed])
+    methods = pd.Series([_method(run) for run in timed], index=runs.index, dtype=object)
     return {LaunchMethod(*method): of_method for method, of_method in runs.groupby(methods, sort=False)}
 
 
@@ -172,7 +170,7 @@ def _slower(
 
 def _shared_machine(cell: Cell, base: Cell) -> str | None:
     """Return what two cells share: "the same machine" by its name, or one kind of machine; None: neither is shown."""
-    runs = list(runs_in(pd.concat([cell.runs, base.runs])))
+    runs = [*cell.runs, *base.runs]
     kinds = {
         (environment.processor, environment.cores, environment.memory_bytes, str(run.threads), run.device)
         if isinstance(environment := run.record.environment, Environment)

@@ -63,7 +63,7 @@ def find(selection: Selection, *, base: str | None = None) -> Finding:
     metered_runs = runs[runs["metered"] & (runs["state"] == "finished")]
     cells = {cell.name: cell for cell in with_words([cell for cell in cells_of(selection.runs) if metered(cell)])}
     measured = {name: metered(cell) for name, cell in cells.items()}
-    flags = [*selection.left_out, *flags_of(metered_runs, [])]
+    flags = [*selection.left_out, *flags_of(runs_in(metered_runs), [])]
     question = "What energy does a run take, which device takes it and when?"
     if not measured:
         answer = "None of these runs measured energy: there is nothing to show. Train with --energy."
@@ -248,7 +248,7 @@ def _power(
     number: int, name: str, run: RunRow, traces: Sequence[PowerTrace], *, cell: Cell, epochs: pd.DataFrame
 ) -> Plot:
     # A source may have the epochs of timed runs only.
-    timed = [seconds for one in (run, *cell.finished_runs) if len(seconds := _epoch_seconds(epochs, one))]
+    timed = [seconds for one in (run, *cell.finished) if len(seconds := _epoch_seconds(epochs, one))]
     n = len(metered(cell))
     middle = "the run of median energy" if n > 1 else "its only metered run"
     title = f"Power over time: {name}\n{run.name}, {middle}, n = {n}"

@@ -98,7 +98,7 @@ def _find_sweeps(selection: Selection) -> Finding:
     """Report how batch, resolution and share of validation samples affect time and accuracy."""
     families: dict[Hashable, list[SweepPoint]] = defaultdict(list)
     for cell in cells_of(selection.runs):
-        if not cell.finished.empty:
+        if cell.finished:
             families[family_of(cell)].append(point_of(cell))
     sweeps = [sweep for family in families.values() for sweep in batch_sweeps(family)]
     shares = [sweep for family in families.values() for sweep in share_sweeps(family)]

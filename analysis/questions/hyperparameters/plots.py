@@ -143,7 +143,7 @@ def plot_shares(sweep: Sweep) -> Plot | None:
 
 def _curves(epochs: pd.DataFrame, point: SweepPoint) -> dict[str, Any]:
     """Return run -> its validation accuracies, without epochs that had none: (epochs,) float64."""
-    found = {run.name: curve(epochs, run, "validation_accuracy") for run in point.cell.finished_runs}
+    found = {run.name: curve(epochs, run, "validation_accuracy") for run in point.cell.finished}
     known = {name: accuracies[np.isfinite(accuracies)] for name, accuracies in found.items()}
     return {name: accuracies for name, accuracies in known.items() if len(accuracies)}
 

@@ -126,10 +126,10 @@ def share_sweeps(family: Sequence[SweepPoint]) -> list[list[SweepPoint]]:
         if point.share is not None:
             groups[point.batch, point.size].append(point)
             continue
-        timed = point.cell.timed
-        for number, name in timed.loc[timed["validation_seconds"] > 0, "name"].items():
-            alone = replace(point.cell, runs=timed.loc[[number]])
-            groups["unknown"].append(SweepPoint(cell=alone, batch=None, size="unknown", share=None, label=name))
+        for run in point.cell.timed:
+            if run.validation_seconds > 0:
+                alone = replace(point.cell, runs=[run])
+                groups["unknown"].append(SweepPoint(cell=alone, batch=None, size="unknown", share=None, label=run.name))
     points = [sorted(group, key=lambda one: -(one.share or 0.0)) for group in groups.values()]
     return [group for group in points if len({one.share if one.share is not None else one.label for one in group}) > 1]
 

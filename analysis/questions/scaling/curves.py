@@ -13,7 +13,7 @@ from analysis.questions.scaling.models import Work
 from analysis.runs.cells import Cell, Settings
 from analysis.runs.labels import framework_label, strategy_label
 from analysis.runs.settings import SERIES
-from analysis.runs.table import images_trained, runs_in
+from analysis.runs.table import images_trained
 from analysis.runs.validity import pair_flags
 from analysis.stats.inference import EQUIVALENCE_CONFIDENCE, Effect, Equivalence, difference, equivalence, ratio
 from common.config import Config
@@ -151,8 +151,8 @@ def studies_of(cells: Sequence[Cell], *, margin: float, base: str | None = None)
         for cell in timed:
             families[tuple(_lasting(cell).items())].append(cell)
         studies = [study for family in families.values() for study in _in_family(family, margin=margin)]
-    used = {number for study in studies for cell in study.cells for number in cell.runs.index}
-    return studies, [cell for cell in timed if used.isdisjoint(cell.runs.index)]
+    used = {run.Index for study in studies for cell in study.cells for run in cell.runs}
+    return studies, [cell for cell in timed if used.isdisjoint(run.Index for run in cell.runs)]
 
 
 def _lasting(cell: Cell) -> Settings:
@@ -186,10 +186,10 @@ def _named(cells: Sequence[Cell], wanted: str) -> list[Cell]:
         raise UserError(f"the base has a wrong number of ranks. Received: --base {wanted}. Give WORDS/NP, as in cpu/1")
     found = []
     for cell in cells:
-        named = cell.runs[cell.runs["name"].str.startswith(words)]
+        named = [run for run in cell.runs if run.name.startswith(words)]
         # Names may pick some runs of a cell; words of its label, all of them.
         runs = cell.runs if words in f"{cell.framework}, {cell.label}, {_machine(cell)}" else named
-        if len(runs) and ranks in ("", str(cell.first.np)):
+        if runs and ranks in ("", str(cell.first.np)):
             found.append(replace(cell, runs=runs))
     if not found:
         known = "; ".join(f"{cell.framework}, {cell.label}" for cell in cells) or "no cell with times"
@@ -220,7 +220,9 @@ def _against(bases: Sequence[Cell], cells: Sequence[Cell], *, margin: float) -> 
     for base in bases:
         # A cell some of whose runs are the base is not compared with them.
         others = [
-            cell for cell in cells if _workload(cell) == _workload(base) and base.first.Index not in cell.runs.index
+            cell
+            for cell in cells
+            if _workload(cell) == _workload(base) and all(run.Index != base.first.Index for run in cell.runs)
         ]
         points = [_point(cell, base, margin=margin) for cell in others]
         # What runs on the machine of the base scales; what runs on another is faster or slower than it.
@@ -283,7 +285,7 @@ def training_runs(study: Study, kind: Kind) -> tuple[list[int], list[float]]:
 
 def work_of(study: Study, kind: Kind) -> Work | None:
     """Return what the runs of a curve have in common; None where it is not known."""
-    run = next(runs_in(study.base.timed))
+    run = study.base.timed[0]
     images, model = images_trained(run), run.record.model
     if not isinstance(model, ModelRecord) or not np.isfinite(images):
         return None

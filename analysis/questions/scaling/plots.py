@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter, StrMethodFormatter
 
 from analysis.output.finding import Plot, numbered
-from analysis.output.plots import IDEAL, Row, figure_of_rows, framework_style, legend_below, n_words
+from analysis.output.plots import IDEAL, Row, figure_of_rows, first_of_words, framework_style, legend_below, n_words
 from analysis.output.tables import Table
 from analysis.questions.scaling.curves import Kind, Point, Study
 from analysis.questions.scaling.fits import CurveFit
@@ -22,6 +23,8 @@ from analysis.stats.inference import Effect
 
 _KINDS: tuple[Kind, ...] = ("strong", "weak", "other batch", "as many ranks")
 _DODGE = 0.08  # of the axis, in powers of two: series side by side
+_WIDEST = 0.8  # of all of them together, so that they stay apart from those of the next power of two
+_MOST_SERIES = 12  # of a picture that can still be read
 _DASHES = {AMDAHL.name: (0, (6, 2)), "": (0, (3, 1.5, 1, 1.5))}
 _PROJECTED = "projection, not measured, with 95 % interval"
 _GREY = "#555555"  # of what represents both frameworks
@@ -71,12 +74,14 @@ def plots_of(studies: Sequence[Study], fits: Sequence[CurveFit]) -> list[Plot]:
         if of_group[0].other_machine:
             plots += [_plot_machines(of_group, time) for time in _TIMES]
             continue
-        series = _series(of_group)
+        found = _series(of_group)
+        series, more = _side_by_side(found), first_of_words(len(found), most=_MOST_SERIES)
         for time in _TIMES:
             # Models are fitted to training: only there can they be compared with points.
-            drawn = [one for one in fits if one.study in of_group] if time.column == "training_seconds" else []
+            fitted = [fit for fit in fits if any(fit.study is one.study for one in series)]
+            drawn = fitted if time.column == "training_seconds" else []
             if any(time.compared(point) for one in series for point in one.points):
-                plots.append(_plot(series, drawn, time))
+                plots.append(_plot(series, drawn, time, more=more))
     return numbered(plots)
 
 
@@ -87,8 +92,19 @@ def _series(studies: Sequence[Study]) -> list[_Series]:
             points = [point for point in study.points if point.kind == kind and point.ranks in study.ranks]
             if points:
                 found.append(_Series(study, kind, points, _label(study, points, kind), _style(study, kind), 0.0))
-    middle = (len(found) - 1) / 2
-    return [replace(one, shift=_DODGE * (number - middle)) for number, one in enumerate(found)]
+    return found
+
+
+def _side_by_side(series: Sequence[_Series]) -> list[_Series]:
+    """Return the first series of each framework in turn, as many as can be read, with their places."""
+    of_framework: dict[str, list[_Series]] = defaultdict(list)
+    for one in series:
+        of_framework[one.study.base.framework].append(one)
+    turns = zip_longest(*of_framework.values())
+    first = {id(one) for one in [one for turn in turns for one in turn if one is not None][:_MOST_SERIES]}
+    drawn = [one for one in series if id(one) in first]
+    apart, middle = min(_DODGE, _WIDEST / len(drawn)), (len(drawn) - 1) / 2
+    return [replace(one, shift=apart * (number - middle)) for number, one in enumerate(drawn)]
 
 
 def _label(study: Study, points: Sequence[Point], kind: Kind) -> str:
@@ -104,7 +120,7 @@ def _style(study: Study, kind: Kind) -> dict[str, Any]:
     return {"color": style["color"], "marker": style["marker"], "markerfacecolor": fill}
 
 
-def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time) -> Plot:
+def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time, *, more: str) -> Plot:
     run = series[0].study.base.first
     n = n_words(len(point.cell.seconds(time.column)) for one in series for point in one.points)
     bases = sorted({one.base_ranks for one in series})
@@ -120,7 +136,7 @@ def _plot(series: Sequence[_Series], fits: Sequence[CurveFit], time: _Time) -> P
         _draw_axes(ax, series, fits, per_device=per_device)
     legend_below(figure, ncols=3)
     figure.suptitle(
-        f"Speedup over {over}, {time.title}: {run.model}, {run.data_set}, {n} runs each\n"
+        f"Speedup over {over}, {time.title}: {run.model}, {run.data_set}, {n} runs each{more}\n"
         "all runs, median and 95 % interval; next to a point: accuracy not shown to be the base's",
         fontsize=10,
     )

@@ -38,7 +38,7 @@ class Progress:
 def progress_of(selection: Selection, cell: Cell) -> dict[Hashable, Progress]:
     """Return seed -> progress of the timed runs of a cell that validated at least twice."""
     found: dict[Hashable, Progress] = {}
-    for run in cell.timed_runs:
+    for run in cell.timed:
         seconds = np.cumsum(curve(selection.epochs, run, "training_seconds"))
         images = np.cumsum(curve(selection.epochs, run, "steps")) * (run.global_batch or math.nan)
         accuracy = curve(selection.epochs, run, "validation_accuracy")

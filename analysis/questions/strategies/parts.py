@@ -29,7 +29,7 @@ def bubble_by_formula(cell: Cell) -> float | None:
 
 def waiting_share(cell: Cell) -> float | None:
     """Return the part of the time, from 0 to 1, that stages waited: the mean of a run's, the median over timed runs."""
-    return median_of(share for run in cell.timed_runs if (share := _waiting_of(run)) is not None)
+    return median_of(share for run in cell.timed if (share := _waiting_of(run)) is not None)
 
 
 def _waiting_of(run: RunRow) -> float | None:
@@ -42,7 +42,7 @@ def _waiting_of(run: RunRow) -> float | None:
 
 def peak_megabytes(cell: Cell) -> float | None:
     """Return the most memory of a rank, on its GPU where it has one: the median over runs; None: not recorded."""
-    return median_of(most for run in cell.finished_runs if (most := _peak_of(run)))
+    return median_of(most for run in cell.finished if (most := _peak_of(run)))
 
 
 def _peak_of(run: RunRow) -> float:
@@ -58,7 +58,7 @@ def grown_megabytes(cell: Cell) -> float | None:
 
     On a GPU it is all that the framework took there.
     """
-    return median_of(most for run in cell.finished_runs if (most := _growth_of(run)))
+    return median_of(most for run in cell.finished if (most := _growth_of(run)))
 
 
 def _growth_of(run: RunRow) -> float:

@@ -12,8 +12,10 @@ from analysis.output.finding import Plot
 from analysis.output.plots import (
     COLORS,
     MARKERS,
+    MOST_DRAWN,
     ROW_INCHES,
     draw_stacks,
+    first_of_words,
     label_rows,
     legend_below,
     n_words,
@@ -39,7 +41,6 @@ from analysis.stats.inference import median_of
 from common.measurement.step_profile import StepProfile
 
 MOST_PANELS = 8  # of staleness
-MOST_DRAWN = 25  # rows that can still be read
 _PANEL_WIDTH, _PANEL_HEIGHT = 4.6, 3.4
 Found = tuple[Plot | None, str]  # a plot, and what is missing without it
 
@@ -103,7 +104,7 @@ def _plot_progress(selection: Selection, places: Sequence[Place], *, by: str) ->
         return None
     most = max(len(of_ways) for of_ways in curves.values())
     curves = {name: dict(list(of_ways.items())[:MOST_DRAWN]) for name, of_ways in curves.items()}
-    more = f"; the first {MOST_DRAWN} of {most}" if most > MOST_DRAWN else ""
+    more = first_of_words(most)
     counts = [len(runs) for of_ways in curves.values() for runs in of_ways.values()]
     figure, axes = _panels([*curves])
     styles = _styles([label for of_ways in curves.values() for label in of_ways])
@@ -288,7 +289,7 @@ def _plot_time_shares(places: Sequence[Place]) -> Plot | None:
                 stacks[f"{name} (profiled)"] = profiled
     if not stacks:
         return None
-    more = f"; the first {MOST_DRAWN} of {len(stacks)}" if len(stacks) > MOST_DRAWN else ""
+    more = first_of_words(len(stacks))
     stacks = dict(list(stacks.items())[:MOST_DRAWN])
     figure = Figure(figsize=(9.0, 1.6 + ROW_INCHES * len(stacks)))
     ax = figure.subplots()
@@ -305,14 +306,14 @@ def _plot_time_shares(places: Sequence[Place]) -> Plot | None:
 def _timed_stack(way: Way, exchange: float) -> dict[str, float]:
     if staleness_of(way.cell):  # each worker draws its batches, and waits for them by itself
         return {"computing, or waiting for work": 100 - exchange, "waiting and sending": exchange}
-    runs = way.cell.timed_runs
+    runs = way.cell.timed
     shares = [100 * run.data_wait_seconds / run.training_seconds for run in runs if run.data_wait_seconds >= 0]
     data = min(median_of(shares) or 0.0, 100 - exchange)
     return {"computing": 100 - exchange - data, "waiting for data": data, "waiting and sending": exchange}
 
 
 def _profiled_stack(way: Way) -> dict[str, float]:
-    profiles = [one for run in way.cell.finished_runs if isinstance(one := run.record.profile, StepProfile)]
+    profiles = [one for run in way.cell.finished if isinstance(one := run.record.profile, StepProfile)]
     if not profiles:
         return {}
     parts = {part: float(np.mean([one.parts_seconds.get(part, 0.0) for one in profiles])) for part in

@@ -9,7 +9,7 @@ import numpy as np
 from analysis.runs.cells import Cell
 from analysis.runs.labels import STRATEGY_SETTINGS, framework_label, strategy_label
 from analysis.runs.settings import SERIES
-from analysis.runs.table import RunRow, images_trained, runs_in
+from analysis.runs.table import RunRow, images_trained
 from analysis.runs.validity import pair_flags
 from analysis.stats.inference import Effect, Equivalence, difference, equivalence, median_of, ratio
 from common.distributed.console import counted
@@ -114,7 +114,7 @@ def main_places(places: Sequence[Place]) -> list[Place]:
 
 def ended_by_limit(cell: Cell) -> int:
     """Return how many runs of a cell were ended because a rank took more memory than its `--memory-limit`."""
-    statuses = (run.record.status for run in runs_in(cell.runs))
+    statuses = (run.record.status for run in cell.runs)
     return sum(OVER_LIMIT in (status.message or "") for status in statuses if isinstance(status, Status))
 
 
@@ -237,7 +237,7 @@ def _label(cell: Cell, base: Cell | None) -> str:
 
 def _chosen_groups(cell: Cell) -> str:
     """Return what the runs of a cell have chosen by `--gradient-groups auto`, the most frequent first."""
-    chosen = Counter(run.record.groups.chosen for run in runs_in(cell.finished) if run.record.groups)
+    chosen = Counter(run.record.groups.chosen for run in cell.finished if run.record.groups)
     return ", ".join(f"{name} in {counted(count, 'run')}" for name, count in chosen.most_common())
 
 
@@ -260,7 +260,7 @@ def _compared(way: Way, base: Cell, plain_side: Cell, *, margin: float) -> Way:
 
 def shares_of(cell: Cell) -> list[tuple[RunRow, SharingRecord]]:
     """Return the runs of a cell that recorded what their workers exchanged, and that record."""
-    return [(run, run.record.sharing) for run in cell.finished_runs if run.record.sharing]
+    return [(run, run.record.sharing) for run in cell.finished if run.record.sharing]
 
 
 def bytes_per_image(cell: Cell) -> float | None:
