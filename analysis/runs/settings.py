@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Hashable
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from analysis.runs.labels import tuning_words
 from analysis.runs.sameness import SETTINGS
@@ -17,19 +17,26 @@ UNKNOWN = "unknown"
 PUBLISHED_FOLDER = "published:"  # first part of the path of a published result, which is on no disk
 RENAMED_SITES = {"thesis-003": "thesis-machine"}  # names in run folders of earlier versions -> names of today
 _IN_A_PLACE = ("prepared", "images")  # data sets whose names are paths
-_OF_CONFIG = [
-    name
-    for names in SETTINGS.values()
-    for name in names
-    if name not in ("seed", "dataset", "model", "image_size")  # have columns of their own, or are no setting
-]
 # Of the device: how runs compute, which is not what they compute, but takes another time.
 _OF_DEVICE = ("gradient_groups", "cudnn_benchmark", "channels_last", "pinned_memory", "share_gpu")
+# Column -> where the config has it.
+_OF_CONFIG = {
+    **{name: f"device.{name}" for name in _OF_DEVICE},
+    "onednn": "model.onednn",
+    "validation": "training.validation",
+    TUNED: "model.tuned",
+} | {
+    name: f"{subject}.{name}"
+    for subject, names in SETTINGS.items()
+    for name in names
+    if name not in ("seed", "dataset", "model", "image_size")  # have columns of their own, or are no setting
+}
+_values_of = attrgetter(*_OF_CONFIG.values())
 # Every column of settings, in the order in which labels name them.
 SETTING_COLUMNS = (
     "framework", "model", "data_set", "np", "site", "device", "image_size", "global_batch", "hosts", "controller",
-    "at_once", "threads", "tuning", "samples", "mean_of_pixels", "data", "machine", *_OF_DEVICE, "onednn", "validation",
-    TUNED, *_OF_CONFIG, SERIES, "published_in", "origin",
+    "at_once", "threads", "tuning", "samples", "mean_of_pixels", "data", "machine", *_OF_CONFIG, SERIES,
+    "published_in", "origin",
 )  # fmt: skip
 
 
@@ -105,11 +112,8 @@ def _of_data(data: DataRecord | NotRecorded) -> dict[str, Hashable]:
 
 
 def _of_config(config: Config) -> dict[str, Hashable]:
-    settings: dict[str, Any] = {name: getattr(config.device, name) for name in _OF_DEVICE}
-    settings |= {"onednn": config.model.onednn, "validation": config.training.validation}
+    settings = dict(zip(_OF_CONFIG, _values_of(config), strict=True))
     settings[TUNED] = TUNED if config.model.tuned else f"not {TUNED}"
-    for subject, names in SETTINGS.items():
-        settings |= {name: getattr(getattr(config, subject), name) for name in names if name in _OF_CONFIG}
     # Each seed may start from a run of its own; first weights are compared by their hashes.
     settings["start_weights"] = None if config.training.start_weights is None else "of a run"
     return settings

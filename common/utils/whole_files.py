@@ -22,8 +22,10 @@ def read_bytes(path: Path) -> bytes:
     """
     try:
         with path.open("rb") as file:
-            is_large = os.fstat(file.fileno()).st_size > MOST_BYTES
-            content = b"" if is_large else file.read(MOST_BYTES + 1)
+            size = os.fstat(file.fileno()).st_size
+            is_large = size > MOST_BYTES
+            # Not as much as is allowed: asking for memory for that takes as long as reading a small file.
+            content = b"" if is_large else file.read((size or MOST_BYTES) + 1)
     except ValueError:  # a zero byte, or what is no character
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path)) from None
     if is_large or len(content) > MOST_BYTES:  # a device has no size
