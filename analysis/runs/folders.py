@@ -30,9 +30,7 @@ def _run_folders(path: Path, depth: int = 0) -> Sequence[Path]:
     """Return the run folders in a path, itself included, in order of their names, numbers by their value."""
     try:
         with os.scandir(path) as entries:
-            is_folder = {
-                entry.name: entry.is_dir() for entry in entries
-            }  # one look at each of thousands
+            is_folder = {entry.name: entry.is_dir() for entry in entries}  # one look at each of thousands
     except (FileNotFoundError, NotADirectoryError):
         problem = "this is a file, not a folder" if path.exists() else "there is no such folder"
         raise UserError(f"{problem}. Received: {path}. Name folders with runs") from None

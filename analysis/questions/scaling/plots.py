@@ -253,7 +253,8 @@ def _draw_axes(ax: Axes, series: Sequence[_Series], fits: Sequence[CurveFit], *,
         ax.xaxis.set_major_formatter(ScalarFormatter())
         ax.xaxis.set_minor_formatter(NullFormatter())
     ax.xaxis.set_major_locator(FixedLocator(sorted(ticks)))
-    ax.set_xlim(min(ticks) / 1.15, max(ticks) * 1.25)
+    beside = 1.05 * 2 ** max(abs(one.shift) for one in series)
+    ax.set_xlim(min(ticks) / max(1.15, beside), max(ticks) * max(1.25, beside))
     ax.set_xlabel("ranks" + (" (logarithmic)" if wide else ""))
     ax.set_ylabel("efficiency: speedup / devices" if per_device else "speedup T_base / T")
     if max(ticks) > measured:

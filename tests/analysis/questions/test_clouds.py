@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from analysis_builders import made_runs, select
 from builders import make_trace, make_world, write_finished_run
 
 from analysis.__main__ import main
@@ -223,6 +224,17 @@ def test_the_verdict_follows_the_interval(tmp_path: Path, times: list[float], ve
     write_site(tmp_path, "aws-p3-2xlarge", times, world=make_world("cuda:0"))
     (row,) = table_of(find(load_runs([tmp_path])), "Worth its price? Prices")
     assert row["verdict"] == verdict
+
+
+def test_a_picture_of_many_experiments_shows_the_first_of_them() -> None:
+    """Hundreds of rows make a picture of meters: it says how many it shows, and the table has them all."""
+    found = find(
+        select(*(made_runs(f"b{batch}", seconds=[float(batch)], global_batch=batch) for batch in range(1, 31)))
+    )
+    (times,) = [plot for plot in found.plots if plot.name == "clouds-time"]
+    assert times.figure.get_suptitle().endswith("; the first 25 of 30") and len(times.data.rows) == 25
+    assert len(times.figure.axes[0].get_yticks()) == 25
+    assert len(table_of(found, "Costs")) == 30
 
 
 def test_the_sites_of_runs_and_their_successors_are_paired() -> None:

@@ -77,6 +77,26 @@ def test_strong_and_weak_are_named_and_both_may_share_one_base() -> None:
     assert {"PyTorch, strong, batch 64", "PyTorch, weak, 64 per rank", "ideal, by devices"} <= set(labels)
 
 
+def test_a_picture_of_many_curves_shows_the_first_of_each_framework_side_by_side() -> None:
+    """Forty curves do not fit: the picture says which are drawn, and their points stay between the ranks' ticks."""
+    groups = [
+        runs_of(100.0 / ranks, f"{framework}-{place}-{ranks}", ranks=ranks, framework=framework, site=f"site-{place}")
+        for framework in ("keras", "torch")
+        for place in range(20)
+        for ranks in (1, 2)
+    ]
+    found = find(select(*groups))
+    assert len(rows_of(found, "Speedup over the base")) == 80
+    plot = found.plots[0]
+    assert "; the first 12 of 40" in plot.figure.get_suptitle()
+    assert {row[0].split(",")[0] for row in plot.data.rows} == {"Keras", "PyTorch"} and len(plot.data.rows) == 12 * 14
+    left = plot.figure.axes[0]
+    points = np.concatenate([line.get_xdata() for line in left.lines if line.get_marker() in "os"])
+    near = np.abs(np.log2(points[np.isfinite(points)][:, None] / [1, 2]))
+    assert near.min(axis=1).max() < 0.5  # of a power of two
+    assert left.get_xlim()[0] < points.min() and points.max() < left.get_xlim()[1]
+
+
 def test_each_batch_has_its_base() -> None:
     selection = select(
         runs_of(100.0, "small", global_batch=64),
