@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.runs.settings import SETTING_COLUMNS
-from analysis.runs.table import Selection, runs_in
+from analysis.runs.table import Selection
 from common.errors import UserError
 from common.measurement.energy import EnergyRecord
 from common.measurement.step_profile import StepProfile
@@ -69,7 +69,7 @@ def tidy_parts(selection: Selection) -> pd.DataFrame:
             "step_seconds": run.record.profile.step_seconds,
             "profiled_steps": run.record.profile.steps,
         }
-        for run in runs_in(selection.runs)
+        for run in selection.rows
         if isinstance(run.record.profile, StepProfile)
         for part, seconds in run.record.profile.parts_seconds.items()
     ]

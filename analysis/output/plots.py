@@ -94,9 +94,9 @@ def n_words(counts: Iterable[int]) -> str:
     return f"n = {different[0]}" if len(different) == 1 else f"n = {different[0]} to {different[-1]}"
 
 
-def first_of_words(count: int, *, most: int = MOST_DRAWN) -> str:
-    """Return what a title adds where only the first `most` of so many rows are drawn: nothing if they are all."""
-    return f"; the first {most} of {count}" if count > most else ""
+def first_of_words(count: int, what: str, *, most: int = MOST_DRAWN) -> str:
+    """Return what a title adds where only the first `most` of so many are drawn: "; the first 25 of 30 rows"."""
+    return f"; the first {most} of {count} {what}" if count > most else ""
 
 
 def spread_words(counts: Sequence[int]) -> str:

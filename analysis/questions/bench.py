@@ -63,22 +63,22 @@ def find(record: BenchRecord) -> Finding:
     ratios = speed_ratios(record)
     environment = record.environment
     rounds, seconds = record.settings["rounds"], record.settings["seconds"]
-    answers = [*_trainer_against_loop(ratios), *kept_speeds(ratios)]
+    answers = [*kept_speeds(ratios), *_trainer_against_loop(ratios)]
     return Finding(
         name="bench",
         question="How fast are the trainers?",
         answer=brief(answers) if answers else f"{len(ratios)} ratios were measured.",
         tables=[_table(ratios), *_exchanges(ratios), *_steps(ratios)],
         plots=[_plot(ratios)] if ratios else [],
-        flags=[f"other programs kept the machine busy: load average {record.load_average_before[0]:.2f} on "
-               f"{environment.cores} cores"] if record.busy else [],
+        flags=[f"other programs may have used the machine: its load average was {record.load_average_before[0]:.2f} "
+               f"before, on {environment.cores} cores"] if record.busy else [],
         notes=[
             f"{environment.machine}, {counted(record.threads_per_rank, 'thread')} per rank; "
             f"{rounds} pairs of turns of {seconds:g} s; a ratio is that of the speeds of the two turns of a pair; of "
-            "commands, base seconds / measured seconds",
+            "commands, that of their seconds",
             "95 % interval of the median: between two order statistics; it takes at least 6 pairs (--rounds 6)",
             "an exchange lasts from the last rank that has its gradients to the last that has their averages; that of "
-            "bare MPI is MPI_Allreduce alone, in pieces of 4 MiB",
+            "bare MPI is MPI_Allreduce alone, in pieces of 4 MiB, without the copies and the division of Horovod's",
             "parts of a step: means over turns; waiting: until the last rank has its gradients, on average over the "
             "ranks; other: hooks, copies, and what training loses beside an exchange. All are means over the ranks",
         ],
@@ -122,7 +122,7 @@ def _trainer_against_loop(ratios: Sequence[SpeedRatio]) -> list[str]:
     for name, loop in LOOPS.items():
         if medians := [one.median for one in ratios if one.start.start == name]:
             reached.append(f"The trainer reaches {_range(medians)} of the speed of {loop}.")
-    return [" ".join(reached)] if reached else []
+    return reached
 
 
 def _range(medians: Sequence[float]) -> str:

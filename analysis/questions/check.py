@@ -8,7 +8,7 @@ from analysis.output.tables import Table
 from analysis.questions.frameworks import pairs_of
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import framework_label
-from analysis.runs.table import Selection, runs_in
+from analysis.runs.table import Selection
 from analysis.runs.validity import flags_of, pair_flags
 from common.distributed.console import counted
 
@@ -22,7 +22,7 @@ def find(selection: Selection) -> Finding:
     """Check every run, runs of the same settings, and pairs of both frameworks."""
     cells = cells_of(selection.runs)
     pairs, _ = pairs_of(cells)
-    flags = [*selection.left_out, *flags_of(runs_in(selection.runs), cells)]
+    flags = [*selection.left_out, *flags_of(selection.rows, cells)]
     flags += [flag for pair in pairs for flag in pair_flags(*pair)]
     flags = list(dict.fromkeys(flags))
     looked_at = f"{counted(len(selection.runs), 'run')}, {counted(len(pairs), 'pair')} of frameworks"

@@ -15,7 +15,7 @@ from analysis.output.options import add_parser
 from analysis.output.plots import framework_style, legend_below
 from analysis.output.tables import Cell, Table
 from analysis.runs.sameness import HASHES, why_not_the_same
-from analysis.runs.table import RunRow, Selection, curve, runs_in
+from analysis.runs.table import RunRow, Selection, curve
 from analysis.runs.validity import flags_of
 from common.distributed.console import counted
 from common.errors import UserError
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
     """
     selection = selected(options)
     if len(options.runs) > 1 and len(selection.runs) == 1 and not selection.left_out:
-        (run,) = runs_in(selection.runs)
+        (run,) = selection.rows
         raise UserError(
             f"two different runs are compared. Received: {run.folder}, {len(options.runs)} times. Name another one"
         )
@@ -75,7 +75,7 @@ def find(selection: Selection) -> Finding:
     if len(selection.runs) != 2:
         answer = f"Two runs are compared, and there are {len(selection.runs)}."
         return Finding(name="compare", question=question, answer=answer)
-    first, second = runs_in(selection.runs)
+    first, second = selection.rows
     reasons = why_not_the_same(_whole(first), _whole(second))
     plot = _plot(first, second, selection.epochs)
     notes = ["one run each shows nothing: repeat both with several seeds and see `python -m analysis frameworks`"]
@@ -87,7 +87,7 @@ def find(selection: Selection) -> Finding:
         answer=_answer(first, second, reasons),
         tables=[differences_table(first, second), results_table(first, second, selection.epochs)],
         plots=[plot] if plot else [],
-        flags=list(dict.fromkeys([*selection.left_out, *reasons, *flags_of(runs_in(selection.runs), [])])),
+        flags=list(dict.fromkeys([*selection.left_out, *reasons, *flags_of(selection.rows, [])])),
         notes=notes,
     )
 

@@ -13,7 +13,7 @@ from analysis.output.plots import IDEAL, framework_style, legend_below
 from analysis.output.tables import Cell, Table
 from analysis.runs.labels import framework_label
 from analysis.runs.sameness import SETTINGS
-from analysis.runs.table import RunRow, Selection, curve, runs_in
+from analysis.runs.table import RunRow, Selection, curve
 from analysis.runs.validity import flags_of
 from common.checks.differences import worst_difference
 from common.config import Config
@@ -51,7 +51,7 @@ def add_command(commands: Any) -> None:
 
 def find(selection: Selection) -> Finding:
     """Return the changes of the ranks and what they cost; beside undisturbed runs, where there are some."""
-    runs = list(runs_in(selection.runs))
+    runs = selection.rows
     changed = [run for run in runs if changes_of(run)]
     if not changed:
         answer = "The ranks of none of these runs changed: train with --elastic, and end some of them."
@@ -69,7 +69,7 @@ def find(selection: Selection) -> Finding:
             *_commits(runs),
         ],
         plots=numbered([_plot(one, selection) for one in compared]),
-        flags=[*selection.left_out, *flags_of(runs_in(selection.runs), [])],
+        flags=[*selection.left_out, *flags_of(selection.rows, [])],
         notes=[
             "detect: from the last progress that was seen to the error; agree: until all ranks have met and hold the "
             "same state; resume: until the first update after it, which includes building the model",

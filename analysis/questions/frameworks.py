@@ -15,7 +15,7 @@ from analysis.output.tables import Table, effect_cells, shown_interval
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import framework_label
 from analysis.runs.settings import SERIES, TUNED
-from analysis.runs.table import Selection, runs_in, seconds_to
+from analysis.runs.table import Selection, seconds_to
 from analysis.runs.validity import flags_of, many_comparisons, pair_flags
 from analysis.stats.inference import (
     Effect,
@@ -30,7 +30,6 @@ from analysis.stats.inference import (
 )
 from common.config import SPEED_SETTINGS
 
-MOST_ROWS = 150  # of a plot
 BASE, OTHER = "torch", "keras"
 _TOO_FEW = "too few runs"
 
@@ -98,7 +97,7 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
     matches = [_match(base, other, margin=margin) for base, other in pairs]
     flags = [
         *selection.left_out,
-        *flags_of(runs_in(selection.runs), cells),
+        *flags_of(selection.rows, cells),
         *(flag for one in matches for flag in one.flags),
     ]
     notes = [f"{cell.name}: no runs of another framework to compare with" for cell in alone]
@@ -109,11 +108,6 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
     if any(_is_tuned(cell) for pair in pairs for cell in pair):
         notes.append("tuned: each framework has the settings of speed that `launch tune` found best for it")
     notes += many_comparisons(len(matches))
-    too_many = len(cells) > MOST_ROWS
-    if too_many:
-        notes.append(
-            f"no plots: {len(cells)} rows of points are too many for one; name fewer runs, at most {MOST_ROWS}"
-        )
     return Finding(
         name="frameworks",
         question="Which framework is faster, and are the accuracies the same?",
@@ -123,7 +117,7 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
             times_table(cells, target=target),
             results_table(cells),
         ],
-        plots=[] if too_many else _plots(cells),
+        plots=_plots(cells),
         flags=list(dict.fromkeys(flags)),
         notes=notes,
     )
@@ -299,7 +293,7 @@ def _plots(cells: Sequence[Cell]) -> list[Plot]:
         if not found:
             continue
         labels = list(dict.fromkeys(cell.label for cell, _ in found))
-        more = first_of_words(len(labels))
+        more = first_of_words(len(labels), "experiments")
         drawn = [(cell, values) for cell, values in found if cell.label in labels[:MOST_DRAWN]]
         groups: dict[str, list[Row]] = defaultdict(list)
         for cell, values in drawn:

@@ -19,7 +19,7 @@ from analysis.projection.recorded import peaks_of_machine
 from analysis.projection.work import Operation, step_operations
 from analysis.runs import cells
 from analysis.runs.labels import framework_label
-from analysis.runs.table import Selection, runs_in
+from analysis.runs.table import Selection
 from analysis.runs.validity import flags_of, pair_flags
 from analysis.stats.inference import median_of
 from common.distributed.console import counted
@@ -107,7 +107,7 @@ def find(selection: Selection, *, measure: bool = False) -> Finding:
         UserError: the peaks are to be measured, and the runs are of another machine.
     """
     found = profiled_cells(selection)
-    flags = [*selection.left_out, *flags_of(runs_in(selection.runs), [])]
+    flags = [*selection.left_out, *flags_of(selection.rows, [])]
     if not found:
         answer = "None of these runs has times of layers: train with --profile-layers."
         return Finding(name="layers", question=_QUESTION, answer=answer, flags=flags)
@@ -235,7 +235,9 @@ def _answer(one: Profiled, base: Profiled) -> str:
 
 def _unprofiled(found: Sequence[Profiled]) -> list[str]:
     """Return notes on what a profile changes, with the times of steps of the same settings without one."""
-    note = "each layer is waited for: none overlap and none are fused, so a step is slower than without a profile"
+    note = (
+        "each layer is waited for: none overlap and none are fused, so a step takes another time than without it"
+    )
     known = []
     for one, name in zip(found, _column_names(found), strict=True):
         if seconds := one.cell.seconds(lambda run: run.training_seconds / run.steps):

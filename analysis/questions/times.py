@@ -27,7 +27,7 @@ from analysis.output.tables import Table, shown_interval
 from analysis.runs.cells import Cell, Quantity, cells_of
 from analysis.runs.labels import framework_label
 from analysis.runs.settings import kind_of_device
-from analysis.runs.table import RunRow, Selection, curve, runs_in
+from analysis.runs.table import RunRow, Selection, curve
 from analysis.runs.validity import flags_of
 from analysis.stats.inference import median_interval, median_of
 from common.distributed.console import counted
@@ -68,7 +68,7 @@ QUANTITIES: dict[str, Quantity] = {"mean epoch": "epoch_seconds", "test": "test_
 def find(selection: Selection) -> Finding:
     """Show the times of timed runs."""
     cells = [cell for cell in side_by_side(cells_of(selection.runs)) if cell.seconds("training_seconds")]
-    flags = [*selection.left_out, *flags_of(runs_in(selection.runs), cells)]
+    flags = [*selection.left_out, *flags_of(selection.rows, cells)]
     if not cells:
         return Finding(name="times", question=_QUESTION, answer="None of these runs has times.", flags=flags)
     curves = [(cell, epoch_curves(cell, selection.epochs)) for cell in cells]

@@ -15,7 +15,7 @@ from analysis.output.tables import Table, effect_cells, shown_interval
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import framework_label
 from analysis.runs.settings import TUNED
-from analysis.runs.table import Selection, runs_in
+from analysis.runs.table import Selection
 from analysis.runs.validity import flags_of, many_comparisons
 from analysis.stats.inference import Effect, ratio
 from common.config import SPEED_SETTINGS, Config
@@ -90,7 +90,7 @@ def find(selection: Selection, *, recipe_out: Path | None = None) -> Finding:
         question="Which settings of speed pay on this host?",
         answer=_answer(default, trials, chosen),
         tables=[_table(default, trials)],
-        flags=[*selection.left_out, *flags_of(runs_in(selection.runs), cells)],
+        flags=[*selection.left_out, *flags_of(selection.rows, cells)],
         notes=[*notes, *many_comparisons(len(trials))],
     )
 

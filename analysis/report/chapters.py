@@ -13,7 +13,7 @@ from analysis.questions.frameworks import pairs_of
 from analysis.runs.cells import Cell, cells_of, differing
 from analysis.runs.labels import framework_label
 from analysis.runs.sameness import HASHES, unlike_by_nature
-from analysis.runs.table import FIGURES, RunRow, Selection, runs_in
+from analysis.runs.table import FIGURES, RunRow, Selection
 from common.distributed.console import counted
 from common.measurement.energy import EnergyRecord
 from common.run_folder.environment import Environment
@@ -27,7 +27,7 @@ _MOST_SEEDS = 12  # listed one by one
 
 def machines(selection: Selection) -> Finding:
     """Return the machines of the runs and the versions of their packages."""
-    runs = list(runs_in(selection.runs))
+    runs = selection.rows
     known = [(run, run.record.environment) for run in runs if isinstance(run.record.environment, Environment)]
     groups: dict[tuple[Any, ...], list[RunRow]] = defaultdict(list)
     versions: dict[tuple[str, str], int] = Counter()
@@ -106,7 +106,7 @@ def settings(selection: Selection) -> Finding:
                 [[name, _setting(cells[0].settings.get(name))] for name in shared], {},
             ),
         ],
-        notes=_reasons(runs_in(selection.runs), lambda run: run.record.config, "settings"),
+        notes=_reasons(selection.rows, lambda run: run.record.config, "settings"),
     )  # fmt: skip
 
 
@@ -219,7 +219,7 @@ def _parity_answer(verdicts: Sequence[Any]) -> str:
 def commands(selection: Selection) -> Finding:
     """Return the commands of the runs, grouped by all but seed and name."""
     groups: dict[str, list[RunRow]] = defaultdict(list)
-    for run in runs_in(selection.runs):
+    for run in selection.rows:
         if isinstance(run.record.environment, Environment):
             groups[command_of(run)].append(run)
     rows: list[list[Any]] = [
@@ -235,7 +235,7 @@ def commands(selection: Selection) -> Finding:
         if groups
         else "The records of these runs contain no commands.",
         tables=[Table("Commands", ["framework", "command", "seeds", "runs"], rows, {})],
-        notes=_reasons(runs_in(selection.runs), lambda run: run.record.environment, "command"),
+        notes=_reasons(selection.rows, lambda run: run.record.environment, "command"),
     )
 
 
@@ -280,7 +280,7 @@ def _without_names(arguments: Sequence[str]) -> list[str]:
 def not_measured(selection: Selection) -> Finding:
     """Return what the records do not contain, and why."""
     known = selection.epochs.groupby("run")[FIGURES].count().reindex(selection.runs.index, fill_value=0).to_numpy()
-    runs = zip(runs_in(selection.runs), known, strict=True)
+    runs = zip(selection.rows, known, strict=True)
     of_runs = (dict.fromkeys(_missing(run, dict(zip(FIGURES, counts, strict=True)))) for run, counts in runs)
     counts: dict[tuple[str, str], int] = Counter(missing for of_run in of_runs for missing in of_run)
     total = len(selection.runs)

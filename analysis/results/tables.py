@@ -208,7 +208,9 @@ def bench_table(data: Path) -> str:
         return _shown(pd.DataFrame({"speed": ["not measured yet"]}), {})
     record = read_result(file, BenchRecord, command="python -m launch bench")
     found = bench.find(record)
-    words = [found.answer, f"Of {record.started[:10]}:", f"{found.notes[0]}.", *(f"{flag}." for flag in found.flags)]
+    machine, _, *methods = found.notes
+    said = (f"{words[0].upper()}{words[1:]}." for words in (machine, *methods, *found.flags))
+    words = [found.answer, f"Of {record.started[:10]}:", *said]
     return "\n\n".join([" ".join(words), *(_shown(_frame(table), table.formats) for table in found.tables)])
 
 

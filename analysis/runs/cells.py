@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -20,17 +20,7 @@ from common.run_folder.environment import Environment, stack_of
 # Settings with a place of their own in a label.
 _CORE = ("framework", "model", "data set", "np")
 # Settings whose values need no name.
-_BY_VALUE = (
-    "device",
-    "site",
-    "origin",
-    "machine",
-    "data",
-    "launcher",
-    "tuning",
-    TUNED,
-    SERIES,
-)  # whose values need no name
+_BY_VALUE = ("device", "site", "origin", "machine", "data", "launcher", "tuning", TUNED, SERIES)
 _MISSING = "not recorded"
 Settings = dict[str, Hashable]  # by their names in words, such as "learning rate"
 Quantity = str | Callable[[RunRow], float]  # a column of the table of runs, or a function of a row
@@ -88,7 +78,7 @@ class Cell:
         """Those of its runs whose accuracies may be compared: metered and profiled ones train the same."""
         return [run for run in self.runs if run.state == "finished"]
 
-    @property
+    @cached_property
     def experiments(self) -> set[Path]:
         """The folders that hold its runs."""
         return {Path(run.folder).parent for run in self.runs}
@@ -117,7 +107,8 @@ class Cell:
         The key is the seed. A seed that several runs have pairs nothing: their keys are their folders.
         """
         times = Counter(run.seed for run in self.timed)
-        return _known((_key(run, alone=times[run.seed] > 1), value) for run, value in _values(self.timed, of))
+        values = _values(self.timed, of)
+        return {_key(run, alone=times[run.seed] > 1): value for run, value in values if not math.isnan(value)}
 
     def results(self, of: Quantity) -> dict[Hashable, float]:
         """Return key that pairs a run with others -> a result of it that measuring does not disturb.
@@ -129,10 +120,6 @@ class Cell:
             if not math.isnan(value):
                 by_key[_key(run)].append(value)
         return {key: median(values) for key, values in by_key.items()}
-
-
-def _known(values: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
-    return {key: value for key, value in values if not math.isnan(value)}
 
 
 def _values(runs: Sequence[RunRow], of: Quantity) -> Iterator[tuple[RunRow, float]]:

@@ -29,21 +29,28 @@ def run_folders(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
 def _run_folders(path: Path, depth: int = 0) -> Sequence[Path]:
     """Return the run folders in a path, itself included, in order of their names, numbers by their value."""
     try:
-        with os.scandir(path) as entries:
-            is_folder = {entry.name: entry.is_dir() for entry in entries}  # one look at each of thousands
+        with os.scandir(path) as found:
+            entries = {entry.name: entry for entry in found}  # one look at each of thousands of folders
     except (FileNotFoundError, NotADirectoryError):
         problem = "this is a file, not a folder" if path.exists() else "there is no such folder"
         raise UserError(f"{problem}. Received: {path}. Name folders with runs") from None
-    if RUN_FILE in is_folder or EPOCHS_FILE in is_folder:
+    if RUN_FILE in entries or EPOCHS_FILE in entries:
         return [path]
     if depth == _DEEPEST:
         return []
     inside = [
         name
-        for name in sorted(is_folder, key=_natural)
-        if is_folder[name] and not name.startswith(".") and not _is_set_aside(name, among=is_folder)
+        for name in sorted(entries, key=_natural)
+        if not name.startswith(".") and not _is_set_aside(name, among=entries) and _is_folder(entries[name])
     ]
     return [folder for name in inside for folder in _run_folders(path / name, depth + 1)]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads nowhere
+        return False
 
 
 def _is_set_aside(name: str, *, among: Container[str]) -> bool:

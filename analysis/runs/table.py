@@ -12,7 +12,7 @@ import math
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,6 +62,11 @@ class Selection:
     epochs: pd.DataFrame
     left_out: Sequence[str] = ()
     published: Sequence[str] = ()
+
+    @cached_property
+    def rows(self) -> list[RunRow]:
+        """The rows of the table of runs."""
+        return list(runs_in(self.runs))
 
 
 def select(loaded: Sequence[LoadedRun], **also: Sequence[str]) -> Selection:

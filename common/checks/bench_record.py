@@ -90,11 +90,16 @@ class BenchRecord:
 def pair_ratios(turns: Sequence[Turn]) -> list[float]:
     """Return images/s of the measured contestant over those of the base, one ratio for each round that has both.
 
+    Of commands it is seconds over seconds.
+
     Args:
         turns: of one model in one start; the base takes the first.
     """
     base = turns[0].contestant
-    speeds = {(turn.contestant == base, turn.round): turn.images_per_second for turn in turns}
+    speeds = {
+        (turn.contestant == base, turn.round): turn.seconds if turn.model == COMMAND else turn.images_per_second
+        for turn in turns
+    }
     rounds = sorted({turn.round for turn in turns})
     return [
         speeds[False, number] / speeds[True, number]

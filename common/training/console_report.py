@@ -48,7 +48,7 @@ def _lines_of_shared_cores(world: World) -> list[str]:
         alone = len(world.hosts) == 1 and not world.servers
         most = f"-np {world.cores}" if alone else f"{counted(world.cores, 'rank')} per host"
         share, longer = "half a" if each == 0.5 else f"{each:.2g} of a", f"{1 / each:.3g} times as long"
-        wrong = f"each rank has {share} core, so a step takes about {longer}, and all together gain nothing"
+        wrong = f"each rank has {share} core, so a step takes about {longer}, and all together are no faster"
         fair = f"a core: {most} at most"
     else:
         wrong = f"{world.threads_per_rank} threads per rank are more than its cores"

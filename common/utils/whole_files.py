@@ -25,10 +25,12 @@ def read_bytes(path: Path) -> bytes:
             size = os.fstat(file.fileno()).st_size
             is_large = size > MOST_BYTES
             # Not as much as is allowed: asking for memory for that takes as long as reading a small file.
-            content = b"" if is_large else file.read((size or MOST_BYTES) + 1)
+            content = b"" if is_large else file.read(size)
+            if not is_large and file.peek(1):  # it grew, or is a device, which has no size
+                content += file.read(MOST_BYTES + 1 - len(content))
     except ValueError:  # a zero byte, or what is no character
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path)) from None
-    if is_large or len(content) > MOST_BYTES:  # a device has no size
+    if is_large or len(content) > MOST_BYTES:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     return content
 

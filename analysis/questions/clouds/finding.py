@@ -37,7 +37,7 @@ from analysis.questions.clouds.tables import (
 from analysis.runs.cells import Cell
 from analysis.runs.energy import covered, mean_of, metered, values_of
 from analysis.runs.published import published_claims
-from analysis.runs.table import Selection, runs_in, seconds_to
+from analysis.runs.table import Selection, seconds_to
 from analysis.runs.validity import flags_of, listed, pair_flags
 from analysis.stats.inference import median_of, ratio
 from common.distributed.console import counted
@@ -99,7 +99,7 @@ def find(
     shown = compared or every
     cells = [cell for one in shown for cell in one.cells.values()]
     startups = startups_of(cells)
-    flags = flags_of(runs_in(selection.runs), cells) + _pair_flags(compared)
+    flags = flags_of(selection.rows, cells) + _pair_flags(compared)
     answers = [
         _answers(compared, names=names, pricing=pricing), training_statements(compared), startup_statements(startups)
     ]  # fmt: skip
@@ -281,7 +281,7 @@ def _percents(cell: Cell) -> list[float]:
 
 def _plot(name: str, title: str, unit: str, rows: Sequence[tuple[str, str, Row]]) -> Plot:
     labels = list(dict.fromkeys(label for label, _, _ in rows))
-    more = first_of_words(len(labels))
+    more = first_of_words(len(labels), "experiments")
     drawn = [row for row in rows if row[0] in labels[:MOST_DRAWN]]
     groups: dict[str, list[Row]] = defaultdict(list)
     for label, _, row in drawn:

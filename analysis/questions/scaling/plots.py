@@ -1,6 +1,6 @@
 """Speedup and efficiency over ranks: every run, medians with intervals, the ideal, fits, and what is projected."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -12,7 +12,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter, StrMethodFormatter
 
 from analysis.output.finding import Plot, numbered
-from analysis.output.plots import IDEAL, Row, figure_of_rows, first_of_words, framework_style, legend_below, n_words
+from analysis.output.plots import (
+    IDEAL,
+    MOST_DRAWN,
+    Row,
+    figure_of_rows,
+    first_of_words,
+    framework_style,
+    legend_below,
+    n_words,
+)
 from analysis.output.tables import Table
 from analysis.questions.scaling.curves import Kind, Point, Study
 from analysis.questions.scaling.fits import CurveFit
@@ -75,10 +84,12 @@ def plots_of(studies: Sequence[Study], fits: Sequence[CurveFit]) -> list[Plot]:
             plots += [_plot_machines(of_group, time) for time in _TIMES]
             continue
         found = _series(of_group)
-        series, more = _side_by_side(found), first_of_words(len(found), most=_MOST_SERIES)
+        if not found:  # as many ranks as the base, given by hand
+            continue
+        series, more = _side_by_side(found), first_of_words(len(found), "curves", most=_MOST_SERIES)
         for time in _TIMES:
             # Models are fitted to training: only there can they be compared with points.
-            fitted = [fit for fit in fits if any(fit.study is one.study for one in series)]
+            fitted = [fit for fit in fits if any(fit.study is one.study and fit.kind == one.kind for one in series)]
             drawn = fitted if time.column == "training_seconds" else []
             if any(time.compared(point) for one in series for point in one.points):
                 plots.append(_plot(series, drawn, time, more=more))
@@ -104,7 +115,12 @@ def _side_by_side(series: Sequence[_Series]) -> list[_Series]:
     first = {id(one) for one in [one for turn in turns for one in turn if one is not None][:_MOST_SERIES]}
     drawn = [one for one in series if id(one) in first]
     apart, middle = min(_DODGE, _WIDEST / len(drawn)), (len(drawn) - 1) / 2
-    return [replace(one, shift=apart * (number - middle)) for number, one in enumerate(drawn)]
+    times = Counter(one.label for one in drawn)
+    labels = [f"{one.label}, {one.study.base.words}" if times[one.label] > 1 else one.label for one in drawn]
+    return [
+        replace(one, label=label, shift=apart * (number - middle))
+        for number, (one, label) in enumerate(zip(drawn, labels, strict=True))
+    ]
 
 
 def _label(study: Study, points: Sequence[Point], kind: Kind) -> str:
@@ -155,11 +171,12 @@ def _plot_machines(studies: Sequence[Study], time: _Time) -> Plot:
             speeds = [base / seconds for seconds in of_cell.values()]
             rows[words].append(Row(values=speeds, style=style, published=cell.is_published))
             values += [[cell.framework, words, str(key), one, base / one] for key, one in of_cell.items()]
-    run = studies[0].base.first
+    run, more = studies[0].base.first, first_of_words(len(rows), "rows")
+    drawn = dict(list(rows.items())[:MOST_DRAWN])
     figure = figure_of_rows(
-        rows,
+        drawn,
         f"Speed against another machine, {time.title}: {run.model}, {run.data_set}\n"
-        f"{n_words(len(row.values) for of_row in rows.values() for row in of_row)} runs each",
+        f"{n_words(len(row.values) for of_row in drawn.values() for row in of_row)} runs each{more}",
         unit="times as fast as the base",
     )
     (ax,) = figure.axes

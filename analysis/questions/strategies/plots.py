@@ -104,7 +104,7 @@ def _plot_progress(selection: Selection, places: Sequence[Place], *, by: str) ->
         return None
     most = max(len(of_ways) for of_ways in curves.values())
     curves = {name: dict(list(of_ways.items())[:MOST_DRAWN]) for name, of_ways in curves.items()}
-    more = first_of_words(most)
+    more = first_of_words(most, "ways")
     counts = [len(runs) for of_ways in curves.values() for runs in of_ways.values()]
     figure, axes = _panels([*curves])
     styles = _styles([label for of_ways in curves.values() for label in of_ways])
@@ -289,7 +289,7 @@ def _plot_time_shares(places: Sequence[Place]) -> Plot | None:
                 stacks[f"{name} (profiled)"] = profiled
     if not stacks:
         return None
-    more = first_of_words(len(stacks))
+    more = first_of_words(len(stacks), "ways")
     stacks = dict(list(stacks.items())[:MOST_DRAWN])
     figure = Figure(figsize=(9.0, 1.6 + ROW_INCHES * len(stacks)))
     ax = figure.subplots()

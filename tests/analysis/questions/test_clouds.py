@@ -232,7 +232,7 @@ def test_a_picture_of_many_experiments_shows_the_first_of_them() -> None:
         select(*(made_runs(f"b{batch}", seconds=[float(batch)], global_batch=batch) for batch in range(1, 31)))
     )
     (times,) = [plot for plot in found.plots if plot.name == "clouds-time"]
-    assert times.figure.get_suptitle().endswith("; the first 25 of 30") and len(times.data.rows) == 25
+    assert times.figure.get_suptitle().endswith("; the first 25 of 30 experiments") and len(times.data.rows) == 25
     assert len(times.figure.axes[0].get_yticks()) == 25
     assert len(table_of(found, "Costs")) == 30
 

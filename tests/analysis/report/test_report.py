@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from analysis.__main__ import main
 from analysis.output.finding import Finding, Plot
 from analysis.output.tables import Table
-from analysis.questions import frameworks
 from analysis.report import chapters as report_chapters
 from analysis.report import command as report
 from analysis.report.page import Chapter, Page, html_of
@@ -329,18 +328,6 @@ def test_series_are_read_with_and_without_what_is_not_recorded(tmp_path: Path) -
     epochs = load_runs([tmp_path]).epochs
     assert epochs["data_wait_seconds"].tolist()[:2] == [0.5, 0.25]
     assert math.isnan(epochs["data_wait_seconds"][2]) and epochs["training_seconds"].tolist() == [2.0] * 3
-
-
-@pytest.mark.ci
-def test_plots_of_too_many_rows_are_left_out_with_a_note() -> None:
-    base = finished_record()
-    runs = [
-        loaded(replace(base, data=replace(base.data, global_batch_size=number + 1)), f"r{number}")
-        for number in range(frameworks.MOST_ROWS + 1)
-    ]
-    assert len(frameworks.find(select(runs[:-1])).plots) == 3
-    finding = frameworks.find(select(runs))
-    assert list(finding.plots) == [] and any("151 rows of points are too many" in note for note in finding.notes)
 
 
 def test_a_long_table_is_cut_with_a_line_and_its_file_is_whole() -> None:

@@ -108,6 +108,15 @@ def test_damaged_folders_are_named_and_left_out(
         assert "torch-r3" in shown(capsys, command, tmp_path, "--strict", code=2)
 
 
+def test_links_that_lead_nowhere_are_passed_by(tmp_path: Path) -> None:
+    write_study(tmp_path, seconds=[1.0, 2.0])
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "gone").symlink_to("nothing")
+    (tmp_path / "run.log").touch()
+    (tmp_path / "through-a-file").symlink_to("run.log/x")
+    assert len(load_runs([tmp_path]).runs) == 2
+
+
 def test_without_one_run_it_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_finished_run(tmp_path / "a")
     damaged(tmp_path / "a", "half a record")

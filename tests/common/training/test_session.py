@@ -313,7 +313,7 @@ def test_more_threads_than_cores_is_reported_and_recorded(
     correct = "The run is correct, but its times do not count as a speedup"
     assert capsys.readouterr().out.splitlines()[-2:] == [
         f"note: 2 ranks on 1 core: each rank has half a core, so a step takes about 2 times as long, and all "
-        f"together gain nothing. {correct}",
+        f"together are no faster. {correct}",
         "note: for times that count, give each rank a core: -np 1 at most",
     ]
     setup = make_setup(make_config(tmp_path, training={"batch_size": 15}), size=2)
@@ -322,7 +322,7 @@ def test_more_threads_than_cores_is_reported_and_recorded(
         [f"note: 1 rank on 2 cores: 4 threads per rank are more than its cores. {correct}",
          "note: for times that count, give each rank no more threads than cores: --threads 2"],
         [f"note: 3 ranks on 2 cores: each rank has 0.67 of a core, so a step takes about 1.5 times as long, and "
-         f"all together gain nothing. {correct}",
+         f"all together are no faster. {correct}",
          "note: for times that count, give each rank a core: 2 ranks per host at most"],
     ]  # fmt: skip
 
