@@ -46,7 +46,9 @@ class Trial:
     @property
     def words(self) -> str:
         """What it tries."""
-        changed = ", ".join(f"{name} {str(value).lower()}" for name, value in self.settings.items()) or "none"
+        changed = ", ".join(f"{name} {str(value).lower()}" for name, value in self.settings.items())
+        if not changed:  # nothing was chosen: it shows the noise of the others
+            return "the defaults again"
         return f"together: {changed}" if self.is_together else changed
 
     @property

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -139,11 +140,26 @@ def tuning_of(environment: Environment, *, mpi: bool, parts: int) -> dict[str, s
 
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.processor() or "unknown"
-    named = [line.split(":", 1)[1].strip() for line in lines if line.lower().startswith(("model name", "cpu\t"))]
-    return named[0] if named else platform.processor() or "unknown"
+    return processor_of(text) or platform.processor() or "unknown"
+
+
+def processor_of(cpuinfo: str) -> str | None:
+    """Return the name of the first processor in Linux' /proc/cpuinfo; None: it has none.
+
+    Virtual machines may say no more than "AMD EPYC": generations that differ twofold in speed. Then family and model
+    tell them apart.
+    """
+    facts: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        name, _, value = line.partition(":")
+        facts.setdefault(name.strip(), value.strip())
+    found = facts.get("model name") or facts.get("cpu")
+    if found is None or re.search("[0-9]", found) or not {"cpu family", "model"} <= facts.keys():
+        return found
+    return f"{found} (family {facts['cpu family']}, model {facts['model']})"
 
 
 def package_versions(folders: Sequence[str]) -> dict[str, str]:

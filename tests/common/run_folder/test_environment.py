@@ -5,7 +5,13 @@ import os
 import pytest
 from builders import make_environment
 
-from common.run_folder.environment import RECORDED_VARIABLES, TUNING_VARIABLES, describe_environment, tuning_of
+from common.run_folder.environment import (
+    RECORDED_VARIABLES,
+    TUNING_VARIABLES,
+    describe_environment,
+    processor_of,
+    tuning_of,
+)
 
 
 def test_variables_that_are_not_on_the_list_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +36,20 @@ def test_tuning_is_what_a_run_does_not_set_itself() -> None:
     looking = make_environment(variables={"HOROVOD_TWINS_IDLE_MS": "0"})
     assert tuning_of(looking, mpi=True, parts=2) == {}
     assert tuning_of(looking, mpi=True, parts=1) == looking.variables
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "name"),
+    [
+        ("cpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\n", "AMD EPYC (family 25, model 1)"),
+        (
+            "cpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Xeon(R) Gold 6230\n\nmodel name\t: other\n",
+            "Xeon(R) Gold 6230",
+        ),
+        ("processor\t: 0\ncpu\t\t: POWER9, altivec supported\n", "POWER9, altivec supported"),
+        ("model name\t: Virtual\n", "Virtual"),
+        ("", None),
+    ],
+)
+def test_generations_of_a_processor_have_names_of_their_own(cpuinfo: str, name: str | None) -> None:
+    assert processor_of(cpuinfo) == name
