@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from common.distributed.console import Console
 from common.errors import UserError
 from common.training.resume import settings_of
 from common.utils.command_line import is_trainer
@@ -33,6 +34,15 @@ def onednn_is_on() -> bool:
     from tensorflow.python.util import _pywrap_util_port  # the only place that says it
 
     return bool(_pywrap_util_port.IsMklEnabled())
+
+
+def say_without_onednn(console: Console, *, asked: str, device: str) -> None:
+    """Print a note where TensorFlow leaves oneDNN out of its own accord, which PyTorch never does: steps take longer."""
+    if asked == "auto" and device == "cpu" and not onednn_is_on():
+        console.line(
+            "note: TensorFlow does not use oneDNN on this processor by default, PyTorch does: for times that compare, "
+            "try --onednn on"
+        )
 
 
 def import_tensorflow(onednn: str) -> None:

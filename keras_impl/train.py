@@ -26,6 +26,7 @@ from keras_impl import distributed
 from keras_impl.data import NOT_PINNED, ShardedData
 from keras_impl.elastic import elastic_hooks
 from keras_impl.models import build_model, set_precision_and_layout
+from keras_impl.onednn import say_without_onednn
 from keras_impl.optimizers import build_optimizer
 from keras_impl.profiled import ProfiledTrainer
 from keras_impl.speed import trial_trainer
@@ -53,6 +54,7 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
     )
     gpu = distributed.gpu_model(device)
     checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)
+    say_without_onednn(session.console, asked=config.model.onednn, device=device)
     start = checkpoint or Checkpoint(0, 0, {}, {})
     strategy = build_strategy(setup, comm=comm, step=start.step, folder=session.recorder.folder)
     # Horovod 3/7 - shard: each rank reads its own part of every global batch.

@@ -14,10 +14,14 @@ from keras_impl.onednn import asked_for
 
 PROGRAM = """
 import os
+from types import SimpleNamespace
+from common.distributed.console import Console
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1"
 from keras_impl import onednn
 onednn.import_tensorflow("off")
 assert not onednn.onednn_is_on()
+for asked, device in (("auto", "cpu"), ("off", "cpu"), ("auto", "GPU:0")):
+    onednn.say_without_onednn(Console(SimpleNamespace(rank=0)), asked=asked, device=device)
 assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "1", "what the user has set is recorded"
 """
 
@@ -50,3 +54,4 @@ def test_tensorflow_obeys(tmp_path: Path) -> None:
     pytest.importorskip("tensorflow")
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.count("try --onednn on") == 1, "said where nothing was asked for, on a CPU"
