@@ -37,7 +37,7 @@ def onednn_is_on() -> bool:
 
 
 def say_without_onednn(console: Console, *, asked: str, device: str) -> None:
-    """Print a note where TensorFlow leaves oneDNN out of its own accord, which PyTorch never does: steps take longer."""
+    """Print a note where TensorFlow leaves oneDNN out of its own accord, as PyTorch never does."""
     if asked == "auto" and device == "cpu" and not onednn_is_on():
         console.line(
             "note: TensorFlow does not use oneDNN on this processor by default, PyTorch does: for times that compare, "

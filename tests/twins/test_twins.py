@@ -149,7 +149,7 @@ EXTRA_STATEMENTS = {
         "with strategy.scope():": "TensorFlow's strategies copy variables where they are made",
         "checkpoint = session.start(setup, device=device, gpu=gpu, threads=threads, pinned_memory=NOT_PINNED)": "same",
         "set_precision_and_layout(config)": "both are global in Keras",
-        "from keras_impl.onednn import say_without_onednn": "TensorFlow uses it by default on some processors only",
+        "from X_impl.onednn import say_without_onednn": "TensorFlow uses it by default on some processors only",
         "say_without_onednn(session.console, asked=config.model.onednn, device=device)": "same",
         "strategy.meter.restart()": "Keras' warm-up exchanges gradients, too",
         "trainer.warm_up_evaluation()": "see its name above",
