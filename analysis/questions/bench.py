@@ -105,8 +105,10 @@ def kept_speeds(ratios: Sequence[SpeedRatio]) -> list[str]:
     kept = []
     for name, controller in CONTROLLERS.items():
         if medians := [one.median for one in ratios if one.start.start == name]:
-            kept.append(f"over {controller} {_range(medians)}")
-    return [f"Two ranks keep {' and '.join(kept)} of the speed of two that exchange nothing."] if kept else []
+            kept.append(
+                f"Over {controller} two ranks keep {_range(medians)} of the speed of two that exchange nothing."
+            )
+    return kept
 
 
 # Starts that compare the trainer with a loop, and what the loop does. The first does the same work.

@@ -235,9 +235,7 @@ def _answer(one: Profiled, base: Profiled) -> str:
 
 def _unprofiled(found: Sequence[Profiled]) -> list[str]:
     """Return notes on what a profile changes, with the times of steps of the same settings without one."""
-    note = (
-        "each layer is waited for: none overlap and none are fused, so a step takes another time than without it"
-    )
+    note = "each layer is waited for: none overlap and none are fused, so a step takes another time than without it"
     known = []
     for one, name in zip(found, _column_names(found), strict=True):
         if seconds := one.cell.seconds(lambda run: run.training_seconds / run.steps):

@@ -54,9 +54,10 @@ def test_the_answer_says_what_is_kept_of_the_speed_over_each_controller() -> Non
 
     mpi, other = start_of([0.8, 0.9, 0.95]), replace(start_of([0.7, 0.7, 0.7]), framework="keras")
     assert lines(mpi, other, start_of([0.4, 0.5, 0.6], name="exchange_gloo")) == [
-        "Two ranks keep over MPI 0.70 to 0.90 and over Gloo 0.50 of the speed of two that exchange nothing."
+        "Over MPI two ranks keep 0.70 to 0.90 of the speed of two that exchange nothing.",
+        "Over Gloo two ranks keep 0.50 of the speed of two that exchange nothing.",
     ]
-    assert lines(mpi) == ["Two ranks keep over MPI 0.90 of the speed of two that exchange nothing."]
+    assert lines(mpi) == ["Over MPI two ranks keep 0.90 of the speed of two that exchange nothing."]
     assert lines(start_of([0.8], name="mpi")) == []
 
 
