@@ -13,6 +13,7 @@ from builders import make_trace, make_world, write_finished_run
 from analysis.__main__ import main
 from analysis.output.finding import Finding
 from analysis.output.tables import Table
+from analysis.questions import frameworks
 from analysis.questions.clouds.finding import assigned, find
 from analysis.questions.clouds.machines import all_machine_tables, break_even_table, machine_tables
 from analysis.questions.clouds.pricing import Pricing
@@ -235,6 +236,16 @@ def test_a_picture_of_many_experiments_shows_the_first_of_them() -> None:
     assert times.figure.get_suptitle().endswith("; the first 25 of 30 experiments") and len(times.data.rows) == 25
     assert len(times.figure.axes[0].get_yticks()) == 25
     assert len(table_of(found, "Costs")) == 30
+
+
+def test_a_picture_of_both_frameworks_shows_the_first_experiments_however_many_there_are() -> None:
+    found = frameworks.find(
+        select(*(made_runs(f"b{batch}", seconds=[float(batch)], global_batch=batch) for batch in range(1, 152)))
+    )
+    assert len(found.plots) == 3 and len(table_of(found, "Times")) == 151
+    for plot in found.plots:
+        assert plot.figure.get_suptitle().endswith("; the first 25 of 151 experiments")
+        assert len(plot.figure.axes[0].get_yticks()) == 25
 
 
 def test_the_sites_of_runs_and_their_successors_are_paired() -> None:
