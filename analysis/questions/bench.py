@@ -24,6 +24,7 @@ FLOOR = "floor"
 # The starts whose exchanges are shown one by one, and what exchanges in them.
 EXCHANGES = {
     FLOOR: "bare MPI_Allreduce",
+    "floor_spinning": "bare MPI_Allreduce that spins",
     "exchange": "Horovod, MPI",
     "exchange_gloo": "Horovod, Gloo",
     "spinning": "Horovod, MPI that spins",

@@ -67,6 +67,7 @@ class BenchStart:
     no_framework: bool = False
 
 
+SPINNING = (("OMPI_MCA_mpi_yield_when_idle", "0"),)
 STARTS = {
     "bare": BenchStart(title="trainer / bare loop, np 1", base="bare", measured="np1", launcher="none"),
     "sums": BenchStart(
@@ -87,13 +88,21 @@ STARTS = {
         base=APART,
         measured="np2",
         launcher="mpi",
-        variables=(("OMPI_MCA_mpi_yield_when_idle", "0"),),
+        variables=SPINNING,
     ),
     "floor": BenchStart(
         title="bare MPI_Allreduce / none, np 2",
         base=APART,
         measured="np2_mpi",
         launcher="mpi",
+        torch_only=True,
+    ),
+    "floor_spinning": BenchStart(
+        title="bare MPI_Allreduce that spins / none, np 2",
+        base=APART,
+        measured="np2_mpi",
+        launcher="mpi",
+        variables=SPINNING,
         torch_only=True,
     ),
     "each": BenchStart(title="tensor by tensor / grouped, np 2, MPI", base="np2", measured="np2_each", launcher="mpi"),
@@ -114,6 +123,9 @@ STARTS = {
     ),
     "ddp": BenchStart(
         title="ours, MPI / DDP, Gloo, np 2", base="np2_ddp", measured="np2", launcher="mpi", torch_only=True
+    ),
+    "ddp_gloo": BenchStart(
+        title="ours, Gloo / DDP, Gloo, np 2", base="np2_ddp", measured="np2", launcher="gloo", torch_only=True
     ),
 }
 

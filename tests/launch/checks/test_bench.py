@@ -58,8 +58,8 @@ CNN_BYTES = 4 * 21_840  # of one exchange
 @pytest.mark.ci
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("framework", "start", "contestants"), [
-    ("torch", "ddp", {"np2_ddp": 2, "np2": 2}),
-    ("torch", "floor", {"np2_apart": 2, "np2_mpi": 2}),
+    ("torch", "ddp_gloo", {"np2_ddp": 2, "np2": 2}),
+    ("torch", "floor_spinning", {"np2_apart": 2, "np2_mpi": 2}),
     ("torch", "batches", {"bare_batches": 1, "np1": 1}),
     ("keras", "batches", {"bare_batches": 1, "np1": 1}),
     ("keras", "exchange", {"np2_apart": 2, "np2": 2}),
