@@ -1,7 +1,7 @@
 """`--compile` on two ranks and in one process, against runs that do not compile and against the other framework.
 
-One start of two ranks and one of one process do all runs of a framework (`trainer_worker.py`). `make test` has a run
-without a C++ compiler in `test_trainers.py`.
+One start of two ranks and one of one process do the runs of a framework (`trainer_worker.py`); another one does those of
+resnet34, which take longest to compile. `make test` has a run without a C++ compiler in `test_trainers.py`.
 """
 
 import importlib.util
@@ -26,19 +26,23 @@ FROZEN += ["--validation-share", "0.25", "--steps-per-epoch", "2", "--epochs", "
 FROZEN += ["--batch-norm", "frozen_after_validation", "--threads", "1"]
 
 
-def jobs(launcher: str) -> list[Job]:
-    """Return the jobs of a start: of two ranks, or of one process."""
+def jobs(start: str) -> list[Job]:
+    """Return the jobs of a start: of two ranks (`mpirun2`), of one process (`none`), or `frozen`."""
 
     def train(name: str, *arguments: str, patch: str = "") -> Job:
         return Job(name, [*arguments, "--name", name], patch=patch)
 
-    if launcher == "none":
+    if start == "frozen":
         return [
-            train("plain", *EXACT, *WHOLE),
-            train("compiled", *EXACT, *WHOLE, "--compile"),
-            train("passes", *EXACT, *HALF, "--backward-passes-per-step", "2", "--compile"),
             train("frozen", *FROZEN, patch="shallow"),
             train("frozen_compiled", *FROZEN, "--compile", patch="shallow"),
+        ]
+    if start == "none":
+        return [
+            train("plain", *EXACT, *WHOLE),
+            train("half", *EXACT, *HALF),
+            train("compiled", *EXACT, *WHOLE, "--compile"),
+            train("passes", *EXACT, *HALF, "--backward-passes-per-step", "2", "--compile"),
         ]
     return [
         train("plain", *EXACT, *HALF),
@@ -46,7 +50,7 @@ def jobs(launcher: str) -> list[Job]:
         train("slow", *EXACT, *HALF, "--compile", "--slow", "1:1.5"),
         train("averaging", *AVERAGING),
         train("averaging_compiled", *AVERAGING, "--compile"),
-        train("served", *EXACT, *WHOLE, "--strategy", "server", "--servers", "1", "--compile"),
+        train("served", *EXACT, *HALF, "--strategy", "server", "--servers", "1", "--compile"),
         train("masks", *CNN, *HALF),
         train("masks_compiled", *CNN, *HALF, "--compile"),
         train("part", *CNN, *HALF, "--compile", *OFTEN, patch="stopped"),
@@ -54,64 +58,65 @@ def jobs(launcher: str) -> list[Job]:
     ]
 
 
-class BothStarts:
-    """The runs of both starts."""
+class AllStarts:
+    """The runs of all starts."""
 
     def __init__(self, folder: Path) -> None:
-        self.starts = {launcher: Starts(folder, jobs(launcher), launcher=launcher) for launcher in ("mpirun2", "none")}
+        launchers = {"mpirun2": "mpirun2", "none": "none", "frozen": "none"}
+        self.starts = {start: Starts(folder, jobs(start), launcher=launcher) for start, launcher in launchers.items()}
 
-    def weights(self, framework: str, name: str, launcher: str = "mpirun2") -> Weights:
-        return weights_of(self.starts[launcher].run(framework, name))
+    def weights(self, framework: str, name: str, start: str = "mpirun2") -> Weights:
+        return weights_of(self.starts[start].run(framework, name))
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> BothStarts:
-    return BothStarts(tmp_path_factory.mktemp("compile"))
+def runs(tmp_path_factory: pytest.TempPathFactory) -> AllStarts:
+    return AllStarts(tmp_path_factory.mktemp("compile"))
 
 
 @pytest.mark.parametrize(
-    ("launcher", "name", "other_launcher", "other"),
+    ("start", "name", "other_start", "other"),
     [
         ("mpirun2", "compiled", "mpirun2", "plain"),
         ("none", "compiled", "none", "plain"),
         ("none", "compiled", "mpirun2", "compiled"),
         ("none", "passes", "none", "plain"),
-        ("none", "frozen_compiled", "none", "frozen"),
+        pytest.param("frozen", "frozen_compiled", "frozen", "frozen", marks=pytest.mark.long),
         ("mpirun2", "slow", "mpirun2", "plain"),
         ("mpirun2", "averaging_compiled", "mpirun2", "averaging"),
-        ("mpirun2", "served", "none", "plain"),
+        ("mpirun2", "served", "none", "half"),
     ],
 )
 def test_compiled_runs_have_the_weights_of_others(
-    framework: str, launcher: str, name: str, other_launcher: str, other: str, both: BothStarts
+    framework: str, start: str, name: str, other_start: str, other: str, runs: AllStarts
 ) -> None:
-    ours, theirs = both.weights(framework, name, launcher), both.weights(framework, other, other_launcher)
+    ours, theirs = runs.weights(framework, name, start), runs.weights(framework, other, other_start)
     assert max(differences(ours, theirs).values()) < TOLERANCE
 
 
-@pytest.mark.parametrize("launcher", ["none", "mpirun2"])
-def test_both_frameworks_compiled_agree(launcher: str, both: BothStarts) -> None:
+@pytest.mark.parametrize("start", ["none", "mpirun2"])
+def test_both_frameworks_compiled_agree(start: str, runs: AllStarts) -> None:
     if any(importlib.util.find_spec(name) is None for name in ("torch", "tensorflow")):
         pytest.skip("needs both frameworks")
-    one, other = (both.weights(name, "compiled", launcher) for name in ("torch", "keras"))
+    one, other = (runs.weights(name, "compiled", start) for name in ("torch", "keras"))
     assert max(differences(one, other).values()) < 1e-8
 
 
-def test_only_pytorch_keeps_the_masks_of_dropout(framework: str, both: BothStarts) -> None:
-    ours, theirs = both.weights(framework, "masks_compiled"), both.weights(framework, "masks")
+def test_only_pytorch_keeps_the_masks_of_dropout(framework: str, runs: AllStarts) -> None:
+    ours, theirs = runs.weights(framework, "masks_compiled"), runs.weights(framework, "masks")
     assert (max(differences(ours, theirs).values()) < TOLERANCE) == (framework == "torch")
 
 
-def test_a_compiled_run_with_dropout_resumes_bit_for_bit(framework: str, both: BothStarts) -> None:
-    starts = both.starts["mpirun2"]
+def test_a_compiled_run_with_dropout_resumes_bit_for_bit(framework: str, runs: AllStarts) -> None:
+    starts = runs.starts["mpirun2"]
     starts.outcomes(framework, "part_resumed")
     resumed, whole = starts.run(framework, "part"), starts.run(framework, "masks_compiled")
     check_resumed(resumed, whole, steps=[3])
 
 
-def test_evaluation_stays_as_it_is(framework: str, both: BothStarts) -> None:
+def test_evaluation_stays_as_it_is(framework: str, runs: AllStarts) -> None:
     """The losses of compiled and other weights are equal as far as these are, by the same code."""
-    run, plain = (both.starts["none"].run(framework, name) for name in ("compiled", "plain"))
+    run, plain = (runs.starts["none"].run(framework, name) for name in ("compiled", "plain"))
     assert isinstance(run.record.hashes, Hashes) and isinstance(plain.record.hashes, Hashes)
     assert run.record.hashes.initial_weights == plain.record.hashes.initial_weights
     for ours, theirs in zip(run.epochs, plain.epochs, strict=True):

@@ -46,8 +46,15 @@ def weights(file: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.ranks
 @pytest.mark.ci
-@pytest.mark.parametrize("launcher", ["mpirun2", "mpi2"])
-@pytest.mark.parametrize("framework", SCRIPTS)
+@pytest.mark.parametrize(
+    ("framework", "launcher"),
+    [
+        ("torch", "mpi2"),
+        ("keras", "mpirun2"),
+        pytest.param("torch", "mpirun2", marks=pytest.mark.long),
+        pytest.param("keras", "mpi2", marks=pytest.mark.long),
+    ],
+)
 def test_two_ranks_train_as_one_process_with_twice_the_batch(framework: str, launcher: str, tmp_path: Path) -> None:
     suffix = {"torch": ".pt", "keras": ".keras"}[framework]
     one, two = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"

@@ -379,7 +379,7 @@ def test_launch_refuses_what_ranks_would(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.ci
 def test_ranks_are_started_again_and_end_as_an_undisturbed_run_does(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "launch", "train", "--np", "2", "--controller", "gloo", "--restarts", "1", "--"]
-    command += ["--dataset", "synthetic:4000x28x28x1x10", "--model", "mlp", "--epochs", "30", "--batch-size", "32"]
+    command += ["--dataset", "synthetic:4000x28x28x1x10", "--model", "mlp", "--epochs", "12", "--batch-size", "32"]
     command += ["--threads", "1", "--checkpoint-minutes", "0.001"]
     process = start_command([*command, "--name", "restarted"], folder=tmp_path)
     epochs = tmp_path / "runs" / "restarted" / EPOCHS_FILE

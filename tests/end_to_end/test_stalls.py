@@ -28,7 +28,7 @@ from common.run_folder.records import EPOCHS_FILE, Hashes, Status, read_run
 
 pytestmark = pytest.mark.ranks
 
-SETTINGS = ["--dataset", "synthetic:4000x28x28x1x10", "--model", "mlp", "--epochs", "30", "--batch-size", "32"]
+SETTINGS = ["--dataset", "synthetic:4000x28x28x1x10", "--model", "mlp", "--epochs", "12", "--batch-size", "32"]
 SETTINGS += ["--threads", "1", "--stall-seconds", "3", "--on-stall", "end"]
 
 

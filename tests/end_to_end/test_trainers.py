@@ -202,7 +202,7 @@ def one_process_jobs(framework: str, killed_epochs: int) -> list[Job]:
             [*DOUBLE, "--batch-size", "64", "--profile-layers", "--name", f"{framework}1-profile_layers"],
         ),
         Job("timeline", [*MLP, "--horovod-timeline"]),
-        Job("frozen", [*FROZEN, "--name", f"{framework}1-frozen"]),
+        Job("frozen", [*FROZEN, "--name", f"{framework}1-frozen"], patch="shallow"),
         Job("nothing", [*MLP, "--epochs", "0", "--name", f"{framework}1-nothing"]),
         Job("ranks", ["--resume", f"runs/{framework}2-part", "--epochs", "9"], watch=f"runs/{framework}2-part"),
         Job(

@@ -628,7 +628,7 @@ def process_sets() -> None:
     proof("even_graph", make(), graph=True, process_set=EVEN)
     everyone = train(make()(), averaged, new_variables())
     RESULTS["everyone"] = everyone
-    sparse_gradients(EVERY_OPTIMIZER, process_set=hvd.global_process_set)
+    sparse_gradients({name: EVERY_OPTIMIZER[name] for name in IN_A_GRAPH}, process_set=hvd.global_process_set)
     sparse_gradients({"sets": functools.partial(ours.Adam, 0.1)}, process_set=own)
     embeddings()
 

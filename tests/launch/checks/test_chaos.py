@@ -421,13 +421,16 @@ def printed(folder: Path) -> str:
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_fifty_file_faults_lose_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("count", "seed"), [(10, 1705), pytest.param(50, 237, marks=pytest.mark.long)]
+)  # of seeds that draw every kind and every program
+def test_file_faults_lose_nothing(count: int, seed: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "chaos"
-    command = ["chaos", "--frameworks", "torch", "--folder", str(folder), "--faults", "0", "--file-faults", "50"]
-    command += ["--seed", "237"]  # draws every kind and every program
+    command = ["chaos", "--frameworks", "torch", "--folder", str(folder), "--faults", "0"]
+    command += ["--file-faults", str(count), "--seed", str(seed)]
     assert run_main(command) == 0, (capfd.readouterr(), printed(folder))
     trials = read_trials(folder)
-    assert len(trials) == 50
+    assert len(trials) == count
     assert {one.kind for one in trials} == {*ACTIONS, *DAMAGES}
     assert {one.victim for one in trials} == WRITERS.keys() - {"run of Keras"}
     # Other programs may end after the file that counts has its name.
