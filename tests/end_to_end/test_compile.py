@@ -1,7 +1,7 @@
 """`--compile` on two ranks and in one process, against runs that do not compile and against the other framework.
 
-One start of two ranks and one of one process do the runs of a framework (`trainer_worker.py`); another one does those of
-resnet34, which take longest to compile. `make test` has a run without a C++ compiler in `test_trainers.py`.
+One start of two ranks and one of one process do the runs of a framework (`trainer_worker.py`); another one does those
+of resnet34, which take longest to compile. `make test` has a run without a C++ compiler in `test_trainers.py`.
 """
 
 import importlib.util

@@ -64,7 +64,7 @@ CNN_BYTES = 4 * 21_840  # of one exchange
     ("keras", "batches", {"bare_batches": 1, "np1": 1}),
     ("keras", "exchange", {"np2_apart": 2, "np2": 2}),
     ("torch", "horovodrun", {"mpirun": 2, "horovodrun": 2}),
-    ("keras", "first_update", {"imports": 2, "first_update": 2}),
+    ("torch", "first_update", {"imports": 2, "first_update": 2}),
 ])  # fmt: skip
 def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], tmp_path: Path) -> None:
     pytest.importorskip("torch" if framework == "torch" else "tensorflow")

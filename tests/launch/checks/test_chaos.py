@@ -387,6 +387,7 @@ def test_a_short_campaign_loses_nothing_and_goes_on(
     monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
     monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     monkeypatch.setenv("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    monkeypatch.setattr(chaos_trial, "EPOCHS", 5)
     folder = tmp_path / "chaos"
     command = ["chaos", "--frameworks", "torch", "--folder", str(folder), "--seed", "3", "--file-faults", "0"]
     network = chaos_trial.Fault(framework="torch", way="gloo", kind="network down", victim="host", epochs=2)

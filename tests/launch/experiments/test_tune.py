@@ -73,13 +73,13 @@ def test_bad_input_is_one_line_and_makes_nothing(
 def test_a_toy_run_writes_a_recipe_and_is_complete_the_second_time(tmp_path: Path) -> None:
     """Two runs of each show nothing, so what is tried together are the defaults."""
     small = ["--dataset", "synthetic:240x8x8x1x3", "--steps", "2", "--repeats", "2"]
-    command = [sys.executable, "-m", "launch", "tune", "--framework", "keras", "--model", "mlp", *small]
+    command = [sys.executable, "-m", "launch", "tune", "--framework", "torch", "--model", "mlp", *small]
     done = run_command(command, folder=tmp_path)
     assert done.code == 0, done
-    folder = tmp_path / "runs/tune-keras-mlp-np1"
+    folder = tmp_path / "runs/tune-torch-mlp-np1"
     names = {file.parent.name for file in folder.glob("*/run.json")}
-    assert {f"{name}-keras-mlp-np1-r2" for name in ("default", "compile", "beside", "together")} <= names
-    tuned = [read_run(folder / f"{name}-keras-mlp-np1-r1").record.config for name in ("beside", "together")]
+    assert {f"{name}-torch-mlp-np1-r2" for name in ("default", "compile", "beside", "together")} <= names
+    tuned = [read_run(folder / f"{name}-torch-mlp-np1-r1").record.config for name in ("beside", "together")]
     assert [isinstance(one, Config) and (one.model.tuned, one.training.seed) for one in tuned] == [
         (False, tune.SEED_TOGETHER),
         (True, tune.SEED_TOGETHER),
