@@ -74,8 +74,8 @@ CALLS = {
         ("--models", *FREE, "--np", "1", "--updates", "20", "--epochs", "0"), FREE, ALL, (1,), 20, 5, False
     ),
     "ranks": Proofs(
-        ("--models", "mlp", "--optimizers", "momentum", "adam", "--np", "1", "2", "--updates", "5", *SMALL_RUNS),
-        ("mlp",), ("momentum", "adam"), (1, 2), 5, 5, True,
+        ("--models", "mlp", "--optimizers", "adam", "--np", "1", "2", "--updates", "5", *SMALL_RUNS),
+        ("mlp",), ("adam",), (1, 2), 5, 5, True,
     ),
     "four_ranks": Proofs(
         ("--models", "mlp", "--optimizers", "momentum", "adam", "--updates", "5", *SMALL_RUNS),

@@ -1,11 +1,10 @@
 """`python -m launch tune`: what is tried, what is refused, and a toy run of it."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from trainer_runs import run_command
+from trainer_runs import child_environment
 
 from common.config import Config, parse_command_line
 from common.run_folder.records import read_run
@@ -70,15 +69,22 @@ def test_bad_input_is_one_line_and_makes_nothing(
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_toy_run_writes_a_recipe_and_is_complete_the_second_time(tmp_path: Path) -> None:
+def test_a_toy_run_writes_a_recipe_and_is_complete_the_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Two runs of each show nothing, so what is tried together are the defaults."""
-    small = ["--dataset", "synthetic:240x8x8x1x3", "--steps", "2", "--repeats", "2"]
-    command = [sys.executable, "-m", "launch", "tune", "--framework", "torch", "--model", "mlp", *small]
-    done = run_command(command, folder=tmp_path)
-    assert done.code == 0, done
+    for name, value in child_environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    levers = levers_of("torch", np=1, host=host(1))
+    monkeypatch.setattr(tune, "levers_of", lambda *_, **__: levers[:1])
+    command = [*TASK, "--dataset", "synthetic:240x8x8x1x3", "--steps", "2", "--repeats", "2"]
+    assert main(command) == 0, capfd.readouterr()
     folder = tmp_path / "runs/tune-torch-mlp-np1"
     names = {file.parent.name for file in folder.glob("*/run.json")}
-    assert {f"{name}-torch-mlp-np1-r2" for name in ("default", "compile", "beside", "together")} <= names
+    assert names == {
+        f"{name}-torch-mlp-np1-r{repeat}" for name in ("default", "compile", "beside", "together") for repeat in (1, 2)
+    }
     tuned = [read_run(folder / f"{name}-torch-mlp-np1-r1").record.config for name in ("beside", "together")]
     assert [isinstance(one, Config) and (one.model.tuned, one.training.seed) for one in tuned] == [
         (False, tune.SEED_TOGETHER),
@@ -86,6 +92,6 @@ def test_a_toy_run_writes_a_recipe_and_is_complete_the_second_time(tmp_path: Pat
     ]
     recipe = parse_command_line(["--recipe", str(folder / "recipe.toml")], program="train.py")
     assert recipe.model.tuned and recipe.model.model == "mlp" and recipe.device == Config().device
-    assert "compile true" in done.stdout and "no setting is shown to be faster than the default" in done.stdout
-    again = run_command(command, folder=tmp_path)
-    assert again.code == 0 and again.stdout.count("nothing is left to do") == 2
+    printed = capfd.readouterr().out
+    assert "compile true" in printed and "no setting is shown to be faster than the default" in printed
+    assert main(command) == 0 and capfd.readouterr().out.count("nothing is left to do") == 2
