@@ -35,9 +35,9 @@ SETTINGS += ["--threads", "1", "--stall-seconds", "3", "--on-stall", "end"]
 @pytest.mark.parametrize(
     ("framework", "launcher"),
     [
-        pytest.param("torch", "gloo2", marks=pytest.mark.ci),
         pytest.param("keras", "mpirun2", marks=pytest.mark.ci),
         pytest.param("torch", "mpirun2", marks=pytest.mark.long),
+        pytest.param("torch", "gloo2", marks=pytest.mark.long),
         pytest.param("keras", "gloo2", marks=pytest.mark.long),
     ],
 )

@@ -209,7 +209,7 @@ def adasum_by_hand(run: Run, *, size: int) -> Weights:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_adasum_is_the_formula_worked_out_by_hand(starts: Starts, framework: str, size: int) -> None:
     run = starts.run(framework, "adasum", f"mpirun{size}")
     apart = differences(weights_of(run), adasum_by_hand(run, size=size))

@@ -23,7 +23,7 @@ from trainer_runs import launcher_command
 pytestmark = [pytest.mark.ranks, pytest.mark.ci]
 
 TOLERANCE = 1e-12
-CONTROLLERS = ["mpi", pytest.param("gloo", marks=pytest.mark.ci)]
+CONTROLLERS = ["gloo", pytest.param("mpi", marks=pytest.mark.long)]
 KERAS_OPTIMIZERS = [
     "Adadelta",
     "Adafactor",
@@ -89,7 +89,7 @@ EMBEDDINGS = ["embedding_dense", "embedding_rows", "embedding_passes"]
 SPARSE_PROOFS = [*(f"sparse_{name}_{kind}" for name in OPTIMIZERS for kind in ("dense", "rows")), *EMBEDDINGS]
 SPARSE_PROOFS_ON_FOUR = [*(name for name in PROOFS if name.startswith("sparse_")), *EMBEDDINGS]
 # Where no controller can make a difference.
-over_gloo = pytest.mark.parametrize("run", [pytest.param("gloo", marks=pytest.mark.ci)], indirect=True)
+over_gloo = pytest.mark.parametrize("run", ["gloo"], indirect=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +147,7 @@ def run(request: pytest.FixtureRequest, base_folder: Path) -> Iterator[Run]:
     yield finished
 
 
-@pytest.fixture(params=[pytest.param("gloo", marks=pytest.mark.ci), pytest.param("mpi", marks=pytest.mark.long)])
+@pytest.fixture(params=CONTROLLERS)
 def four(request: pytest.FixtureRequest, base_folder: Path) -> Iterator[Run]:
     folder = base_folder / f"{request.param}_sets"
     folder.mkdir(exist_ok=True)

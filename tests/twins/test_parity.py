@@ -74,8 +74,8 @@ CALLS = {
         ("--models", *FREE, "--np", "1", "--updates", "20", "--epochs", "0"), FREE, ALL, (1,), 20, 5, False
     ),
     "ranks": Proofs(
-        ("--models", "mlp", "--optimizers", "adam", "--np", "1", "2", "--updates", "5", *SMALL_RUNS),
-        ("mlp",), ("adam",), (1, 2), 5, 5, True,
+        ("--models", "mlp", "--optimizers", "momentum", "--np", "1", "2", "--updates", "5", *SMALL_RUNS),
+        ("mlp",), ("momentum",), (1, 2), 5, 5, True,
     ),
     "four_ranks": Proofs(
         ("--models", "mlp", "--optimizers", "momentum", "adam", "--updates", "5", *SMALL_RUNS),
@@ -93,7 +93,7 @@ CALLS = {
         ("--size", "full", "--dataset", "mnist"), (*FREE, "resnet34"), ALL, (1, 2, 4), 50, 50, True,
     ),
 }  # fmt: skip
-LONG = ("four_ranks", "ranks_gloo", "full")
+LONG = ("resnet", "four_ranks", "ranks_gloo", "full")
 cases = [
     name if name == "quick" else pytest.param(name, marks=pytest.mark.long if name in LONG else pytest.mark.ci)
     for name in CALLS
@@ -203,7 +203,9 @@ def test_curves_are_those_of_every_update(folders: Path, name: str) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.ci
-@pytest.mark.parametrize("name", ["ranks", *[pytest.param(name, marks=pytest.mark.long) for name in LONG]])
+@pytest.mark.parametrize(
+    "name", ["ranks", *[pytest.param(name, marks=pytest.mark.long) for name in LONG if CALLS[name].runs]]
+)
 def test_two_ordinary_runs_are_beside_the_record(folders: Path, name: str) -> None:
     record = record_of(name, folders)
     assert record.runs == ["torch", "keras"]
