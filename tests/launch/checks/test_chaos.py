@@ -378,41 +378,54 @@ def test_damage_that_nobody_finds_is_not_survived(
     assert not made.is_readable
 
 
-@pytest.mark.ranks
-@pytest.mark.ci
-def test_a_short_campaign_loses_nothing_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{Path('/usr/bin')}:{Path('/bin')}")
     monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
     monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     monkeypatch.setenv("OMPI_MCA_rmaps_base_oversubscribe", "1")
     monkeypatch.setattr(chaos_trial, "EPOCHS", 5)
+
+
+@pytest.mark.ranks
+@pytest.mark.long
+def test_a_rank_that_ends_before_all_have_met_leaves_the_other_to_go_on(
+    library: Path, tmp_path: Path, short_runs: None
+) -> None:
+    """And before there is a run folder."""
+    early = chaos_trial.Fault(framework="torch", way="elastic", kind="SIGKILL", victim="0", share=0.1)
+    made = Trials(tmp_path, library).make(early, number=0)
+    assert made.is_survived and made.starts == 1, (made, printed(tmp_path))
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+def test_a_short_campaign_loses_nothing_and_goes_on(
+    tmp_path: Path, short_runs: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "chaos"
     command = ["chaos", "--frameworks", "torch", "--folder", str(folder), "--seed", "3", "--file-faults", "0"]
     network = chaos_trial.Fault(framework="torch", way="gloo", kind="network down", victim="host", epochs=2)
     if not can_have_hosts():
         network = dataclasses.replace(network, kind="SIGSTOP", victim="0")
     full_disk = chaos_trial.Fault(framework="torch", way="gloo", kind="ENOSPC", victim="0", share=0.3)
-    # Before the ranks have met, and before there is a run folder: the other one goes on alone.
-    early = chaos_trial.Fault(framework="torch", way="elastic", kind="SIGKILL", victim="0", share=0.1)
     drawn = []
 
     def as_listed(seed: int, number: int, **_: object) -> chaos_trial.Fault:
         drawn.append(number)
-        return [early, network, full_disk][number]
+        return [network, full_disk][number]
 
     monkeypatch.setattr("launch.checks.chaos.draw_fault", as_listed)
     assert run_main([*command, "--faults", "1"]) == 0, (capfd.readouterr(), printed(folder))
     first = read_trials(folder)
-    assert run_main([*command, "--faults", "3"]) == 0, (capfd.readouterr(), printed(folder))
-    assert drawn == [0, 1, 2]
+    assert run_main([*command, "--faults", "2"]) == 0, (capfd.readouterr(), printed(folder))
+    assert drawn == [0, 1]
     trials = read_trials(folder)
     assert trials[:1] == first
-    assert [one.starts for one in trials] == [1, 2, 2]
+    assert [one.starts for one in trials] == [2, 2]
     assert all(one.is_survived for one in trials)
-    assert [one.operation is None for one in trials] == [True, True, False]
-    assert "3 faults, 0 not survived" in capfd.readouterr().out
+    assert [one.operation is None for one in trials] == [True, False]
+    assert "2 faults, 0 not survived" in capfd.readouterr().out
     assert not left_of(tmp_path)
 
 
