@@ -1,7 +1,6 @@
 """The command line of both trainers, and recipes (TOML, a table per subject with the names of the fields)."""
 
 import contextlib
-import functools
 import io
 import os
 import re
@@ -51,19 +50,14 @@ def parse_command_line(arguments: Sequence[str], *, program: str, base: Config |
     recipe, flags = _split_option(arguments, "--recipe")
     if recipe is not None:
         base = config_from_dict(read_recipe(Path(recipe)), base=base, source=f"--recipe {recipe}")
-    return completed(_parsed(tuple(flags), base or Config(), program))
-
-
-@functools.lru_cache  # a command may plan the same cells of an experiment more than once, at 0.1 s each
-def _parsed(flags: tuple[str, ...], base: Config, program: str) -> Config:
     messages = io.StringIO()
     try:
         # tyro explains a bad flag in a box of several lines; users get one line.
         with contextlib.redirect_stderr(messages):
-            config: Config = tyro.cli(
+            config = tyro.cli(
                 Config,
-                args=list(flags),
-                default=base,
+                args=flags,
+                default=base or Config(),
                 prog=program,
                 description=(
                     "Train a model on Horovod. --recipe FILE (TOML) sets any of the following; "
@@ -76,7 +70,7 @@ def _parsed(flags: tuple[str, ...], base: Config, program: str) -> Config:
         if stop.code != EXIT_CODE_USER_ERROR:
             raise
         raise UserError(f"{_first_sentence(messages.getvalue())}. See {program} --help") from None
-    return config
+    return completed(config)
 
 
 def _split_option(arguments: Sequence[str], option: str) -> tuple[str | None, list[str]]:

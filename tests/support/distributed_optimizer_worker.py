@@ -154,6 +154,7 @@ def _every_optimizer() -> dict[str, Callable[[], Any]]:
 
 
 EVERY_OPTIMIZER = _every_optimizer()
+OF_A_GRAPH = {name: EVERY_OPTIMIZER[name] for name in IN_A_GRAPH}
 
 
 def every_optimizer() -> None:
@@ -628,7 +629,7 @@ def process_sets() -> None:
     proof("even_graph", make(), graph=True, process_set=EVEN)
     everyone = train(make()(), averaged, new_variables())
     RESULTS["everyone"] = everyone
-    sparse_gradients({name: EVERY_OPTIMIZER[name] for name in IN_A_GRAPH}, process_set=hvd.global_process_set)
+    sparse_gradients(OF_A_GRAPH, process_set=hvd.global_process_set)
     sparse_gradients({"sets": functools.partial(ours.Adam, 0.1)}, process_set=own)
     embeddings()
 
@@ -708,7 +709,7 @@ def main() -> None:
         features()
         four_passes("four_passes_mean", 1.0)
         four_passes("four_passes_sum", 4.0)
-        sparse_gradients(EVERY_OPTIMIZER if PART == "two" else {name: EVERY_OPTIMIZER[name] for name in IN_A_GRAPH})
+        sparse_gradients(EVERY_OPTIMIZER if PART == "two" else OF_A_GRAPH)
         overflow()
         loss_scale_outside()
         retracing()

@@ -1,14 +1,17 @@
 """Jobs: what is submitted, what is refused before, and a job on this machine from submission to its end."""
 
+import functools
 import json
 import os
 import shlex
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from common.config import Config, parse_command_line
 from common.run_folder.records import read_run
 from launch import __main__ as launch
 
@@ -36,6 +39,22 @@ scheduler = "local"
 nodes = ["local"]
 runs_folder = {runs}
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cells_are_parsed_once() -> Iterator[None]:
+    """Most tests plan the 30 cells of one experiment; to parse one takes 0.1 s."""
+
+    @functools.cache
+    def parsed(arguments: tuple[str, ...], program: str) -> Config:
+        return parse_command_line(arguments, program=program)
+
+    def parse(arguments: Sequence[str], *, program: str) -> Config:
+        return parsed(tuple(arguments), program)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("launch.experiments.plan.parse_command_line", parse)
+        yield
 
 
 def own_site(folder: Path, **more: str) -> str:
