@@ -17,6 +17,7 @@ from common.distributed.core_sharing import threads_per_rank
 from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_onednn, check_own_gpu, choose_gpu
 from common.errors import UserError
+from common.utils.freed_memory import keep_freed_memory
 from keras_impl.distributed_optimizer import DistributedOptimizer
 from keras_impl.exchange_meter import ExchangeMeter
 from keras_impl.gradient_exchange import GradientExchange
@@ -56,6 +57,7 @@ def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str = "auto"
     threads = before or threads_per_rank(config.threads, share=comm.cores)
     # TensorFlow reads all of this only once, before its first operation: also before the first sum over ranks.
     with comm.propagate_errors("pinning the device"):
+        keep_freed_memory()
         check_onednn(onednn, is_on=onednn_is_on())
         tf.config.threading.set_intra_op_parallelism_threads(threads)
         tf.config.threading.set_inter_op_parallelism_threads(threads)

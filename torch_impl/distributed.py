@@ -16,6 +16,7 @@ from common.distributed.exchange_meter import ExchangeMeter
 from common.distributed.mpi import join_ranks
 from common.distributed.pinning import check_onednn, check_own_gpu, choose_gpu
 from common.errors import UserError
+from common.utils.freed_memory import keep_freed_memory
 from torch_impl.state import TrainingState
 
 
@@ -37,6 +38,7 @@ def pin_device(config: DeviceConfig, comm: Communicator, *, onednn: str = "auto"
     """
     threads = threads_per_rank(config.threads, share=comm.cores)
     with comm.propagate_errors("pinning the device"):
+        keep_freed_memory()
         torch.set_num_threads(threads)
         mkldnn: Any = torch.backends.mkldnn  # oneDNN's earlier name
         mkldnn.enabled = onednn != "off"

@@ -94,7 +94,7 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
     """
     cells = cells_of(selection.runs.assign(seconds_to_target=seconds_to(selection, target)))
     pairs, alone = pairs_of(cells)
-    matches = [_match(base, other, margin=margin) for base, other in pairs]
+    matches = [match(base, other, margin=margin) for base, other in pairs]
     flags = [
         *selection.left_out,
         *flags_of(selection.rows, cells),
@@ -163,7 +163,8 @@ def _place(cell: Cell) -> Hashable:
     return run.model, run.data_set, run.np, run.image_size, run.origin, _is_tuned(cell)
 
 
-def _match(base: Cell, other: Cell, *, margin: float) -> Match:
+def match(base: Cell, other: Cell, *, margin: float) -> Match:
+    """Compare a cell of PyTorch with one of Keras; accuracies within `margin`, a fraction, are the same."""
     times = [cell.seconds("training_seconds") for cell in (other, base)]
     accuracies = [cell.results("accuracy") for cell in (other, base)]
     return Match(

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.output.finding import Finding, Plot
 from analysis.output.options import MARGIN
-from analysis.output.tables import Table, render
+from analysis.output.tables import Table, effect_cells, render
 from analysis.projection.study import STUDY_FILE, read_study
 from analysis.questions import bench, faults, frameworks, layers, tune
 from analysis.questions.hyperparameters import command as hyperparameters
@@ -23,7 +23,9 @@ from analysis.questions.strategies import command as strategies
 from analysis.questions.strategies.claims import claims_table as strategy_claims
 from analysis.questions.strategies.parts import GROWN
 from analysis.questions.strategies.ways import places_of
-from analysis.runs.cells import cells_of
+from analysis.questions.tune import Trial
+from analysis.runs.cells import Cell, cells_of
+from analysis.runs.labels import framework_label
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
 from common.checks.bench_record import BENCH_FILE, BenchRecord
@@ -186,19 +188,27 @@ def tuned_table(data: Path) -> str:
     return f"{described(load_runs(folders))}\n\n{_shown(frame, tables[0].formats)}"
 
 
-def fastest_table(data: Path) -> str:
-    """Return the settings that are shown to be faster than the defaults, task by task, with what they gain together."""
-    rows: dict[str, dict[str, str]] = {}
+def best_table(data: Path) -> str:
+    """Return Keras against PyTorch, task by task: with the defaults, and with the settings that tune found for each."""
+    tasks: dict[str, dict[str, tuple[Cell, Trial]]] = {}
     for folder in sorted(data.glob("tune-*")):
         default, trials = tune.compared(cells_of(_runs(folder).runs))
         framework, task = re.sub(r"(, np \d+).*", r"\1", default.name).split(", ", maxsplit=1)
-        chosen = ", ".join(f"{name} {str(value).lower()}" for name, value in tune.choose(trials).items())
-        gained = [
-            f"{one.time.estimate:.2f} of the time, {one.verdict}" for one in trials if one.is_together and one.time
-        ]
-        of_task = rows.setdefault(task, {"model, data set, np": task})
-        of_task[framework] = ": ".join([chosen, *gained]) if chosen else "none"
-    return _shown(pd.DataFrame([rows[task] for task in sorted(rows)] or {"settings": ["not tried yet"]}), {})
+        for together in trials[-1:]:
+            if together.is_together:
+                tasks.setdefault(task, {})[framework] = default, together
+    rows = []
+    for task, sides in tasks.items():
+        if len(sides) < 2:
+            continue
+        (base, tuned_base), (other, tuned_other) = (sides[framework_label(one)] for one in (frameworks.BASE, frameworks.OTHER))
+        found = "; ".join(f"{name}: {of.words.removeprefix('together: ')}" for name, (_, of) in sorted(sides.items()))
+        for settings, pair in (("the defaults", (base, other)), (f"tuned. {found}", (tuned_base.cell, tuned_other.cell))):
+            match = frameworks.match(*pair, margin=MARGIN)
+            rows.append([task, settings, len(match.other.timed), *effect_cells(match.time, ".3f"), match.verdict])
+    headings = ["model, data set, np", "settings of speed", "n", "Keras / PyTorch time", "95 % interval", "verdict"]
+    frame = pd.DataFrame(rows, columns=headings) if rows else pd.DataFrame({"settings": ["not tried yet"]})
+    return _shown(frame, {"n": "d", headings[3]: ".3f"})
 
 
 def bench_table(data: Path) -> str:
@@ -277,7 +287,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "pipelines": pipelines_table,
     "memory-budget": memory_budget_table,
     "tuned": tuned_table,
-    "fastest": fastest_table,
+    "best": best_table,
     "bench": bench_table,
     "layers": layers_table,
     "faults": faults_table,

@@ -15,6 +15,7 @@ from pydantic import ConfigDict
 from common.distributed.communicator import CPU_EXCHANGE, LOOKING, WAKING, YIELDING
 from common.run_folder.revision import source_revision
 from common.utils.cores import usable_cores
+from common.utils.freed_memory import MALLOC_VARIABLES
 
 # CUDA's libraries for deep learning, where a build for GPUs is installed: which major version, and which release.
 _CUDA = tuple(f"nvidia-{name}-cu{major}" for major in (12, 13) for name in ("cudnn", "nccl"))
@@ -47,6 +48,7 @@ TUNING_VARIABLES = (
     "MKL_NUM_THREADS",
     "MKL_CBWR",
     "TF_ENABLE_ONEDNN_OPTS",
+    *MALLOC_VARIABLES,
 )
 # All that are recorded, by name: other programs keep passwords under the same prefixes (TF_VAR_..., of Terraform), and
 # launchers the keys of their connections (HOROVOD_SECRET_KEY).
