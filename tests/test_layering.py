@@ -196,7 +196,7 @@ def test_programs_that_start_often_load_no_statistics(start: str, unwanted: str)
 
 
 def test_trainers_load_no_statistics_and_may_load_them_later(framework: str) -> None:
-    unwanted = "pandas scipy matplotlib tensorboard"
+    unwanted = "pandas scipy matplotlib tensorboard pooch"
     check_loads_none_of(
         f"import {framework}_impl.train, {framework}_impl.loop", unwanted,
         then="import pandas, scipy.sparse, matplotlib.pyplot, tensorboard",

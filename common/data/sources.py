@@ -21,7 +21,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pooch
 from tqdm import tqdm
 
 from common.data.catalog import Mirror, Package, PublishedDataset
@@ -129,6 +128,8 @@ def _sources(dataset: PublishedDataset, source_folder: Path | None) -> Iterator[
 
 
 def _download(mirror: Mirror, work_folder: Path, dataset: PublishedDataset) -> Path:
+    import pooch  # here, because most runs start without it
+
     _require_reachable(mirror.address)
     pooch.get_logger().setLevel("WARNING")
     say(f"fetching {dataset.name} from {mirror.address}")
