@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from analysis.projection.efficiency import (
     Efficiencies,
@@ -71,6 +70,8 @@ def fitted(steps: Sequence[MeasuredStep], peaks: Mapping[int, Peaks]) -> Efficie
     Cells are weighed by their relative errors, large ones less (soft L1). What no cell determines, such as the exchange
     where none has two ranks, stays where the search starts.
     """
+    from scipy.optimize import least_squares  # here, because it takes half a second to load
+
     arrays, start = Steps(steps, peaks), np.log(astuple(_START))
 
     def errors(logs: Numbers) -> Numbers:

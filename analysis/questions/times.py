@@ -1,6 +1,7 @@
 """`python -m analysis times`: the notebook's figures for any runs: epoch times; mean epoch, test and total."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -127,11 +128,12 @@ def _named(cell: Cell) -> str:
 
 def _by_device(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Return pairs of a cell on CPUs and the cell on GPUs of the same experiment and number of ranks."""
-    pairs = []
-    for cpu in (cell for cell in cells if cell.first.device == "cpu"):
-        same = [cell for cell in cells if kind_of_device(cell.first.device) == "gpu" and _alike(cell) == _alike(cpu)]
-        pairs += [[cpu, same[0]]] if len(same) == 1 else []
-    return pairs
+    on_gpus: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if kind_of_device(cell.first.device) == "gpu":
+            on_gpus[_alike(cell)].append(cell)
+    on_cpus = [cell for cell in cells if cell.first.device == "cpu"]
+    return [[cell, *same] for cell in on_cpus if len(same := on_gpus.get(_alike(cell), [])) == 1]
 
 
 def _alike(cell: Cell) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from analysis.output.finding import Finding
@@ -300,8 +301,8 @@ def not_measured(selection: Selection) -> Finding:
 def _missing(run: RunRow, known: dict[str, int]) -> Iterator[tuple[str, str]]:
     """Yield what a run's record does not contain, and why; `known`: figure of an epoch -> epochs that have it."""
     record = run.record
-    for part in fields(record):
-        yield from _not_recorded(part.name, getattr(record, part.name))
+    for part in _fields_of(type(record)):
+        yield from _not_recorded(part, getattr(record, part))
     if record.energy is None:
         yield "energy", "not requested (--energy)"
     elif isinstance(record.energy, EnergyRecord):
@@ -325,11 +326,17 @@ def _not_recorded(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield what a part of a record marks as not recorded, one level deep, which is the depth of records."""
     if isinstance(value, NotRecorded):
         yield _words(name), value.not_recorded
-    elif is_dataclass(value):
-        for one in fields(value):
-            inner = getattr(value, one.name)
-            if isinstance(inner, NotRecorded):
-                yield f"{_words(name)}: {_words(one.name)}", inner.not_recorded
+        return
+    for inside in _fields_of(type(value)):
+        inner = getattr(value, inside)
+        if isinstance(inner, NotRecorded):
+            yield f"{_words(name)}: {_words(inside)}", inner.not_recorded
+
+
+@cache
+def _fields_of(kind: type) -> Sequence[str]:
+    """Return the names of a dataclass's fields, found once; none of another type."""
+    return [one.name for one in fields(kind)] if is_dataclass(kind) else []
 
 
 def _words(name: str) -> str:

@@ -3,6 +3,7 @@
 import base64
 import io
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -75,17 +76,24 @@ def narrow_picture_of(figure: Figure) -> Picture | None:
 
 
 def _svg(figure: Figure) -> str:
-    text = io.BytesIO()
     # Letters as outlines: the reader's device may lack this machine's fonts.
     with matplotlib.rc_context({"svg.fonttype": "path"}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    return data_uri("image/svg+xml", text.getvalue())
+        return data_uri("image/svg+xml", _drawn(figure, format="svg", metadata={"Date": None}))
 
 
 def _png(figure: Figure) -> str:
-    pixels = io.BytesIO()
-    figure.savefig(pixels, format="png", dpi=PIXELS_PER_INCH)
-    return data_uri("image/png", pixels.getvalue())
+    return data_uri("image/png", _drawn(figure, format="png", dpi=PIXELS_PER_INCH))
+
+
+def _drawn(figure: Figure, **options: Any) -> bytes:
+    """Return the file of a figure, laid out first: with a layout engine matplotlib draws everything twice."""
+    engine, file = figure.get_layout_engine(), io.BytesIO()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+    figure.savefig(file, **options)
+    figure.set_layout_engine(engine)
+    return file.getvalue()
 
 
 def _points(figure: Figure) -> int:

@@ -201,9 +201,14 @@ def best_table(data: Path) -> str:
     for task, sides in tasks.items():
         if len(sides) < 2:
             continue
-        (base, tuned_base), (other, tuned_other) = (sides[framework_label(one)] for one in (frameworks.BASE, frameworks.OTHER))
+        (base, tuned_base), (other, tuned_other) = (
+            sides[framework_label(one)] for one in (frameworks.BASE, frameworks.OTHER)
+        )
         found = "; ".join(f"{name}: {of.words.removeprefix('together: ')}" for name, (_, of) in sorted(sides.items()))
-        for settings, pair in (("the defaults", (base, other)), (f"tuned. {found}", (tuned_base.cell, tuned_other.cell))):
+        for settings, pair in (
+            ("the defaults", (base, other)),
+            (f"tuned. {found}", (tuned_base.cell, tuned_other.cell)),
+        ):
             match = frameworks.match(*pair, margin=MARGIN)
             rows.append([task, settings, len(match.other.timed), *effect_cells(match.time, ".3f"), match.verdict])
     headings = ["model, data set, np", "settings of speed", "n", "Keras / PyTorch time", "95 % interval", "verdict"]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special  # not `scipy.stats`, which takes a second to load
 
 CONFIDENCE = 0.95
 EQUIVALENCE_CONFIDENCE = 0.90  # of two one-sided tests at 5 % each (Schuirmann 1987)
@@ -74,8 +74,9 @@ def _edges_of_median(n: int) -> tuple[int, int] | None:
     """Return which of n sorted values are the edges of the median's interval; found once for each n, for speed."""
     if n < 2:
         return None
-    interval = stats.quantile_test(np.arange(n), p=0.5).confidence_interval(CONFIDENCE)
-    return None if math.isnan(interval.low + interval.high) else (int(interval.low), int(interval.high))
+    at_most = special.bdtr(np.arange(n), n, 0.5)  # probabilities that so many of the values are below the median
+    depth = int(np.searchsorted(at_most, (1 - CONFIDENCE) / 2))
+    return (depth - 1, n - depth) if depth else None
 
 
 def median_of(values: Iterable[float]) -> float | None:
@@ -86,13 +87,12 @@ def median_of(values: Iterable[float]) -> float | None:
 
 def olympic_mean(values: Sequence[float]) -> float | None:
     """Return the mean without the smallest and the largest value, as MLPerf scores; None with fewer than three."""
-    n = len(values)
-    return float(stats.trim_mean(values, 1.5 / n)) if n > 2 else None  # 1.5 of n: one value is cut on each side
+    return float(np.mean(np.sort(values)[1:-1])) if len(values) > 2 else None
 
 
 def harmonic_mean(values: Sequence[float]) -> float | None:
     """Return the harmonic mean, that of rates over equal work; None without values or with one that is not > 0."""
-    return float(stats.hmean(values)) if values and min(values) > 0 else None
+    return len(values) / math.fsum(1 / value for value in values) if values and min(values) > 0 else None
 
 
 def ratio(values: Mapping[Any, float], base: Mapping[Any, float]) -> Effect | None:
@@ -192,7 +192,7 @@ class NullDistribution:
         """Return k: the interval is between the k-th smallest and largest difference; 0: there is none."""
         tail = (1 - confidence) / 2
         if self.counts is None:
-            return max(0, math.floor(self.largest / 2 - stats.norm.ppf(1 - tail) * self.spread))
+            return max(0, math.floor(self.largest / 2 - special.ndtri(1 - tail) * self.spread))
         cumulative = np.cumsum(self.counts) / self.counts.sum()
         return int(np.searchsorted(cumulative, tail * (1 + 1e-12), side="right"))
 
@@ -200,7 +200,7 @@ class NullDistribution:
         """Return the two-sided p-value of the differences: twice the smaller tail."""
         statistic = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
         if self.counts is None:
-            tail = float(stats.norm.cdf((statistic + 1 - self.largest / 2) / self.spread))
+            tail = float(special.ndtr((statistic + 1 - self.largest / 2) / self.spread))
         else:
             tail = float(self.counts[: statistic + 1].sum() / self.counts.sum())
         return min(1.0, 2 * tail)

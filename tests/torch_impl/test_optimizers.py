@@ -45,7 +45,8 @@ print(json.dumps({"loaded": loaded, "same": {rule: found[rule] == theirs(rule) f
 
 
 def test_optimizers_compute_what_pytorchs_own_do_without_its_compiler() -> None:
-    done = subprocess.run([sys.executable, "-c", UPDATES], env=environment(), cwd=TESTS.parent, capture_output=True, text=True)
+    command = [sys.executable, "-c", UPDATES]
+    done = subprocess.run(command, env=environment(), cwd=TESTS.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
         "loaded": False,

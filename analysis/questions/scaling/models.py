@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import nnls
 
 from analysis.projection.ring import Numbers, ring_passes, ring_share
 from analysis.stats.inference import CONFIDENCE, Interval
@@ -146,6 +145,8 @@ def fit(model: Model, ranks: Sequence[int], seconds: Sequence[float], work: Work
 
 
 def _fitted(model: Model, ranks: Numbers, seconds: Numbers, work: Work) -> Fit:
+    from scipy.optimize import nnls  # here, because it takes half a second to load
+
     columns = model.columns(work, ranks) / seconds[:, None]
     sizes = np.linalg.norm(columns, axis=0)  # of very different units: seconds, bytes
     return Fit(model, work, nnls(columns / sizes, np.ones(len(seconds)))[0] / sizes)

@@ -38,6 +38,16 @@ def test_the_interval_of_the_median_is_that_of_published_tables(n: int, k: int) 
     assert median_interval(range(1, n + 1)) == Interval(k, n + 1 - k)
 
 
+@pytest.mark.parametrize("n", [*range(2, 60), 400, 5000])
+def test_the_interval_of_the_median_and_the_means_are_scipys(n: int) -> None:
+    values = np.random.default_rng(n).lognormal(size=n).tolist()
+    expected = stats.quantile_test(values, p=0.5).confidence_interval(0.95)
+    interval = median_interval(values)
+    assert np.isnan(expected).any() if interval is None else (interval.low, interval.high) == tuple(expected)
+    assert harmonic_mean(values) == pytest.approx(stats.hmean(values))
+    assert n < 3 or olympic_mean(values) == pytest.approx(stats.trim_mean(values, 1.5 / n))
+
+
 @pytest.mark.parametrize("n", [6, 7, 15, 40])
 def test_intervals_of_the_median_cover_as_they_should(n: int) -> None:
     random = np.random.default_rng(n)

@@ -3,8 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from analysis.stats.proportions import accuracy_difference
+from analysis.stats.proportions import accuracy_difference, wilson_interval
 
 
 def interval(first: float, second: float, *, samples: int) -> tuple[float, float]:
@@ -27,3 +28,11 @@ def test_an_interval_contains_its_difference_and_is_antisymmetric(samples: int, 
     low, high = interval(first, second, samples=samples)
     assert -1 - 1e-9 <= low <= second - first + 1e-9 and second - first - 1e-9 <= high <= 1 + 1e-9
     assert interval(second, first, samples=samples) == pytest.approx((-high, -low), abs=1e-9)
+
+
+@given(st.integers(1, 20_000), st.floats(0, 1))
+def test_wilsons_interval_is_scipys(samples: int, share: float) -> None:
+    successes = round(share * samples)
+    expected = stats.binomtest(successes, samples).proportion_ci(0.95, method="wilson")
+    found = wilson_interval(successes, samples)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
