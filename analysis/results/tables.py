@@ -189,26 +189,21 @@ def tuned_table(data: Path) -> str:
 
 
 def best_table(data: Path) -> str:
-    """Return Keras against PyTorch, task by task: with the defaults, and with the settings that tune found for each."""
+    """Return Keras against PyTorch, task by task: with the defaults, and with what was found to be fastest for each."""
     tasks: dict[str, dict[str, tuple[Cell, Trial]]] = {}
     for folder in sorted(data.glob("tune-*")):
         default, trials = tune.compared(cells_of(_runs(folder).runs))
         framework, task = re.sub(r"(, np \d+).*", r"\1", default.name).split(", ", maxsplit=1)
-        for together in trials[-1:]:
-            if together.is_together:
-                tasks.setdefault(task, {})[framework] = default, together
+        if trials and trials[-1].is_together:
+            tasks.setdefault(task, {})[framework] = default, trials[-1]
     rows = []
     for task, sides in tasks.items():
         if len(sides) < 2:
             continue
-        (base, tuned_base), (other, tuned_other) = (
-            sides[framework_label(one)] for one in (frameworks.BASE, frameworks.OTHER)
-        )
-        found = "; ".join(f"{name}: {of.words.removeprefix('together: ')}" for name, (_, of) in sorted(sides.items()))
-        for settings, pair in (
-            ("the defaults", (base, other)),
-            (f"tuned. {found}", (tuned_base.cell, tuned_other.cell)),
-        ):
+        defaults, tuned = zip(*(sides[framework_label(one)] for one in (frameworks.BASE, frameworks.OTHER)), strict=True)
+        found = {name: trial.words.removeprefix("together: ").removesuffix(" again") for name, (_, trial) in sides.items()}
+        words = "; ".join(f"{name}: {found[name]}" for name in sorted(found))
+        for settings, pair in (("the defaults", defaults), (f"tuned. {words}", [one.cell for one in tuned])):
             match = frameworks.match(*pair, margin=MARGIN)
             rows.append([task, settings, len(match.other.timed), *effect_cells(match.time, ".3f"), match.verdict])
     headings = ["model, data set, np", "settings of speed", "n", "Keras / PyTorch time", "95 % interval", "verdict"]
