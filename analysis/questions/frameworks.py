@@ -48,8 +48,11 @@ class Match:
     @property
     def label(self) -> str:
         """Model, data set, np, what distinguishes it from others, and whether both are tuned."""
-        told = not _is_tuned(self.base) or TUNED in self.base.words.split(", ")
-        return self.base.label if told else f"{self.base.label}, {TUNED}"
+        if not _is_tuned(self.base):
+            return self.base.label
+        ours, theirs = (dict.fromkeys(cell.words.split(", ")) for cell in (self.base, self.other))
+        shared = [word for word in ours if word and word in theirs] if _is_tuned(self.other) else [*ours]
+        return replace(self.base, words=", ".join(dict.fromkeys([*shared, TUNED]))).label
 
     @property
     def faster(self) -> str | None:
@@ -94,7 +97,7 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
     """
     cells = cells_of(selection.runs.assign(seconds_to_target=seconds_to(selection, target)))
     pairs, alone = pairs_of(cells)
-    matches = [match(base, other, margin=margin) for base, other in pairs]
+    matches = [_match(base, other, margin=margin) for base, other in pairs]
     flags = [
         *selection.left_out,
         *flags_of(selection.rows, cells),
@@ -163,8 +166,7 @@ def _place(cell: Cell) -> Hashable:
     return run.model, run.data_set, run.np, run.image_size, run.origin, _is_tuned(cell)
 
 
-def match(base: Cell, other: Cell, *, margin: float) -> Match:
-    """Compare a cell of PyTorch with one of Keras; accuracies within `margin`, a fraction, are the same."""
+def _match(base: Cell, other: Cell, *, margin: float) -> Match:
     times = [cell.seconds("training_seconds") for cell in (other, base)]
     accuracies = [cell.results("accuracy") for cell in (other, base)]
     return Match(

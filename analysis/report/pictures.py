@@ -88,11 +88,16 @@ def _png(figure: Figure) -> str:
 def _drawn(figure: Figure, **options: Any) -> bytes:
     """Return the file of a figure, laid out first: with a layout engine matplotlib draws everything twice."""
     engine, file = figure.get_layout_engine(), io.BytesIO()
-    if engine is not None:
-        engine.execute(figure)
-        figure.set_layout_engine("none")
-    figure.savefig(file, **options)
-    figure.set_layout_engine(engine)
+    if engine is None or not figure.axes:
+        figure.savefig(file, **options)
+        return file.getvalue()
+    engine.execute(figure)
+    try:
+        with matplotlib.rc_context({"figure.constrained_layout.use": False}):  # else None means that engine
+            figure.set_layout_engine(None)
+        figure.savefig(file, **options)
+    finally:
+        figure.set_layout_engine(engine)
     return file.getvalue()
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.output.finding import Finding, Plot
 from analysis.output.options import MARGIN
-from analysis.output.tables import Table, effect_cells, render
+from analysis.output.tables import Table, render
 from analysis.projection.study import STUDY_FILE, read_study
 from analysis.questions import bench, faults, frameworks, layers, tune
 from analysis.questions.hyperparameters import command as hyperparameters
@@ -23,9 +23,7 @@ from analysis.questions.strategies import command as strategies
 from analysis.questions.strategies.claims import claims_table as strategy_claims
 from analysis.questions.strategies.parts import GROWN
 from analysis.questions.strategies.ways import places_of
-from analysis.questions.tune import Trial
-from analysis.runs.cells import Cell, cells_of
-from analysis.runs.labels import framework_label
+from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
 from common.checks.bench_record import BENCH_FILE, BenchRecord
@@ -188,29 +186,6 @@ def tuned_table(data: Path) -> str:
     return f"{described(load_runs(folders))}\n\n{_shown(frame, tables[0].formats)}"
 
 
-def best_table(data: Path) -> str:
-    """Return Keras against PyTorch, task by task: with the defaults, and with what was found to be fastest for each."""
-    tasks: dict[str, dict[str, tuple[Cell, Trial]]] = {}
-    for folder in sorted(data.glob("tune-*")):
-        default, trials = tune.compared(cells_of(_runs(folder).runs))
-        framework, task = re.sub(r"(, np \d+).*", r"\1", default.name).split(", ", maxsplit=1)
-        if trials and trials[-1].is_together:
-            tasks.setdefault(task, {})[framework] = default, trials[-1]
-    rows = []
-    for task, sides in tasks.items():
-        if len(sides) < 2:
-            continue
-        defaults, tuned = zip(*(sides[framework_label(one)] for one in (frameworks.BASE, frameworks.OTHER)), strict=True)
-        found = {name: trial.words.removeprefix("together: ").removesuffix(" again") for name, (_, trial) in sides.items()}
-        words = "; ".join(f"{name}: {found[name]}" for name in sorted(found))
-        for settings, pair in (("the defaults", defaults), (f"tuned. {words}", [one.cell for one in tuned])):
-            match = frameworks.match(*pair, margin=MARGIN)
-            rows.append([task, settings, len(match.other.timed), *effect_cells(match.time, ".3f"), match.verdict])
-    headings = ["model, data set, np", "settings of speed", "n", "Keras / PyTorch time", "95 % interval", "verdict"]
-    frame = pd.DataFrame(rows, columns=headings) if rows else pd.DataFrame({"settings": ["not tried yet"]})
-    return _shown(frame, {"n": "d", headings[3]: ".3f"})
-
-
 def bench_table(data: Path) -> str:
     """Return the speed of the trainers in pairs of turns, with the machine; a line where it was not measured yet."""
     file = data / "bench" / BENCH_FILE
@@ -287,7 +262,6 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "pipelines": pipelines_table,
     "memory-budget": memory_budget_table,
     "tuned": tuned_table,
-    "best": best_table,
     "bench": bench_table,
     "layers": layers_table,
     "faults": faults_table,

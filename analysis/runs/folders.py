@@ -20,10 +20,9 @@ def run_folders(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     """
     inside = {path: _run_folders(path) for path in paths}
     # A run that is named in two ways is one run.
-    unique: dict[tuple[int, int], Path] = {}
+    unique: dict[str, Path] = {}
     for folder in (folder for of_path in inside.values() for folder in of_path):
-        found = folder.stat()
-        unique.setdefault((found.st_dev, found.st_ino), folder)
+        unique.setdefault(os.path.realpath(folder), folder)
     return list(unique.values()), [path for path, of_path in inside.items() if not of_path]
 
 

@@ -74,7 +74,7 @@ def _edges_of_median(n: int) -> tuple[int, int] | None:
     """Return which of n sorted values are the edges of the median's interval; found once for each n, for speed."""
     if n < 2:
         return None
-    at_most = special.bdtr(np.arange(n), n, 0.5)  # probabilities that so many of the values are below the median
+    at_most = special.bdtr(np.arange(n), n, 0.5)  # [k]: probability that at most k values are below it
     depth = int(np.searchsorted(at_most, (1 - CONFIDENCE) / 2))
     return (depth - 1, n - depth) if depth else None
 

@@ -11,7 +11,6 @@ from builders import write_finished_run, write_study
 from analysis.__main__ import main
 from analysis.questions import frameworks
 from analysis.questions.tune import find
-from analysis.results.tables import best_table
 from analysis.runs.reading import load_runs
 from common.config import Config, parse_command_line
 from common.errors import UserError
@@ -115,30 +114,13 @@ def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(tmp_path: 
         write(tmp_path, f"{framework}-tuned", seconds / 2, settings=tuned, framework=framework, np=2)
     found = frameworks.find(load_runs([tmp_path]))
     rows = {row["model, data set, np"]: row for row in rows_of(found, "Keras against PyTorch")}
-    default, tuned = rows
-    assert "not tuned" in default and ", tuned" in tuned
+    assert [*rows] == [
+        "cnn, mnist, np 2, gradient groups one, not tuned, no compile",
+        "cnn, mnist, np 2, tuned",  # what is fastest differs between the frameworks
+    ]
     assert [row["Keras / PyTorch time"] for row in rows.values()] == [pytest.approx(1.2)] * 2
     assert not [flag for flag in found.flags if "against" in flag]
     assert "tuned: each framework has the settings of speed that `launch tune` found best for it" in found.notes
-
-
-def test_the_page_shows_both_frameworks_with_defaults_and_at_their_best(tmp_path: Path) -> None:
-    """A row for each; a task that one framework alone was tuned for has none."""
-    settings = {"model": {"tuned": True}}
-    for framework, best in (("torch", settings), ("keras", settings | {"device": {"gradient_groups": "2"}})):
-        folder = tmp_path / f"tune-{framework}-cnn-np2"
-        default, tuned = (200.0, 110.0) if framework == "keras" else (100.0, 100.0)
-        write(folder, "default", default, framework=framework, np=2)
-        write(folder, "together", tuned, settings=best, framework=framework, np=2)
-    write(tmp_path / "tune-torch-cnn-np1", "default", 100.0)
-    write(tmp_path / "tune-torch-cnn-np1", "together", 90.0, settings=settings)
-    _, _, *rows = best_table(tmp_path).splitlines()
-    shown = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
-    assert [(row[:4], row[-1]) for row in shown] == [
-        (["cnn, mnist, np 2", "the defaults", "6", "2.000"], "PyTorch faster"),
-        (["cnn, mnist, np 2", "tuned. Keras: gradient_groups 2; PyTorch: the defaults", "6", "1.100"], "PyTorch faster"),
-    ]
-    assert "not tried yet" in best_table(tmp_path / "none")
 
 
 def test_tuned_runs_alone_are_named_so_and_pair_with_no_default(tmp_path: Path) -> None:
