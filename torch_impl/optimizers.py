@@ -38,8 +38,8 @@ def build_optimizer(model: nn.Module, settings: Config, *, learning_rates: np.nd
 def _eager(rule: type[torch.optim.Optimizer]) -> Any:
     """Return the rule without its marks for `torch.compile`, which compiles no optimizer here.
 
-    A marked method imports the compiler when it is called first: 150 MB and a third of the start of every rank. The
-    optimizer cannot be pickled; checkpoints hold its `state_dict`.
+    A marked method imports the compiler when it is called first: 150 MB and more than a third of the start of a rank.
+    The optimizer cannot be pickled; checkpoints hold its `state_dict`.
     """
     marked = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     methods = {name: inspect.unwrap(getattr(rule, name)) for name in marked}
