@@ -1,4 +1,4 @@
-"""The ranks of `python -m launch bench` in tf.keras: a bare loop and our trainer.
+"""The ranks of `python -m launch bench` in tf.keras: bare loops, our trainer, and our loop on bare MPI.
 
 `torch_impl/bench_worker.py` is its twin.
 """
@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from common.checks.bench_turns import (
     MEMORY_BATCHES,
+    BareAverage,
     ExchangeTimes,
     Train,
     constant_rates,
@@ -27,6 +28,7 @@ from common.checks.bench_turns import (
 )
 from common.config import DeviceConfig
 from common.distributed.communicator import Communicator
+from common.distributed.mpi import join_mpi
 from common.measurement.timing import Phases
 from common.training.entry_point import exit_rank
 from common.training.run_setup import RunSetup
@@ -42,7 +44,8 @@ from keras_impl.state import TrainingState
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
     settings = read_settings(arguments)
-    comm = distributed.init()
+    # Horovod's thread would take part in every message of MPI, and hold up a bare one.
+    comm = join_mpi() if "np2_mpi" in settings.contestants else distributed.init()
     device, _ = distributed.pin_device(DeviceConfig(threads=settings.threads), comm)
     measure(settings, comm=comm, build=partial(build_contestant, device=device))
     return 0
@@ -58,11 +61,26 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator, times: Exch
     data = ShardedData(setup, comm=comm, device=device)
     if name.startswith("bare"):
         return bare_loop(state, data, with_sums=name != "bare", makes_batches=name == "bare_batches")
+    if name == "np2_mpi":
+        average_by_mpi(optimizer, times)
+        return trainer_epochs(Trainer(state, data, phases=Phases()))
     meter = _GraphTimes() if name == "np2" else ExchangeMeter(times=False)  # those of np2_each overlap
     state.optimizer = distributed.wrap_optimizer(optimizer, model=model, config=setup.config, comm=comm, meter=meter)
     distributed.broadcast_state(state, comm=comm)
     train = trainer_epochs(Trainer(state, data, phases=Phases()))
     return meter.of_each_epoch(train, times) if isinstance(meter, _GraphTimes) else train
+
+
+def average_by_mpi(optimizer: keras.optimizers.Optimizer, times: ExchangeTimes) -> None:
+    """Let each step average the gradients by bare MPI."""
+    update = optimizer.apply
+
+    def apply(gradients: Sequence[Any], weights: Sequence[Any]) -> None:
+        shapes = [weight.shape for weight in weights]
+        means = tf.numpy_function(BareAverage(shapes, times=times), gradients, [one.dtype for one in gradients])
+        update([tf.ensure_shape(mean, shape) for mean, shape in zip(means, shapes, strict=True)], weights)
+
+    optimizer.apply = apply
 
 
 class _GraphTimes(ExchangeMeter):

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from common.checks.bench_turns import (
     MEMORY_BATCHES,
+    BareAverage,
     ExchangeTimes,
     Train,
     constant_rates,
@@ -25,7 +26,7 @@ from common.checks.bench_turns import (
     trainer_epochs,
     with_steps,
 )
-from common.distributed.communicator import CPU_EXCHANGE, Communicator
+from common.distributed.communicator import Communicator
 from common.distributed.mpi import join_mpi
 from common.measurement.timing import Phases
 from common.training.entry_point import exit_rank
@@ -74,28 +75,13 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator, times: Exch
 
 
 def average_by_mpi(optimizer: torch.optim.Optimizer, times: ExchangeTimes) -> None:
-    """Let each step average the gradients by bare `MPI_Allreduce`, which alone is timed: the floor of an exchange.
-
-    It is made in pieces as large as Horovod's fusion buffer, in one place in memory for the whole training.
-    """
-    from mpi4py import MPI  # after PyTorch (see common/distributed/mpi.py)
-
-    ranks = MPI.COMM_WORLD.Dup()
+    """Let each step average the gradients by bare MPI."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    flat = torch.empty(sum(weight.numel() for weight in weights))
-    parts = [part.view_as(one) for part, one in zip(flat.split([one.numel() for one in weights]), weights, strict=True)]
-    pieces = [piece.numpy() for piece in flat.split(int(CPU_EXCHANGE["HOROVOD_FUSION_THRESHOLD"]) // flat.itemsize)]
+    average_of = BareAverage([weight.shape for weight in weights], times=times)
 
     def average(*_: Any) -> None:
-        for part, weight in zip(parts, weights, strict=True):
-            part.copy_(weight.grad)
-        times.send(flat.nbytes)
-        with times.timed():
-            for piece in pieces:
-                ranks.Allreduce(MPI.IN_PLACE, piece)
-        flat.div_(ranks.size)
-        for part, weight in zip(parts, weights, strict=True):
-            weight.grad.copy_(part)
+        for weight, mean in zip(weights, average_of(*(weight.grad.numpy() for weight in weights)), strict=True):
+            weight.grad.copy_(torch.from_numpy(mean))
 
     optimizer.register_step_pre_hook(average)
 

@@ -7,6 +7,7 @@ turn of A followed by one of B is a pair. Rank 0 writes one JSON line for each t
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import numpy as np
 
 from common.checks.bench_record import APART, Turn
 from common.config import Config, config_from_dict
-from common.distributed.communicator import Communicator
+from common.distributed.communicator import CPU_EXCHANGE, Communicator
 from common.distributed.exchange_meter import ExchangeMeter
 from common.run_folder.environment import describe_environment
 from common.training.run_setup import RunSetup, prepare_run
@@ -146,6 +147,35 @@ class ExchangeTimes(ExchangeMeter):
         """Forget what was counted and noted."""
         self.sent_bytes = 0
         self.began, self.ended = [], []
+
+
+class BareAverage:
+    """Averages arrays over the ranks by bare `MPI_Allreduce`, which alone is timed: the floor of an exchange.
+
+    In pieces as large as Horovod's fusion buffer, in one place in memory for the whole training.
+    """
+
+    def __init__(self, shapes: Sequence[Sequence[int]], *, times: ExchangeTimes) -> None:
+        from mpi4py import MPI  # after the framework (see common/distributed/mpi.py)
+
+        self._ranks, self._in_place, self._times = MPI.COMM_WORLD.Dup(), MPI.IN_PLACE, times
+        sizes = [math.prod(shape) for shape in shapes]
+        self._flat = np.empty(sum(sizes), np.float32)
+        parts = np.split(self._flat, np.cumsum(sizes)[:-1])
+        self._parts = [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+        most = int(CPU_EXCHANGE["HOROVOD_FUSION_THRESHOLD"]) // self._flat.itemsize
+        self._pieces = np.split(self._flat, range(most, self._flat.size, most))
+
+    def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        """Return the averages, which the next call overwrites."""
+        for part, array in zip(self._parts, arrays, strict=True):
+            np.copyto(part, array)
+        self._times.send(self._flat.nbytes)
+        with self._times.timed():
+            for piece in self._pieces:
+                self._ranks.Allreduce(self._in_place, piece)
+        self._flat /= self._ranks.size
+        return self._parts
 
 
 def measure(settings: BenchSettings, *, comm: Communicator, build: BuildContestant) -> None:

@@ -95,7 +95,6 @@ STARTS = {
         base=APART,
         measured="np2_mpi",
         launcher="mpi",
-        torch_only=True,
     ),
     "floor_spinning": BenchStart(
         title="bare MPI_Allreduce that spins / none, np 2",
@@ -103,7 +102,6 @@ STARTS = {
         measured="np2_mpi",
         launcher="mpi",
         variables=SPINNING,
-        torch_only=True,
     ),
     "each": BenchStart(title="tensor by tensor / grouped, np 2, MPI", base="np2", measured="np2_each", launcher="mpi"),
     "horovodrun": BenchStart(
