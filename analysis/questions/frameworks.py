@@ -14,7 +14,7 @@ from analysis.output.plots import MOST_DRAWN, Row, figure_of_rows, first_of_word
 from analysis.output.tables import Table, effect_cells, shown_interval
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import framework_label
-from analysis.runs.settings import SERIES, TUNED
+from analysis.runs.settings import SERIES
 from analysis.runs.table import Selection, seconds_to
 from analysis.runs.validity import flags_of, many_comparisons, pair_flags
 from analysis.stats.inference import (
@@ -28,7 +28,6 @@ from analysis.stats.inference import (
     olympic_mean,
     ratio,
 )
-from common.config import SPEED_SETTINGS
 
 BASE, OTHER = "torch", "keras"
 _TOO_FEW = "too few runs"
@@ -44,15 +43,6 @@ class Match:
     accuracy: Effect | None
     equivalence: Equivalence
     flags: list[str]
-
-    @property
-    def label(self) -> str:
-        """Model, data set, np, what distinguishes it from others, and whether both are tuned."""
-        if not _is_tuned(self.base):
-            return self.base.label
-        ours, theirs = (dict.fromkeys(cell.words.split(", ")) for cell in (self.base, self.other))
-        shared = [word for word in ours if word and word in theirs] if _is_tuned(self.other) else [*ours]
-        return replace(self.base, words=", ".join(dict.fromkeys([*shared, TUNED]))).label
 
     @property
     def faster(self) -> str | None:
@@ -108,7 +98,7 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
         "time is that of training, of the slowest rank; intervals: 95 %, of medians by order statistics (6 runs or "
         "more), of ratios by Wilcoxon's signed-rank test of pairs of a seed (6 or more), else by Mann and Whitney's"
     )
-    if any(_is_tuned(cell) for pair in pairs for cell in pair):
+    if any(cell.is_tuned for pair in pairs for cell in pair):
         notes.append("tuned: each framework has the settings of speed that `launch tune` found best for it")
     notes += many_comparisons(len(matches))
     return Finding(
@@ -147,23 +137,13 @@ def pairs_of(cells: Sequence[Cell]) -> tuple[list[tuple[Cell, Cell]], list[Cell]
     return sorted(pairs, key=lambda pair: min(order[id(cell)] for cell in pair)), alone
 
 
-def _is_tuned(cell: Cell) -> bool:
-    return cell.settings.get(TUNED) == TUNED
-
-
-def _without_speed(cell: Cell) -> dict[str, Hashable]:
-    """Return the settings of a cell without those of speed, if it is tuned: each framework has its own."""
-    tuned = [name.replace("_", " ") for name in SPEED_SETTINGS] if _is_tuned(cell) else []
-    return {name: value for name, value in cell.settings.items() if name not in tuned}
-
-
 def _all_settings(cell: Cell) -> Hashable:
-    return tuple((name, value) for name, value in _without_speed(cell).items() if name not in ("framework", SERIES))
+    return tuple((name, value) for name, value in cell.asked.items() if name not in ("framework", SERIES))
 
 
 def _place(cell: Cell) -> Hashable:
     run = cell.first
-    return run.model, run.data_set, run.np, run.image_size, run.origin, _is_tuned(cell)
+    return run.model, run.data_set, run.np, run.image_size, run.origin, cell.is_tuned
 
 
 def _match(base: Cell, other: Cell, *, margin: float) -> Match:
@@ -175,7 +155,7 @@ def _match(base: Cell, other: Cell, *, margin: float) -> Match:
         time=ratio(*times),
         accuracy=difference(*accuracies),
         equivalence=equivalence(*accuracies, margin=margin),
-        flags=pair_flags(*(replace(cell, settings=_without_speed(cell)) for cell in (base, other))),
+        flags=pair_flags(*(replace(cell, settings=cell.asked) for cell in (base, other))),
     )
 
 
@@ -223,7 +203,7 @@ def _verdicts(matches: Sequence[Match], *, margin: float) -> Table:
     rows = []
     for one in matches:
         rows.append(
-            [one.label, _pairs(one.time), *effect_cells(one.time, ".3f"), one.time.p_value if one.time else None,
+            [one.base.label, _pairs(one.time), *effect_cells(one.time, ".3f"), one.time.p_value if one.time else None,
              one.verdict, *effect_cells(one.accuracy, "+.2f", scale=100), one.equivalence]
         )  # fmt: skip
     formats = {headings[2]: ".3f", "p": ".2g", headings[6]: "+.2f"}

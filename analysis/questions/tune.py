@@ -39,17 +39,12 @@ class Trial:
     time: Effect | None
 
     @property
-    def is_together(self) -> bool:
-        """Whether it is of those that were chosen."""
-        return self.cell.settings.get(TUNED) == TUNED
-
-    @property
     def words(self) -> str:
         """What it tries."""
         changed = ", ".join(f"{name} {str(value).lower()}" for name, value in self.settings.items())
         if not changed:  # nothing was chosen: it shows the noise of the others
             return "the defaults again"
-        return f"together: {changed}" if self.is_together else changed
+        return f"together: {changed}" if self.cell.is_tuned else changed
 
     @property
     def verdict(self) -> str:
@@ -103,7 +98,7 @@ def compared(cells: Sequence[Cell]) -> tuple[Cell, list[Trial]]:
     Raises:
         UserError: there is not one such cell, or others differ from it in more than their speed.
     """
-    plain = [cell for cell in cells if not _changed(cell) and cell.settings.get(TUNED) != TUNED]
+    plain = [cell for cell in cells if not _changed(cell) and not cell.is_tuned]
     tasks = {tuple(cell.settings.get(name) for name in ("framework", "model", "data set", "np")) for cell in cells}
     if len(plain) != 1 or len(tasks) != 1:
         raise UserError(
@@ -116,7 +111,7 @@ def compared(cells: Sequence[Cell]) -> tuple[Cell, list[Trial]]:
         for cell in cells
         if cell is not plain[0]
     ]
-    return plain[0], sorted(trials, key=lambda trial: trial.is_together)
+    return plain[0], sorted(trials, key=lambda trial: trial.cell.is_tuned)
 
 
 def choose(trials: Sequence[Trial]) -> dict[str, Any]:
@@ -125,7 +120,7 @@ def choose(trials: Sequence[Trial]) -> dict[str, Any]:
     Those that were tried together stay, whatever further runs show of each alone.
     """
     for trial in trials:
-        if trial.is_together:
+        if trial.cell.is_tuned:
             return dict(trial.settings)
     faster = [trial for trial in trials if trial.verdict == "faster" and len(trial.settings) == 1]
     chosen: dict[str, Any] = {}
@@ -170,7 +165,7 @@ def _result(trial: Trial) -> str:
 
 
 def _taken(trial: Trial, chosen: Mapping[str, Any]) -> str:
-    return ", taken" if not trial.is_together and trial.settings.items() <= chosen.items() else ""
+    return ", taken" if not trial.cell.is_tuned and trial.settings.items() <= chosen.items() else ""
 
 
 def _table(default: Cell, trials: Sequence[Trial]) -> Table:
@@ -189,7 +184,7 @@ def _answer(default: Cell, trials: Sequence[Trial], chosen: Mapping[str, Any]) -
         return f"{framework_label(default.framework)}: no setting is shown to be faster than the default."
     words = ", ".join(f"{name} {str(value).lower()}" for name, value in chosen.items())
     answer = f"{framework_label(default.framework)}: take {words}."
-    together = next((trial for trial in trials if trial.is_together), None)
+    together = next((trial for trial in trials if trial.cell.is_tuned), None)
     if together is None or together.time is None:
         return f"{answer} They were not tried together."
     return f"{answer} Together: {together.time.estimate:.2f} of the default's time, {together.verdict}."

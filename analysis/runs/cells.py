@@ -15,6 +15,7 @@ import pandas as pd
 from analysis.runs.labels import STRATEGY_SETTINGS, framework_label, strategy_label
 from analysis.runs.settings import SERIES, SETTING_COLUMNS, TUNED
 from analysis.runs.table import RunRow, once_per_frame, runs_in
+from common.config import SPEED_SETTINGS
 from common.run_folder.environment import Environment, stack_of
 
 # Settings with a place of their own in a label.
@@ -49,6 +50,17 @@ class Cell:
     def framework(self) -> str:
         """Framework of all of its runs."""
         return str(self.first.framework)
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether its runs have the settings of speed that `launch tune` found for their framework."""
+        return self.settings.get(TUNED) == TUNED
+
+    @property
+    def asked(self) -> Settings:
+        """Its settings without those of speed, if it is tuned: each framework has its own."""
+        speed = [name.replace("_", " ") for name in SPEED_SETTINGS] if self.is_tuned else []
+        return {name: value for name, value in self.settings.items() if name not in speed}
 
     @property
     def is_published(self) -> bool:
@@ -170,19 +182,21 @@ def with_words(cells: Sequence[Cell]) -> list[Cell]:
     neighbors: dict[Hashable, list[Cell]] = defaultdict(list)
     for cell in cells:
         neighbors[_core(cell)].append(cell)
-    varying = {core: _varying([cell.settings for cell in near]) for core, near in neighbors.items()}
+    varying = {core: _varying([cell.asked for cell in near]) for core, near in neighbors.items()}
     named = [replace(cell, words=_words(cell, varying[_core(cell)])) for cell in cells]
     alike: dict[str, list[Cell]] = defaultdict(list)
     for cell in named:
         alike[cell.name].append(cell)
-    return [cell if len(alike[cell.name]) == 1 else _with_gaps(cell, alike[cell.name]) for cell in named]
+    return [cell if len(alike[cell.name]) == 1 else _told_apart(cell, alike[cell.name]) for cell in named]
 
 
-def _with_gaps(cell: Cell, alike: Sequence[Cell]) -> Cell:
-    """Return a cell with the settings it lacks in its words, where nothing else keeps it apart from others."""
+def _told_apart(cell: Cell, alike: Sequence[Cell]) -> Cell:
+    """Return a cell whose words also say what it lacks and what it is tuned to, where nothing else keeps it apart."""
     recorded = dict.fromkeys(name for one in alike for name in one.settings)
     gaps = [f"{name} {_MISSING}" for name in recorded if name not in cell.settings]
-    return replace(cell, words=", ".join(part for part in (*gaps, cell.words) if part))
+    varying = _varying([one.settings for one in alike]) if cell.is_tuned else []
+    tuned_to = [_word(name, cell.settings[name]) for name in varying if name in cell.settings]
+    return replace(cell, words=", ".join(part for part in (*gaps, cell.words, *tuned_to) if part))
 
 
 def _core(cell: Cell) -> Hashable:
@@ -196,6 +210,7 @@ def _varying(settings: Sequence[Settings]) -> list[str]:
 
 
 def _words(cell: Cell, names: Sequence[str]) -> str:
+    names = list(dict.fromkeys((*names, TUNED))) if cell.is_tuned else names
     words = (
         strategy_label(cell.first.record.config) if name in STRATEGY_SETTINGS else _word(name, cell.settings[name])
         for name in names

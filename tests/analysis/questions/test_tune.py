@@ -11,6 +11,7 @@ from builders import write_finished_run, write_study
 from analysis.__main__ import main
 from analysis.questions import frameworks
 from analysis.questions.tune import find
+from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from common.config import Config, parse_command_line
 from common.errors import UserError
@@ -115,12 +116,22 @@ def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(tmp_path: 
     found = frameworks.find(load_runs([tmp_path]))
     rows = {row["model, data set, np"]: row for row in rows_of(found, "Keras against PyTorch")}
     assert [*rows] == [
-        "cnn, mnist, np 2, gradient groups one, not tuned, no compile",
+        "cnn, mnist, np 2, not tuned",
         "cnn, mnist, np 2, tuned",  # what is fastest differs between the frameworks
     ]
     assert [row["Keras / PyTorch time"] for row in rows.values()] == [pytest.approx(1.2)] * 2
     assert not [flag for flag in found.flags if "against" in flag]
     assert "tuned: each framework has the settings of speed that `launch tune` found best for it" in found.notes
+    (times,) = (plot.data.rows for plot in found.plots if plot.name == "frameworks-time")
+    assert {(row[0], row[1]) for row in times} == {(name, label) for name in ("torch", "keras") for label in rows}
+
+
+def test_what_runs_were_tuned_to_is_named_where_a_framework_was_tuned_twice(tmp_path: Path) -> None:
+    for groups in ("each", "2"):
+        tuned = {"device": {"gradient_groups": groups}, "model": {"tuned": True}}
+        write(tmp_path, groups, 100.0, settings=tuned, np=2)
+    names = {cell.label for cell in cells_of(load_runs([tmp_path]).runs)}
+    assert names == {f"cnn, mnist, np 2, tuned, gradient groups {groups}" for groups in ("each", "2")}
 
 
 def test_tuned_runs_alone_are_named_so_and_pair_with_no_default(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ CNN_BYTES = 4 * 21_840  # of one exchange
     ("torch", "ddp_gloo", {"np2_ddp": 2, "np2": 2}),
     ("torch", "floor_spinning", {"np2_apart": 2, "np2_mpi": 2}),
     ("torch", "batches", {"bare_batches": 1, "np1": 1}),
+    ("keras", "floor", {"np2_apart": 2, "np2_mpi": 2}),
     ("keras", "batches", {"bare_batches": 1, "np1": 1}),
     ("keras", "exchange", {"np2_apart": 2, "np2": 2}),
     ("torch", "horovodrun", {"mpirun": 2, "horovodrun": 2}),
