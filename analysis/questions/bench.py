@@ -81,7 +81,7 @@ def find(record: BenchRecord) -> Finding:
             "an exchange lasts from the last rank that has its gradients to the last that has their averages; that of "
             "bare MPI is MPI_Allreduce alone, in pieces of 4 MiB, without the copies and the division of Horovod's",
             "parts of a step: means over turns; waiting: until the last rank has its gradients, on average over the "
-            "ranks; other: hooks, copies, and what training loses beside an exchange. All are means over the ranks",
+            "ranks; other: hooks, copies, and what training loses beside an exchange",
         ],
     )  # fmt: skip
 
@@ -154,7 +154,7 @@ def _speed(model: str, images_per_second: Sequence[float]) -> str:
 def _exchanges(ratios: Sequence[SpeedRatio]) -> list[Table]:
     """Return the table of single exchanges; none where none were timed."""
     rows: list[list[Cell]] = []
-    floors: dict[str, float] = {}
+    floors: dict[tuple[str, str], float] = {}  # by model and framework
     for one in sorted(ratios, key=lambda one: (one.model, [*EXCHANGES, one.start.start].index(one.start.start))):
         turns = [turn for turn in one.start.turns if turn.model == one.model and turn.exchanges]
         if one.start.start not in EXCHANGES or not turns:
@@ -162,11 +162,12 @@ def _exchanges(ratios: Sequence[SpeedRatio]) -> list[Table]:
         seconds = np.concatenate([turn.exchanges for turn in turns])
         median, slow = np.percentile(seconds, [50, 99]).tolist()
         if one.start.start == FLOOR:
-            floors[one.model] = median
+            floors[one.model, one.start.framework] = median
+        floor = floors.get((one.model, one.start.framework))
         rows.append(
             [one.model, one.start.framework, EXCHANGES[one.start.start],
              sum(turn.sent_bytes for turn in turns) / len(seconds) / 1e3, 1e3 * median, 1e3 * slow,
-             median / floors[one.model] if one.model in floors else None, len(seconds)]
+             median / floor if floor else None, len(seconds)]
         )  # fmt: skip
     headings = ["model", "framework", "exchange", "kB", "median, ms", "99 % within, ms", "median / bare", "n"]
     formats = {"kB": ",.0f", "median, ms": ".3f", "99 % within, ms": ".3f", "median / bare": ".2f", "n": ",d"}

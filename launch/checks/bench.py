@@ -37,7 +37,7 @@ from launch.starting.progress import Progress
 
 FRAMEWORKS = ("torch", "keras")
 NO_FRAMEWORK = "none"
-SIZE = 2  # ranks of all starts but the bare one
+SIZE = 2  # ranks of all starts but those of bare loops
 START_SECONDS = 15.0  # rough cost of starting ranks and building a model, for the time left
 POLL_SECONDS = 0.5
 STUCK_SECONDS = 300.0  # without a new turn, plus the time of 50 turns: the ranks are deadlocked

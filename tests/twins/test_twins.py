@@ -55,7 +55,6 @@ EXTRA_FILES = {
 # Public names that one side alone has, and why. A model is a class in PyTorch and a function of tensors in Keras.
 EXTRA_NAMES = {
     "torch": {
-        "bench_worker.py": {"average_by_mpi": "the bare exchange is not measured in a graph"},
         "server.py": {"Server.wrap_model": "see Native.wrap_model"},
         "native.py": {
             "Native.wrap_model": "see Native.scope of Keras",
