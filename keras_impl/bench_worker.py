@@ -73,11 +73,11 @@ def build_contestant(name: str, setup: RunSetup, comm: Communicator, times: Exch
 
 def average_by_mpi(optimizer: keras.optimizers.Optimizer, times: ExchangeTimes) -> None:
     """Let each step average the gradients by bare MPI."""
-    update = optimizer.apply
+    update, shapes = optimizer.apply, [weight.shape for weight in optimizer._trainable_variables]
+    average = BareAverage(shapes, times=times)
 
     def apply(gradients: Sequence[Any], weights: Sequence[Any]) -> None:
-        shapes = [weight.shape for weight in weights]
-        means = tf.numpy_function(BareAverage(shapes, times=times), gradients, [one.dtype for one in gradients])
+        means = tf.numpy_function(average, gradients, [one.dtype for one in gradients])
         update([tf.ensure_shape(mean, shape) for mean, shape in zip(means, shapes, strict=True)], weights)
 
     optimizer.apply = apply
