@@ -74,7 +74,8 @@ _REFUSED_BY = {
 
 # Settings that change how fast a run is and not what it learns, which `launch tune` tries, and their subjects.
 SPEED_SETTINGS = {
-    "threads": "device", "channels_last": "device", "gradient_groups": "device", "onednn": "model", "compile": "model",
+    "threads": "device", "channels_last": "device", "pinned_memory": "device", "gradient_groups": "device",
+    "onednn": "model", "compile": "model",
 }  # fmt: skip
 
 

@@ -79,12 +79,13 @@ def run(options: argparse.Namespace) -> int:
 def levers_of(framework: str, *, np: int, host: HostResources) -> list[dict[str, Any]]:
     """Return the settings of speed that can be tried, as cells of an experiment."""
     threads = int(host.cores) // np  # of a rank by default: more do not count
-    fewer = [2**power for power in range(threads.bit_length()) if 2**power < threads]
+    fewer = [] if host.gpus else [2**power for power in range(threads.bit_length()) if 2**power < threads]
     return [
         {"name": "compile", "compile": True},
         *([{"name": "threads", "threads": fewer}] if fewer else []),
         # TensorFlow has no kernels for channels first on CPUs.
         *([{"name": "layout", "channels_last": False}] if framework == "torch" or host.gpus else []),
+        *([{"name": "pinned", "pinned_memory": True}] if host.gpus and framework == "torch" else []),
         # TensorFlow uses oneDNN by default on some processors only.
         *([] if host.gpus else [{"name": "onednn", "onednn": "off" if framework == "torch" else ["on", "off"]}]),
         *([{"name": "groups", "gradient_groups": [*GRADIENT_GROUPS][1:]}] if np > 1 else []),

@@ -118,6 +118,14 @@ def test_settings_that_differ_are_flagged_and_work_is_that_of_all_runs(
     assert tuple(name for name in WORK if row[name] is None) == missing
 
 
+def test_a_gpu_has_no_roofline_of_the_processor_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "peaks_of_machine", lambda machine, threads, measure: [PEAKS])
+    world = {"devices": ["cuda:0"], "gpus": ["NVIDIA H100 80GB HBM3"]}
+    found = find(load_runs([write(tmp_path, "torch", 1, profile=profile(times(first=0.002)), world=world)]))
+    assert rows_of(found, found.tables[0].title)[0]["roofline, ms"] is None
+    assert any("no roofline: peaks are measured of processors" in note for note in found.notes)
+
+
 def test_steps_without_a_profile_are_told_where_there_are_runs(tmp_path: Path) -> None:
     profiled = [write(tmp_path, name, 1, profile=profile(times(first=0.002))) for name in ("torch", "keras")]
     assert any(

@@ -31,7 +31,8 @@ def host(cores: float, gpus: float = 0) -> HostResources:
             {"compile": True, "channels_last": False, "onednn": "off", "gradient_groups": ["2", "4", "each"]},
         ),
         ("keras", 1, host(9), {"compile": True, "threads": [1, 2, 4, 8], "onednn": ["on", "off"]}),
-        ("keras", 1, host(8, gpus=1), {"compile": True, "threads": [1, 2, 4], "channels_last": False}),
+        ("keras", 1, host(8, gpus=1), {"compile": True, "channels_last": False}),
+        ("torch", 1, host(8, gpus=1), {"compile": True, "channels_last": False, "pinned_memory": True}),
     ],
 )
 def test_settings_are_tried_that_change_something_here(
