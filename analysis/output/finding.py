@@ -20,6 +20,7 @@ from analysis.output.plots import save_figure
 from analysis.output.tables import FORMATS, Table, render, render_first_rows, write_csv
 from analysis.runs.examples import NOTE as EXAMPLES
 from analysis.runs.examples import example_folders
+from analysis.runs.folders import Found, run_folders
 from analysis.runs.published import checked_sources, published_notes, published_runs
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
@@ -145,18 +146,30 @@ def add_question(
     return parser
 
 
-def selected(options: argparse.Namespace) -> Selection:
+def selected(options: argparse.Namespace, found: Found | None = None) -> Selection:
     """Return the runs of `add_runs_options`, published results last.
+
+    Args:
+        found: their folders, where they have been searched for.
 
     Raises:
         UserError: there are no runs, or a source is unknown.
     """
     sources = checked_sources(options.published)
+    return load_runs(found or found_in(options), added=published_runs(sources), published=sources)
+
+
+def found_in(options: argparse.Namespace) -> Found:
+    """Return the folders of the runs of `add_runs_options`.
+
+    Raises:
+        UserError: none are named, or one does not exist.
+    """
     folders = [*options.runs, *(example_folders(options.command) if options.examples else [])]
     if not folders:
         raise UserError("no runs are named. Received: no RUNS. Name run folders, or folders that contain some, or give "
                         "--examples for the runs that come with the project")  # fmt: skip
-    return load_runs(folders, added=published_runs(sources), published=sources)
+    return run_folders(folders)
 
 
 def show(finding: Finding, options: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis.output.finding import Finding, add_runs_options, refuse_flags, selected
+from analysis.output.finding import Finding, add_runs_options, found_in, refuse_flags, selected
 from analysis.output.options import add_parser
 from analysis.output.tables import Table
 from analysis.questions import aa_test, check, compare, faults, frameworks, times
@@ -71,13 +71,14 @@ def run(options: argparse.Namespace) -> None:
             flagged.
     """
     output = Path(options.output)
-    before, sources = written_from(output), made_from(options)
+    found = found_in(options)
+    before, sources = written_from(output), made_from(options, found)
     if before == sources and not options.force:
         print(f"report: {output} is up to date: the runs, the options and the program are as they were (else: --force)")
         return
     own = before is not None and before.command == sources.command  # the page that the same command wrote
     check_new_file(output, option="-o", replaced=options.force or own)
-    selection = selected(options)
+    selection = selected(options, found)
     page = page_of(selection, folders=options.runs, examples=options.examples, title=options.title)
     if (selection.runs["state"] == "running").any():  # time alone makes such a run one that was killed
         sources = replace(sources, files=NEVER)

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from analysis.runs.examples import example_folders
-from analysis.runs.folders import run_folders
+from analysis.runs.folders import Found
 from common.run_folder.records import now
 from common.utils.paths import ROOT
 
@@ -31,22 +30,18 @@ class MadeFrom:
         return f"{self.command} {self.files}"
 
 
-def made_from(options: argparse.Namespace) -> MadeFrom:
+def made_from(options: argparse.Namespace, found: Found) -> MadeFrom:
     """Return from what the command makes its page now.
 
     Args:
         options: of the command: those of `add_runs_options`, output, title and strict.
-
-    Raises:
-        UserError: a folder of runs does not exist.
+        found: the folders of its runs.
     """
-    named = [*options.runs, *(example_folders() if options.examples else [])]
-    folders, _ = run_folders([Path(path) for path in named])
     # What belongs to several runs, such as the record of a search, is in the folder around them.
-    around = {Path(path) for path in named} | {folder.parent for folder in folders}
+    around = {*found.paths} | {folder.parent for folder in found.folders}
     walked = (folder for name in _PROGRAM for folder, _, _ in os.walk(ROOT / name))
     program = sorted(Path(folder) for folder in walked if "__pycache__" not in folder)
-    files = _states([*folders, *sorted(around), *program], without=Path(options.output))
+    files = _states([*found.folders, *sorted(around), *program], without=Path(options.output))
     command = {name: getattr(options, name) for name in ("runs", "examples", "published", "title", "strict")}
     return MadeFrom(_digest([command]), _digest([now()[:10], *files]))  # the day: prices grow old
 

@@ -118,9 +118,13 @@ class Cell:
 
         The key is the seed. A seed that several runs have pairs nothing: their keys are their folders.
         """
-        times = Counter(run.seed for run in self.timed)
-        values = _values(self.timed, of)
-        return {_key(run, alone=times[run.seed] > 1): value for run, value in values if not math.isnan(value)}
+        shared, values = self._shared_seeds, _values(self.timed, of)
+        return {_key(run, alone=run.seed in shared): value for run, value in values if not math.isnan(value)}
+
+    @cached_property
+    def _shared_seeds(self) -> set[int | None]:
+        """Seeds of more than one timed run."""
+        return {seed for seed, count in Counter(run.seed for run in self.timed).items() if count > 1}
 
     def results(self, of: Quantity) -> dict[Hashable, float]:
         """Return key that pairs a run with others -> a result of it that measuring does not disturb.

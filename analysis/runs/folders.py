@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UserError
@@ -12,18 +13,33 @@ from common.run_folder.set_aside import SET_ASIDE
 _DEEPEST = 3  # levels of folders that are searched
 
 
-def run_folders(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the run folders in these paths, each once, and the paths that hold none.
+@dataclass(frozen=True)
+class Found:
+    """What was found in some paths.
+
+    Attributes:
+        paths: that were searched.
+        folders: of runs, each once.
+        empty: the paths that hold none.
+    """
+
+    paths: Sequence[Path]
+    folders: Sequence[Path]
+    empty: Sequence[Path]
+
+
+def run_folders(paths: Iterable[Path | str]) -> Found:
+    """Find the run folders in these paths.
 
     Raises:
         UserError: a path does not exist.
     """
-    inside = {path: _run_folders(path) for path in paths}
+    inside = {path: _run_folders(path) for path in map(Path, paths)}
     # A run that is named in two ways is one run.
-    unique: dict[str, Path] = {}
+    unique: dict[object, Path] = {}
     for folder in (folder for of_path in inside.values() for folder in of_path):
-        unique.setdefault(os.path.realpath(folder), folder)
-    return list(unique.values()), [path for path, of_path in inside.items() if not of_path]
+        unique.setdefault(_identity(folder), folder)
+    return Found([*inside], [*unique.values()], [path for path, of_path in inside.items() if not of_path])
 
 
 def _run_folders(path: Path, depth: int = 0) -> Sequence[Path]:
@@ -44,6 +60,15 @@ def _run_folders(path: Path, depth: int = 0) -> Sequence[Path]:
         if not name.startswith(".") and not _is_set_aside(name, among=entries) and _is_folder(entries[name])
     ]
     return [folder for name in inside for folder in _run_folders(path / name, depth + 1)]
+
+
+def _identity(folder: Path) -> object:
+    """Return what all names of a folder share: its number on its disk, at a tenth of the time of a resolved path."""
+    try:
+        state = folder.stat()
+    except OSError:  # removed meanwhile
+        return folder
+    return state.st_dev, state.st_ino
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

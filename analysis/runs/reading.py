@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from analysis.runs.folders import run_folders
+from analysis.runs.folders import Found, run_folders
 from analysis.runs.table import LoadedRun, Selection, figures_of, select
 from common.errors import UserError
 from common.run_folder.records import RUN_FILE, read_epochs, read_record, state_of
@@ -17,20 +17,20 @@ _MANY = 1000
 
 
 def load_runs(
-    paths: Iterable[Path | str], *, added: Sequence[LoadedRun] = (), published: Sequence[str] = ()
+    paths: Iterable[Path | str] | Found, *, added: Sequence[LoadedRun] = (), published: Sequence[str] = ()
 ) -> Selection:
     """Read run folders, and folders of run folders, into a table of runs and a table of epochs.
 
     Args:
-        paths: the folders.
+        paths: the folders, or what was found in them.
         added: further runs, which are on no disk, after those.
         published: the documents that these come from.
 
     Raises:
         UserError: a path does not exist, or there is not one run in any of them.
     """
-    searched = [Path(path) for path in paths]
-    folders, empty = run_folders(searched)
+    found_in = paths if isinstance(paths, Found) else run_folders(paths)
+    folders = found_in.folders
     shares = usable_cores() if len(folders) >= _MANY else 1
     gc.disable()  # it would look through the objects of thousands of runs again and again: a third of the time
     try:
@@ -42,11 +42,11 @@ def load_runs(
     loaded = [one for one in found if isinstance(one, LoadedRun)]
     left_out = [one for one in found if isinstance(one, str)]
     if not loaded:
-        reason = left_out[0] if left_out else f"no {RUN_FILE} in {', '.join(str(path) for path in searched)}"
+        reason = left_out[0] if left_out else f"no {RUN_FILE} in {', '.join(str(path) for path in found_in.paths)}"
         raise UserError(
             f"there are no runs to look at. Received: {reason}. Name run folders, or folders that hold some"
         )
-    left_out += [f"left out: no {RUN_FILE} in {path}" for path in empty]
+    left_out += [f"left out: no {RUN_FILE} in {path}" for path in found_in.empty]
     return select([*loaded, *added], left_out=left_out, published=published)
 
 
