@@ -3,7 +3,6 @@
 import argparse
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,16 @@ from analysis.output.finding import Finding, Plot, add_show_options, brief, show
 from analysis.output.options import add_parser
 from analysis.output.plots import IDEAL, Row, figure_of_rows, framework_style, n_words
 from analysis.output.tables import Cell, Table, shown_interval
+from analysis.questions.bench_goals import goals_of, goals_table, outcomes
+from analysis.questions.bench_ratios import FLOOR, SpeedRatio, speed_ratios
 from analysis.stats.inference import median_interval
-from common.checks.bench_record import APART, COMMAND, BenchRecord, MeasuredStart, Turn, pair_ratios
+from common.checks.bench_record import APART, COMMAND, BenchRecord
 from common.checks.result_file import read_result
 from common.distributed.console import counted
 from common.utils.command_line import path
 
 # The starts of both controllers, between which `horovodrun` leaves the choice, and the controller of each.
 CONTROLLERS = {"exchange": "MPI", "exchange_gloo": "Gloo"}
-FLOOR = "floor"
 # The starts whose exchanges are shown one by one, and what exchanges in them.
 EXCHANGES = {
     FLOOR: "bare MPI_Allreduce",
@@ -29,22 +29,6 @@ EXCHANGES = {
     "exchange_gloo": "Horovod, Gloo",
     "spinning": "Horovod, MPI that spins",
 }
-
-
-@dataclass(frozen=True)
-class SpeedRatio:
-    """What one start measured of one model: images/s of the base, of the measured contestant, ratio of each pair."""
-
-    model: str
-    start: MeasuredStart
-    base: list[float]
-    measured: list[float]
-    ratios: list[float]
-
-    @property
-    def median(self) -> float:
-        """Of the ratios."""
-        return statistics.median(self.ratios)
 
 
 def add_command(commands: Any) -> None:
@@ -64,12 +48,13 @@ def find(record: BenchRecord) -> Finding:
     ratios = speed_ratios(record)
     environment = record.environment
     rounds, seconds = record.settings["rounds"], record.settings["seconds"]
-    answers = [*kept_speeds(ratios), *_trainer_against_loop(ratios)]
+    goals = goals_of(ratios)
+    answers = [*([outcomes(goals)] if goals else []), *kept_speeds(ratios), *_trainer_against_loop(ratios)]
     return Finding(
         name="bench",
         question="How fast are the trainers?",
         answer=brief(answers) if answers else f"{len(ratios)} ratios were measured.",
-        tables=[_table(ratios), *_exchanges(ratios), *_steps(ratios)],
+        tables=[*([goals_table(goals)] if goals else []), _table(ratios), *_exchanges(ratios), *_steps(ratios)],
         plots=[_plot(ratios)] if ratios else [],
         flags=[f"other programs may have used the machine: its load average was {record.load_average_before[0]:.2f} "
                f"before, on {environment.cores} cores"] if record.busy else [],
@@ -78,27 +63,13 @@ def find(record: BenchRecord) -> Finding:
             f"{rounds} pairs of turns of {seconds:g} s; a ratio is that of the speeds of the two turns of a pair; of "
             "commands, that of their seconds",
             "95 % interval of the median: between two order statistics; it takes at least 6 pairs (--rounds 6)",
+            "goals are for two cores of one host; not shown: the interval holds the limit, or there is none",
             "an exchange lasts from the last rank that has its gradients to the last that has their averages; that of "
             "bare MPI is MPI_Allreduce alone, in pieces of 4 MiB, without the copies and the division of Horovod's",
             "parts of a step: means over turns; waiting: until the last rank has its gradients, on average over the "
             "ranks; other: hooks, copies, and what training loses beside an exchange",
         ],
     )  # fmt: skip
-
-
-def speed_ratios(record: BenchRecord) -> list[SpeedRatio]:
-    """Return what was measured, sorted by model and framework, then in the order of the starts."""
-    found = []
-    for start in record.starts:
-        turns: dict[str, list[Turn]] = {}
-        for turn in start.turns:
-            turns.setdefault(turn.model, []).append(turn)
-        for model, of_model in turns.items():
-            base = of_model[0].contestant
-            sides = [[one.images_per_second for one in of_model if (one.contestant == base) is is_base]
-                     for is_base in (True, False)]  # fmt: skip
-            found.append(SpeedRatio(model, start, sides[0], sides[1], pair_ratios(of_model)))
-    return sorted((one for one in found if one.ratios), key=lambda one: (one.model, one.start.framework))
 
 
 def kept_speeds(ratios: Sequence[SpeedRatio]) -> list[str]:
@@ -156,7 +127,7 @@ def _exchanges(ratios: Sequence[SpeedRatio]) -> list[Table]:
     rows: list[list[Cell]] = []
     floors: dict[tuple[str, str], float] = {}  # by model and framework
     for one in sorted(ratios, key=lambda one: (one.model, [*EXCHANGES, one.start.start].index(one.start.start))):
-        turns = [turn for turn in one.start.turns if turn.model == one.model and turn.exchanges]
+        turns = one.timed_turns
         if one.start.start not in EXCHANGES or not turns:
             continue
         seconds = np.concatenate([turn.exchanges for turn in turns])
@@ -178,9 +149,8 @@ def _steps(ratios: Sequence[SpeedRatio]) -> list[Table]:
     """Return the table of what a step takes beside one that exchanges nothing; none where no exchange was timed."""
     rows: list[list[Cell]] = []
     for one in ratios:
-        turns = [turn for turn in one.start.turns if turn.model == one.model]
-        timed = [turn for turn in turns if turn.exchanges]
-        alone = [turn for turn in turns if turn.contestant == APART]
+        timed = one.timed_turns
+        alone = [turn for turn in one.start.turns if (turn.model, turn.contestant) == (one.model, APART)]
         if timed and alone:
             # Means over ranks: that one is slower is part of the waiting.
             whole, without = (1e3 * statistics.mean(statistics.mean(turn.rank_seconds) / turn.steps for turn in side)

@@ -10,7 +10,9 @@ import pytest
 from builders import make_environment
 
 from analysis.__main__ import main
-from analysis.questions.bench import find, kept_speeds, speed_ratios
+from analysis.questions.bench import find, kept_speeds
+from analysis.questions.bench_goals import goals_of
+from analysis.questions.bench_ratios import speed_ratios
 from common.checks.bench_record import APART, COMMAND, BenchRecord, MeasuredStart, Turn, pair_ratios
 from common.checks.result_file import write_result
 
@@ -80,9 +82,49 @@ def test_the_table_has_base_range_interval_and_count(tmp_path: Path, capsys: pyt
 def test_the_answer_begins_with_the_loop_that_does_the_same_work() -> None:
     bare, sums = start_of([0.93], name="bare"), start_of([0.99], name="sums")
     assert find(record_of(bare, sums)).answer == (
-        "The trainer reaches 0.99 of the speed of a bare loop that sums losses. "
+        "Goals: 0 of 1 met, 0 missed. The trainer reaches 0.99 of the speed of a bare loop that sums losses. "
         "The trainer reaches 0.93 of the speed of a bare loop that sums nothing."
     )
+
+
+@pytest.mark.parametrize(
+    ("ratios", "outcome"),
+    [
+        ([0.99, 1.0, 1.01] * 2, "met"),
+        ([0.90, 0.95, 0.96] * 2, "missed"),
+        ([0.90, 1.0, 1.01] * 2, "not shown"),
+        ([1.0] * 5, "not shown"),  # five pairs have no interval
+        ([0.98] * 6, "met"),  # the limit itself
+    ],
+)
+def test_a_goal_is_met_where_the_interval_says_so(ratios: list[float], outcome: str) -> None:
+    (goal,) = goals_of(speed_ratios(record_of(start_of(ratios, name="sums"))))
+    assert (goal.what, goal.limit, goal.outcome) == ("trainer / bare loop that sums losses", 0.98, outcome)
+
+
+def test_goals_of_exchanges_and_commands_are_worked_out_by_turn_and_pair() -> None:
+    def start(name: str, model: str, milliseconds: float) -> MeasuredStart:
+        turns = [one for number in range(6) for one in (
+            turn(APART, number), replace(turn("np2", number), exchanges=[milliseconds / 1e3] * 3))]  # fmt: skip
+        return replace(start_of([1.0]), start=name, turns=[replace(one, model=model) for one in turns])
+
+    def command(name: str, base: float, measured: float) -> MeasuredStart:
+        turns = [one for number in range(6) for one in (
+            turn("base", number, images=1, seconds=base), turn(name, number, images=1, seconds=measured))]  # fmt: skip
+        return replace(start_of([1.0]), start=name, turns=[replace(one, model=COMMAND) for one in turns])
+
+    record = record_of(
+        start("exchange", "cnn", 0.2), start("exchange", "resnet34", 24.0), start("floor", "resnet34", 20.0),
+        command("horovodrun", 0.1, 0.5), command("first_update", 3.0, 4.5),
+    )  # fmt: skip
+    found = {goal.what: (round(goal.values[0], 9), goal.outcome) for goal in goals_of(speed_ratios(record))}
+    assert found == {
+        "two ranks / two that exchange nothing": (1.0, "met"),
+        "exchange of 87 kB, ms": (0.2, "missed"),
+        "exchange of 85 MB / bare MPI": (1.2, "met"),
+        "horovodrun with two Pythons that do nothing, s": (0.5, "met"),
+        "first update after a command that only imports, s": (1.5, "missed"),
+    }
 
 
 def test_commands_are_shown_in_seconds_and_a_slower_one_is_above_1(

@@ -1,0 +1,108 @@
+"""What the trainers are meant to reach on two cores of one host, and whether a benchmark shows that they do."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from analysis.output.tables import Cell, Table, shown_interval
+from analysis.questions.bench_ratios import FLOOR, SpeedRatio
+from analysis.stats.inference import median_interval
+
+MET, MISSED, NOT_SHOWN = "met", "missed", "not shown"
+_LEAST_OF_LOOP = 0.98  # of a bare loop that sums losses and correct answers, too
+# What two ranks keep of the speed of two that exchange nothing.
+_LEAST_KEPT = {"cnn": 0.97, "simplecnn": 0.97, "resnet34": 0.93}
+_MOST_MS_OF_SMALL_EXCHANGE = 0.1
+_SMALL_EXCHANGE = "cnn"  # 87 kB
+_LARGE_EXCHANGE = "resnet34"  # 85 MB
+_MOST_OF_BARE_EXCHANGE = 1.3
+_MOST_SECONDS_TO_START = 0.6
+_MOST_SECONDS_AFTER_IMPORTS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """A limit, and what was measured of it.
+
+    Attributes:
+        what: in words, with its unit.
+        values: of pairs or turns.
+        at_least: whether the limit is the least, not the most.
+    """
+
+    what: str
+    model: str
+    framework: str
+    values: Sequence[float]
+    limit: float
+    at_least: bool
+
+    @property
+    def outcome(self) -> str:
+        """Whether the median is on the right side of the limit; not shown where its 95 % interval is on both."""
+        interval = median_interval(self.values)
+        if interval is None or interval.low < self.limit < interval.high:
+            return NOT_SHOWN
+        return MET if (statistics.median(self.values) >= self.limit) == self.at_least else MISSED
+
+
+def goals_of(ratios: Sequence[SpeedRatio]) -> list[Goal]:
+    """Return the goals that a benchmark has measured."""
+    floors = {
+        one.start.framework: statistics.median(_medians(one))
+        for one in ratios
+        if (one.start.start, one.model) == (FLOOR, _LARGE_EXCHANGE) and one.timed_turns
+    }
+    found = [goal for one in ratios for goal in _goals(one, floor=floors.get(one.start.framework))]
+    order = list(dict.fromkeys(goal.what for goal in found))
+    return sorted(found, key=lambda goal: order.index(goal.what))
+
+
+def _goals(one: SpeedRatio, *, floor: float | None) -> Iterator[Goal]:
+    def goal(what: str, values: Sequence[float], limit: float, *, at_least: bool = False) -> Goal:
+        return Goal(what=what, model=one.model, framework=one.start.framework, values=values, limit=limit,
+                    at_least=at_least)  # fmt: skip
+
+    match one.start.start:
+        case "sums":
+            yield goal("trainer / bare loop that sums losses", one.ratios, _LEAST_OF_LOOP, at_least=True)
+        case "horovodrun":
+            seconds = [1 / speed for speed in one.measured]
+            yield goal("horovodrun with two Pythons that do nothing, s", seconds, _MOST_SECONDS_TO_START)
+        case "first_update":
+            # A command is one image in its seconds.
+            later = [1 / measured - 1 / base for base, measured in zip(one.base, one.measured, strict=False)]
+            yield goal("first update after a command that only imports, s", later, _MOST_SECONDS_AFTER_IMPORTS)
+        case "exchange":
+            if one.model in _LEAST_KEPT:
+                yield goal("two ranks / two that exchange nothing", one.ratios, _LEAST_KEPT[one.model], at_least=True)
+            if one.model == _SMALL_EXCHANGE and one.timed_turns:
+                yield goal(
+                    "exchange of 87 kB, ms", [1e3 * median for median in _medians(one)], _MOST_MS_OF_SMALL_EXCHANGE
+                )
+            if one.model == _LARGE_EXCHANGE and one.timed_turns and floor:
+                of_floor = [median / floor for median in _medians(one)]
+                yield goal("exchange of 85 MB / bare MPI", of_floor, _MOST_OF_BARE_EXCHANGE)
+
+
+def _medians(one: SpeedRatio) -> list[float]:
+    """Return the median exchange of each turn, in seconds."""
+    return [statistics.median(turn.exchanges) for turn in one.timed_turns]
+
+
+def outcomes(goals: Sequence[Goal]) -> str:
+    """Return how many of the goals are met, in words."""
+    of_outcome = [goal.outcome for goal in goals]
+    return f"Goals: {of_outcome.count(MET)} of {len(goals)} met, {of_outcome.count(MISSED)} missed."
+
+
+def goals_table(goals: Sequence[Goal]) -> Table:
+    """Return the table of the goals."""
+    rows: list[list[Cell]] = [
+        [goal.what, goal.model, goal.framework, f"{'at least' if goal.at_least else 'at most'} {goal.limit:g}",
+         statistics.median(goal.values), shown_interval(median_interval(goal.values), ".3g"), len(goal.values),
+         goal.outcome]
+        for goal in goals
+    ]  # fmt: skip
+    headings = ["goal", "model", "framework", "limit", "median", "95 % interval", "n", "outcome"]
+    return Table("Goals", headings, rows, {"median": ".3g", "n": "d"})

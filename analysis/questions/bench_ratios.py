@@ -1,0 +1,44 @@
+"""What `python -m launch bench` measured, start by start and model by model."""
+
+import statistics
+from dataclasses import dataclass
+
+from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios
+
+FLOOR = "floor"  # the start in which bare MPI exchanges gradients
+
+
+@dataclass(frozen=True)
+class SpeedRatio:
+    """What one start measured of one model: images/s of the base, of the measured contestant, ratio of each pair."""
+
+    model: str
+    start: MeasuredStart
+    base: list[float]
+    measured: list[float]
+    ratios: list[float]
+
+    @property
+    def median(self) -> float:
+        """Of the ratios."""
+        return statistics.median(self.ratios)
+
+    @property
+    def timed_turns(self) -> list[Turn]:
+        """The turns whose exchanges were timed."""
+        return [turn for turn in self.start.turns if turn.model == self.model and turn.exchanges]
+
+
+def speed_ratios(record: BenchRecord) -> list[SpeedRatio]:
+    """Return what was measured, sorted by model and framework, then in the order of the starts."""
+    found = []
+    for start in record.starts:
+        turns: dict[str, list[Turn]] = {}
+        for turn in start.turns:
+            turns.setdefault(turn.model, []).append(turn)
+        for model, of_model in turns.items():
+            base = of_model[0].contestant
+            sides = [[one.images_per_second for one in of_model if (one.contestant == base) is is_base]
+                     for is_base in (True, False)]  # fmt: skip
+            found.append(SpeedRatio(model, start, sides[0], sides[1], pair_ratios(of_model)))
+    return sorted((one for one in found if one.ratios), key=lambda one: (one.model, one.start.framework))
