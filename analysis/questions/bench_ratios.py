@@ -28,6 +28,11 @@ class SpeedRatio:
         """The turns whose exchanges were timed."""
         return [turn for turn in self.start.turns if turn.model == self.model and turn.exchanges]
 
+    @property
+    def exchange_medians(self) -> list[float]:
+        """The median exchange of each of these turns, in seconds."""
+        return [statistics.median(turn.exchanges) for turn in self.timed_turns]
+
 
 def speed_ratios(record: BenchRecord) -> list[SpeedRatio]:
     """Return what was measured, sorted by model and framework, then in the order of the starts."""

@@ -169,7 +169,7 @@ def work_of_layers(found: Sequence[Profiled], *, measure: bool) -> tuple[dict[st
     by_layer = {part_name(part): _operations_of(part, operations) for part in single_layers(spec)}
     without_peaks = {name: _work(of_layer, None) for name, of_layer in by_layer.items()}
     if not all(run.record.world.on_cpu for run in runs):
-        return without_peaks, ["no roofline: peaks are measured of processors, and these runs computed on a GPU"]
+        return without_peaks, ["no roofline: peaks are measured of processors, and some of these runs used GPUs"]
     if len(places := {(machine_of(run), run.record.world.threads_per_rank) for run in runs}) > 1:
         return without_peaks, ["no roofline: these runs differ in machine or threads"]
     ((machine, threads),) = places

@@ -3,6 +3,8 @@
 import csv
 import json
 import math
+import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from analysis.__main__ import main
 from analysis.output.tables import FORMATS
 from analysis.questions.aa_test import FEWEST_RUNS, paired_splits, unpaired_splits
 from analysis.questions.frameworks import find
+from analysis.runs import folders
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
 from analysis.runs.table import curve, runs_in, seconds_to
@@ -155,6 +158,24 @@ def test_a_run_that_is_named_twice_is_read_once_and_a_folder_without_runs_is_nam
     selection = load_runs(["study", tmp_path / "study", "link", "study/../study/run-r1", "empty"])
     assert selection.runs["folder"].tolist() == [Path("study/run-r1"), Path("study/run-r2")]
     assert selection.left_out == ["left out: no run.json in empty"]
+
+
+def test_a_run_that_is_removed_while_folders_are_searched_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_study(tmp_path, seconds=[5.0, 5.0])
+    search = folders._run_folders
+
+    def search_and_remove(path: Path, depth: int = 0) -> Sequence[Path]:
+        found = search(path, depth)
+        if depth == 0:
+            shutil.rmtree(found[0])
+        return found
+
+    monkeypatch.setattr(folders, "_run_folders", search_and_remove)
+    selection = load_runs([tmp_path])
+    assert selection.runs["name"].tolist() == ["run-r2"]
+    assert len(selection.left_out) == 1 and str(tmp_path / "run-r1") in selection.left_out[0]
 
 
 # Cells
