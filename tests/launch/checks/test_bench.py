@@ -105,6 +105,7 @@ def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], 
     timed = [turn for turn in measured.turns if turn.exchanges]
     assert {turn.contestant for turn in timed} == set(contestants) & {"np2", "np2_mpi"}
     assert all(len(turn.exchanges) == turn.steps for turn in timed)
-    assert all(min(turn.exchanges) > 0 < turn.wait_seconds for turn in timed)
+    assert all(min(turn.exchanges) > 0 <= turn.wait_seconds for turn in timed)
+    assert not timed or any(turn.wait_seconds for turn in timed)  # in one turn ranks may be ready at once
     assert all(turn.sent_bytes == turn.steps * CNN_BYTES for turn in timed)
     assert json.loads(output.read_text())["finished"]
