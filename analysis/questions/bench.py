@@ -12,7 +12,7 @@ from analysis.output.options import add_parser
 from analysis.output.plots import IDEAL, Row, figure_of_rows, framework_style, n_words
 from analysis.output.tables import Cell, Table, shown_interval
 from analysis.questions.bench_goals import CORES, goals_of, goals_table, outcomes
-from analysis.questions.bench_ratios import FLOOR, SpeedRatio, speed_ratios
+from analysis.questions.bench_ratios import FLOOR, SpeedRatio, floors_of, speed_ratios
 from analysis.stats.inference import median_interval
 from common.checks.bench_record import APART, COMMAND, BenchRecord
 from common.checks.result_file import read_result
@@ -128,15 +128,13 @@ def _speed(model: str, images_per_second: Sequence[float]) -> str:
 def _exchanges(ratios: Sequence[SpeedRatio]) -> list[Table]:
     """Return the table of single exchanges; none where none were timed."""
     rows: list[list[Cell]] = []
-    floors: dict[tuple[str, str], float] = {}  # by model and framework
+    floors = floors_of(ratios)
     for one in sorted(ratios, key=lambda one: (one.model, [*EXCHANGES, one.start.start].index(one.start.start))):
         turns = one.timed_turns
         if one.start.start not in EXCHANGES or not turns:
             continue
         seconds = np.concatenate([turn.exchanges for turn in turns])
         median, slow = statistics.median(one.exchange_medians), float(np.percentile(seconds, 99))
-        if one.start.start == FLOOR:
-            floors[one.model, one.start.framework] = median
         floor = floors.get((one.model, one.start.framework))
         rows.append(
             [one.model, one.start.framework, EXCHANGES[one.start.start],

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.output.tables import Cell, Table, shown_interval
-from analysis.questions.bench_ratios import FLOOR, SpeedRatio
+from analysis.questions.bench_ratios import SpeedRatio, floors_of
 from analysis.stats.inference import median_interval
 
 CORES = 2  # of the host for which the goals are
@@ -51,12 +51,8 @@ class Goal:
 
 def goals_of(ratios: Sequence[SpeedRatio]) -> list[Goal]:
     """Return the goals that a benchmark has measured."""
-    floors = {
-        one.start.framework: statistics.median(one.exchange_medians)
-        for one in ratios
-        if (one.start.start, one.model) == (FLOOR, _LARGE_EXCHANGE) and one.timed_turns
-    }
-    found = [goal for one in ratios for goal in _goals(one, floor=floors.get(one.start.framework))]
+    floors = floors_of(ratios)
+    found = [goal for one in ratios for goal in _goals(one, floor=floors.get((one.model, one.start.framework)))]
     order = list(dict.fromkeys(goal.what for goal in found))
     return sorted(found, key=lambda goal: order.index(goal.what))
 

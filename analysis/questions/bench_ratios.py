@@ -1,6 +1,7 @@
 """What `python -m launch bench` measured, start by start and model by model."""
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.checks.bench_record import BenchRecord, MeasuredStart, Turn, pair_ratios
@@ -47,3 +48,12 @@ def speed_ratios(record: BenchRecord) -> list[SpeedRatio]:
                      for is_base in (True, False)]  # fmt: skip
             found.append(SpeedRatio(model, start, sides[0], sides[1], pair_ratios(of_model)))
     return sorted((one for one in found if one.ratios), key=lambda one: (one.model, one.start.framework))
+
+
+def floors_of(ratios: Sequence[SpeedRatio]) -> dict[tuple[str, str], float]:
+    """Return model and framework -> the median exchange of bare MPI, in seconds."""
+    return {
+        (one.model, one.start.framework): statistics.median(one.exchange_medians)
+        for one in ratios
+        if one.start.start == FLOOR and one.timed_turns
+    }
