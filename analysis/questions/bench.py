@@ -47,6 +47,7 @@ def run(options: argparse.Namespace) -> None:
 def find(record: BenchRecord) -> Finding:
     """Return the ratios of all starts."""
     ratios = speed_ratios(record)
+    speeds = [one for one in ratios if one.model != COMMAND]
     environment = record.environment
     rounds, seconds = record.settings["rounds"], record.settings["seconds"]
     goals = goals_of(ratios) if environment.cores == CORES else []
@@ -56,7 +57,7 @@ def find(record: BenchRecord) -> Finding:
         question="How fast are the trainers?",
         answer=brief(answers) if answers else f"{len(ratios)} ratios were measured.",
         tables=[*([goals_table(goals)] if goals else []), _table(ratios), *_exchanges(ratios), *_steps(ratios)],
-        plots=[_plot(ratios)] if ratios else [],
+        plots=[_plot(speeds)] if speeds else [],
         flags=[f"other programs may have used the machine: its load average was {record.load_average_before[0]:.2f} "
                f"before, on {environment.cores} cores"] if record.busy else [],
         notes=[
@@ -168,6 +169,7 @@ def _steps(ratios: Sequence[SpeedRatio]) -> list[Table]:
 
 
 def _plot(ratios: Sequence[SpeedRatio]) -> Plot:
+    """Draw the ratios of speeds; those of commands, which are of seconds, are in the table."""
     groups: dict[str, list[Row]] = {}
     for one in ratios:
         framework = one.start.framework

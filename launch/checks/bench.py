@@ -30,7 +30,7 @@ from common.utils.command_line import whole_number, word
 from common.utils.cores import usable_cores
 from common.utils.environments import missing_packages
 from common.utils.paths import ROOT
-from launch.checks.bench_commands import command_turns
+from launch.checks.bench_commands import REPORT_RUNS, command_turns
 from launch.starting.analysis import run_analysis
 from launch.starting.processes import last_lines, launcher_command, started
 from launch.starting.progress import Progress
@@ -53,7 +53,7 @@ class BenchStart:
         launcher: none, or mpi or gloo by horovodrun.
         variables: added to the environment.
         torch_only: whether Keras has no equivalent.
-        commands: whether they are commands of `bench_commands`, whose seconds are compared.
+        pair_seconds: of commands of `bench_commands`, whose seconds are compared: rough cost of a pair. 0: they train.
         no_framework: whether it is the same for all frameworks, and measured once.
     """
 
@@ -63,7 +63,7 @@ class BenchStart:
     launcher: str
     variables: tuple[tuple[str, str], ...] = ()
     torch_only: bool = False
-    commands: bool = False
+    pair_seconds: float = 0.0
     no_framework: bool = False
 
 
@@ -109,7 +109,7 @@ STARTS = {
         base="mpirun",
         measured="horovodrun",
         launcher="mpi",
-        commands=True,
+        pair_seconds=1.0,
         no_framework=True,
     ),
     "first_update": BenchStart(
@@ -117,7 +117,15 @@ STARTS = {
         base="imports",
         measured="first_update",
         launcher="mpi",
-        commands=True,
+        pair_seconds=15.0,
+    ),
+    "report": BenchStart(
+        title=f"report on {REPORT_RUNS:,} runs: up to date / made",
+        base="report",
+        measured="report_again",
+        launcher="none",
+        pair_seconds=20.0,
+        no_framework=True,
     ),
     "ddp": BenchStart(
         title="ours, MPI / DDP, Gloo, np 2", base="np2_ddp", measured="np2", launcher="mpi", torch_only=True
@@ -177,9 +185,9 @@ def run(options: argparse.Namespace) -> int:
     record = _new_record(options)
     threads, code = record.threads_per_rank, 0
     try:
-        with Progress(len(planned) * len(options.models) * _planned_seconds(options)) as progress:
+        with Progress(sum(_planned_seconds(options, STARTS[name]) for _, name in planned)) as progress:
             for framework, name in planned:
-                measure = _measure_commands if STARTS[name].commands else _measure
+                measure = _measure_commands if STARTS[name].pair_seconds else _measure
                 record.starts.append(measure(framework, name, options=options, threads=threads, progress=progress))
     except KeyboardInterrupt:
         print("interrupted; only complete starts are shown")
@@ -279,8 +287,8 @@ def _measure_commands(
         for one in (start.base, start.measured)
     )
     progress.advance(
-        len(options.models) * _planned_seconds(options),
-        f"{framework}, {start.title}: {measured:.2f} s / {base:.2f} s",
+        _planned_seconds(options, start),
+        f"{start.title if start.no_framework else f'{framework}, {start.title}'}: {measured:.2f} s / {base:.2f} s",
         line=True,
     )
     return MeasuredStart(
@@ -313,7 +321,9 @@ def _follow(
         while models and len(of_model := [turn for turn in turns if turn.model == models[0]]) == 2 * options.rounds:
             ratio = statistics.median(pair_ratios(of_model))
             progress.advance(
-                _planned_seconds(options), f"{framework} {models.pop(0)}, {start.title}: {ratio:.2f}", line=True
+                _planned_seconds(options, start) / len(options.models),
+                f"{framework} {models.pop(0)}, {start.title}: {ratio:.2f}",
+                line=True,
             )
         if ended:
             return True
@@ -322,9 +332,11 @@ def _follow(
         time.sleep(POLL_SECONDS)
 
 
-def _planned_seconds(options: argparse.Namespace) -> float:
-    """Return roughly how long one model takes in one start."""
-    return START_SECONDS / len(options.models) + 2 * (options.rounds + 2) * options.seconds
+def _planned_seconds(options: argparse.Namespace, start: BenchStart) -> float:
+    """Return roughly how long one start takes."""
+    if start.pair_seconds:
+        return (options.rounds + 1) * start.pair_seconds
+    return START_SECONDS + len(options.models) * 2 * (options.rounds + 2) * options.seconds
 
 
 def _read_turns(results: Path) -> list[Turn]:

@@ -130,7 +130,7 @@ def test_goals_are_worked_out_by_turn_and_pair() -> None:
         start("exchange", "resnet34", ratio=0.95, milliseconds=24.0), start("floor", "resnet34", ratio=1.0,
                                                                             milliseconds=20.0),
         start("exchange", "dense500", ratio=1.0, milliseconds=1.0),  # no goal is set for it
-        command("horovodrun", 0.1, 0.05), command("first_update", 3.0, 4.5),
+        command("horovodrun", 0.1, 0.05), command("first_update", 3.0, 4.5), command("report", 9.0, 2.0),
     )  # fmt: skip
     found = {
         (goal.what, goal.model): ([round(value, 6) for value in goal.values], goal.limit, goal.at_least, goal.outcome)
@@ -147,6 +147,8 @@ def test_goals_are_worked_out_by_turn_and_pair() -> None:
         ("horovodrun with two Pythons that do nothing, s", COMMAND): (
             [0.05 + number for number in range(6)], 0.6, False, "not shown"),
         ("first update after a command that only imports, s", COMMAND): ([1.5] * 6, 1.0, False, "missed"),
+        ("report on 10,000 runs, s", COMMAND): ([9.0 + number for number in range(6)] + [9.0], 15.0, False, "met"),
+        ("the same, up to date, s", COMMAND): ([2.0 + number for number in range(6)], 3.0, False, "not shown"),
     }  # fmt: skip
 
 
@@ -165,8 +167,9 @@ def test_commands_are_shown_in_seconds_and_a_slower_one_is_above_1(
         replace(turn(name, number, images=1, seconds=taken), model=COMMAND, ranks=2) for name, number, taken in seconds
     ]
     start = replace(start_of([1.0]), start="horovodrun", title="horovodrun / mpirun", framework="none", turns=turns)
-    write_result(tmp_path / "bench.json", record_of(start))
+    write_result(tmp_path / "bench.json", record_of(start, start_of([1.5])))
     assert main(["bench", str(tmp_path / "bench.json"), "--plots", str(tmp_path / "plots")]) == 0
+    assert "horovodrun" not in (tmp_path / "plots" / "bench.csv").read_text()  # only speeds are drawn
     (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("command ")]
     assert [word.strip() for word in row.split("  ") if word][3:7] == ["0.20 s", "0.55 s", "3.50", "2.00 to 5.00"]
 

@@ -1,17 +1,17 @@
 """10,000 run folders of 100 epochs: every command works on them within 1 GB. The seconds it takes are printed (-s)."""
 
-import json
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from builders import finished_record, write_finished_run
+from builders import write_finished_run
 
-from common.run_folder.records import EPOCHS_FILE, RUN_FILE
+from common.run_folder.records import EPOCHS_FILE
+from launch.checks.made_runs import make_runs
 
-RUNS, EPOCHS = 10_000, 100
+RUNS, EPOCHS, SETTINGS = 10_000, 100, 125
 COMMANDS = ("frameworks", "check", "aa-test", "clouds", "scaling", "energy", "hyperparameters", "times", "report")
 MEASURED = """
 import resource, sys
@@ -25,25 +25,14 @@ sys.exit(code)
 @pytest.fixture(scope="module")
 def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of runs: 2 frameworks x 125 settings x 40 seeds."""
-    folder = tmp_path_factory.mktemp("studies")
-    model = write_finished_run(folder / "model", accuracies=[0.5 + 0.004 * epoch for epoch in range(EPOCHS)],
+    folder, apart = tmp_path_factory.mktemp("studies"), tmp_path_factory.mktemp("model")
+    model = write_finished_run(apart, accuracies=[0.5 + 0.004 * epoch for epoch in range(EPOCHS)],
                             settings={"training": {"epochs": EPOCHS}})  # fmt: skip
-    record = json.loads((model / RUN_FILE).read_text())
     # As measured runs have it: a number, the reading of which is the quick way.
     epochs = (model / EPOCHS_FILE).read_text().replace('{"not_recorded": "read inside the step"}', "0.5")
     assert "not_recorded" not in epochs
-    assert record["framework"] == finished_record(folder).framework
-    for number in range(RUNS):
-        seed, setting = number // 250 + 1, number % 250
-        record["framework"] = ("torch", "keras")[setting % 2]
-        record["config"]["training"]["seed"] = seed
-        record["config"]["optimizer"]["learning_rate"] = 0.001 * (1 + setting // 2)
-        record["hashes"]["initial_weights"] = record["hashes"]["sample_order"] = f"{seed:032x}"
-        record["totals"]["training_seconds"] = 100 + number * 7919 % 101 / 50 + setting % 2
-        run = folder / f"run-{number}"
-        run.mkdir()
-        (run / RUN_FILE).write_text(json.dumps(record))
-        (run / EPOCHS_FILE).write_text(epochs)
+    (model / EPOCHS_FILE).write_text(epochs)
+    make_runs(folder, model=model, runs=RUNS, settings=SETTINGS)
     return folder
 
 

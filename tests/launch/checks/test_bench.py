@@ -3,13 +3,18 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.checks.bench_record import COMMAND, BenchRecord
 from common.checks.result_file import read_result
 from launch.__main__ import main
+from launch.checks import bench_commands
+from launch.starting.processes import started
 
 
 @pytest.mark.parametrize(
@@ -109,3 +114,25 @@ def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], 
     assert not timed or any(turn.wait_seconds for turn in timed)  # in one turn ranks may be ready at once
     assert all(turn.sent_bytes == turn.steps * CNN_BYTES for turn in timed)
     assert json.loads(output.read_text())["finished"]
+
+
+@pytest.mark.ci
+def test_a_report_is_made_and_then_found_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_commands, "REPORT_RUNS", 12)
+    monkeypatch.setattr(bench_commands, "REPORT_SETTINGS", 2)
+    said = []
+
+    @contextmanager
+    def noted(command: Sequence[str], *, log: Path, **others: Any) -> Iterator[subprocess.Popen[bytes]]:
+        with started(command, log=log, **others) as process:
+            yield process
+        said.append(log.read_text())
+
+    monkeypatch.setattr(bench_commands, "started", noted)
+    turns = list(bench_commands.command_turns("report", "report_again", framework="none", rounds=1))
+    assert [(turn.contestant, turn.model, turn.ranks) for turn in turns] == [
+        ("report", COMMAND, 1), ("report_again", COMMAND, 1)
+    ]  # fmt: skip
+    assert all(turn.seconds > 0 for turn in turns)
+    made, again, made_anew, _ = said
+    assert "chapters" in made and "is up to date" in again and "chapters" in made_anew
