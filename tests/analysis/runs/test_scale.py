@@ -26,8 +26,8 @@ sys.exit(code)
 def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of runs: 2 frameworks x 125 settings x 40 seeds."""
     folder, apart = tmp_path_factory.mktemp("studies"), tmp_path_factory.mktemp("model")
-    model = write_finished_run(apart, accuracies=[0.5 + 0.004 * epoch for epoch in range(EPOCHS)],
-                            settings={"training": {"epochs": EPOCHS}})  # fmt: skip
+    model = write_finished_run(apart / "model", accuracies=[0.5 + 0.004 * epoch for epoch in range(EPOCHS)],
+                               settings={"training": {"epochs": EPOCHS}})  # fmt: skip
     # As measured runs have it: a number, the reading of which is the quick way.
     epochs = (model / EPOCHS_FILE).read_text().replace('{"not_recorded": "read inside the step"}', "0.5")
     assert "not_recorded" not in epochs
