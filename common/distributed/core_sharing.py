@@ -38,6 +38,11 @@ _START_VARIABLES = (
 _LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 
 
+def launcher_local_rank(variables: Mapping[str, str]) -> int:
+    """Return the rank on its host of a process with these environment variables, before it has joined the others."""
+    return next((int(variables[name]) for name in _LOCAL_RANK_VARIABLES if name in variables), 0)
+
+
 def core_share(*, local_size: int) -> CoreShare:
     """Return this rank's share of its host's cores, from /proc.
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 from pydantic import ConfigDict
 
+from common.distributed.core_sharing import launcher_local_rank
 from common.utils.at_once import runs_at_once
+from common.utils.command_line import is_trainer
 
 THROTTLE_FOLDER = Path("/sys/devices/system/cpu")
 HEAVY_CORES = 0.2  # processes that use more are recorded
@@ -54,7 +56,7 @@ class InterferenceMeter:
     """Measures the interference with one rank; the first rank of a host measures the host, too."""
 
     def __init__(self, *, first_on_host: bool) -> None:
-        self._sample = take_sample() if first_on_host else None
+        self._sample = (_latest or take_sample()) if first_on_host else None
         self._memory_before = peak_memory_bytes()
         self._load_average: list[float] = []
         self._throttled_before: int | None = None
@@ -143,12 +145,19 @@ def other_processes(earlier: Sample) -> list[str]:
 
 def take_sample() -> Sample:
     """Return the processor times of all processes so far."""
+    global _latest
     at, spent = time.monotonic(), {}
     for process in psutil.process_iter(["create_time", "cpu_times", "name"]):
         times = process.info["cpu_times"]
         if times is not None:
             spent[process.pid, process.info["create_time"]] = (times.user + times.system, process.info["name"])
-    return at, spent
+    _latest = at, spent
+    return _latest
+
+
+_latest: Sample | None = None  # of this process
+if is_trainer() and launcher_local_rank(os.environ) == 0:
+    take_sample()  # before the framework is imported, so that no run has to wait for SAMPLE_SECONDS
 
 
 def _is_neighbor(process: int) -> bool:

@@ -99,6 +99,32 @@ def test_ranks_with_the_same_command_line_are_of_the_run(tmp_path: Path) -> None
     assert all(str(rank.pid) in text for rank in ranks for text in shown[2:])
 
 
+@pytest.mark.parametrize(
+    ("program", "local_rank", "is_taken"), [("train.py", "0", True), ("train.py", "1", False), ("other.py", "0", False)]
+)
+def test_the_first_trainer_of_a_host_looks_at_it_as_this_is_imported(
+    program: str, local_rank: str, is_taken: bool
+) -> None:
+    code = f"import sys\nsys.argv = [{program!r}]\nfrom common.measurement import interference\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}print(interference._latest is not None)"],
+        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3],
+        env=os.environ | {"OMPI_COMM_WORLD_LOCAL_RANK": local_rank},
+    )  # fmt: skip
+    assert done.stdout == f"{is_taken}\n"
+
+
+def test_nothing_is_waited_for_after_an_early_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(isolation.time, "sleep", waits.append)
+    monkeypatch.setattr(isolation, "_latest", None)
+    InterferenceMeter(first_on_host=True).start()
+    assert isolation._latest
+    monkeypatch.setattr(isolation, "_latest", (isolation._latest[0] - 5, isolation._latest[1]))
+    InterferenceMeter(first_on_host=True).start()
+    assert 0 < waits[0] <= isolation.SAMPLE_SECONDS and waits[1:] == [0.0]
+
+
 def throttled(folder: Path, *counts: str) -> Path:
     for core, count in enumerate(counts):
         place = folder / f"cpu{core}" / "thermal_throttle"
