@@ -29,6 +29,11 @@ python -m analysis table RUNS... --output runs.csv    one tidy table of runs, ep
 python -m analysis results                            the tables of results in this repository's pages
 """
 
+from common.utils.collection import pause_collection, resume_collection
+
+if __name__ == "__main__":
+    pause_collection()
+
 import shlex
 import sys
 from collections.abc import Sequence
@@ -112,4 +117,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    resume_collection()
     sys.exit(main())

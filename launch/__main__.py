@@ -18,6 +18,11 @@ python -m launch stage -o bundle.tar --dataset mnist              pack what node
 python -m launch unstage bundle.tar                               set up from it without any network
 """
 
+from common.utils.collection import pause_collection, resume_collection
+
+if __name__ == "__main__":
+    pause_collection()
+
 import argparse
 import shlex
 import sys
@@ -89,4 +94,5 @@ def unknown_arguments(words: Sequence[str], *, options: argparse.Namespace) -> s
 
 
 if __name__ == "__main__":
+    resume_collection()
     sys.exit(main())

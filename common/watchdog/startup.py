@@ -2,7 +2,8 @@
 
     import common.watchdog.startup  # isort: skip  # noqa: F401
 
-The settings have not been read then. Flags count; what a recipe or a resumed run says counts once it is read.
+The settings have not been read then. Flags count; what a recipe or a resumed run says counts once it is read. The
+collector pauses until the trainer resumes it.
 """
 
 import signal
@@ -10,8 +11,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from common.config import FaultConfig, config_from_dict, requested
+from common.utils.collection import pause_collection
 from common.utils.command_line import is_trainer
+
+if is_trainer():
+    pause_collection()
+
+from common.config import FaultConfig, config_from_dict, requested
 from common.watchdog.watch import watch_startup
 
 
