@@ -263,8 +263,8 @@ class _Player:
         """Take one turn and write it down."""
         self._times.restart()
         cpu_before = time.process_time()
-        rank_seconds = self._turn(steps)
-        cpu_seconds = time.process_time() - cpu_before
+        rank_seconds = [round(seconds, 6) for seconds in self._turn(steps)]
+        cpu_seconds = round(time.process_time() - cpu_before, 6)
         exchanges, wait_seconds = self._exchanges()
         if self.stage.comm.rank == 0:
             setup = self.stage.setup
