@@ -29,10 +29,10 @@ python -m analysis table RUNS... --output runs.csv    one tidy table of runs, ep
 python -m analysis results                            the tables of results in this repository's pages
 """
 
-from common.utils.collection import pause_collection, resume_collection
+from common.utils.garbage import pause_garbage_collection, resume_garbage_collection
 
 if __name__ == "__main__":
-    pause_collection()
+    pause_garbage_collection()
 
 import shlex
 import sys
@@ -117,5 +117,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    resume_collection()
+    resume_garbage_collection()
     sys.exit(main())

@@ -22,7 +22,6 @@ from common.strategies.balance import prepare_on_all_ranks
 from common.training.entry_point import exit_rank, program_name, read_settings, run_program
 from common.training.measured import NOT_MEASURED
 from common.training.session import Session
-from common.utils.collection import resume_collection
 from keras_impl import distributed
 from keras_impl.data import NOT_PINNED, ShardedData
 from keras_impl.elastic import elastic_hooks
@@ -107,7 +106,6 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
 
 
 if __name__ == "__main__":
-    resume_collection()
     code = main()
     exit_rank(code)
     sys.exit(code)

@@ -18,10 +18,10 @@ python -m launch stage -o bundle.tar --dataset mnist              pack what node
 python -m launch unstage bundle.tar                               set up from it without any network
 """
 
-from common.utils.collection import pause_collection, resume_collection
+from common.utils.garbage import pause_garbage_collection, resume_garbage_collection
 
 if __name__ == "__main__":
-    pause_collection()
+    pause_garbage_collection()
 
 import argparse
 import shlex
@@ -94,5 +94,5 @@ def unknown_arguments(words: Sequence[str], *, options: argparse.Namespace) -> s
 
 
 if __name__ == "__main__":
-    resume_collection()
+    resume_garbage_collection()
     sys.exit(main())

@@ -20,7 +20,6 @@ from common.strategies.balance import prepare_on_all_ranks
 from common.training.entry_point import exit_rank, program_name, read_settings, run_program
 from common.training.measured import NOT_MEASURED
 from common.training.session import Session
-from common.utils.collection import resume_collection
 from torch_impl import distributed
 from torch_impl.data import ShardedData
 from torch_impl.elastic import elastic_hooks
@@ -99,7 +98,6 @@ def train(config: Config, comm: Communicator, session: Session) -> None:
 
 
 if __name__ == "__main__":
-    resume_collection()
     code = main()
     exit_rank(code)
     sys.exit(code)

@@ -62,8 +62,8 @@ def find(record: BenchRecord) -> Finding:
                f"before, on {environment.cores} cores"] if record.busy else [],
         notes=[
             f"{environment.machine}, {counted(record.threads_per_rank, 'thread')} per rank; "
-            f"{rounds} pairs of turns of {seconds:g} s; a ratio is that of the speeds of the two turns of a pair; of "
-            "commands, that of their seconds",
+            f"{counted(rounds, 'pair')} of turns of {seconds:g} s; a ratio is that of the speeds of the two turns of a "
+            "pair; of commands, that of their seconds",
             "95 % interval of the median: between two order statistics; it takes at least 6 pairs (--rounds 6)",
             "goals are for a host of two cores; not shown: the interval is on both sides of the limit, or there is "
             "none; over bare MPI it is that of ours",

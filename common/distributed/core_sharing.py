@@ -40,7 +40,7 @@ _LOCAL_RANK_VARIABLES = ("OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_LOCAL_RANK", "MP
 
 def launcher_local_rank(variables: Mapping[str, str]) -> int:
     """Return the rank on its host of a process with these environment variables, before it has joined the others."""
-    return next((int(variables[name]) for name in _LOCAL_RANK_VARIABLES if name in variables), 0)
+    return next((int(text) for name in _LOCAL_RANK_VARIABLES if (text := variables.get(name, "")).isdecimal()), 0)
 
 
 def core_share(*, local_size: int) -> CoreShare:

@@ -56,7 +56,7 @@ class InterferenceMeter:
     """Measures the interference with one rank; the first rank of a host measures the host, too."""
 
     def __init__(self, *, first_on_host: bool) -> None:
-        self._sample = (_latest or take_sample()) if first_on_host else None
+        self._sample = _first_sample() if first_on_host else None
         self._memory_before = peak_memory_bytes()
         self._load_average: list[float] = []
         self._throttled_before: int | None = None
@@ -135,29 +135,48 @@ def other_processes(earlier: Sample) -> list[str]:
     now, spent = take_sample()
     own = _own_processes()
     shares = [
-        ((seconds - before[key][0]) / (now - then), name, key[0])
+        (share, name, key[0])
         for key, (seconds, name) in spent.items()
-        if key[0] not in own and key in before
-    ]
+        if key[0] not in own and (share := _share(seconds, before=before.get(key), age=time.time() - key[1],
+                                                  between=now - then)) is not None
+    ]  # fmt: skip
     heavy = sorted((one for one in shares if one[0] > HEAVY_CORES and not _is_neighbor(one[2])), reverse=True)
     return [f"{name}, {100 * share:.0f} % of a core" for share, name, _ in heavy[:MOST_NAMED]]
 
 
+def _share(seconds: float, *, before: tuple[float, str] | None, age: float, between: float) -> float | None:
+    """Return the cores that a process used between two samples, or since its start; None: it has only just started.
+
+    Args:
+        seconds: of processor time so far.
+        before: the same, with a name, in the first sample; None: the process was not there.
+        age: of the process, in seconds.
+        between: seconds from one sample to the other.
+    """
+    if before:
+        return (seconds - before[0]) / between
+    return seconds / age if age >= SAMPLE_SECONDS else None
+
+
 def take_sample() -> Sample:
     """Return the processor times of all processes so far."""
-    global _latest
     at, spent = time.monotonic(), {}
     for process in psutil.process_iter(["create_time", "cpu_times", "name"]):
         times = process.info["cpu_times"]
         if times is not None:
             spent[process.pid, process.info["create_time"]] = (times.user + times.system, process.info["name"])
-    _latest = at, spent
-    return _latest
+    return at, spent
 
 
-_latest: Sample | None = None  # of this process
-if is_trainer() and launcher_local_rank(os.environ) == 0:
-    take_sample()  # before the framework is imported, so that no run has to wait for SAMPLE_SECONDS
+# Before the framework is imported, so that the run need not wait for SAMPLE_SECONDS.
+_early = take_sample() if is_trainer() and launcher_local_rank(os.environ) == 0 else None
+
+
+def _first_sample() -> Sample:
+    """Return the sample that was taken as this was imported; a later run in the same process takes its own."""
+    global _early
+    sample, _early = _early or take_sample(), None
+    return sample
 
 
 def _is_neighbor(process: int) -> bool:

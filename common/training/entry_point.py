@@ -19,12 +19,14 @@ from common.parameter_server.server import serve
 from common.training.elastic_session import ElasticSession
 from common.training.resume import AlreadyFinished, settings_of
 from common.training.session import Session
+from common.utils.garbage import resume_garbage_collection
 from common.watchdog.board import announce
 from common.watchdog.watch import take_settings
 
 
 def read_settings(arguments: Sequence[str] | None, *, program: str) -> Config | UserError:
     """Return the settings of the command line; an error is returned, and raised once all ranks can receive it."""
+    resume_garbage_collection()  # all is imported
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         config = settings_of(arguments, program=program)

@@ -3,7 +3,7 @@
     import common.watchdog.startup  # isort: skip  # noqa: F401
 
 The settings have not been read then. Flags count; what a recipe or a resumed run says counts once it is read. The
-collector pauses until the trainer resumes it.
+garbage collector pauses until they are read.
 """
 
 import signal
@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from common.utils.collection import pause_collection
 from common.utils.command_line import is_trainer
+from common.utils.garbage import pause_garbage_collection
 
 if is_trainer():
-    pause_collection()
+    pause_garbage_collection()
 
 from common.config import FaultConfig, config_from_dict, requested
 from common.watchdog.watch import watch_startup

@@ -24,6 +24,7 @@ from typing import Any
 from common.checks.bench_record import APART, BenchRecord, MeasuredStart, Turn, pair_ratios
 from common.checks.bench_turns import TASKS
 from common.checks.result_file import SCHEMA_VERSION, write_result
+from common.distributed.console import counted
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.environment import describe_environment
 from common.utils.command_line import whole_number, word
@@ -219,8 +220,9 @@ def _new_record(options: argparse.Namespace) -> BenchRecord:
         load_average_before=os.getloadavg(),
     )
     print(
-        f"{usable_cores()} cores, {record.threads_per_rank} compute threads per rank, load average "
-        f"{record.load_average_before[0]:.2f} before; {options.rounds} pairs of turns of {options.seconds:g} s"
+        f"{counted(usable_cores(), 'core')}, {counted(record.threads_per_rank, 'compute thread')} per rank, load "
+        f"average {record.load_average_before[0]:.2f} before; {counted(options.rounds, 'pair')} of turns of "
+        f"{options.seconds:g} s"
     )
     if record.busy:
         print("warning: other programs keep this machine busy, so the figures are provisional")
@@ -281,13 +283,17 @@ def _measure_commands(
 ) -> MeasuredStart:
     """Run two commands in turns, and return the turns."""
     start, load_average = STARTS[name], os.getloadavg()
-    turns = list(command_turns(start.base, start.measured, framework=framework, rounds=options.rounds))
+    turns = []
+    for turn in command_turns(start.base, start.measured, framework=framework, rounds=options.rounds):
+        turns.append(turn)
+        if turn.contestant == start.measured:
+            progress.advance(start.pair_seconds, start.title)
     base, measured = (
         statistics.median(turn.seconds for turn in turns if turn.contestant == one)
         for one in (start.base, start.measured)
     )
     progress.advance(
-        _planned_seconds(options, start),
+        start.pair_seconds,  # of the pair that was not counted
         f"{start.title if start.no_framework else f'{framework}, {start.title}'}: {measured:.2f} s / {base:.2f} s",
         line=True,
     )

@@ -11,7 +11,7 @@ from common.checks.bench_record import COMMAND, Turn
 from common.errors import UserError
 from common.run_folder.records import RUN_FILE
 from common.utils.paths import ROOT
-from launch.checks.made_runs import make_runs
+from launch.checks.copied_runs import copy_runs
 from launch.starting.processes import last_lines, launcher_command, started
 
 SIZE = 2
@@ -40,7 +40,7 @@ def command_turns(base: str, measured: str, *, framework: str, rounds: int) -> I
         folder = Path(name)
         if "report" in (base, measured):
             model = ROOT / "analysis/data/results/torch-cnn-np2-r1"
-            make_runs(folder / "runs", model=model, runs=REPORT_RUNS, settings=REPORT_SETTINGS)
+            copy_runs(folder / "runs", model=model, runs=REPORT_RUNS, settings=REPORT_SETTINGS)
         for number in range(-1, rounds):
             for contestant in (base, measured):
                 seconds = _seconds_of(contestant, framework, folder)

@@ -9,7 +9,7 @@ import pytest
 from builders import write_finished_run
 
 from common.run_folder.records import EPOCHS_FILE
-from launch.checks.made_runs import make_runs
+from launch.checks.copied_runs import copy_runs
 
 RUNS, EPOCHS, SETTINGS = 10_000, 100, 125
 COMMANDS = ("frameworks", "check", "aa-test", "clouds", "scaling", "energy", "hyperparameters", "times", "report")
@@ -32,7 +32,7 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     epochs = (model / EPOCHS_FILE).read_text().replace('{"not_recorded": "read inside the step"}', "0.5")
     assert "not_recorded" not in epochs
     (model / EPOCHS_FILE).write_text(epochs)
-    make_runs(folder, model=model, runs=RUNS, settings=SETTINGS)
+    copy_runs(folder, model=model, runs=RUNS, settings=SETTINGS)
     return folder
 
 

@@ -107,7 +107,7 @@ def test_the_first_trainer_of_a_host_looks_at_it_as_this_is_imported(
 ) -> None:
     code = f"import sys\nsys.argv = [{program!r}]\nfrom common.measurement import interference\n"
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}print(interference._latest is not None)"],
+        [sys.executable, "-c", f"{code}print(interference._early is not None)"],
         capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3],
         env=os.environ | {"OMPI_COMM_WORLD_LOCAL_RANK": local_rank},
     )  # fmt: skip
@@ -117,12 +117,34 @@ def test_the_first_trainer_of_a_host_looks_at_it_as_this_is_imported(
 def test_nothing_is_waited_for_after_an_early_look(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(isolation.time, "sleep", waits.append)
-    monkeypatch.setattr(isolation, "_latest", None)
+    at, spent = take_sample()
+    monkeypatch.setattr(isolation, "_early", (at - 5, spent))
     InterferenceMeter(first_on_host=True).start()
-    assert isolation._latest
-    monkeypatch.setattr(isolation, "_latest", (isolation._latest[0] - 5, isolation._latest[1]))
-    InterferenceMeter(first_on_host=True).start()
-    assert 0 < waits[0] <= isolation.SAMPLE_SECONDS and waits[1:] == [0.0]
+    InterferenceMeter(first_on_host=True).start()  # a second run in the same process
+    assert waits[0] == 0 < waits[1] <= isolation.SAMPLE_SECONDS
+
+
+def test_a_process_that_starts_after_the_first_look_is_judged_by_its_own_time() -> None:
+    earlier = take_sample()
+    busy = subprocess.Popen([sys.executable, "-c", BUSY], start_new_session=True)
+    own = isolation._own_processes
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(isolation, "_own_processes", lambda: own() - {busy.pid})
+            patch.setattr(isolation, "MOST_NAMED", 1000)
+            deadline, name = time.monotonic() + 30, psutil.Process(busy.pid).name()
+            while not [line for line in other_processes(earlier) if line.startswith(name)]:
+                assert time.monotonic() < deadline
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def test_the_share_of_a_core_by_hand() -> None:
+    share = isolation._share
+    assert share(3.0, before=(1.0, "make"), age=100.0, between=4.0) == 0.5
+    assert share(3.0, before=None, age=4.0, between=8.0) == 0.75
+    assert share(0.1, before=None, age=0.1, between=8.0) is None
 
 
 def throttled(folder: Path, *counts: str) -> Path:

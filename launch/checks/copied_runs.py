@@ -1,4 +1,4 @@
-"""Many run folders made from one, to measure what reading them takes."""
+"""Many copies of one run folder, to measure what reading them takes."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from common.run_folder.records import EPOCHS_FILE, RUN_FILE
 FRAMEWORKS = ("torch", "keras")
 
 
-def make_runs(folder: Path, *, model: Path, runs: int, settings: int) -> None:
+def copy_runs(folder: Path, *, model: Path, runs: int, settings: int) -> None:
     """Write copies of a run into a new folder: each setting in both frameworks, with as many seeds as there are runs.
 
     Args:

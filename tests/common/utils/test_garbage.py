@@ -1,0 +1,58 @@
+"""The garbage collector: paused while programs import their packages, with nothing to go through at their end."""
+
+import atexit
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.utils.garbage import pause_garbage_collection, resume_garbage_collection
+
+ROOT = Path(__file__).parents[3]
+# Runs a program and prints at its end how often garbage was collected, and what is and is not left alone then.
+COUNTED = """
+import atexit, gc, json, runpy, sys
+seen = []
+gc.callbacks.append(lambda phase, info: seen.append(info["generation"]) if phase == "start" else None)
+atexit.register(lambda: print(json.dumps([len(seen), gc.isenabled(), gc.get_freeze_count(), len(gc.get_objects())])))
+program, sys.argv = sys.argv[1], sys.argv[1:]
+(runpy.run_path if program.endswith(".py") else runpy.run_module)(program, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["analysis", "ring", "--np", "2"],
+        ["torch_impl/train.py", "--version"],
+        pytest.param(["launch", "sites"], marks=pytest.mark.ci),
+        pytest.param(["keras_impl/train.py", "--version"], marks=pytest.mark.ci),
+    ],
+)
+def test_programs_import_without_it_and_run_with_it(command: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, *command], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    collections, is_enabled, kept, left = json.loads(done.stdout.splitlines()[-1])
+    assert is_enabled and kept > 10_000 and left < 10
+    assert collections < 60  # without a pause: 156 to 707
+
+
+def test_what_there_was_is_left_alone_and_what_comes_is_not() -> None:
+    was_enabled = gc.isenabled()
+    try:
+        pause_garbage_collection()
+        assert not gc.isenabled()
+        resume_garbage_collection()
+        assert gc.isenabled() and gc.get_freeze_count() > 0 and gc.get_objects(generation=2) == []
+        cycle: list[object] = []
+        cycle.append(cycle)
+        del cycle
+        assert gc.collect() > 0
+    finally:
+        gc.unfreeze()
+        atexit.unregister(gc.freeze)
+        (gc.enable if was_enabled else gc.disable)()
