@@ -134,18 +134,19 @@ def other_processes(earlier: Sample) -> list[str]:
     time.sleep(max(0.0, then + SAMPLE_SECONDS - time.monotonic()))
     now, spent = take_sample()
     own = _own_processes()
-    shares = [
-        (share, name, key[0])
-        for key, (seconds, name) in spent.items()
-        if key[0] not in own and (share := _share(seconds, before=before.get(key), age=time.time() - key[1],
-                                                  between=now - then)) is not None
-    ]  # fmt: skip
-    heavy = sorted((one for one in shares if one[0] > HEAVY_CORES and not _is_neighbor(one[2])), reverse=True)
-    return [f"{name}, {100 * share:.0f} % of a core" for share, name, _ in heavy[:MOST_NAMED]]
+    heavy = []
+    for (process, started), (seconds, name) in spent.items():
+        if process in own:
+            continue
+        share = _share(seconds, before=before.get((process, started)), age=time.time() - started, between=now - then)
+        if share is not None and share > HEAVY_CORES and not _is_neighbor(process):
+            heavy.append((share, name))
+    heavy.sort(reverse=True)
+    return [f"{name}, {100 * share:.0f} % of a core" for share, name in heavy[:MOST_NAMED]]
 
 
 def _share(seconds: float, *, before: tuple[float, str] | None, age: float, between: float) -> float | None:
-    """Return the cores that a process used between two samples, or since its start; None: it has only just started.
+    """Return how many cores a process used between two samples, or since its start; None: it has just started.
 
     Args:
         seconds: of processor time so far.

@@ -14,7 +14,7 @@ def pause_garbage_collection() -> None:
 
 
 def resume_garbage_collection() -> None:
-    """After a pause, collect garbage among what is allocated from now on; at the program's end, none."""
+    """After a pause, collect garbage among objects allocated from now on, and none at the program's end."""
     if gc.isenabled():
         return
     gc.freeze()

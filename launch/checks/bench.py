@@ -32,11 +32,11 @@ from common.utils.cores import usable_cores
 from common.utils.environments import missing_packages
 from common.utils.paths import ROOT
 from launch.checks.bench_commands import REPORT_RUNS, command_turns
+from launch.installation.plan import FRAMEWORKS
 from launch.starting.analysis import run_analysis
 from launch.starting.processes import last_lines, launcher_command, started
 from launch.starting.progress import Progress
 
-FRAMEWORKS = ("torch", "keras")
 NO_FRAMEWORK = "none"
 SIZE = 2  # ranks of all starts but those of bare loops
 START_SECONDS = 15.0  # rough cost of starting ranks and building a model, for the time left

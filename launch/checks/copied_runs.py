@@ -4,12 +4,11 @@ import json
 from pathlib import Path
 
 from common.run_folder.records import EPOCHS_FILE, RUN_FILE
-
-FRAMEWORKS = ("torch", "keras")
+from launch.installation.plan import FRAMEWORKS
 
 
 def copy_runs(folder: Path, *, model: Path, runs: int, settings: int) -> None:
-    """Write copies of a run into a new folder: each setting in both frameworks, with as many seeds as there are runs.
+    """Write copies of a run into a new folder: each setting in both frameworks, with one seed after the other.
 
     Args:
         model: the run's folder.
@@ -20,13 +19,14 @@ def copy_runs(folder: Path, *, model: Path, runs: int, settings: int) -> None:
     epochs = (model / EPOCHS_FILE).read_text()
     cells = len(FRAMEWORKS) * settings
     for number in range(runs):
-        cell, seed = number % cells, number // cells + 1
-        setting = cell // len(FRAMEWORKS)
-        record["framework"] = FRAMEWORKS[cell % len(FRAMEWORKS)]
+        seeds_before, cell = divmod(number, cells)
+        setting, framework = divmod(cell, len(FRAMEWORKS))
+        seed = seeds_before + 1
+        record["framework"] = FRAMEWORKS[framework]
         record["config"]["training"]["seed"] = seed
         record["config"]["optimizer"]["learning_rate"] = 0.001 * (1 + setting)
         record["hashes"]["initial_weights"] = record["hashes"]["sample_order"] = f"{seed:032x}"
-        record["totals"]["training_seconds"] = 100 + number * 7919 % 101 / 50 + cell % len(FRAMEWORKS)
+        record["totals"]["training_seconds"] = 100 + number * 7919 % 101 / 50 + framework  # times that scatter
         run = folder / f"run-{number}"
         run.mkdir(parents=True)
         (run / RUN_FILE).write_text(json.dumps(record))
