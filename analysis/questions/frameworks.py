@@ -15,7 +15,7 @@ from analysis.output.tables import Table, effect_cells, shown_interval
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.labels import framework_label
 from analysis.runs.settings import SERIES
-from analysis.runs.table import Selection, seconds_to
+from analysis.runs.table import Selection, runs_to
 from analysis.runs.validity import flags_of, many_comparisons, pair_flags
 from analysis.stats.inference import (
     Effect,
@@ -85,7 +85,7 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
         margin: of accuracy, as a fraction, within which both are the same.
         target: validation accuracy, as a fraction, to which the time is shown; None: what runs recorded.
     """
-    cells = cells_of(selection.runs.assign(seconds_to_target=seconds_to(selection, target)))
+    cells = cells_of(runs_to(selection, target))
     pairs, alone = pairs_of(cells)
     matches = [_match(base, other, margin=margin) for base, other in pairs]
     flags = [

@@ -121,18 +121,19 @@ def images_trained(run: RunRow) -> float:
     return run.steps * run.global_batch if run.global_batch else math.nan
 
 
-def seconds_to(selection: Selection, accuracy: float | None) -> pd.Series:
-    """Return each run's training and validation seconds to a validation accuracy, as a fraction; NaN: not reached.
+def runs_to(selection: Selection, accuracy: float | None) -> pd.DataFrame:
+    """Return the table of runs whose `seconds_to_target` are those to a validation accuracy, as a fraction.
 
-    None: to the target that the run itself had.
+    None: to the target that each run itself had. NaN: not reached.
     """
     if accuracy is None:
-        return selection.runs["seconds_to_target"]
+        return selection.runs
     epochs = selection.epochs
     seconds = epochs["training_seconds"] + epochs["validation_seconds"].fillna(0.0)
     spent = seconds.groupby(epochs["run"]).cumsum()
     reached = epochs[epochs["validation_accuracy"] >= accuracy].drop_duplicates("run")
-    return spent[reached.index].set_axis(reached["run"]).reindex(selection.runs.index)
+    seconds_to_target = spent[reached.index].set_axis(reached["run"]).reindex(selection.runs.index)
+    return selection.runs.assign(seconds_to_target=seconds_to_target)
 
 
 def _numbers(values: Sequence[Sequence[Any]], names: Sequence[str]) -> NDArray[np.float64]:

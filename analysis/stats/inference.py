@@ -9,6 +9,7 @@ ratios are never averaged.
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -82,7 +83,7 @@ def _edges_of_median(n: int) -> tuple[int, int] | None:
 def median_of(values: Iterable[float]) -> float | None:
     """Return the median; None without values."""
     known = list(values)
-    return float(np.median(known)) if known else None
+    return float(statistics.median(known)) if known else None  # NumPy's takes twenty times as long for a few values
 
 
 def olympic_mean(values: Sequence[float]) -> float | None:
@@ -144,9 +145,9 @@ def equivalence(values: Mapping[Any, float], base: Mapping[Any, float], *, margi
 
 def _paired(differences: NDArray[np.float64], *, confidence: float) -> Effect:
     n = len(differences)
-    averages, null = walsh_averages(differences), signed_rank_null(n)
+    averages, null = np.sort(walsh_averages(differences)), signed_rank_null(n)
     return Effect(
-        estimate=float(np.median(averages)),
+        estimate=_middle(averages),
         interval=_between(averages, null.depth(confidence)),
         p_value=null.p_value(averages),
         method="paired by seed",
@@ -155,10 +156,11 @@ def _paired(differences: NDArray[np.float64], *, confidence: float) -> Effect:
 
 
 def _unpaired(values: NDArray[np.float64], base: NDArray[np.float64], *, confidence: float) -> Effect:
-    differences, null = (values[:, None] - base[None, :]).ravel(), rank_sum_null(len(values), len(base))
+    differences = np.sort((values[:, None] - base[None, :]).ravel())
+    null = rank_sum_null(len(values), len(base))
     interval = _between(differences, null.depth(confidence))
     return Effect(
-        estimate=float(np.median(differences)),
+        estimate=_middle(differences),
         interval=interval,
         p_value=None if interval is None else null.p_value(differences),
         method="unpaired",
@@ -166,8 +168,12 @@ def _unpaired(values: NDArray[np.float64], base: NDArray[np.float64], *, confide
     )
 
 
-def _between(values: NDArray[np.float64], depth: int) -> Interval | None:
-    ordered = np.sort(values)
+def _middle(ordered: NDArray[np.float64]) -> float:
+    """Return the median of sorted values."""
+    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def _between(ordered: NDArray[np.float64], depth: int) -> Interval | None:
     return Interval(float(ordered[depth - 1]), float(ordered[-depth])) if depth > 0 else None
 
 

@@ -163,9 +163,9 @@ class Config:
             (f"--shares {self.balance.shares}", self.balance.shares is not None),
             (f"--slow {self.balance.slow}", self.balance.slow is not None),
         ):
-            for name, chosen in names.items():
+            for name, chosen in names.items() if given else ():
                 reason = _REFUSED_BY.get(name, {}).get(flag.split()[0])
-                exclude(given and reason is not None, problem=str(reason), received=f"{chosen} {flag}")
+                exclude(reason is not None, problem=str(reason), received=f"{chosen} {flag}")
         require(
             self.strategy.staleness == 0 or self.schedule.lr_scaling is not None,
             problem="each update is of one worker's batch, and the learning rate of all may be too large",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from common.config.rules import Count, LimitedCount, Range, Settings, require
+from common.errors import UserError
 
 # The strategy that an option belongs to; with another one it has its default.
 STRATEGY_OF_OPTION = {
@@ -48,20 +49,17 @@ def check_options(settings: Settings, *, strategy: str) -> None:
     """Raise UserError if an option belongs to another strategy, or is missing that this one needs."""
     for option in dataclasses.fields(settings):
         value, owner = getattr(settings, option.name), STRATEGY_OF_OPTION.get(option.name, strategy)
-        flag = f"--{option.name.replace('_', '-')}"
-        require(
-            owner == strategy or value == option.default,
-            problem=f"{flag} is an option of --strategy {owner}",
-            received=f"--strategy {strategy} {_flag(option.name, value)}",
-            remedy=f"Leave it out, or give --strategy {owner}",
-        )
-        problem, example = _NEEDED.get(option.name, ("", ""))
-        require(
-            not problem or owner != strategy or value is not None,
-            problem=problem,
-            received=f"--strategy {strategy}",
-            remedy=f"Give {flag}, {example}",
-        )
+        if owner != strategy and value != option.default:
+            raise UserError(
+                f"--{option.name.replace('_', '-')} is an option of --strategy {owner}. "
+                f"Received: --strategy {strategy} {_flag(option.name, value)}. "
+                f"Leave it out, or give --strategy {owner}"
+            )
+        if owner == strategy and value is None and option.name in _NEEDED:
+            problem, example = _NEEDED[option.name]
+            raise UserError(
+                f"{problem}. Received: --strategy {strategy}. Give --{option.name.replace('_', '-')}, {example}"
+            )
 
 
 @dataclass(frozen=True)

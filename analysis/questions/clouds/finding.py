@@ -37,7 +37,7 @@ from analysis.questions.clouds.tables import (
 from analysis.runs.cells import Cell
 from analysis.runs.energy import covered, mean_of, metered, values_of
 from analysis.runs.published import published_claims
-from analysis.runs.table import Selection, seconds_to
+from analysis.runs.table import Selection, runs_to
 from analysis.runs.validity import flags_of, listed, pair_flags
 from analysis.stats.inference import median_of, ratio
 from common.distributed.console import counted
@@ -90,7 +90,7 @@ def find(
     """
     pricing = pricing or Pricing(sites=read_sites())
     names = list(selection.runs["site"].unique())
-    selection = replace(selection, runs=selection.runs.assign(seconds_to_target=seconds_to(selection, target)))
+    selection = replace(selection, runs=runs_to(selection, target))
     if base is not None and base not in names:
         raise UserError(f"no run was made on the base site. Received: {base}. There are runs of {', '.join(names)}")
     base = base or next(name for name in (*BASES, *names) if name in names)

@@ -22,7 +22,7 @@ from analysis.output.tables import Table, shown_interval
 from analysis.questions.clouds.sites import SiteComparison, times_of
 from analysis.runs.cells import Cell
 from analysis.runs.labels import framework_label
-from analysis.runs.table import RunRow, runs_in
+from analysis.runs.table import RunRow
 from analysis.stats.inference import ratio
 from common.distributed.console import counted
 from common.run_folder.environment import Environment
@@ -211,11 +211,11 @@ def startup_plots(startups: Startups) -> list[Plot]:
     legend_below(figure, ncols=5)
     figure.suptitle(f"Where the time goes by launch method, {n_words(map(len, bars.values()))} runs each")
     data = [
-        [method.words, framework, run.name, part, value]
+        [method.words, framework, name, part, value]
         for (method, framework), runs in bars.items()
         for part, column in PARTS.items()
-        for run in runs_in(runs)
-        if not math.isnan(value := getattr(run, column))
+        for name, value in zip(runs["name"], runs[column], strict=True)
+        if not math.isnan(value)
     ]
     headings = ["launch method", "framework", "run", "part", "seconds"]
     return [Plot("clouds-startup", figure, Table("Time by launch method", headings, data, {"seconds": ".6g"}))]

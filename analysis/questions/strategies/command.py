@@ -8,7 +8,7 @@ from analysis.output.options import MARGIN, add_margin_option, add_target_option
 from analysis.output.tables import Cell as TableCell
 from analysis.output.tables import Table, effect_cells, in_percent, shown_interval
 from analysis.questions.strategies.claims import claims_table
-from analysis.questions.strategies.curves import at_equal_time
+from analysis.questions.strategies.curves import AllProgress, at_equal_time, progress_of
 from analysis.questions.strategies.parts import (
     GROWN,
     bubble_by_formula,
@@ -39,7 +39,7 @@ from analysis.questions.strategies.ways import (
 from analysis.runs.cells import Cell, cells_of
 from analysis.runs.energy import mean_of, metered
 from analysis.runs.labels import framework_label
-from analysis.runs.table import Selection, seconds_to
+from analysis.runs.table import Selection, runs_to
 from analysis.runs.validity import cell_runs, chance_of, flags_of, is_guess, many_comparisons
 from analysis.stats.inference import difference, harmonic_mean, median_interval, median_of
 
@@ -68,15 +68,16 @@ def find(selection: Selection, *, margin: float = MARGIN, target: float | None =
         margin: of accuracy, as a fraction, within which two are the same.
         target: validation accuracy, as a fraction, to which the time is shown; None: what runs recorded.
     """
-    cells = cells_of(selection.runs.assign(seconds_to_target=seconds_to(selection, target)))
+    cells = cells_of(runs_to(selection, target))
     places = places_of(cells, margin=margin)
     question = "Which strategy shares the work best?"
     if not places:
         return Finding(name="strategies", question=question, answer=_NOTHING)
     used = [way.cell for place in places for way in place.ways if len(way.cell.finished)]
     alone = ranks_alone(cells)
-    plots, missing = plots_of(selection, places, alone)
-    equal_time, why_not = _equal_time(selection, places)
+    progress = progress_of(selection, places)
+    plots, missing = plots_of(places, progress, alone)
+    equal_time, why_not = _equal_time(places, progress)
     tables = [
         _against_allreduce(places, margin=margin),
         _figures(places, alone, target=target),
@@ -242,14 +243,14 @@ def _figures_of(cell: Cell, alone: Alone) -> list[TableCell]:
     ]
 
 
-def _equal_time(selection: Selection, places: Sequence[Place]) -> tuple[Table, list[str]]:
+def _equal_time(places: Sequence[Place], progress: AllProgress) -> tuple[Table, list[str]]:
     """Return the accuracies at equal time, and which places have none."""
     headings = ["framework", "model, data set, workers, site", "at, s", "strategy", "n", "validation accuracy, %",
                 "95 % interval", "minus allreduce's, points", "95 % interval of it"]  # fmt: skip
     rows: list[list[TableCell]] = []
     notes: list[str] = []
     for place in places:
-        cut = at_equal_time(selection, place)
+        cut = at_equal_time(progress, place)
         if cut is None:
             notes.append(f"{place.name}: no accuracies at equal time: it takes two ways whose runs validated twice")
             continue

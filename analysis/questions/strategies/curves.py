@@ -1,13 +1,13 @@
 """Accuracy over the time and the images of a run, and at equal time: cut from the same runs, not run again."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.questions.strategies.ways import Place, Way
+from analysis.questions.strategies.ways import Place
 from analysis.runs.cells import Cell
 from analysis.runs.table import Selection, curve
 
@@ -35,8 +35,15 @@ class Progress:
         return float(np.interp(seconds, self.seconds, self.accuracy))
 
 
-def progress_of(selection: Selection, cell: Cell) -> dict[Hashable, Progress]:
-    """Return seed -> progress of the timed runs of a cell that validated at least twice."""
+AllProgress = Mapping[Cell, dict[Hashable, Progress]]
+
+
+def progress_of(selection: Selection, places: Sequence[Place]) -> AllProgress:
+    """Return cell of a way -> seed -> progress of the timed runs that validated at least twice."""
+    return {way.cell: _progress_of(selection, way.cell) for place in places for way in place.ways}
+
+
+def _progress_of(selection: Selection, cell: Cell) -> dict[Hashable, Progress]:
     found: dict[Hashable, Progress] = {}
     for run in cell.timed:
         seconds = np.cumsum(curve(selection.epochs, run, "training_seconds"))
@@ -49,21 +56,17 @@ def progress_of(selection: Selection, cell: Cell) -> dict[Hashable, Progress]:
     return found
 
 
-def at_equal_time(selection: Selection, place: Place) -> tuple[float, dict[int, dict[Hashable, float]]] | None:
+def at_equal_time(progress: AllProgress, place: Place) -> tuple[float, dict[int, dict[Hashable, float]]] | None:
     """Return the training seconds of the fastest way, and number of a way -> seed -> accuracy at that time.
 
     None where fewer than two ways have curves.
     """
-    curves = {number: found for number, way in enumerate(place.ways) if (found := _curves(selection, way))}
+    curves = {number: found for number, way in enumerate(place.ways) if (found := progress[way.cell])}
     if len(curves) < 2:
         return None
     seconds = min(float(np.median([one.seconds[-1] for one in found.values()])) for found in curves.values())
     cut = {number: {key: one.accuracy_at(seconds) for key, one in found.items()} for number, found in curves.items()}
     return seconds, {number: _known(values) for number, values in cut.items()}
-
-
-def _curves(selection: Selection, way: Way) -> dict[Hashable, Progress]:
-    return progress_of(selection, way.cell)
 
 
 def _known(values: dict[Hashable, float]) -> dict[Hashable, float]:

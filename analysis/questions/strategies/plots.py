@@ -22,7 +22,7 @@ from analysis.output.plots import (
     wrapped,
 )
 from analysis.output.tables import Table
-from analysis.questions.strategies.curves import Progress, progress_of
+from analysis.questions.strategies.curves import AllProgress, Progress
 from analysis.questions.strategies.parts_plots import plot_bubbles, plot_memory, plot_schedules
 from analysis.questions.strategies.ways import (
     PLAIN,
@@ -36,7 +36,6 @@ from analysis.questions.strategies.ways import (
     workers_of,
 )
 from analysis.runs.labels import framework_label
-from analysis.runs.table import Selection
 from analysis.stats.inference import median_of
 from common.measurement.step_profile import StepProfile
 
@@ -45,17 +44,17 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 4.6, 3.4
 Found = tuple[Plot | None, str]  # a plot, and what is missing without it
 
 
-def plots_of(selection: Selection, places: Sequence[Place], alone: Alone) -> tuple[list[Plot], list[str]]:
+def plots_of(places: Sequence[Place], progress: AllProgress, alone: Alone) -> tuple[list[Plot], list[str]]:
     """Return the plots that the runs allow, and a note about each of the others.
 
     Args:
-        selection: the runs.
         places: work done in several ways.
+        progress: of their runs.
         alone: of all cells.
     """
     found: list[Found] = [
-        (_plot_progress(selection, places, by="seconds"), "accuracy against time: no runs with two validations"),
-        (_plot_progress(selection, places, by="images"), "accuracy against images: no runs with two validations"),
+        (_plot_progress(places, progress, by="seconds"), "accuracy against time: no runs with two validations"),
+        (_plot_progress(places, progress, by="images"), "accuracy against images: no runs with two validations"),
         (_plot_stragglers(places), "time against a straggler's factor: no strategy has runs of two factors (--slow)"),
         (_plot_intervals(places), "accuracy against the interval: averaging has no runs of two intervals"),
         (_plot_staleness(places), "staleness: no run of asynchronous servers"),
@@ -93,11 +92,11 @@ def _styles(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
 _AXES = {"seconds": "training, s", "images": "images trained"}
 
 
-def _plot_progress(selection: Selection, places: Sequence[Place], *, by: str) -> Plot | None:
+def _plot_progress(places: Sequence[Place], progress: AllProgress, *, by: str) -> Plot | None:
     """Draw the validation accuracy against seconds or images: medians over runs, a line for each way."""
     curves: dict[str, dict[str, dict[Hashable, Progress]]] = {}
     for place in main_places(places):
-        of_ways = {way.label: found for way in place.ways if (found := progress_of(selection, way.cell))}
+        of_ways = {way.label: found for way in place.ways if (found := progress[way.cell])}
         if of_ways:
             curves[place.name] = of_ways
     if not curves:

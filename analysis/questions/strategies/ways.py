@@ -1,5 +1,6 @@
 """Cells as ways to share the same work: all-reduce and everything that is compared with it."""
 
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -292,7 +293,7 @@ def exchange_shares(cell: Cell) -> list[float]:
     for run, sharing in shares_of(cell):
         seconds = [s for one in sharing.workers if not isinstance(s := one.exchange_seconds, NotRecorded)]
         if run.training_seconds > 0 and len(seconds) == len(sharing.workers):
-            shares.append(min(1.0, float(np.mean(seconds)) / run.training_seconds))
+            shares.append(min(1.0, statistics.fmean(seconds) / run.training_seconds))
     return shares
 
 

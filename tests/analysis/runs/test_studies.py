@@ -21,7 +21,7 @@ from analysis.questions.frameworks import find
 from analysis.runs import folders
 from analysis.runs.cells import cells_of
 from analysis.runs.reading import load_runs
-from analysis.runs.table import curve, runs_in, seconds_to
+from analysis.runs.table import curve, runs_in, runs_to
 from analysis.runs.validity import run_flags
 from analysis.stats.inference import ratio
 from common.errors import UserError
@@ -308,8 +308,8 @@ def test_times_of_metered_unfinished_and_timeless_runs_do_not_count(tmp_path: Pa
 def test_seconds_to_a_target_are_those_of_the_first_epoch_that_reaches_it(tmp_path: Path) -> None:
     write_finished_run(tmp_path / "a", accuracies=[0.5, 0.91, 0.9], seconds=9.0)
     selection = load_runs([tmp_path])
-    assert [seconds_to(selection, accuracy)[0] for accuracy in (0.9, 0.5)] == [6.0, 3.0]
-    assert math.isnan(seconds_to(selection, 0.92)[0])
+    assert [runs_to(selection, accuracy)["seconds_to_target"][0] for accuracy in (0.9, 0.5)] == [6.0, 3.0]
+    assert math.isnan(runs_to(selection, 0.92)["seconds_to_target"][0])
     (run,) = runs_in(selection.runs)
     assert run.total_seconds == 14.0 and run.epoch_seconds == 3.0 and run.steady_epoch_seconds == 2.25
 
