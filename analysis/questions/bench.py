@@ -63,7 +63,7 @@ def find(record: BenchRecord) -> Finding:
         notes=[
             f"{environment.machine}, {counted(record.threads_per_rank, 'thread')} per rank; "
             f"{counted(rounds, 'pair')} of turns of {seconds:g} s; a ratio is that of the speeds of the two turns of a "
-            "pair; of commands, that of their seconds",
+            f"pair; of commands, that of their seconds{_of_others(record)}",
             "95 % interval of the median: between two order statistics; it takes at least 6 pairs (--rounds 6)",
             "goals are for a host of two cores; not shown: the interval is on both sides of the limit, or there is "
             "none; over bare MPI it is that of ours",
@@ -74,6 +74,13 @@ def find(record: BenchRecord) -> Finding:
             "ranks; other: hooks, copies, and what training loses beside an exchange",
         ],
     )  # fmt: skip
+
+
+def _of_others(record: BenchRecord) -> str:
+    """Return, as the end of a note, the starts that another version of the program measured, put in later."""
+    own = record.environment.source_revision
+    others = [one.start for one in record.starts if one.environment.get("source_revision", own) != own]
+    return f"; of another version of the program: {', '.join(dict.fromkeys(others))}" if others else ""
 
 
 def kept_speeds(ratios: Sequence[SpeedRatio]) -> list[str]:

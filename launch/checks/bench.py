@@ -302,7 +302,11 @@ def _measure_commands(
         start=name,
         title=start.title,
         load_average_before=load_average,
-        environment={"controller": start.launcher, "threads": threads},
+        environment={
+            "source_revision": describe_environment().source_revision,
+            "controller": start.launcher,
+            "threads": threads,
+        },
         turns=turns,
     )
 

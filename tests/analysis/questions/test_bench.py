@@ -218,6 +218,16 @@ def test_a_busy_machine_is_flagged(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "flag: other programs may have used the machine: its load average was 50.00" in capsys.readouterr().out
 
 
+def test_starts_of_another_version_are_named() -> None:
+    start = start_of([1.0, 1.0])
+    other, same = (
+        replace(start, start=name, environment={"source_revision": revision})
+        for name, revision in (("report", "another"), ("floor", make_environment().source_revision))
+    )
+    assert find(record_of(start, same, other, other)).notes[0].endswith("; of another version of the program: report")
+    assert "version" not in find(record_of(start, same)).notes[0]
+
+
 def test_files_of_earlier_versions_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They hold ratios and turns, and an interrupted benchmark has no end."""
     content: dict[str, Any] = asdict(record_of(start_of([1.8])))

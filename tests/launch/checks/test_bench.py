@@ -103,7 +103,7 @@ def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], 
     if measured.turns[0].model != COMMAND:
         assert all(max(turn.rank_seconds) == turn.seconds and len(turn.rank_seconds) == turn.ranks
                    for turn in measured.turns)  # fmt: skip
-    assert {"threads", "controller"} <= set(measured.environment)
+    assert {"threads", "controller", "source_revision"} <= set(measured.environment)
     if measured.turns[0].model != COMMAND:
         assert all(turn.images == turn.steps * turn.ranks * 64 for turn in measured.turns)
         assert {"packages", "processor"} <= set(measured.environment)
