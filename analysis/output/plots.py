@@ -164,7 +164,7 @@ def draw_rows(ax: Axes, groups: Sequence[tuple[str, Sequence[Row]]], *, unit: st
         scale: factor for the values.
     """
     top, ticks, labels, everything = 0.0, [], [], []
-    alike: dict[Hashable, tuple[Row, dict[float, list[float]]]] = {}  # those drawn alike: by their places
+    alike: dict[Hashable, tuple[Row, dict[float, list[float]]]] = {}  # look -> a row, place -> values
     for label, rows in groups:
         for number, row in enumerate(rows):
             if values := [value * scale for value in row.values if math.isfinite(value)]:
@@ -208,7 +208,11 @@ def scale_axis(ax: Axes, values: Sequence[float], *, axis: str = "x") -> None:
 
 
 def _draw_alike(ax: Axes, row: Row, by_place: Mapping[float, Sequence[float]]) -> None:
-    """Draw rows in the look of one of them: place -> values. As few shapes, which is faster than three for each row."""
+    """Draw rows that look like this one, as a few shapes in all: three for each row are slow.
+
+    Args:
+        by_place: place of a row -> its values; all rows have one value, or all have several.
+    """
     color = row.style["color"]
     several = max(map(len, by_place.values())) > 1
     ax.plot(

@@ -63,7 +63,7 @@ def find(record: BenchRecord) -> Finding:
         notes=[
             f"{environment.machine}, {counted(record.threads_per_rank, 'thread')} per rank; "
             f"{counted(rounds, 'pair')} of turns of {seconds:g} s; a ratio is that of the speeds of the two turns of a "
-            f"pair; of commands, that of their seconds{_of_others(record)}",
+            f"pair; of commands, that of their seconds{_other_versions(record)}",
             "95 % interval of the median: between two order statistics; it takes at least 6 pairs (--rounds 6)",
             "goals are for a host of two cores; not shown: the interval is on both sides of the limit, or there is "
             "none; over bare MPI it is that of ours",
@@ -76,7 +76,7 @@ def find(record: BenchRecord) -> Finding:
     )  # fmt: skip
 
 
-def _of_others(record: BenchRecord) -> str:
+def _other_versions(record: BenchRecord) -> str:
     """Return, as the end of a note, the starts that another version of the program measured, put in later."""
     own = record.environment.source_revision
     others = [one.start for one in record.starts if one.environment.get("source_revision", own) != own]

@@ -57,7 +57,7 @@ class MeasuredStart:
     Attributes:
         start: its name on the command line.
         load_average_before: over 1, 5 and 15 minutes.
-        environment: of rank 0, with the controller and the threads per rank; of commands, the program's revision alone.
+        environment: of rank 0 (of commands, its `source_revision` alone), with the controller and the threads per rank.
     """
 
     framework: str
