@@ -54,8 +54,10 @@ class ProfiledTrainer(Trainer):
         names = [*(name for name, _ in self._parts), self._loss_name]
         forward: list[tuple[Part, str]] = [("forward", name) for name in ("", *names)]
         backward: list[tuple[Part, str]] = [("backward", name) for name in reversed(names)]
-        for (part, name), end in zip([*forward, *backward], ends.numpy(), strict=True):
-            lap(part, layer=name, ended_at=float(end))
+        passes = [*forward, *backward]
+        self.profiler.recorded_laps(
+            (part, name, float(end)) for (part, name), end in zip(passes, ends.numpy(), strict=True)
+        )
         lap("backward")
         if self.data.comm.size > 1:
             wait_for_all_ranks()

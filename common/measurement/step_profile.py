@@ -5,7 +5,7 @@ up to the step without overlap, and a profiled run is slower than a timed one.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
@@ -103,17 +103,28 @@ class Profiler:
         if started is not None:
             self.laps.loop_seconds += self._clock() - started
 
-    def lap(self, part: Part, *, layer: str = "", ended_at: float | None = None) -> None:
+    def lap(self, part: Part, *, layer: str = "") -> None:
         """End a part of the step; the next one starts.
 
         Args:
             layer: whose pass it is; "": no single one's.
-            ended_at: its end in seconds since 1970, if a compiled function recorded it; None: now.
         """
         self._synchronize()
-        now = self._clock()
-        if ended_at is not None:
-            now -= time.time() - ended_at
+        self._end(part, layer, self._clock())
+
+    def recorded_laps(self, ends: Iterable[tuple[Part, str, float]]) -> None:
+        """End parts of the step as `lap`, at times (seconds since 1970) that a compiled function recorded.
+
+        Args:
+            ends: part, layer, time; in order.
+        """
+        # Both clocks are read only once: a process interrupted between the two readings shifts all ends alike, and
+        # none comes before the previous one.
+        to_clock = self._clock() - time.time()
+        for part, layer, ended_at in ends:
+            self._end(part, layer, ended_at + to_clock)
+
+    def _end(self, part: Part, layer: str, now: float) -> None:
         if self._left_out == LEFT_OUT_STEPS:
             self.laps.parts_seconds[part] += now - self._last
             if layer:

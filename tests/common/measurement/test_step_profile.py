@@ -1,5 +1,7 @@
 """The step profile: parts add up to the step, the first steps are left out, ranks are averaged."""
 
+from itertools import count
+
 import pytest
 
 from common.measurement.step_profile import LEFT_OUT_STEPS, PARTS, Laps, Profiler, average_over_ranks, profile_table
@@ -44,18 +46,35 @@ def test_parts_add_up_to_the_steps_of_all_epochs_but_the_first_few_steps() -> No
     assert profiler.laps.steps == 0
 
 
-def test_a_part_whose_end_was_recorded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("interrupted", [0, 1, 2])
+def test_parts_whose_ends_were_recorded_elsewhere(monkeypatch: pytest.MonkeyPatch, interrupted: int) -> None:
+    """A process interrupted between its readings of two clocks, at any of them, takes no time from a layer."""
     clock = Clock()
     profiler = Profiler(synchronize=lambda: None, clock=clock)
     run_epoch(profiler, clock, steps=LEFT_OUT_STEPS)
     profiler.laps.parts_seconds.update(dict.fromkeys(PARTS, 0.0))
-    monkeypatch.setattr("common.measurement.step_profile.time.time", lambda: 1_000_010.0)
+    started = 1_000_000.0 + clock.now
+    readings = count()
+
+    def other_clock() -> float:
+        clock.now += 2.0 if next(readings) == interrupted else 0.0
+        return 1_000_000.0 + clock.now
+
+    monkeypatch.setattr("common.measurement.step_profile.time.time", other_clock)
     for _ in profiler.steps(iter([0])):
         clock.now += 10.0
-        profiler.lap("forward", ended_at=1_000_006.0)
+        profiler.recorded_laps(
+            [
+                ("forward", "first", started + 3.0),
+                ("forward", "last", started + 4.0),
+                ("backward", "last", started + 6.0),
+            ]
+        )
         profiler.lap("backward")
-    assert profiler.laps.parts_seconds["forward"] == 6.0
-    assert profiler.laps.parts_seconds["backward"] == 4.0
+    laps = profiler.laps
+    assert laps.layers["last"] == {"forward": 1.0, "backward": 2.0}
+    assert laps.layers["first"]["backward"] == 0.0
+    assert sum(laps.parts_seconds.values()) == laps.loop_seconds
 
 
 def test_the_average_over_ranks_by_hand() -> None:
