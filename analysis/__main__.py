@@ -37,64 +37,39 @@ if __name__ == "__main__":
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from analysis.clouds import command as clouds
-from analysis.export import export_command as export
-from analysis.export import table_command as table
-from analysis.output.finding import check_show_options
-from analysis.questions import (
-    aa_test,
-    bench,
-    check,
-    compare,
-    experiment,
-    faults,
-    frameworks,
-    layers,
-    times,
-    tune,
-    verify,
-)
-from analysis.questions.energy import command as energy
-from analysis.questions.hyperparameters import command as hyperparameters
-from analysis.questions.parity import command as parity
-from analysis.questions.projection import command as projection
-from analysis.questions.ring import command as ring
-from analysis.questions.scaling import command as scaling
-from analysis.questions.strategies import command as strategies
-from analysis.report import command as report
-from analysis.results import command as results
-from analysis.thesis import command as thesis
-from analysis.thesis import import_command as import_thesis
+from analysis.output.options import check_show_options
 from common.utils.command_line import Parser, run_command
 
-COMMANDS = (
-    frameworks,
-    clouds,
-    scaling,
-    strategies,
-    energy,
-    hyperparameters,
-    tune,
-    times,
-    layers,
-    faults,
-    compare,
-    report,
-    check,
-    aa_test,
-    parity,
-    bench,
-    verify,
-    experiment,
-    import_thesis,
-    thesis,
-    projection,
-    ring,
-    results,
-    table,
-    export,
-)
+# In the order of the help; the module of each command.
+COMMANDS = {
+    "frameworks": "analysis.questions.frameworks",
+    "clouds": "analysis.clouds.command",
+    "scaling": "analysis.questions.scaling.command",
+    "strategies": "analysis.questions.strategies.command",
+    "energy": "analysis.questions.energy.command",
+    "hyperparameters": "analysis.questions.hyperparameters.command",
+    "tune": "analysis.questions.tune",
+    "times": "analysis.questions.times",
+    "layers": "analysis.questions.layers",
+    "faults": "analysis.questions.faults",
+    "compare": "analysis.questions.compare",
+    "report": "analysis.report.command",
+    "check": "analysis.questions.check",
+    "aa-test": "analysis.questions.aa_test",
+    "parity": "analysis.questions.parity.command",
+    "bench": "analysis.questions.bench",
+    "verify": "analysis.questions.verify",
+    "experiment": "analysis.questions.experiment",
+    "import-thesis": "analysis.thesis.import_command",
+    "thesis": "analysis.thesis.command",
+    "projection": "analysis.questions.projection.command",
+    "ring": "analysis.questions.ring.command",
+    "results": "analysis.results.command",
+    "table": "analysis.export.table_command",
+    "export": "analysis.export.export_command",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,9 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m analysis", description="Tables and plots of what was measured.")
     parser.add_version()
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in COMMANDS:
-        module.add_command(commands)
     arguments = sys.argv[1:] if arguments is None else arguments
+    # All of them take longer to import than some take to run.
+    asked = [name for name in arguments[:1] if name in COMMANDS]
+    for name in asked or COMMANDS:
+        import_module(COMMANDS[name]).add_command(commands)
     options = parser.parse_args(arguments)
     options.command_line = shlex.join(["python", "-m", "analysis", *arguments])
 

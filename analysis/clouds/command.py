@@ -12,12 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from analysis.clouds.known import QUESTION, as_one, findings_behind, known_findings
-from analysis.output.finding import Finding, add_runs_options, add_show_options, selected, show
+from analysis.output.finding import Finding, add_show_options, selected, show
 from analysis.output.options import add_margin_option, add_parser, add_target_option, number_or_nan
 from analysis.output.tables import Table
 from analysis.questions.clouds.finding import BASES, assigned, find
 from analysis.questions.clouds.pricing import JOB_MINUTES, Pricing
 from analysis.report.page import Chapter, Page, facts_of, write_page
+from analysis.runs.arguments import add_runs_options
 from analysis.runs.examples import NOTE as EXAMPLES
 from common.errors import UserError
 from common.sites.prices import read_day

@@ -6,8 +6,9 @@ from typing import Any
 from analysis.export.exported import exported_runs
 from analysis.export.mlflow_store import DATABASE, require_mlflow, write_store
 from analysis.export.tensorboard_folder import write_events
-from analysis.output.finding import add_runs_options, selected
+from analysis.output.finding import selected
 from analysis.output.options import add_parser
+from analysis.runs.arguments import add_runs_options
 from common.distributed.console import counted
 from common.errors import UserError, user_errors
 from common.run_folder.tensorboard_events import require_tensorboard

@@ -10,9 +10,10 @@ import pandas as pd
 from pandas.io.json import build_table_schema
 
 from analysis.export.tidy import tidy_epochs, tidy_parts, tidy_runs
-from analysis.output.finding import add_runs_options, selected
+from analysis.output.finding import selected
 from analysis.output.options import add_parser
 from analysis.output.tables import Cell, Table, render
+from analysis.runs.arguments import add_runs_options
 from analysis.runs.table import Selection
 from common.errors import HOW_TO_GET_EXTRAS, UserError, user_errors
 from common.utils.atomic import atomic_file, write_atomically

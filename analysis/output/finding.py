@@ -15,17 +15,16 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from analysis.output.options import add_parser
+from analysis.output.options import add_parser, refuse_flags
 from analysis.output.plots import save_figure
 from analysis.output.tables import FORMATS, Table, render, render_first_rows, write_csv
+from analysis.runs.arguments import add_runs_options, found_in
 from analysis.runs.examples import NOTE as EXAMPLES
-from analysis.runs.examples import example_folders
-from analysis.runs.folders import Found, run_folders
+from analysis.runs.folders import Found
 from analysis.runs.published import checked_sources, published_notes, published_runs
 from analysis.runs.reading import load_runs
 from analysis.runs.table import Selection
 from analysis.runs.validity import said_once
-from common.errors import UserError
 from common.utils.command_line import path, word
 from common.utils.printable import printable
 
@@ -102,28 +101,6 @@ def add_show_options(parser: argparse.ArgumentParser, *, plots: str = "write the
     parser.add_argument("--strict", action="store_true", help="exit code 2 if anything is flagged")
 
 
-def check_show_options(options: argparse.Namespace) -> None:
-    """Raise UserError, before the work, for CSV without a folder, or a folder without CSV."""
-    if "csv_folder" in options and (options.format == "csv") != (options.csv_folder is not None):
-        folder = "no --folder" if options.csv_folder is None else f"--folder {options.csv_folder}"
-        raise UserError(
-            f"CSV is a file per table in a folder. Received: --format {options.format} and {folder}. "
-            "Give --format csv --folder FOLDER"
-        )
-
-
-def add_runs_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select runs."""
-    parser.add_argument("runs", type=word, nargs="*", metavar="RUNS", help="run folders, or folders that contain some")
-    parser.add_argument("--examples", action="store_true", help=f"the runs that come with the project; {EXAMPLES}")
-    parser.add_argument(
-        "--published",
-        nargs="*",
-        metavar="SOURCE",
-        help="after RUNS: add the results published in article, notebook, thesis or pydtnn (default: all)",
-    )
-
-
 def add_question(
     commands: Any, name: str, find: Callable[..., Finding], what: str, *, keywords: Sequence[str] = ()
 ) -> argparse.ArgumentParser:
@@ -157,19 +134,6 @@ def selected(options: argparse.Namespace, found: Found | None = None) -> Selecti
     """
     sources = checked_sources(options.published)
     return load_runs(found or found_in(options), added=published_runs(sources), published=sources)
-
-
-def found_in(options: argparse.Namespace) -> Found:
-    """Return the folders of the runs of `add_runs_options`.
-
-    Raises:
-        UserError: none are named, or one does not exist.
-    """
-    folders = [*options.runs, *(example_folders(options.command) if options.examples else [])]
-    if not folders:
-        raise UserError("no runs are named. Received: no RUNS. Name run folders, or folders that contain some, or give "
-                        "--examples for the runs that come with the project")  # fmt: skip
-    return run_folders(folders)
 
 
 def show(finding: Finding, options: argparse.Namespace) -> None:
@@ -233,10 +197,3 @@ _LONGEST_TITLE = 60  # letters of it in the name of a file
 def _as_json(finding: Finding) -> str:
     words = {name: getattr(finding, name) for name in ("name", "question", "answer", "flags", "notes")}
     return json.dumps(words | {"tables": [json.loads(render(table, "json")) for table in finding.tables]}, indent=1)
-
-
-def refuse_flags(flags: Sequence[str], options: Any) -> None:
-    """Raise UserError if something is flagged and --strict is given."""
-    if flags and options.strict:
-        more = f" ({len(flags)} flags in all)" if len(flags) > 1 else ""
-        raise UserError(f"not comparable. Received: {flags[0]}{more}. Leave out --strict to see the tables anyway")

@@ -1,9 +1,11 @@
-"""Commands, and options that several of them have: accuracies, given in percent and passed on as fractions."""
+"""Commands, and options that several of them have; accuracies are given in percent and passed on as fractions."""
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from common.errors import UserError
 
 MARGIN = 0.005  # of accuracy, as a fraction: half a percentage point
 
@@ -76,3 +78,20 @@ def add_target_option(parser: argparse.ArgumentParser, *, shown: str) -> None:
         metavar="PERCENT",
         help=f"show the {shown} to this validation accuracy (default: the target recorded in the runs)",
     )
+
+
+def check_show_options(options: argparse.Namespace) -> None:
+    """Raise UserError, before the work, for CSV without a folder, or a folder without CSV."""
+    if "csv_folder" in options and (options.format == "csv") != (options.csv_folder is not None):
+        folder = "no --folder" if options.csv_folder is None else f"--folder {options.csv_folder}"
+        raise UserError(
+            f"CSV is a file per table in a folder. Received: --format {options.format} and {folder}. "
+            "Give --format csv --folder FOLDER"
+        )
+
+
+def refuse_flags(flags: Sequence[str], options: Any) -> None:
+    """Raise UserError if something is flagged and --strict is given."""
+    if flags and options.strict:
+        more = f" ({len(flags)} flags in all)" if len(flags) > 1 else ""
+        raise UserError(f"not comparable. Received: {flags[0]}{more}. Leave out --strict to see the tables anyway")

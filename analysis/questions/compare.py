@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.output.finding import Finding, Plot, add_runs_options, add_show_options, selected, show
+from analysis.output.finding import Finding, Plot, add_show_options, selected, show
 from analysis.output.options import add_parser
 from analysis.output.plots import framework_style, legend_below
 from analysis.output.tables import Cell, Table
+from analysis.runs.arguments import add_runs_options
 from analysis.runs.sameness import HASHES, why_not_the_same
 from analysis.runs.table import RunRow, Selection, curve
 from analysis.runs.validity import flags_of

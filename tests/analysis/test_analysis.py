@@ -4,6 +4,7 @@ import argparse
 import csv
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,8 @@ import pytest
 from builders import make_config, make_epoch, make_record, make_status, write_finished_run
 from PIL import Image
 
-from analysis.__main__ import main
+import analysis.__main__ as analysis
+from analysis.__main__ import COMMANDS, main
 from analysis.output.finding import Finding, show
 from analysis.output.tables import FORMATS, Table, render
 from analysis.questions.parity.command import parity_table
@@ -304,6 +306,17 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
     shown = capsys.readouterr()
     assert (code, shown.out, len(shown.err.splitlines())) == (2, "", 1)
     assert words in shown.err
+
+
+def test_each_command_is_found_in_its_module_and_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in COMMANDS:
+        with pytest.raises(SystemExit, match="0"):
+            main([name, "--help"])
+        assert f"python -m analysis {name} " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    listed = re.findall(r"^    (\S+)", capsys.readouterr().out, flags=re.MULTILINE)
+    assert listed == [*COMMANDS] and all(f"python -m analysis {name} " in str(analysis.__doc__) for name in COMMANDS)
 
 
 def test_the_examples_are_marked_and_taken_beside_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from analysis.__main__ import main
 from analysis.output.finding import Finding, Plot
 from analysis.output.tables import Table
+from analysis.report import assembly
 from analysis.report import chapters as report_chapters
-from analysis.report import command as report
 from analysis.report.page import Chapter, Page, html_of
 from analysis.report.pictures import MOST_INCHES, MOST_POINTS
 from analysis.report.tables import MOST_FILE_ROWS, MOST_ROWS
@@ -218,7 +218,7 @@ def test_whatever_a_run_holds_stays_text(tmp_path: Path) -> None:
 def test_chapters_without_rows_are_open_questions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     silent = found(name="clouds", question="Which cloud?", answer="All runs are of one site.")
     shown = found(name="shown", tables=[Table("Some", ["a"], [[1]], {})])
-    monkeypatch.setattr(report, "CHAPTERS", [lambda _: silent, lambda _: shown])
+    monkeypatch.setattr(assembly, "CHAPTERS", [lambda _: silent, lambda _: shown])
     page = make_report(write_run(tmp_path / "run", finished_record()), output=tmp_path / "report.html")
     ids = [str(one["id"]) for one in page.all("section")]
     assert ids == ["in-short", "shown", "open"]
@@ -394,7 +394,7 @@ def test_many_runs_make_a_page_that_can_be_read() -> None:
         for number, record in enumerate(records)
         for seed in range(30)
     ]
-    text = html_of(report.page_of(select(runs), folders=[f"runs/{number}" for number in range(600)]))
+    text = html_of(assembly.page_of(select(runs), folders=[f"runs/{number}" for number in range(600)]))
     page = read_page(text)
     assert "runs/4 and 595 more" in page.text
     lengths = [body.partition("</tbody>")[0].count("<tr>") for body in text.split("<tbody>")[1:]]
