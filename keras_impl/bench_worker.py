@@ -118,7 +118,7 @@ def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool, makes
     """
 
     def made(epoch: int, steps: int) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        setup = with_steps(data.setup, size=1, steps=steps)
+        setup = with_steps(data.setup, size=1, epoch=epoch, steps=steps)
         for images, labels in ShardedData(setup, comm=data.comm, device=data.device).training(epoch):
             yield tf.constant(images), tf.constant(labels)
 

@@ -95,7 +95,7 @@ def bare_loop(state: TrainingState, data: ShardedData, *, with_sums: bool, makes
     """
 
     def made(epoch: int, steps: int) -> Batches:
-        setup = with_steps(data.setup, size=1, steps=steps)
+        setup = with_steps(data.setup, size=1, epoch=epoch, steps=steps)
         return ShardedData(setup, comm=data.comm, device=data.device).training(epoch)
 
     batches = list(made(1, min(MEMORY_BATCHES, data.setup.steps_per_epoch)))

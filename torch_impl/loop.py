@@ -46,6 +46,7 @@ class Trainer:
         self.phases = phases
         self.epoch = 0
         self._loss_weight = data.setup.loss_weight(data.comm.data_rank)
+        self._gradient: Tensor | None = None
         self._slowdown = planted_slowdown(data, state.model)
         self._precision = _precision(state.config.device.mixed_precision, device=data.device)
         self._compiled = compiled(self._forward) if state.config.model.compile else None
@@ -82,7 +83,7 @@ class Trainer:
             passes = self.data.setup.passes
             _, losses = self._compiled(images.chunk(passes)[0], labels.chunk(passes)[0])
             # Not by `backward`, after which Horovod exchanges the gradients.
-            torch.autograd.grad(self._loss(losses), list(model.parameters()))
+            torch.autograd.grad(losses, list(model.parameters()), self._loss_gradient(losses))
         for buffer, before in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(before)
 
@@ -198,13 +199,18 @@ class Trainer:
     def _pass(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Add the gradients of a batch, or of a part of it, to those that are there; return outputs and losses."""
         outputs, losses = (self._compiled or self._forward)(images, labels)
-        self.state.scaler.scale(self._loss(losses)).backward()
+        losses.backward(self.state.scaler.scale(self._loss_gradient(losses)))
         return outputs.detach(), losses.detach()
 
-    def _loss(self, losses: Tensor) -> Tensor:
-        """Return the mean loss, weighted where ranks have batches of other sizes, or an update has several passes."""
-        mean = losses.mean()
-        return mean if self._loss_weight == 1 else mean * self._loss_weight
+    def _loss_gradient(self, losses: Tensor) -> Tensor:
+        """Return the gradient of the loss of a pass with respect to those of its samples: the same in every step.
+
+        The loss is their mean, weighted where ranks have batches of other sizes, or an update has several passes. It is
+        not computed itself.
+        """
+        if self._gradient is None or self._gradient.shape != losses.shape:
+            self._gradient = torch.full_like(losses, self._loss_weight, requires_grad=False) / len(losses)
+        return self._gradient
 
     def _scaled_update(self) -> None:
         """Average the gradients first, so that an overflow on one rank makes all ranks skip the same step."""

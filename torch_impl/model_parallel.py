@@ -130,11 +130,12 @@ class StageTrainer(Trainer):
         losses = self._losses(outputs, labels)
         results.append((outputs.detach(), losses.detach()))
         self._links.computed(operation)
-        return inputs, self._loss(losses) / self.state.config.parts.microbatches
+        return inputs, losses
 
     def _backward_pass(self, operation: Operation, inputs: Tensor, outputs: Tensor) -> None:
-        gradient = None
-        if not self._links.is_last:
+        if self._links.is_last:
+            gradient = self._loss_gradient(outputs) / self.state.config.parts.microbatches
+        else:
             gradient = torch.from_numpy(self._links.receive_gradient(outputs.shape)).to(outputs.device)
         torch.autograd.backward(outputs, gradient)
         sent = None if inputs.grad is None or self._links.is_first else inputs.grad.cpu().numpy()

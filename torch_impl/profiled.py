@@ -58,9 +58,8 @@ class ProfiledTrainer(Trainer):
             lap("forward", layer=name)
         outputs = hidden.detach().requires_grad_()
         losses = self._losses(outputs, labels)
-        loss = self._loss(losses)
         lap("forward", layer=self._loss_name)
-        loss.backward()
+        losses.backward(self._loss_gradient(losses))
         gradient = outputs.grad
         lap("backward", layer=self._loss_name)
         for name, inputs, hidden in reversed(passes):

@@ -85,9 +85,22 @@ def task_config(model: str, *, threads: int) -> Config:
     )
 
 
-def with_steps(setup: RunSetup, *, size: int, steps: int) -> RunSetup:
-    """Return the experiment with epochs of so many steps on `size` ranks, without an end."""
-    return replace(setup, batch_sizes=setup.batch_sizes[:1] * size, steps_per_epoch=steps, total_steps=steps * 10**9)
+def with_steps(setup: RunSetup, *, size: int, epoch: int, steps: int) -> RunSetup:
+    """Return the experiment with epochs of so many steps on `size` ranks, without an end.
+
+    An epoch has no more samples than its steps take: else the order of all of them, which a turn of a second needs as
+    much as an epoch of ten, would count ten times. The next epoch has other samples, which are in no cache.
+    """
+    batch_sizes = setup.batch_sizes[:1] * size
+    samples, most = steps * sum(batch_sizes), len(setup.training_indices)
+    first = epoch * samples % (most - samples + 1)
+    return replace(
+        setup,
+        batch_sizes=batch_sizes,
+        training_indices=setup.training_indices[first : first + samples],
+        steps_per_epoch=steps,
+        total_steps=steps * 10**9,
+    )
 
 
 def setup_of(contestant: str, setup: RunSetup) -> RunSetup:
@@ -108,7 +121,7 @@ def trainer_epochs(trainer: Any) -> Train:
     data = trainer.data
 
     def train(epoch: int, steps: int) -> float:
-        setup = with_steps(data.setup, size=data.comm.size, steps=steps)
+        setup = with_steps(data.setup, size=data.comm.size, epoch=epoch, steps=steps)
         trainer.data = type(data)(setup, comm=data.comm, device=data.device)
         trainer.start_epoch(epoch)
         trainer.train_segment(steps)

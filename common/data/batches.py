@@ -100,7 +100,9 @@ def normalize(images: np.ndarray, table: np.ndarray) -> np.ndarray:
 def gather(split: Split, samples: np.ndarray, table: np.ndarray) -> Batch:
     """Return the given samples: images (batch, height, width, channels) of the table's dtype, labels (batch,) int64."""
     # asarray: plain views of the memory maps, without the subclass's cost for each slice.
-    return normalize(np.asarray(split.images)[samples], table), np.asarray(split.labels)[samples]
+    # take() copies whole images, at half the time that indexing takes.
+    pixels, labels = (np.take(np.asarray(array), samples, axis=0) for array in (split.images, split.labels))
+    return normalize(pixels, table), labels
 
 
 def training_batches(
