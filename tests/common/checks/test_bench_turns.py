@@ -8,6 +8,7 @@ import pytest
 
 from common.checks import bench_turns
 from common.checks.bench_turns import BareAverage, ExchangeTimes, task_config, with_steps
+from common.training.run_setup import prepare_run
 
 
 def test_the_bare_average_is_that_of_all_ranks_in_pieces_and_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
