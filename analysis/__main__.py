@@ -82,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = [name for name in arguments[:1] if name in COMMANDS]
     for name in asked or COMMANDS:
         import_module(COMMANDS[name]).add_command(commands)
+    resume_garbage_collection()  # all is imported
     options = parser.parse_args(arguments)
     options.command_line = shlex.join(["python", "-m", "analysis", *arguments])
 
@@ -94,5 +95,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    resume_garbage_collection()
     sys.exit(main())

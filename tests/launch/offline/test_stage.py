@@ -43,7 +43,7 @@ WITHOUT_NETWORK = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-ro
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout of git that holds the working tree, all of it committed, without analysis and tests: half of the files."""
+    """A checkout of git that holds the working tree, all committed, without analysis and tests: half of the files."""
     folder = tmp_path_factory.mktemp("checkout") / "project"
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
