@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     # All of them take longer to import than some take to run.
     asked = [name for name in arguments[:1] if name in COMMANDS]
-    for name in asked or COMMANDS:
+    for name in asked or ([] if "--version" in arguments[:1] else COMMANDS):
         import_module(COMMANDS[name]).add_command(commands)
     resume_garbage_collection()  # all is imported
     options = parser.parse_args(arguments)

@@ -202,14 +202,15 @@ class Trainer:
         losses.backward(self.state.scaler.scale(self._loss_gradient(losses)))
         return outputs.detach(), losses.detach()
 
-    def _loss_gradient(self, losses: Tensor) -> Tensor:
-        """Return the gradient of the loss of a pass with respect to those of its samples: the same in every step.
+    def _loss_gradient(self, losses: Tensor, *, parts: int = 1) -> Tensor:
+        """Return the gradient of a pass's loss with respect to its per-sample losses, the same in every step.
 
-        The loss is their mean, weighted where ranks have batches of other sizes, or an update has several passes. It is
-        not computed itself.
+        The loss itself, which is not computed, is the mean of the losses: weighted where ranks have batches of other
+        sizes or an update has several passes, and divided by the parts of a batch that are computed one by one.
         """
         if self._gradient is None or self._gradient.shape != losses.shape:
-            self._gradient = torch.full_like(losses, self._loss_weight, requires_grad=False) / len(losses)
+            # In the order in which autograd would compute it, for the same weights to the last bit.
+            self._gradient = torch.ones_like(losses) / parts * self._loss_weight / len(losses)
         return self._gradient
 
     def _scaled_update(self) -> None:

@@ -134,7 +134,7 @@ class StageTrainer(Trainer):
 
     def _backward_pass(self, operation: Operation, inputs: Tensor, outputs: Tensor) -> None:
         if self._links.is_last:
-            gradient = self._loss_gradient(outputs) / self.state.config.parts.microbatches
+            gradient = self._loss_gradient(outputs, parts=self.state.config.parts.microbatches)
         else:
             gradient = torch.from_numpy(self._links.receive_gradient(outputs.shape)).to(outputs.device)
         torch.autograd.backward(outputs, gradient)

@@ -1,4 +1,4 @@
-"""Commands, and options that several of them have; accuracies are given in percent and passed on as fractions."""
+"""Commands, and options that several have, with their checks; accuracies are percentages, passed on as fractions."""
 
 import argparse
 import math

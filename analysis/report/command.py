@@ -13,6 +13,7 @@ from analysis.report.made_from import NEVER, MadeFrom, made_from, written_from
 from analysis.runs.arguments import add_runs_options, found_in
 from analysis.runs.folders import Found
 from common.utils.command_line import word
+from common.utils.garbage import pause_garbage_collection, resume_garbage_collection
 from common.utils.new_file import check_new_file
 
 
@@ -45,10 +46,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _make(options: argparse.Namespace, found: Found, sources: MadeFrom) -> None:
+    pause_garbage_collection()
     from analysis.output.finding import selected
     from analysis.report.assembly import page_of
     from analysis.report.page import write_page
 
+    resume_garbage_collection()
     selection = selected(options, found)
     page = page_of(selection, folders=options.runs, examples=options.examples, title=options.title)
     if (selection.runs["state"] == "running").any():  # time alone makes such a run one that was killed

@@ -1,4 +1,4 @@
-"""Run folders as data: reading, cells of runs with equal settings, validity checks, published results.
+"""Run folders as data: options that name them, reading, cells of equal settings, validity checks, published results.
 
 Not here: questions about them (`analysis/questions`).
 """

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -88,12 +89,12 @@ def task_config(model: str, *, threads: int) -> Config:
 def with_steps(setup: RunSetup, *, size: int, epoch: int, steps: int) -> RunSetup:
     """Return the experiment with epochs of so many steps on `size` ranks, without an end.
 
-    An epoch has no more samples than its steps take: else the order of all of them, which a turn of a second needs as
-    much as an epoch of ten, would count ten times. The next epoch has other samples, which are in no cache.
+    An epoch has no more samples than its steps take: to order all samples takes as long for a short epoch as for a long
+    one, and would weigh more in a short turn. The next epoch has other samples, if there are any.
     """
     batch_sizes = setup.batch_sizes[:1] * size
-    samples, most = steps * sum(batch_sizes), len(setup.training_indices)
-    first = epoch * samples % (most - samples + 1)
+    samples = steps * sum(batch_sizes)
+    first = epoch % (len(setup.training_indices) // samples) * samples
     return replace(
         setup,
         batch_sizes=batch_sizes,
@@ -204,7 +205,7 @@ def measure(settings: BenchSettings, *, comm: Communicator, build: BuildContesta
     for model in settings.models:
         setup = prepare_run(task_config(model, threads=settings.threads), size=comm.size)
         stage = _Stage(settings, setup=setup, comm=comm)
-        players = [_Player(name, build, stage=stage) for name in settings.contestants]
+        players = [_Player(name, build, stage=stage, number=n) for n, name in enumerate(settings.contestants)]
         # The same steps for all, so that what an epoch costs once weighs alike.
         most = min(player.most_steps for player in players)
         steps = min(most, max(player.warm_up(most) for player in players))
@@ -245,11 +246,12 @@ class _Stage:
 class _Player:
     """A contestant with its model on the ranks that train."""
 
-    def __init__(self, name: str, build: BuildContestant, *, stage: _Stage) -> None:
+    def __init__(self, name: str, build: BuildContestant, *, stage: _Stage, number: int) -> None:
         self.name = name
         self.stage = stage
         self.size = stage.comm.size if name.startswith("np2") else 1
-        self._epoch = 0
+        # Not those of the other one, which has just read their samples.
+        self._epochs = count(1 + number, 2)
         self._times = ExchangeTimes()
         # Every rank builds every contestant, though rank 0 alone trains those of one rank: Keras numbers what is built,
         # and Horovod's ranks find each other by these names.
@@ -299,8 +301,7 @@ class _Player:
 
     def _turn(self, steps: int) -> list[float]:
         """Train an epoch; return the seconds of each rank that trains, the same on all ranks."""
-        self._epoch += 1
-        epoch = self._epoch
+        epoch = next(self._epochs)
 
         def train() -> float:
             return self._train(epoch, steps)

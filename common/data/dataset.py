@@ -12,8 +12,8 @@ class Split:
     """The training or the test samples.
 
     Attributes:
-        images: (samples, height, width, channels), read-only; uint8, or float16 from 0 to 1; a memory map, so that
-            the ranks of a host share one copy (small synthetic data sets are plain arrays).
+        images: (samples, height, width, channels), C-contiguous, read-only; uint8, or float16 from 0 to 1; a
+            memory map, so that the ranks of a host share one copy (small synthetic data sets are plain arrays).
         labels: (samples,) int64, read-only; class numbers from 0.
     """
 

@@ -118,8 +118,8 @@ class Profiler:
         Args:
             ends: part, layer, time; in order.
         """
-        # Both clocks are read only once: a process interrupted between the two readings shifts all ends alike, and
-        # none comes before the previous one.
+        # Both clocks are read only once: if the process is interrupted between the two readings, all ends move alike,
+        # and no layer loses time.
         to_clock = self._clock() - time.time()
         for part, layer, ended_at in ends:
             self._end(part, layer, ended_at + to_clock)

@@ -19,4 +19,5 @@ def resume_garbage_collection() -> None:
         return
     gc.freeze()
     gc.enable()
+    atexit.unregister(gc.freeze)  # of an earlier pause
     atexit.register(gc.freeze)

@@ -5,6 +5,8 @@ import csv
 import io
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
@@ -492,6 +494,16 @@ def test_a_page_about_a_run_that_goes_on_is_never_up_to_date(
     for _ in range(2):
         assert main(["report", str(run), "-o", str(tmp_path / "report.html")]) == 0
         assert "up to date" not in capsys.readouterr().out
+
+
+def test_that_a_page_is_up_to_date_is_found_out_without_statistics_and_plots(tmp_path: Path) -> None:
+    run, output = write_run(tmp_path / "run", finished_record()), tmp_path / "report.html"
+    arguments = ["report", str(run), "-o", str(output)]
+    assert main(arguments) == 0
+    code = "import sys; from analysis.__main__ import main; main(sys.argv[1:]); print({'pandas'} & {*sys.modules})"
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "is up to date" in done.stdout and done.stdout.endswith("set()\n")
 
 
 @pytest.mark.parametrize("place", ["file/report.html", "folder"])

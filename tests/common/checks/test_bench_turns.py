@@ -37,6 +37,8 @@ def test_an_epoch_has_the_samples_of_its_steps_and_the_next_has_others(monkeypat
     assert first.steps_of_epoch(1) == first.steps_of_epoch(10**6) == 3 and first.batch_sizes == (16, 16)
     assert len(first.training_indices) == len(second.training_indices) == 3 * 32
     assert not set(first.training_indices) & set(second.training_indices)
-    samples = len(setup.training_indices)
-    whole = with_steps(setup, size=1, epoch=7, steps=samples // 16)
-    assert len(whole.training_indices) == samples // 16 * 16
+    half = len(setup.training_indices) // 32
+    parts = [with_steps(setup, size=1, epoch=epoch, steps=half).training_indices for epoch in (7, 8)]
+    assert len(parts[0]) == len(parts[1]) == half * 16 and not set(parts[0]) & set(parts[1])
+    whole = with_steps(setup, size=1, epoch=7, steps=2 * half)
+    assert len(whole.training_indices) == 2 * half * 16
