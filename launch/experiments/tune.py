@@ -35,9 +35,15 @@ SEED_TOGETHER = 1001
 
 def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
-    parser = commands.add_parser("tune", help="find the settings of speed that pay on this host, as a recipe")
+    parser = commands.add_parser(
+        "tune",
+        help="find the settings of speed that pay on this host, as a recipe",
+        description="Try the settings that change the speed only, each in turns with the defaults, then those that pay "
+        "together. Show what each gave and write a recipe, for --recipe of the trainers. The same command goes on after "
+        "an interruption.",
+    )
     parser.add_argument("--framework", choices=PROGRAMS, required=True)
-    parser.add_argument("--model", type=word, required=True)
+    parser.add_argument("--model", type=word, required=True, help="as for the trainers")
     parser.add_argument("--np", type=whole_number, default=1, help="number of ranks (default: %(default)s)")
     parser.add_argument("--dataset", type=word, help="default: the trainers'")
     parser.add_argument("--steps", type=whole_number, default=100, help="updates of a run (default: %(default)s)")
