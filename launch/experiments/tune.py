@@ -39,8 +39,8 @@ def add_command(commands: Any) -> None:
         "tune",
         help="find the settings of speed that pay on this host, as a recipe",
         description="Try the settings that change the speed only, each in turns with the defaults, then those that pay "
-        "together. Show what each gave and write a recipe, for --recipe of the trainers. The same command goes on after "
-        "an interruption.",
+        "together. Show what each gave and write a recipe, for --recipe of the trainers. The same command goes on "
+        "after an interruption.",
     )
     parser.add_argument("--framework", choices=PROGRAMS, required=True)
     parser.add_argument("--model", type=word, required=True, help="as for the trainers")
