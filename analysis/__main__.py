@@ -78,10 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_version()
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     arguments = sys.argv[1:] if arguments is None else arguments
-    # All of them take longer to import than some take to run.
-    asked = [name for name in arguments[:1] if name in COMMANDS]
-    for name in asked or ([] if "--version" in arguments[:1] else COMMANDS):
-        import_module(COMMANDS[name]).add_command(commands)
+    # All commands take longer to import than some take to run, and the version needs none.
+    asked = set(arguments[:1])
+    if asked != {"--version"}:
+        for name in asked & {*COMMANDS} or COMMANDS:
+            import_module(COMMANDS[name]).add_command(commands)
     resume_garbage_collection()  # all is imported
     options = parser.parse_args(arguments)
     options.command_line = shlex.join(["python", "-m", "analysis", *arguments])

@@ -188,9 +188,8 @@ def test_every_folder_of_modules_is_a_package() -> None:
         ("import launch.preflight.command, common.checks.preflight_worker", "pandas scipy matplotlib"),
         ("import common.training.entry_point, common.trained.prediction", "pandas scipy matplotlib"),
         ("import launch.__main__", "pandas scipy matplotlib optuna"),
-        ("import analysis.__main__, analysis.report.command", "pandas scipy matplotlib jinja2"),
     ],
-    ids=["preflight", "trainers", "launch", "a report that is up to date"],
+    ids=["preflight", "trainers", "launch"],
 )
 def test_programs_that_start_often_load_no_statistics(start: str, unwanted: str) -> None:
     check_loads_none_of(start, unwanted)

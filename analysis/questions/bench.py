@@ -77,7 +77,7 @@ def find(record: BenchRecord) -> Finding:
 
 
 def _other_versions(record: BenchRecord) -> str:
-    """Return, as the end of a note, the starts that another version of the program measured, put in later."""
+    """Return, as the end of a note, the starts that ran another version of the program than the record names."""
     own = record.environment.source_revision
     others = [one.start for one in record.starts if one.environment.get("source_revision", own) != own]
     return f"; of another version of the program: {', '.join(dict.fromkeys(others))}" if others else ""

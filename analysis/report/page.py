@@ -21,8 +21,8 @@ from analysis.report.pictures import Picture, narrow_picture_of, picture_of
 from analysis.report.tables import TableView, table_view
 from common.distributed.console import counted
 from common.errors import user_errors
-from common.run_folder.environment import describe_environment
 from common.run_folder.records import now
+from common.run_folder.revision import source_revision
 from common.utils.atomic import write_atomically
 
 MOST_NOTES = 20  # of a chapter
@@ -77,7 +77,7 @@ def facts_of(contents: dict[str, str], *, command: str) -> dict[str, str]:
         "Created": created,
         **contents,
         "Command": command,
-        "Revision": describe_environment().source_revision,
+        "Revision": source_revision(),
     }
 
 

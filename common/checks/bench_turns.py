@@ -89,8 +89,8 @@ def task_config(model: str, *, threads: int) -> Config:
 def with_steps(setup: RunSetup, *, size: int, epoch: int, steps: int) -> RunSetup:
     """Return the experiment with epochs of so many steps on `size` ranks, without an end.
 
-    An epoch has no more samples than its steps take: to order all samples takes as long for a short epoch as for a long
-    one, and would weigh more in a short turn. The next epoch has other samples, if there are any.
+    An epoch has no more samples than its steps need. Ordering all samples costs the same for a short epoch as for a
+    long one, and would weigh more in a short turn. The next epoch has other samples, if there are any.
     """
     batch_sizes = setup.batch_sizes[:1] * size
     samples = steps * sum(batch_sizes)
@@ -250,7 +250,7 @@ class _Player:
         self.name = name
         self.stage = stage
         self.size = stage.comm.size if name.startswith("np2") else 1
-        # Not those of the other one, which has just read their samples.
+        # Not the epochs of the other contestant, which has just read their samples.
         self._epochs = count(1 + number, 2)
         self._times = ExchangeTimes()
         # Every rank builds every contestant, though rank 0 alone trains those of one rank: Keras numbers what is built,

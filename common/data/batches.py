@@ -100,7 +100,7 @@ def normalize(images: np.ndarray, table: np.ndarray) -> np.ndarray:
 def gather(split: Split, samples: np.ndarray, table: np.ndarray) -> Batch:
     """Return the given samples: images (batch, height, width, channels) of the table's dtype, labels (batch,) int64."""
     # asarray: plain views of the memory maps, without the subclass's cost for each slice.
-    # Small images are gathered faster than by indexing (28 x 28, batch 64: 3.7 for 14.7 us), larger ones alike.
+    # Small images are gathered faster than by indexing (28 x 28, batch 64: 3.7 us instead of 14.7), large ones as fast.
     pixels, labels = (np.take(np.asarray(array), samples, axis=0) for array in (split.images, split.labels))
     return normalize(pixels, table), labels
 

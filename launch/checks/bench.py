@@ -27,6 +27,7 @@ from common.checks.result_file import SCHEMA_VERSION, write_result
 from common.distributed.console import counted
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.environment import describe_environment
+from common.run_folder.revision import source_revision
 from common.utils.command_line import whole_number, word
 from common.utils.cores import usable_cores
 from common.utils.environments import missing_packages
@@ -303,7 +304,7 @@ def _measure_commands(
         title=start.title,
         load_average_before=load_average,
         environment={
-            "source_revision": describe_environment().source_revision,
+            "source_revision": source_revision(),
             "controller": start.launcher,
             "threads": threads,
         },
