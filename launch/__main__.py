@@ -29,7 +29,8 @@ import sys
 from collections.abc import Sequence
 
 from common.utils.command_line import Parser, end_cleanly_on_sigterm, run_command
-from launch.checks import bench, chaos, parity, verify
+from launch.bench import command as bench
+from launch.checks import chaos, parity, verify
 from launch.experiments import command as experiment
 from launch.experiments import tune
 from launch.installation import command as setup

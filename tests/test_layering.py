@@ -105,7 +105,7 @@ ORDER = {
         {"installation", "sites"},
         {"starting", "setup"},
         {"experiments", "preflight", "offline"},
-        {"jobs", "checks", "search"},
+        {"jobs", "checks", "bench", "search"},
         {"transfer"},
     ],
     "analysis": [

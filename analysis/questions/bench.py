@@ -63,7 +63,7 @@ def find(record: BenchRecord) -> Finding:
         notes=[
             f"{environment.machine}, {counted(record.threads_per_rank, 'thread')} per rank; "
             f"{counted(rounds, 'pair')} of turns of {seconds:g} s; a ratio is that of the speeds of the two turns of a "
-            f"pair; of commands, that of their seconds{_other_versions(record)}",
+            f"pair; of commands, that of their seconds or memory{_other_versions(record)}",
             "95 % interval of the median: between two order statistics; it takes at least 6 pairs (--rounds 6)",
             "goals are for a host of two cores; not shown: the interval is on both sides of the limit, or there is "
             "none; over bare MPI it is that of ours",
@@ -118,19 +118,17 @@ def _range(medians: Sequence[float]) -> str:
 def _table(ratios: Sequence[SpeedRatio]) -> Table:
     headings = ["model", "framework", "ratio", "base", "measured", "median ratio", "range", "95 % interval", "n"]
     rows: list[list[Cell]] = [
-        [one.model, one.start.framework, one.start.title, _speed(one.model, one.base),
-         _speed(one.model, one.measured), one.median, f"{min(one.ratios):.2f} to {max(one.ratios):.2f}",
+        [one.model, one.start.framework, one.start.title, _value(one.base, one.unit),
+         _value(one.measured, one.unit), one.median, f"{min(one.ratios):.2f} to {max(one.ratios):.2f}",
          shown_interval(median_interval(one.ratios), ".2f"), len(one.ratios)]
         for one in ratios
     ]  # fmt: skip
     return Table("Speed in pairs of turns", headings, rows, {"median ratio": ".2f", "n": "d"})
 
 
-def _speed(model: str, images_per_second: Sequence[float]) -> str:
-    """Return the median speed; of commands, the seconds."""
-    if model == COMMAND:
-        return f"{statistics.median(1 / speed for speed in images_per_second):.2f} s"
-    return f"{statistics.median(images_per_second):,.0f} images/s"
+def _value(values: Sequence[float], unit: str) -> str:
+    """Return the median with its unit."""
+    return f"{statistics.median(values):{'.2f' if unit == 's' else ',.0f'}} {unit}"
 
 
 def _exchanges(ratios: Sequence[SpeedRatio]) -> list[Table]:

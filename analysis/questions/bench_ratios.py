@@ -11,10 +11,11 @@ FLOOR = "floor"  # the start in which bare MPI exchanges gradients
 
 @dataclass(frozen=True)
 class SpeedRatio:
-    """What one start measured of one model: images/s of the base, of the measured contestant, ratio of each pair."""
+    """What one start measured of one model: values of the base and of the measured contestant, ratio of each pair."""
 
     model: str
     start: MeasuredStart
+    unit: str
     base: list[float]
     measured: list[float]
     ratios: list[float]
@@ -44,9 +45,9 @@ def speed_ratios(record: BenchRecord) -> list[SpeedRatio]:
             turns.setdefault(turn.model, []).append(turn)
         for model, of_model in turns.items():
             base = of_model[0].contestant
-            sides = [[one.images_per_second for one in of_model if (one.contestant == base) is is_base]
+            sides = [[one.value for one in of_model if (one.contestant == base) is is_base]
                      for is_base in (True, False)]  # fmt: skip
-            found.append(SpeedRatio(model, start, sides[0], sides[1], pair_ratios(of_model)))
+            found.append(SpeedRatio(model, start, of_model[0].unit, sides[0], sides[1], pair_ratios(of_model)))
     return sorted((one for one in found if one.ratios), key=lambda one: (one.model, one.start.framework))
 
 

@@ -11,7 +11,7 @@ from common.run_folder.environment import Environment
 
 BENCH_FILE = "bench.json"  # among the committed results
 APART = "np2_apart"  # all ranks at once, none knowing of the others
-COMMAND = "command"  # the model of a turn that is a command, as one image in the seconds that it took
+COMMAND = "command"  # the model of a turn that is a command, of which the seconds or the memory are compared
 BUSY_SHARE = 0.3  # load average per core from which other programs disturb a measurement
 
 
@@ -29,6 +29,7 @@ class Turn:
         wait_seconds: before each of them, until the last rank had its gradients; mean over ranks and exchanges.
         sent_bytes: that rank 0 handed to these exchanges.
         rank_seconds: of each rank that trains.
+        memory_bytes: of the second rank, PSS; 0 where it is not what is compared.
     """
 
     model: str
@@ -43,11 +44,21 @@ class Turn:
     wait_seconds: float = 0.0
     sent_bytes: int = 0
     rank_seconds: list[float] = field(default_factory=list)
+    memory_bytes: int = 0
 
     @property
-    def images_per_second(self) -> float:
-        """Throughput = images of all ranks / seconds of the slowest rank."""
-        return self.images / self.seconds
+    def unit(self) -> str:
+        """Of what is compared: throughput, of a command its seconds or its memory."""
+        if self.model != COMMAND:
+            return "images/s"
+        return "MB" if self.memory_bytes else "s"
+
+    @property
+    def value(self) -> float:
+        """What is compared, in its unit; throughput = images of all ranks / seconds of the slowest rank."""
+        if self.model != COMMAND:
+            return self.images / self.seconds
+        return self.memory_bytes / 1e6 if self.memory_bytes else self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,21 +99,16 @@ class BenchRecord:
 
 
 def pair_ratios(turns: Sequence[Turn]) -> list[float]:
-    """Return images/s of the measured contestant over those of the base, one ratio for each round that has both.
-
-    Of commands it is seconds over seconds.
+    """Return the value of the measured contestant over that of the base, one ratio for each round that has both.
 
     Args:
         turns: of one model in one start; the base takes the first.
     """
     base = turns[0].contestant
-    speeds = {
-        (turn.contestant == base, turn.round): turn.seconds if turn.model == COMMAND else turn.images_per_second
-        for turn in turns
-    }
+    values = {(turn.contestant == base, turn.round): turn.value for turn in turns}
     rounds = sorted({turn.round for turn in turns})
     return [
-        speeds[False, number] / speeds[True, number]
+        values[False, number] / values[True, number]
         for number in rounds
-        if (True, number) in speeds and (False, number) in speeds
+        if (True, number) in values and (False, number) in values
     ]

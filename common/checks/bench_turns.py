@@ -62,7 +62,7 @@ class BenchSettings:
 
 
 def read_settings(arguments: Sequence[str] | None) -> BenchSettings:
-    """Return the settings on a worker's command line, which `launch.checks.bench` writes."""
+    """Return the settings on a worker's command line, which `launch.bench.command` writes."""
     parser = argparse.ArgumentParser(description="Started by `python -m launch bench`.")
     parser.add_argument("--models", nargs="+", choices=TASKS, required=True)
     parser.add_argument("--contestants", nargs=2, choices=CONTESTANTS, required=True)

@@ -1,4 +1,4 @@
-"""Checks of the project itself: parity of the frameworks, speed, reproducibility of a run.
+"""Checks of the project itself: parity of the frameworks, reproducibility of a run, what faults do.
 
-Not here: showing and judging their results (`analysis`), checks of hosts (`launch/preflight`).
+Not here: speed (`launch/bench`), showing and judging results (`analysis`), checks of hosts (`launch/preflight`).
 """

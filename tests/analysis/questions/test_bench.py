@@ -125,12 +125,18 @@ def test_goals_are_worked_out_by_turn_and_pair() -> None:
         turns.append(turn("base", 6, images=1, seconds=base))
         return replace(start_of([1.0]), start=name, turns=[replace(one, model=COMMAND) for one in turns])
 
+    def memory() -> MeasuredStart:
+        turns = [replace(turn(name, number), memory_bytes=megabytes * 10**6, model=COMMAND) for number in range(6)
+                 for name, megabytes in (("imports_memory", 190), ("training_memory", 300 + number))]  # fmt: skip
+        return replace(start_of([1.0]), start="memory", turns=turns)
+
     record = record_of(
         start("exchange", "cnn", ratio=0.95, milliseconds=0.2),
         start("exchange", "resnet34", ratio=0.95, milliseconds=24.0), start("floor", "resnet34", ratio=1.0,
                                                                             milliseconds=20.0),
         start("exchange", "dense500", ratio=1.0, milliseconds=1.0),  # no goal is set for it
         command("horovodrun", 0.1, 0.05), command("first_update", 3.0, 4.5), command("report", 9.0, 2.0),
+        memory(), replace(start_of([2.5] * 6, name="pydtnn")),
     )  # fmt: skip
     found = {
         (goal.what, goal.model): ([round(value, 6) for value in goal.values], goal.limit, goal.at_least, goal.outcome)
@@ -148,6 +154,9 @@ def test_goals_are_worked_out_by_turn_and_pair() -> None:
             [0.05 + number for number in range(6)], 0.6, False, "not shown"),
         ("first update after a command that only imports, s", COMMAND): ([1.5] * 6, 1.0, False, "missed"),
         ("report on 10,000 runs, s", COMMAND): ([9.0 + number for number in range(6)] + [9.0], 15.0, False, "met"),
+        ("memory of a second rank beyond imports, MB", COMMAND): (
+            [110.0 + number for number in range(6)], 133, False, "met"),
+        ("images/s / PyDTNN's, its recipe, 1 rank", "cnn"): ([2.5] * 6, 3.0, True, "missed"),
         ("the same, up to date, s", COMMAND): ([2.0 + number for number in range(6)], 3.0, False, "not shown"),
     }  # fmt: skip
 
@@ -159,7 +168,7 @@ def test_goals_are_for_two_cores() -> None:
     assert "Goals" not in four.answer and "Goals" not in [table.title for table in four.tables]
 
 
-def test_commands_are_shown_in_seconds_and_a_slower_one_is_above_1(
+def test_commands_are_shown_in_seconds_or_megabytes_and_a_slower_one_is_above_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seconds = [("mpirun", 0, 0.1), ("horovodrun", 0, 0.5), ("mpirun", 1, 0.3), ("horovodrun", 1, 0.6)]
@@ -167,11 +176,15 @@ def test_commands_are_shown_in_seconds_and_a_slower_one_is_above_1(
         replace(turn(name, number, images=1, seconds=taken), model=COMMAND, ranks=2) for name, number, taken in seconds
     ]
     start = replace(start_of([1.0]), start="horovodrun", title="horovodrun / mpirun", framework="none", turns=turns)
-    write_result(tmp_path / "bench.json", record_of(start, start_of([1.5])))
+    memory = [replace(one, memory_bytes=round(one.seconds * 1e9)) for one in turns]
+    of_memory = replace(start, framework="torch", start="memory", title="memory", turns=memory)
+    write_result(tmp_path / "bench.json", record_of(start, of_memory, start_of([1.5])))
     assert main(["bench", str(tmp_path / "bench.json"), "--plots", str(tmp_path / "plots")]) == 0
     assert "horovodrun" not in (tmp_path / "plots" / "bench.csv").read_text()  # only speeds are drawn
-    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("command ")]
-    assert [word.strip() for word in row.split("  ") if word][3:7] == ["0.20 s", "0.55 s", "3.50", "2.00 to 5.00"]
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("command ")]
+    assert [[word.strip() for word in row.split("  ") if word][3:7] for row in rows] == [
+        ["0.20 s", "0.55 s", "3.50", "2.00 to 5.00"], ["200 MB", "550 MB", "3.50", "2.00 to 5.00"]
+    ]  # fmt: skip
 
 
 def test_exchanges_are_compared_with_a_bare_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from builders import write_finished_run
 
 from common.run_folder.records import EPOCHS_FILE
-from launch.checks.copied_runs import copy_runs
+from launch.bench.copied_runs import copy_runs
 
 RUNS, EPOCHS, SETTINGS = 10_000, 100, 125
 COMMANDS = ("frameworks", "check", "aa-test", "clouds", "scaling", "energy", "hyperparameters", "times", "report")

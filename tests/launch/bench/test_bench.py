@@ -12,8 +12,10 @@ import pytest
 
 from common.checks.bench_record import COMMAND, BenchRecord
 from common.checks.result_file import read_result
+from common.errors import UserError
 from launch.__main__ import main
-from launch.checks import bench_commands
+from launch.bench import started_commands
+from launch.bench.memory import memory_of_second_rank
 from launch.starting.processes import started
 
 
@@ -27,6 +29,9 @@ from launch.starting.processes import started
         (["--seconds", "0"], ("Received: --seconds 0",)),
         (["--frameworks", "keras", "--starts", "ddp"], ("Received: --starts ddp",)),
         (["--frameworks", "keras", "keras", "--starts", "ddp"], ("--frameworks keras. Of PyTorch alone",)),
+        (["--starts", "bare", "pydtnn"], ("Received: --starts bare pydtnn", "add --pydtnn")),
+        (["--starts", "pydtnn", "--pydtnn", sys.executable], (f"Received: --pydtnn {sys.executable}",)),
+        (["--starts", "pydtnn", "--pydtnn", "/missing/python"], ("Received: --pydtnn /missing/python",)),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -118,8 +123,8 @@ def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], 
 
 @pytest.mark.ci
 def test_a_report_is_made_and_then_found_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_commands, "REPORT_RUNS", 12)
-    monkeypatch.setattr(bench_commands, "REPORT_SETTINGS", 2)
+    monkeypatch.setattr(started_commands, "REPORT_RUNS", 12)
+    monkeypatch.setattr(started_commands, "REPORT_SETTINGS", 2)
     said = []
 
     @contextmanager
@@ -128,11 +133,105 @@ def test_a_report_is_made_and_then_found_up_to_date(monkeypatch: pytest.MonkeyPa
             yield process
         said.append(log.read_text())
 
-    monkeypatch.setattr(bench_commands, "started", noted)
-    turns = list(bench_commands.command_turns("report", "report_again", framework="none", rounds=1))
+    monkeypatch.setattr(started_commands, "started", noted)
+    turns = list(started_commands.command_turns("report", "report_again", framework="none", rounds=1, size=1))
     assert [(turn.contestant, turn.model, turn.ranks) for turn in turns] == [
         ("report", COMMAND, 1), ("report_again", COMMAND, 1)
     ]  # fmt: skip
     assert all(turn.seconds > 0 for turn in turns)
     made, again, made_anew, _ = said
     assert "chapters" in made and "is up to date" in again and "chapters" in made_anew
+
+
+RANK = """
+import os, time
+held = bytearray({megabytes} * 1_000_000)
+held[::4096] = b"x" * len(held[::4096])
+time.sleep({seconds})
+"""
+
+
+def rank(number: str, *, megabytes: int, seconds: float) -> list[str]:
+    code = RANK.format(megabytes=megabytes, seconds=seconds)
+    return ["env", f"OMPI_COMM_WORLD_RANK={number}", sys.executable, "-c", code]
+
+
+@pytest.mark.parametrize("first_seconds", [1.5, 3.0], ids=["the first ends earlier", "the first ends later"])
+def test_the_memory_is_that_of_the_second_rank_beside_the_first(first_seconds: float) -> None:
+    ranks = [rank("0", megabytes=5, seconds=first_seconds), rank("1", megabytes=60, seconds=2.5)]
+    started_both = f"import subprocess as s; both = [s.Popen(one) for one in {ranks}]; [one.wait() for one in both]"
+    with subprocess.Popen([sys.executable, "-c", started_both]) as process:
+        found = memory_of_second_rank(process)
+    assert 60e6 < found < 85e6
+
+
+def test_ranks_that_end_at_once_have_no_memory() -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as process, pytest.raises(UserError, match="was not seen"):
+        memory_of_second_rank(process)
+
+
+PYDTNN_FILES = {
+    "__init__.py": "",
+    "layers.py": """
+class Layer:
+    def __init__(self, **options): self.options = options
+class FC(Layer): pass
+class Conv2D(Layer): pass
+class Flatten(Layer): pass
+class Input(Layer): pass
+class MaxPool2D(Layer): pass
+""",
+    "pydtnn_benchmark.py": """
+import argparse, importlib, os
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model")
+    parser.add_argument("--steps_per_epoch", type=int)
+    options, _ = parser.parse_known_args()
+    layers = []
+    class Model: add = layers.append
+    importlib.import_module(f"pydtnn.models.{options.model}").create_recipe(Model)
+    if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+        assert os.environ["OMP_NUM_THREADS"] == "1"
+        print("Training throughput: 7.0 samples/s")
+        print(f"Training throughput (from model, from last half of each epoch): {100 * len(layers)}.5 samples/s")
+        print(f"steps: {options.steps_per_epoch}")
+""",
+    "models/__init__.py": "",
+}
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+def test_the_trainer_is_compared_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a package of PyDTNN's names in its place; the layers of the recipe are counted."""
+    pytest.importorskip("horovod")
+    for name, text in PYDTNN_FILES.items():
+        file = tmp_path / "pydtnn" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    output = tmp_path / "bench.json"
+    arguments = ["--rounds", "1", "--frameworks", "torch", "--output", str(output)]
+    assert main(["bench", *arguments, "--starts", "pydtnn_np2", "--pydtnn", sys.executable]) == 0
+    (measured,) = read_result(output, BenchRecord, command="bench").starts
+    assert [(turn.contestant, turn.model, turn.ranks) for turn in measured.turns] == [
+        ("pydtnn", "simplecnn", 2), ("recipe", "simplecnn", 2)
+    ]  # fmt: skip
+    assert measured.turns[0].value == pytest.approx(700.5)
+    assert measured.turns[1].value > 0
+
+
+@pytest.mark.ranks
+@pytest.mark.ci
+@pytest.mark.timeout(240)
+def test_the_memory_of_training_is_compared_with_that_of_imports() -> None:
+    pytest.importorskip("horovod")
+    turns = list(
+        started_commands.command_turns("imports_memory", "training_memory", framework="torch", rounds=1, size=2)
+    )
+    assert [(turn.contestant, turn.model, turn.unit, turn.ranks) for turn in turns] == [
+        ("imports_memory", COMMAND, "MB", 2), ("training_memory", COMMAND, "MB", 2)
+    ]  # fmt: skip
+    imports, training = (turn.value for turn in turns)
+    assert 50 < imports < training < 2000

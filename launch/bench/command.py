@@ -32,7 +32,7 @@ from common.utils.command_line import whole_number, word
 from common.utils.cores import usable_cores
 from common.utils.environments import missing_packages
 from common.utils.paths import ROOT
-from launch.checks.bench_commands import REPORT_RUNS, command_turns
+from launch.bench.started_commands import PYDTNN, REPORT_RUNS, command_turns
 from launch.installation.plan import FRAMEWORKS
 from launch.starting.analysis import run_analysis
 from launch.starting.processes import last_lines, launcher_command, started
@@ -55,7 +55,8 @@ class BenchStart:
         launcher: none, or mpi or gloo by horovodrun.
         variables: added to the environment.
         torch_only: whether Keras has no equivalent.
-        pair_seconds: of commands of `bench_commands`, whose seconds are compared: rough cost of a pair. 0: they train.
+        size: ranks of commands.
+        pair_seconds: of commands of `started_commands`: rough cost of a pair. 0: workers of a framework take turns.
         no_framework: whether it is the same for all frameworks, and measured once.
     """
 
@@ -65,6 +66,7 @@ class BenchStart:
     launcher: str
     variables: tuple[tuple[str, str], ...] = ()
     torch_only: bool = False
+    size: int = SIZE
     pair_seconds: float = 0.0
     no_framework: bool = False
 
@@ -126,8 +128,27 @@ STARTS = {
         base="report",
         measured="report_again",
         launcher="none",
+        size=1,
         pair_seconds=20.0,
         no_framework=True,
+    ),
+    "memory": BenchStart(
+        title="memory of the second rank, cnn: near the end of training / after imports",
+        base="imports_memory",
+        measured="training_memory",
+        launcher="mpi",
+        pair_seconds=20.0,
+    ),
+    "pydtnn": BenchStart(
+        title="trainer / PyDTNN, its recipe, np 1",
+        base=PYDTNN,
+        measured="recipe",
+        launcher="mpi",
+        size=1,
+        pair_seconds=25.0,
+    ),
+    "pydtnn_np2": BenchStart(
+        title="trainer / PyDTNN, its recipe, np 2", base=PYDTNN, measured="recipe", launcher="mpi", pair_seconds=20.0
     ),
     "ddp": BenchStart(
         title="ours, MPI / DDP, Gloo, np 2", base="np2_ddp", measured="np2", launcher="mpi", torch_only=True
@@ -145,15 +166,17 @@ def add_command(commands: Any) -> None:
         help="measure the trainers' speed against bare loops, 2 ranks against 1, and the exchange",
         description="Measure speed in pairs of turns, A B A B, and show the median of the pairs' ratios.",
     )
+    defaults = {"--frameworks": " that are installed", "--starts": "; those of PyDTNN only with --pydtnn"}
     for flag, known, default in (
         ("--models", TASKS, list(TASKS)),
         ("--frameworks", FRAMEWORKS, None),
-        ("--starts", STARTS, list(STARTS)),
+        ("--starts", STARTS, None),
     ):
         parser.add_argument(
             flag, nargs="+", choices=list(known), default=default, metavar="NAME",
-            help=f"some of {', '.join(known)} (default: all{' that are installed' if flag == '--frameworks' else ''})",
+            help=f"some of {', '.join(known)} (default: all{defaults.get(flag, '')})",
         )  # fmt: skip
+    parser.add_argument("--pydtnn", metavar="PYTHON", type=word, help="a Python that has PyDTNN, for its starts")
     parser.add_argument("--rounds", type=whole_number, default=7, help="pairs of turns (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn (default: %(default)s)")
     parser.add_argument("--output", type=word, help="file for the raw turns (default: runs/bench-<time>.json)")
@@ -168,6 +191,7 @@ def run(options: argparse.Namespace) -> int:
     if options.frameworks is None:
         options.frameworks = [name for name in FRAMEWORKS if not missing_packages(name)]
     options.frameworks = list(dict.fromkeys(options.frameworks))
+    _choose_starts(options)
     planned = [
         (framework, name)
         for framework in options.frameworks
@@ -197,6 +221,31 @@ def run(options: argparse.Namespace) -> int:
     finally:
         shown = _finish(record, output)
     return code or shown
+
+
+def _choose_starts(options: argparse.Namespace) -> None:
+    """Put the default into `options.starts`, and see that PyDTNN is there if it is needed.
+
+    Raises:
+        UserError: it is not.
+    """
+    of_pydtnn = {name for name, start in STARTS.items() if start.base == PYDTNN}
+    if options.starts is None:
+        options.starts = [name for name in STARTS if options.pydtnn or name not in of_pydtnn]
+    if not of_pydtnn & set(options.starts):
+        return
+    if options.pydtnn is None:
+        raise UserError(
+            f"PyDTNN is not part of the set-up. Received: --starts {' '.join(options.starts)}. Install it from "
+            "github.com/hpca-uji/PyDTNN into an environment of its own, and add --pydtnn and the path of its Python"
+        )
+    has_pydtnn = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pydtnn') is None)"
+    try:
+        code = subprocess.run([options.pydtnn, "-c", has_pydtnn], stderr=subprocess.DEVNULL).returncode
+    except OSError:
+        code = 1
+    if code:
+        raise UserError(f"this is no Python that has PyDTNN. Received: --pydtnn {options.pydtnn}. Install it there")
 
 
 def _create(output: Path) -> None:
@@ -285,17 +334,20 @@ def _measure_commands(
     """Run two commands in turns, and return the turns."""
     start, load_average = STARTS[name], os.getloadavg()
     turns = []
-    for turn in command_turns(start.base, start.measured, framework=framework, rounds=options.rounds):
+    for turn in command_turns(
+        start.base, start.measured, framework=framework, rounds=options.rounds, size=start.size, threads=threads,
+        pydtnn=options.pydtnn,
+    ):  # fmt: skip
         turns.append(turn)
         if turn.contestant == start.measured:
             progress.advance(start.pair_seconds, start.title)
     base, measured = (
-        statistics.median(turn.seconds for turn in turns if turn.contestant == one)
+        f"{statistics.median(turn.value for turn in turns if turn.contestant == one):,.4g} {turns[0].unit}"
         for one in (start.base, start.measured)
     )
     progress.advance(
         start.pair_seconds,  # of the pair that was not counted
-        f"{start.title if start.no_framework else f'{framework}, {start.title}'}: {measured:.2f} s / {base:.2f} s",
+        f"{start.title if start.no_framework else f'{framework}, {start.title}'}: {measured} / {base}",
         line=True,
     )
     return MeasuredStart(

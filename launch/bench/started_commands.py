@@ -1,0 +1,170 @@
+"""The contestants of `bench` that are commands: what they take to start, their memory, and another trainer's speed."""
+
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.checks.bench_record import COMMAND, Turn
+from common.data.loading import load_dataset
+from common.errors import UserError
+from common.run_folder.records import RUN_FILE
+from common.utils.paths import ROOT
+from launch.bench.copied_runs import copy_runs
+from launch.bench.memory import SECONDS, memory_of_second_rank
+from launch.starting.processes import last_lines, launcher_command, started
+
+REPORT_RUNS, REPORT_SETTINGS = 10_000, 320  # 640 cells
+PYDTNN = "pydtnn"
+_OF_MEMORY = ("imports_memory", "training_memory")
+_NOTHING = ["-c", "pass"]
+_IMPORTS = {
+    "torch": "import os, time, torch, horovod.torch",
+    "keras": "import os, time, tensorflow, keras, horovod.tensorflow",
+}
+_NO_END = "os._exit(0)"  # without the interpreter's end, which a first update does not have
+_ONE_UPDATE = (
+    *("--model", "cnn", "--dataset", "synthetic:512x28x28x1x10"),
+    *("--epochs", "1", "--max-steps", "1", "--name", "run"),
+)
+# A test of batches as small as those of training takes no more memory than training, so the end shows that of training.
+_TRAINING = (
+    *("--model", "cnn", "--dataset", "mnist", "--epochs", "1", "--max-steps", "400", "--eval-batch-size", "64"),
+    *("--name", "run"),
+)
+# The recipe of PyDTNN's README on data of MNIST's shape. The speed counts when everything is warm: ours in the second
+# epoch, PyDTNN's in the second half of its one.
+_RECIPE_IMAGES, _RECIPE_BATCH = 16_000, 64
+_RECIPE_FILE = ROOT / "launch/recipes/pydtnn-mnist.toml"
+_RECIPE = (
+    *("--recipe", str(_RECIPE_FILE), "--dataset", f"synthetic:{_RECIPE_IMAGES}x28x28x1x10"),
+    *("--batch-size", str(_RECIPE_BATCH), "--epochs", "2", "--no-evaluate-first", "--name", "run"),
+)
+_PYDTNN_RECIPE = (
+    *("--model", "recipe", "--batch_size", str(_RECIPE_BATCH), "--num_epochs", "1", "--validation_split", "0.2"),
+    *("--optimizer", "adam", "--learning_rate", "0.01", "--epsilon", "1e-8", "--parallel", "data"),
+    *("--use_synthetic_data", "true", "--lr_schedulers", "early_stopping"),  # by default it writes a file here
+)
+_PYDTNN_SPEED = re.compile(r"Training throughput \(from model, from last half of each epoch\): ([\d.]+) samples/s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where commands run.
+
+    Attributes:
+        framework: torch or keras.
+        size: ranks.
+        threads: of a rank.
+        pydtnn: the Python that has PyDTNN; None: it is not among the contestants.
+        folder: holds the runs and the page of a report.
+    """
+
+    framework: str
+    size: int
+    threads: int
+    pydtnn: str | None
+    folder: Path
+
+
+def command_turns(
+    base: str, measured: str, *, framework: str, rounds: int, size: int, threads: int = 1, pydtnn: str | None = None
+) -> Iterator[Turn]:
+    """Yield the turns of two commands, A B A B.
+
+    A round before the first is not counted: afterwards files are in memory.
+
+    Raises:
+        UserError: a command failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        place = Place(framework=framework, size=size, threads=threads, pydtnn=pydtnn, folder=Path(name))
+        if "report" in (base, measured):
+            model = ROOT / "analysis/data/results/torch-cnn-np2-r1"
+            copy_runs(place.folder / "runs", model=model, runs=REPORT_RUNS, settings=REPORT_SETTINGS)
+        if measured == "training_memory":
+            load_dataset("mnist")  # fetches it
+        for number in range(-1, rounds):
+            for contestant in (base, measured):
+                found = {"model": COMMAND, "images": 1, "steps": 1, **_measured(contestant, place)}
+                if number >= 0:
+                    yield Turn(contestant=contestant, round=number, ranks=size, cpu_seconds=0.0, **found)
+
+
+def _measured(contestant: str, place: Place) -> dict[str, Any]:
+    """Run a command; return what is measured of it, by the names of `Turn`."""
+    with tempfile.TemporaryDirectory(dir=place.folder) as name:
+        runs, memory = Path(name), 0
+        command, log = _command(contestant, place, runs=runs), runs / "log"
+        began = time.perf_counter()
+        with started(command, variables=_variables(contestant, place), log=log) as process:
+            if contestant in _OF_MEMORY:
+                memory = memory_of_second_rank(process)
+            code = process.wait()
+        seconds = time.perf_counter() - began
+        if code:
+            raise UserError(f"`{' '.join(command)}` ended with code {code}. Its last lines:\n{last_lines(log)}")
+        match contestant:
+            case "first_update":
+                return {"seconds": float(_totals(runs)["launch_seconds"] + _totals(runs)["startup_seconds"])}
+            case "recipe":
+                return _at_speed(float(_totals(runs)["steady_images_per_second"]))
+            case "pydtnn":
+                return _at_speed(_pydtnn_speed(log))
+    return {"seconds": seconds, "memory_bytes": memory}
+
+
+def _totals(runs: Path) -> dict[str, Any]:
+    totals: dict[str, Any] = json.loads((runs / "run" / RUN_FILE).read_text())["totals"]
+    return totals
+
+
+def _pydtnn_speed(log: Path) -> float:
+    found = _PYDTNN_SPEED.search(log.read_text(errors="replace"))
+    if found is None:
+        raise UserError(f"PyDTNN did not print its speed. Its last lines:\n{last_lines(log)}")
+    return float(found[1])
+
+
+def _at_speed(images_per_second: float) -> dict[str, Any]:
+    """Return an epoch of the recipe."""
+    return {"model": "simplecnn", "images": _RECIPE_IMAGES, "seconds": _RECIPE_IMAGES / images_per_second}
+
+
+def _command(contestant: str, place: Place, *, runs: Path) -> list[str]:
+    """Return a command; `runs` is for what a trainer writes."""
+    size = str(place.size)
+    launched = launcher_command("mpi", size=place.size)
+    mpirun = ["mpirun", "--allow-run-as-root", "-H", f"localhost:{size}", "-np", size]
+    trainer = [*launched, str(ROOT / f"{place.framework}_impl" / "train.py"), "--runs-folder", str(runs)]
+    imports = _IMPORTS.get(place.framework, "")
+    report = [sys.executable, "-m", "analysis", "report", str(place.folder / "runs"),
+              "-o", str(place.folder / "report.html")]  # fmt: skip
+    steps = str(_RECIPE_IMAGES // _RECIPE_BATCH // place.size)
+    commands = {
+        "mpirun": [*mpirun, sys.executable, *_NOTHING],
+        "horovodrun": [*launched, *_NOTHING],
+        "imports": [*launched, "-c", f"{imports}; {_NO_END}"],
+        "first_update": [*trainer, *_ONE_UPDATE],
+        "imports_memory": [*launched, "-c", f"{imports}; time.sleep({2 * SECONDS})"],
+        "training_memory": [*trainer, *_TRAINING],
+        PYDTNN: [*mpirun, "--bind-to", "none", str(place.pydtnn), str(ROOT / "launch/bench/pydtnn_worker.py"),
+                 *_PYDTNN_RECIPE, "--steps_per_epoch", steps],
+        "recipe": [*trainer, *_RECIPE, "--threads", str(place.threads)],
+        "report": [*report, "--force"],
+        "report_again": report,
+    }  # fmt: skip
+    return commands[contestant]
+
+
+def _variables(contestant: str, place: Place) -> dict[str, str]:
+    """Return the environment's variables of a command."""
+    if contestant != PYDTNN:
+        return {}
+    mpi = Path(sys.prefix, "lib", "libmpi.so.40")  # of the set-up; else its mpi4py finds the one of the system
+    return {"OMP_NUM_THREADS": str(place.threads), **({"MPI4PY_LIBMPI": str(mpi)} if mpi.exists() else {})}
