@@ -48,7 +48,7 @@ _RECIPE = (
 _PYDTNN_RECIPE = (
     *("--model", "recipe", "--batch_size", str(_RECIPE_BATCH), "--num_epochs", "1", "--validation_split", "0.2"),
     *("--optimizer", "adam", "--learning_rate", "0.01", "--epsilon", "1e-8", "--parallel", "data"),
-    *("--use_synthetic_data", "true", "--lr_schedulers", "early_stopping"),  # by default it writes a file here
+    *("--use_synthetic_data", "true", "--lr_schedulers", "reduce_lr_on_plateau"),  # others write files here
 )
 _PYDTNN_SPEED = re.compile(r"Training throughput \(from model, from last half of each epoch\): ([\d.]+) samples/s")
 
