@@ -14,7 +14,7 @@ from analysis.output.tables import Cell, Table, shown_interval
 from analysis.questions.bench_goals import CORES, goals_of, goals_table, outcomes
 from analysis.questions.bench_ratios import FLOOR, SpeedRatio, floors_of, speed_ratios
 from analysis.stats.inference import median_interval
-from common.checks.bench_record import APART, COMMAND, BenchRecord
+from common.checks.bench_record import APART, COMMAND, BenchRecord, shown_value
 from common.checks.result_file import read_result
 from common.distributed.console import counted
 from common.utils.command_line import path
@@ -66,7 +66,7 @@ def find(record: BenchRecord) -> Finding:
             f"pair; of commands, that of their seconds or memory{_other_versions(record)}",
             "95 % interval of the median: between two order statistics; it takes at least 6 pairs (--rounds 6)",
             "goals are for a host of two cores; not shown: the interval is on both sides of the limit, or there is "
-            "none; over bare MPI it is that of ours",
+            "none; of an exchange over that of bare MPI it is the interval of ours over their median",
             f"median of an exchange: of the medians of turns; 99 %: of at least {_LEAST_OF_99} exchanges",
             "an exchange lasts from the last rank that has its gradients to the last that has their averages; that of "
             "bare MPI is MPI_Allreduce alone, in pieces of 4 MiB, without the copies and the division of Horovod's",
@@ -118,17 +118,12 @@ def _range(medians: Sequence[float]) -> str:
 def _table(ratios: Sequence[SpeedRatio]) -> Table:
     headings = ["model", "framework", "ratio", "base", "measured", "median ratio", "range", "95 % interval", "n"]
     rows: list[list[Cell]] = [
-        [one.model, one.start.framework, one.start.title, _value(one.base, one.unit),
-         _value(one.measured, one.unit), one.median, f"{min(one.ratios):.2f} to {max(one.ratios):.2f}",
+        [one.model, one.start.framework, one.start.title, shown_value(one.base, one.unit),
+         shown_value(one.measured, one.unit), one.median, f"{min(one.ratios):.2f} to {max(one.ratios):.2f}",
          shown_interval(median_interval(one.ratios), ".2f"), len(one.ratios)]
         for one in ratios
     ]  # fmt: skip
     return Table("Speed in pairs of turns", headings, rows, {"median ratio": ".2f", "n": "d"})
-
-
-def _value(values: Sequence[float], unit: str) -> str:
-    """Return the median with its unit."""
-    return f"{statistics.median(values):{'.2f' if unit == 's' else ',.0f'}} {unit}"
 
 
 def _exchanges(ratios: Sequence[SpeedRatio]) -> list[Table]:

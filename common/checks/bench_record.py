@@ -3,6 +3,7 @@
 `python -m launch bench` writes it, `python -m analysis bench` shows it.
 """
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,6 +97,11 @@ class BenchRecord:
     def busy(self) -> bool:
         """Whether other programs kept the machine busy when the benchmark started."""
         return self.load_average_before[0] > BUSY_SHARE * self.environment.cores
+
+
+def shown_value(values: Sequence[float], unit: str) -> str:
+    """Return the median with its unit."""
+    return f"{statistics.median(values):{'.2f' if unit == 's' else ',.0f'}} {unit}"
 
 
 def pair_ratios(turns: Sequence[Turn]) -> list[float]:

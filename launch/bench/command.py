@@ -1,6 +1,6 @@
 """`python -m launch bench`: compare the trainers' speed with bare loops, with and without exchange, and with DDP.
 
-    python -m launch bench                                     everything
+    python -m launch bench                                     everything but PyDTNN
     python -m launch bench --models cnn --frameworks torch     part of it
     python -m launch bench --rounds 1 --seconds 0.02           a quick check that it runs; the figures mean nothing
     python -m analysis bench runs/bench-<time>.json            show the result again
@@ -11,19 +11,22 @@ In each start of ranks, two contestants take turns (`common.checks.bench_turns`)
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common.checks.bench_record import APART, BenchRecord, MeasuredStart, Turn, pair_ratios
+from common.checks.bench_record import APART, BenchRecord, MeasuredStart, Turn, pair_ratios, shown_value
 from common.checks.bench_turns import TASKS
 from common.checks.result_file import SCHEMA_VERSION, write_result
+from common.data.loading import load_dataset
 from common.distributed.console import counted
 from common.errors import EXIT_CODE_INTERRUPTED, UserError
 from common.run_folder.environment import describe_environment
@@ -35,10 +38,11 @@ from common.utils.paths import ROOT
 from launch.bench.started_commands import PYDTNN, REPORT_RUNS, command_turns
 from launch.installation.plan import FRAMEWORKS
 from launch.starting.analysis import run_analysis
-from launch.starting.processes import last_lines, launcher_command, started
+from launch.starting.processes import PROGRAM_SECONDS, last_lines, launcher_command, started
 from launch.starting.progress import Progress
 
 NO_FRAMEWORK = "none"
+PYDTNN_REVISION = "a985779f"  # its options are those that `started_commands` gives
 SIZE = 2  # ranks of all starts but those of bare loops
 START_SECONDS = 15.0  # rough cost of starting ranks and building a model, for the time left
 POLL_SECONDS = 0.5
@@ -163,8 +167,9 @@ def add_command(commands: Any) -> None:
     """Add the command to argparse's subcommands."""
     parser = commands.add_parser(
         "bench",
-        help="measure the trainers' speed against bare loops, 2 ranks against 1, and the exchange",
-        description="Measure speed in pairs of turns, A B A B, and show the median of the pairs' ratios.",
+        help="measure the trainers' speed against bare loops, 2 ranks against 1, the exchange, starts and memory",
+        description="Measure in pairs of turns, A B A B, and show the median of the pairs' ratios. Starts of commands "
+        "(horovodrun, first_update, memory, report, pydtnn) have a model and a length of their own.",
     )
     defaults = {"--frameworks": " that are installed", "--starts": "; those of PyDTNN only with --pydtnn"}
     for flag, known, default in (
@@ -232,20 +237,38 @@ def _choose_starts(options: argparse.Namespace) -> None:
     of_pydtnn = {name for name, start in STARTS.items() if start.base == PYDTNN}
     if options.starts is None:
         options.starts = [name for name in STARTS if options.pydtnn or name not in of_pydtnn]
+    if "memory" in options.starts:
+        load_dataset("mnist")  # fetches it before anything is measured
     if not of_pydtnn & set(options.starts):
+        if options.pydtnn:
+            raise UserError(
+                f"no start needs PyDTNN. Received: --pydtnn {options.pydtnn} --starts {' '.join(options.starts)}. "
+                f"Add {' or '.join(sorted(of_pydtnn))}, or omit --pydtnn"
+            )
         return
     if options.pydtnn is None:
         raise UserError(
-            f"PyDTNN is not part of the set-up. Received: --starts {' '.join(options.starts)}. Install it from "
-            "github.com/hpca-uji/PyDTNN into an environment of its own, and add --pydtnn and the path of its Python"
+            f"PyDTNN is not part of the set-up. Received: --starts {' '.join(options.starts)}. Install revision "
+            f"{PYDTNN_REVISION} of github.com/hpca-uji/PyDTNN into an environment of its own, and add --pydtnn and the "
+            "path of its Python"
         )
-    has_pydtnn = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pydtnn') is None)"
-    try:
-        code = subprocess.run([options.pydtnn, "-c", has_pydtnn], stderr=subprocess.DEVNULL).returncode
-    except OSError:
-        code = 1
-    if code:
-        raise UserError(f"this is no Python that has PyDTNN. Received: --pydtnn {options.pydtnn}. Install it there")
+    options.pydtnn = _python_with_pydtnn(options.pydtnn)
+
+
+def _python_with_pydtnn(python: str) -> str:
+    """Return the absolute path of a Python that has PyDTNN.
+
+    Raises:
+        UserError: it is none.
+    """
+    answer, found = "", Path(shutil.which(python) or python).absolute()  # an environment's link is not followed
+    has_pydtnn = "import importlib.util as u; print('pydtnn' if u.find_spec('pydtnn') else '')"
+    with suppress(OSError, subprocess.TimeoutExpired):
+        answer = subprocess.run([found, "-c", has_pydtnn], capture_output=True, text=True, errors="replace",
+                                cwd="/", timeout=PROGRAM_SECONDS).stdout  # fmt: skip
+    if answer.strip() != "pydtnn":
+        raise UserError(f"this is no Python that has PyDTNN. Received: --pydtnn {python}. Install it there")
+    return str(found)
 
 
 def _create(output: Path) -> None:
@@ -342,7 +365,7 @@ def _measure_commands(
         if turn.contestant == start.measured:
             progress.advance(start.pair_seconds, start.title)
     base, measured = (
-        f"{statistics.median(turn.value for turn in turns if turn.contestant == one):,.4g} {turns[0].unit}"
+        shown_value([turn.value for turn in turns if turn.contestant == one], turns[0].unit)
         for one in (start.base, start.measured)
     )
     progress.advance(

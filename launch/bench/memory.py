@@ -7,23 +7,25 @@ from contextlib import suppress
 
 import psutil
 
-from common.errors import UserError
-
-SECONDS = 2.0  # before the end, of which the median counts
+WINDOW_SECONDS = 2.0  # before the end; the median over them is returned
 _POLL_SECONDS = 0.1
 _RANK = "OMPI_COMM_WORLD_RANK"
 
 
-def memory_of_second_rank(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the end of two ranks; return the memory of the second shortly before, in bytes.
+def memory_of_second_rank(process: subprocess.Popen[bytes], *, limit: float) -> int | None:
+    """Wait for the end of two ranks; return the memory of the second shortly before the first of them ended, in bytes.
 
     It is the PSS (proportional set size): of memory that several processes share, each has its part.
 
-    Raises:
-        UserError: the ranks ended before they were seen.
+    Args:
+        limit: seconds to wait at most.
+
+    Returns:
+        None if the two were never there at once.
     """
     seen: list[tuple[float, int]] = []
-    while process.poll() is None:
+    end = time.monotonic() + limit
+    while process.poll() is None and time.monotonic() < end:
         with suppress(psutil.Error):
             ranks = _ranks_of(process.pid)
             if {"0", "1"} <= ranks.keys():
@@ -32,8 +34,8 @@ def memory_of_second_rank(process: subprocess.Popen[bytes]) -> int:
                     seen.append((time.monotonic(), pss))
         time.sleep(_POLL_SECONDS)
     if not seen:
-        raise UserError("the memory of two ranks was not seen before they ended. Look at the messages above")
-    return round(statistics.median(pss for moment, pss in seen if moment >= seen[-1][0] - SECONDS))
+        return None
+    return round(statistics.median(pss for moment, pss in seen if moment >= seen[-1][0] - WINDOW_SECONDS))
 
 
 def _ranks_of(pid: int) -> dict[str, psutil.Process]:

@@ -1,6 +1,6 @@
 """PyDTNN's trainer with the model of its README; runs in the Python that has PyDTNN, by path.
 
-Its `simplecnn` has got padding and a dropout since, which the recipe does not have.
+PyDTNN has since added padding and dropout to its `simplecnn`; the README's recipe has neither.
 """
 
 import sys

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import subprocess
 import sys
 import tempfile
 import time
@@ -11,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from common.checks.bench_record import COMMAND, Turn
-from common.data.loading import load_dataset
 from common.errors import UserError
 from common.run_folder.records import RUN_FILE
 from common.utils.paths import ROOT
 from launch.bench.copied_runs import copy_runs
-from launch.bench.memory import SECONDS, memory_of_second_rank
+from launch.bench.memory import WINDOW_SECONDS, memory_of_second_rank
 from launch.starting.processes import last_lines, launcher_command, started
 
+MOST_SECONDS = 600.0  # for one command: its ranks are deadlocked
 REPORT_RUNS, REPORT_SETTINGS = 10_000, 320  # 640 cells
 PYDTNN = "pydtnn"
 _OF_MEMORY = ("imports_memory", "training_memory")
@@ -27,7 +29,7 @@ _IMPORTS = {
     "torch": "import os, time, torch, horovod.torch",
     "keras": "import os, time, tensorflow, keras, horovod.tensorflow",
 }
-_NO_END = "os._exit(0)"  # without the interpreter's end, which a first update does not have
+_NO_END = "os._exit(0)"  # skips the interpreter's shutdown: the time to a first update does not include it
 _ONE_UPDATE = (
     *("--model", "cnn", "--dataset", "synthetic:512x28x28x1x10"),
     *("--epochs", "1", "--max-steps", "1", "--name", "run"),
@@ -48,7 +50,7 @@ _RECIPE = (
 _PYDTNN_RECIPE = (
     *("--model", "recipe", "--batch_size", str(_RECIPE_BATCH), "--num_epochs", "1", "--validation_split", "0.2"),
     *("--optimizer", "adam", "--learning_rate", "0.01", "--epsilon", "1e-8", "--parallel", "data"),
-    *("--use_synthetic_data", "true", "--lr_schedulers", "reduce_lr_on_plateau"),  # others write files here
+    *("--use_synthetic_data", "true", "--lr_schedulers", "reduce_lr_on_plateau"),  # its others write weights here
 )
 _PYDTNN_SPEED = re.compile(r"Training throughput \(from model, from last half of each epoch\): ([\d.]+) samples/s")
 
@@ -87,8 +89,6 @@ def command_turns(
         if "report" in (base, measured):
             model = ROOT / "analysis/data/results/torch-cnn-np2-r1"
             copy_runs(place.folder / "runs", model=model, runs=REPORT_RUNS, settings=REPORT_SETTINGS)
-        if measured == "training_memory":
-            load_dataset("mnist")  # fetches it
         for number in range(-1, rounds):
             for contestant in (base, measured):
                 found = {"model": COMMAND, "images": 1, "steps": 1, **_measured(contestant, place)}
@@ -102,20 +102,27 @@ def _measured(contestant: str, place: Place) -> dict[str, Any]:
         runs, memory = Path(name), 0
         command, log = _command(contestant, place, runs=runs), runs / "log"
         began = time.perf_counter()
-        with started(command, variables=_variables(contestant, place), log=log) as process:
-            if contestant in _OF_MEMORY:
-                memory = memory_of_second_rank(process)
-            code = process.wait()
+        try:
+            with started(command, variables=_variables(contestant, place), log=log) as process:
+                if contestant in _OF_MEMORY:
+                    memory = memory_of_second_rank(process, limit=MOST_SECONDS) or 0
+                code = process.wait(MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise _failed(f"did not end within {MOST_SECONDS:g} s", command, log) from None
         seconds = time.perf_counter() - began
         if code:
-            raise UserError(f"`{' '.join(command)}` ended with code {code}. Its last lines:\n{last_lines(log)}")
+            raise _failed(f"ended with code {code}", command, log)
+        if contestant in _OF_MEMORY and not memory:
+            raise _failed("ended before its two ranks were there at once", command, log)
         match contestant:
             case "first_update":
                 return {"seconds": float(_totals(runs)["launch_seconds"] + _totals(runs)["startup_seconds"])}
             case "recipe":
                 return _at_speed(float(_totals(runs)["steady_images_per_second"]))
             case "pydtnn":
-                return _at_speed(_pydtnn_speed(log))
+                if not (speed := _PYDTNN_SPEED.search(log.read_text(errors="replace"))):
+                    raise _failed("printed no speed", command, log)
+                return _at_speed(float(speed[1]))
     return {"seconds": seconds, "memory_bytes": memory}
 
 
@@ -124,15 +131,16 @@ def _totals(runs: Path) -> dict[str, Any]:
     return totals
 
 
-def _pydtnn_speed(log: Path) -> float:
-    found = _PYDTNN_SPEED.search(log.read_text(errors="replace"))
-    if found is None:
-        raise UserError(f"PyDTNN did not print its speed. Its last lines:\n{last_lines(log)}")
-    return float(found[1])
+def _failed(how: str, command: list[str], log: Path) -> UserError:
+    """Print a command's last lines, and return the error."""
+    print(last_lines(log), file=sys.stderr)
+    return UserError(
+        f"a command {how}; its last lines are above. Received: {shlex.join(command)}. Fix the cause, or omit its start"
+    )
 
 
 def _at_speed(images_per_second: float) -> dict[str, Any]:
-    """Return an epoch of the recipe."""
+    """Return a turn of this speed, which its images and seconds only carry."""
     return {"model": "simplecnn", "images": _RECIPE_IMAGES, "seconds": _RECIPE_IMAGES / images_per_second}
 
 
@@ -151,7 +159,7 @@ def _command(contestant: str, place: Place, *, runs: Path) -> list[str]:
         "horovodrun": [*launched, *_NOTHING],
         "imports": [*launched, "-c", f"{imports}; {_NO_END}"],
         "first_update": [*trainer, *_ONE_UPDATE],
-        "imports_memory": [*launched, "-c", f"{imports}; time.sleep({2 * SECONDS})"],
+        "imports_memory": [*launched, "-c", f"{imports}; time.sleep({2 * WINDOW_SECONDS})"],
         "training_memory": [*trainer, *_TRAINING],
         PYDTNN: [*mpirun, "--bind-to", "none", str(place.pydtnn), str(ROOT / "launch/bench/pydtnn_worker.py"),
                  *_PYDTNN_RECIPE, "--steps_per_epoch", steps],

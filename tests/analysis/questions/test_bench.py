@@ -136,7 +136,7 @@ def test_goals_are_worked_out_by_turn_and_pair() -> None:
                                                                             milliseconds=20.0),
         start("exchange", "dense500", ratio=1.0, milliseconds=1.0),  # no goal is set for it
         command("horovodrun", 0.1, 0.05), command("first_update", 3.0, 4.5), command("report", 9.0, 2.0),
-        memory(), replace(start_of([2.5] * 6, name="pydtnn")),
+        memory(), start_of([2.5] * 6, name="pydtnn"),
     )  # fmt: skip
     found = {
         (goal.what, goal.model): ([round(value, 6) for value in goal.values], goal.limit, goal.at_least, goal.outcome)
