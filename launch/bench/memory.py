@@ -29,9 +29,7 @@ def memory_of_second_rank(process: subprocess.Popen[bytes], *, limit: float) -> 
         with suppress(psutil.Error):
             ranks = _ranks_of(process.pid)
             if {"0", "1"} <= ranks.keys():
-                pss = int(ranks["1"].memory_full_info().pss)
-                if ranks["0"].memory_info().rss:  # one that has ended shares nothing any more
-                    seen.append((time.monotonic(), pss))
+                seen.append((time.monotonic(), int(ranks["1"].memory_full_info().pss)))
         time.sleep(_POLL_SECONDS)
     if not seen:
         return None
@@ -39,11 +37,11 @@ def memory_of_second_rank(process: subprocess.Popen[bytes], *, limit: float) -> 
 
 
 def _ranks_of(pid: int) -> dict[str, psutil.Process]:
-    """Return rank -> its process."""
+    """Return rank -> its process; one that has ended, though not waited for, has no environment any more."""
     found: dict[str, psutil.Process] = {}
     for process in psutil.Process(pid).children(recursive=True):
         with suppress(psutil.Error):
             rank = process.environ().get(_RANK)
-            if rank is not None and process.status() != psutil.STATUS_ZOMBIE:
+            if rank is not None:
                 found.setdefault(rank, process)  # not what a rank has started, which comes later
     return found
