@@ -216,6 +216,8 @@ def run(options: argparse.Namespace) -> int:
     record = _new_record(options)
     threads, code = record.threads_per_rank, 0
     try:
+        if "memory" in options.starts:
+            load_dataset("mnist")  # fetches it before anything is measured
         with Progress(sum(_planned_seconds(options, STARTS[name]) for _, name in planned)) as progress:
             for framework, name in planned:
                 measure = _measure_commands if STARTS[name].pair_seconds else _measure
@@ -237,8 +239,6 @@ def _choose_starts(options: argparse.Namespace) -> None:
     of_pydtnn = {name for name, start in STARTS.items() if start.base == PYDTNN}
     if options.starts is None:
         options.starts = [name for name in STARTS if options.pydtnn or name not in of_pydtnn]
-    if "memory" in options.starts:
-        load_dataset("mnist")  # fetches it before anything is measured
     if not of_pydtnn & set(options.starts):
         if options.pydtnn:
             raise UserError(

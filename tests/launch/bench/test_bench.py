@@ -15,7 +15,7 @@ from common.checks.bench_record import COMMAND, BenchRecord
 from common.checks.result_file import read_result
 from common.errors import UserError
 from launch.__main__ import main
-from launch.bench import started_commands
+from launch.bench import command, started_commands
 from launch.bench.memory import memory_of_second_rank
 from launch.starting.processes import started
 
@@ -51,7 +51,10 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert all(word in printed.err for word in words)
 
 
-def test_an_existing_file_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_file_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "load_dataset", lambda name: pytest.fail("data are fetched before all is checked"))
     output = tmp_path / "bench.json"
     output.write_text("mine")
     assert main(["bench", "--output", str(output)]) == 2
@@ -84,7 +87,7 @@ def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], 
     pytest.importorskip("torch" if framework == "torch" else "tensorflow")
     pytest.importorskip("horovod")
     output, rounds = tmp_path / "new" / "bench.json", 1 if start == "first_update" else 2
-    command = [
+    started_by = [
         sys.executable,
         "-m",
         "launch",
@@ -98,7 +101,7 @@ def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], 
         "--frameworks",
         framework,
     ]
-    done = subprocess.run([*command, "--starts", start, "--output", str(output)], capture_output=True, text=True)
+    done = subprocess.run([*started_by, "--starts", start, "--output", str(output)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"raw turns: {output}" in done.stdout
     assert "Speed in pairs of turns\nmodel" in done.stdout  # the table of `python -m analysis bench`
