@@ -1,0 +1,73 @@
+"""Every command line that a program refuses: one line, exit code 2, and nothing written.
+
+`tests/refusals/<program>.toml` has a table `[[refusal]]` for each:
+
+    id          of the test
+    arguments   of the program, split like a shell does; or a list of them
+    line        what follows "PROGRAM: error: ", a regular expression of the whole line
+    given       names of functions in `tests/support/given/<program>.py` that prepare the current folder; may be left out
+"""
+
+import importlib
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from common.errors import UserError
+from common.training.resume import settings_of
+
+TABLES = Path(__file__).parent / "refusals"
+
+
+def read_settings(arguments: Sequence[str]) -> int:
+    """Read a trainer's command line, as both trainers do before they join the other ranks."""
+    try:
+        settings_of(arguments, program="torch_impl/train.py")
+    except UserError as error:
+        print(f"torch_impl/train.py: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def main_of(package: str) -> Callable[[Sequence[str]], int]:
+    """Return what `python -m PACKAGE` calls."""
+    return lambda arguments: importlib.import_module(f"{package}.__main__").main(arguments)
+
+
+PROGRAMS = {"train": read_settings, **{name: main_of(name) for name in ("analysis", "common", "launch")}}
+
+
+def refusals() -> list:
+    """Return the parameters of all tables."""
+    return [
+        pytest.param(file.stem, row, id=f"{file.stem}-{row['id']}")
+        for file in sorted(TABLES.glob("*.toml"))
+        for row in tomllib.loads(file.read_text())["refusal"]
+    ]
+
+
+def contents(folder: Path) -> dict[Path, bytes | None]:
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(("program", "refusal"), refusals())
+def test_a_wrong_command_line_is_one_line_and_changes_nothing(program, refusal, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in refusal.get("given", []):
+        getattr(importlib.import_module(f"given.{program}"), name)(tmp_path)
+    before, arguments = contents(tmp_path), refusal["arguments"]
+    capsys.readouterr()
+    try:
+        code = PROGRAMS[program](shlex.split(arguments) if isinstance(arguments, str) else arguments)
+    except SystemExit as end:
+        code = end.code
+    printed = capsys.readouterr()
+    assert code == 2, printed
+    assert re.fullmatch(rf"[\w ./-]+: error: {refusal['line']}\n", printed.err), printed.err
+    assert printed.out == ""
+    assert contents(tmp_path) == before
