@@ -60,7 +60,8 @@ test-all: ## all tests, with the longer ones
 fuzz: ## set up if needed, then try damaged files on every reader, many more than the tests do, others every day
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@export TWINS_FUZZ_EXAMPLES=2000 TWINS_FUZZ_SEED=$${TWINS_FUZZ_SEED:-$$(date +%Y%m%d)}; \
-	  echo "TWINS_FUZZ_SEED=$$TWINS_FUZZ_SEED"; .venv/bin/python -m pytest -q tests/fuzz $(ARGS)
+	  echo "TWINS_FUZZ_SEED=$$TWINS_FUZZ_SEED"; \
+	  .venv/bin/python -m pytest -q --hypothesis-profile=fuzz -o timeout=3600 tests/fuzz $(ARGS)
 
 lint: ## check style and format (ruff)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
