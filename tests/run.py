@@ -3,6 +3,7 @@
     python tests/run.py quick    # `make test`
     python tests/run.py ci       # `make test-ci`: what CI runs beyond the quick ones
     python tests/run.py all      # `make test-all`
+    python tests/run.py gpu      # `make test-gpu`, on a machine that has one; the others leave these out
 
 Further arguments go to pytest, whose last line has the totals and whose exit code is that of this.
 """
@@ -16,14 +17,17 @@ SELECTIONS = {
     "quick": "not (ci or cluster or browser or long)",
     "ci": "(ci or cluster or browser) and not long",
     "all": "unit or not unit",
+    "gpu": "gpu",
 }
 
 
 def command(selection, further):
     """Return the call of pytest."""
     files = {argument.partition("::")[0] for argument in further if argument.partition("::")[0].endswith(".py")}
-    # A second process would collect one file to run nothing of it.
-    workers = "0" if len(files) == 1 else "2"
+    if selection == "gpu" and not files:
+        further = ["tests/gpu", *further]
+    # A second process would collect one file to run nothing of it; and two would take the GPU from each other.
+    workers = "0" if len(files) == 1 or selection == "gpu" else "2"
     profile = "quick" if selection == "quick" else "ci"
     options = ["-m", SELECTIONS[selection], "-n", workers, f"--hypothesis-profile={profile}"]
     return [sys.executable, "-m", "pytest", *options, *further]

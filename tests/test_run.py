@@ -42,7 +42,7 @@ def test_an_unknown_selection_is_one_line(run, capsys):
     with pytest.raises(SystemExit) as end:
         run.main(["slow"])
     assert end.value.code == 2
-    assert re.fullmatch(r"usage: .*quick\|ci\|all.*\n", capsys.readouterr().err)
+    assert re.fullmatch(r"usage: .*quick\|ci\|all\|gpu.*\n", capsys.readouterr().err)
 
 
 PLANTED = {
@@ -213,3 +213,11 @@ def test_what_is_missing_is_counted_or_refused(planted, workers):
 
 def test_nothing_selected_fails(planted):
     assert run_planted(planted, "quick", "tests/test_third.py").returncode == 5
+
+
+def test_tests_for_a_gpu_fail_where_there_is_none(tmp_path):
+    environment = os.environ | {"PATH": str(tmp_path)}  # without nvidia-smi
+    command = [sys.executable, "tests/run.py", "gpu"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4, done.stdout
+    assert "no NVIDIA GPU was found" in done.stdout + done.stderr
