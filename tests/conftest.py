@@ -11,6 +11,8 @@ from collections.abc import Generator
 import hypothesis
 import pytest
 
+pytest_plugins = ["rank_server"]
+
 hypothesis.settings.register_profile("twins", deadline=None)  # the machine may be busy
 hypothesis.settings.load_profile("twins")
 
