@@ -5,11 +5,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from rank_server import ServerError, Start, do
 
 from common.model.weights import load_weights
 from common.run_folder.records import WEIGHTS_FILE, read_run
 
+# Of tests with the fixture `framework`: only PyTorch's is in `make test`.
+keras_in_ci = pytest.mark.parametrize(
+    "framework", ["torch", pytest.param("keras", marks=pytest.mark.ci)], indirect=True
+)
 JOB_SECONDS = 150.0  # limit of a job, on a machine that has much else to do
 
 
@@ -40,13 +45,13 @@ class Job:
 
 
 def train(name, *arguments, **options):
-    """Return a job that trains; the run has its name."""
-    return Job(name, (*arguments, "--name", name), **options)
+    """Return a job that trains; the run has its name, with "_" for a space."""
+    return Job(name, (*arguments, "--name", name.replace(" ", "_")), **options)
 
 
 def resumed(name, run, *arguments, after=None, **options):
     """Return a job that resumes the run of another job."""
-    return Job(name, ("--resume", f"runs/{run}", *arguments), after=(after or run,), **options)
+    return Job(name, ("--resume", f"runs/{run.replace(' ', '_')}", *arguments), after=(after or run,), **options)
 
 
 @dataclass(frozen=True)

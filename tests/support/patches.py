@@ -29,6 +29,10 @@ def _module(framework: str, name: str) -> Any:
     return importlib.import_module(f"{framework}_impl.{name}")
 
 
+def _rank() -> int:
+    return launcher_rank(os.environ)
+
+
 @contextlib.contextmanager
 def unaveraged(framework: str) -> Iterator[None]:
     """Let every rank learn from its own gradients, as Horovod's own optimizer silently does under Keras 3."""
@@ -274,6 +278,19 @@ def worker_leaves(framework: str) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def unweighted_statistics(framework: str) -> Iterator[None]:
+    """Let ranks with unequal parts of a batch count alike where the statistics of BatchNorm are averaged."""
+    distributed = _module(framework, "distributed")
+    average = distributed.average_batch_norm
+
+    def unweighted(state: Any, *, comm: Any, weight: float = 1.0) -> None:
+        average(state, comm=comm)
+
+    with mock.patch.object(distributed, "average_batch_norm", unweighted):
+        yield
+
+
 PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "": lambda framework: contextlib.nullcontext(),
     "unaveraged": unaveraged,
@@ -282,6 +299,7 @@ PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "unlike_starts": functools.partial(unlike_starts, broadcast=True),
     "no_broadcast": functools.partial(unlike_starts, broadcast=False),
     "unsharded": unsharded,
+    "unweighted_statistics": unweighted_statistics,
     "unscaled": functools.partial(unscaled, ranks={0, 1}),
     "one_unscaled": functools.partial(unscaled, ranks={1}),
     "one_differs": one_differs,
@@ -297,7 +315,3 @@ PATCHES: dict[str, Callable[[str], contextlib.AbstractContextManager[None]]] = {
     "full_disk": functools.partial(full_disk, room_bytes=0),
     "nearly_full_disk": functools.partial(full_disk, room_bytes=2**17),
 }
-
-
-def _rank() -> int:
-    return launcher_rank(os.environ)

@@ -110,7 +110,7 @@ class Server:
         self.ranks: dict[int, tuple[socket.socket, int]] = {}  # -> its connection and process
         self.output = broker.folder / f"server-{number}"
         command = [*launcher_command(start.launcher), sys.executable, str(WORKER)]
-        arguments = [str(broker.address), str(number), start.framework, start.onednn]
+        arguments = [str(broker.address), str(number), json.dumps(asdict(start))]
         with self.output.open("w") as output:
             self.process = subprocess.Popen(
                 [*command, *arguments],

@@ -1,6 +1,6 @@
 """One rank of a server (`rank_server.py`): does jobs until the server is ended.
 
-`rank_worker.py SOCKET SERVER FRAMEWORK ONEDNN`. A job leaves nothing behind for the next one (`Traces`),
+`rank_worker.py SOCKET SERVER START`, with the `Start` in JSON. A job leaves nothing behind for the next one (`Traces`),
 but for MPI and Horovod, which cannot be started again with the variables that trainers set.
 """
 
@@ -28,6 +28,7 @@ from patches import PATCHES
 from common.data.batches import normalize
 from common.data.loading import load_dataset
 from common.distributed.communicator import launcher_rank
+from common.distributed.core_sharing import core_share, threads_per_rank
 from common.trained.trained_model import read_trained_model
 from common.watchdog.watch import stop_watch
 
@@ -35,10 +36,20 @@ OUTPUTS = 20
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def import_framework(framework: str, onednn: str) -> None:
-    """Import a framework as its trainer does."""
+def import_framework(start: dict[str, Any]) -> None:
+    """Import a framework as its trainer does.
+
+    TensorFlow takes its threads and devices before its first operation, and a job that is refused may end before it
+    has set them: here they are set first.
+    """
+    framework, launcher = start["framework"], start["launcher"]
     if framework == "keras":
-        importlib.import_module("keras_impl.onednn").import_tensorflow(onednn)
+        importlib.import_module("keras_impl.onednn").import_tensorflow(start["onednn"])
+        config = importlib.import_module("tensorflow").config
+        size = 1 if launcher == "none" else int(launcher[-1])
+        threads = threads_per_rank(start["threads"], share=core_share(local_size=size))
+        config.threading.set_intra_op_parallelism_threads(threads)
+        config.threading.set_inter_op_parallelism_threads(threads)
     importlib.import_module(f"{framework}_impl.train")
 
 
@@ -156,18 +167,19 @@ def do(framework: str, job: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Do jobs until the broker ends the connection."""
-    address, server, framework, onednn = sys.argv[1:]
+    address, server, start = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+    framework = start["framework"]
     sys.argv = [sys.argv[0]]
     threading.excepthook = lambda args: (
         None if isinstance(args.exc_value, IndexError) else sys.__excepthook__(*args[:3])
     )
-    import_framework(framework, onednn)
+    import_framework(start)
     traces = Traces(framework)
     gc.freeze()
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     with connection.makefile("rw") as broker:
-        hello = {"server": int(server), "rank": launcher_rank(os.environ), "process": os.getpid()}
+        hello = {"server": server, "rank": launcher_rank(os.environ), "process": os.getpid()}
         print(json.dumps(hello), file=broker, flush=True)
         for line in broker:
             outcome = do(framework, json.loads(line))
