@@ -290,10 +290,13 @@ def check_same(run, other, *, tolerance):
         weights, expected = (load_weights(one.folder / "weights.safetensors") for one in (run, other))
         apart = differences(weights, expected)
         assert max(apart.values()) < tolerance, apart
+    assert run.record.hashes.sample_order == other.record.hashes.sample_order
     near = max(10 * tolerance, 1e-12)
     for ours, theirs in zip(run.epochs, other.epochs, strict=True):
         assert ours.training_loss == pytest.approx(theirs.training_loss, rel=near)
-        assert ours.validation_loss == pytest.approx(theirs.validation_loss, rel=near)
+        assert (ours.validation_loss is None) == (theirs.validation_loss is None)
+        if ours.validation_loss is not None:
+            assert ours.validation_loss == pytest.approx(theirs.validation_loss, rel=near)
         if tolerance <= MORE_ROUNDING:
             assert ours.training_accuracy == theirs.training_accuracy
             assert ours.validation_accuracy == theirs.validation_accuracy
@@ -306,6 +309,13 @@ def test_runs_train_the_same_weights(jobs, side, name):
     skip_without(side)
     other, tolerance = SAME[name]
     check_same(jobs.run(side, name), jobs.run(side, other), tolerance=tolerance)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("name", "parts"), [("copies of layers", 2), ("copies of split", 2), ("four stages", 4)])
+def test_the_record_says_how_many_ranks_hold_a_copy(jobs, framework, name, parts):
+    world = jobs.run(framework, name).record.world
+    assert (world.size, world.parts) == (4, parts)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "mlp on 2" else pytest.mark.ci) for n in ACROSS])
