@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_ranks import alone, run_ranks
+from framework_checks import need
 from trainer_runs import child_environment, launcher_command
 
 from common.distributed.communicator import (
@@ -260,6 +261,7 @@ print("longest exchange:", longest)
 @pytest.mark.parametrize("launcher", ["mpirun2", "gloo2"])
 def test_a_tensor_that_waits_for_other_ranks_keeps_the_thread_of_horovod_awake(tmp_path: Path, launcher: str) -> None:
     """Once it slept after each tensor that the others had not announced, as in Keras' Adasum."""
+    need("torch")
     asleep = 4000  # milliseconds, far more than the machine's own delays
     done = subprocess.run(
         [*launcher_command(launcher), sys.executable, "-c", SEPARATE_TENSORS],
