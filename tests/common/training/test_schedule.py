@@ -37,7 +37,7 @@ QUARTERS = st.integers(0, 80).map(lambda quarters: quarters / 4)
 
 
 @given(warmup=QUARTERS, scaling=st.sampled_from(["linear", "sqrt", "none"]))
-def test_one_rank_has_nothing_to_warm_up_to(warmup: float, scaling: str) -> None:
+def test_one_rank_has_nothing_to_warm_up_to(warmup, scaling):
     np.testing.assert_array_equal(rates(size=1, warmup_epochs=warmup, lr_scaling=scaling), [0.1] * 12)
 
 

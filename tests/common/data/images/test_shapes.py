@@ -1,7 +1,5 @@
 """Drawn shapes: determined by the seed; all classes; nothing overwritten, nothing unfinished."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,17 +13,15 @@ from common.utils import workers
 SIZE = (24, 18)
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.png"))}
 
 
-def pixels(index: int, *, seed: int = 1) -> np.ndarray:
+def pixels(index, *, seed=1):
     return np.asarray(draw_shape(index, seed=seed, size=SIZE))
 
 
-def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(tmp_path, monkeypatch):
     for name, seed, cores in (("one", 1, 1), ("two", 1, 2), ("other", 2, 2)):
         monkeypatch.setattr(workers, "usable_cores", lambda cores=cores: cores)
         draw_folder(tmp_path / name, images=20, size=SIZE, seed=seed)
@@ -38,7 +34,7 @@ def test_files_depend_on_the_seed_and_not_on_the_number_of_workers(
         np.testing.assert_array_equal(np.asarray(Image.open(path)), pixels(index))
 
 
-def test_classes_have_equal_counts(tmp_path: Path) -> None:
+def test_classes_have_equal_counts(tmp_path):
     draw_folder(tmp_path / "made", images=20, size=SIZE, seed=1)
     counts = {folder.name: len(list(folder.iterdir())) for folder in (tmp_path / "made").iterdir()}
     assert set(counts) == set(CLASS_NAMES) and len(CLASS_NAMES) == 9
@@ -46,7 +42,7 @@ def test_classes_have_equal_counts(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "made"]
 
 
-def test_images_are_gray_of_the_given_size_and_different() -> None:
+def test_images_are_gray_of_the_given_size_and_different():
     picture = draw_shape(0, seed=1, size=SIZE)
     assert picture.mode == "L" and picture.size == SIZE
     made = [pixels(index) for index in range(0, 90, 9)] + [pixels(0, seed=2)]
@@ -56,7 +52,7 @@ def test_images_are_gray_of_the_given_size_and_different() -> None:
     assert (circle == hexagon).mean() < 0.2  # consecutive images have different backgrounds
 
 
-def test_shapes_are_within_a_circle_and_have_different_areas() -> None:
+def test_shapes_are_within_a_circle_and_have_different_areas():
     areas = []
     for outline in SHAPES.values():
         assert np.hypot(*outline.T).max() < 1.15
@@ -66,7 +62,7 @@ def test_shapes_are_within_a_circle_and_have_different_areas() -> None:
     assert dict(zip(SHAPES, areas, strict=True))["square"] == pytest.approx(2)
 
 
-def test_the_shape_is_in_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shape_is_in_the_image(monkeypatch):
     """Without disturbances, a square is darker and covers the area of its outline."""
     for name in ("LINES", "BLOTS", "UNEVENNESS"):
         monkeypatch.setattr(shapes, name, 0)
@@ -80,15 +76,15 @@ def test_the_shape_is_in_the_image(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dark.sum() == pytest.approx(2 * 150**2, rel=0.04)
 
 
-def refused(tmp_path: Path, **options: object) -> str:
+def refused(tmp_path, **options):
     values = {"images": 18, "size": SIZE, "seed": 1, **options}
     with pytest.raises(UserError) as caught:
-        draw_folder(tmp_path / "made", **values)  # type: ignore[arg-type]
+        draw_folder(tmp_path / "made", **values)
     assert "\n" not in str(caught.value) and "Received" in str(caught.value)
     return str(caught.value)
 
 
-def test_impossible_requests_are_refused(tmp_path: Path) -> None:
+def test_impossible_requests_are_refused(tmp_path):
     assert "Received: --images 8. Give 9 or more" in refused(tmp_path, images=8)
     assert "Received: --size 15x40" in refused(tmp_path, size=(15, 40))
     (tmp_path / "made").mkdir()
@@ -96,8 +92,8 @@ def test_impossible_requests_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*")) == [tmp_path / "made"]
 
 
-def test_an_interruption_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> list[None]:
+def test_an_interruption_leaves_no_files(tmp_path, monkeypatch):
+    def interrupted(*_, **__):
         assert len(list(tmp_path.iterdir())) == 1
         raise KeyboardInterrupt
 
@@ -107,7 +103,7 @@ def test_an_interruption_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path, capsys):
     arguments = ["images", "draw", str(tmp_path / "made"), "--images", "9", "--size", "20x16", "--seed", "3"]
     assert main(arguments) == 0
     assert "drew 9 images in" in capsys.readouterr().out
