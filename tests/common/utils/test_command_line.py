@@ -3,7 +3,6 @@
 import pytest
 
 from analysis.__main__ import main as analysis
-from common.__main__ import main as common
 from launch.__main__ import main as launch
 
 
@@ -20,7 +19,6 @@ from launch.__main__ import main as launch
         (launch, "fetch --folder", "--folder"),
         (launch, "export --to torch --output x.pt", "RUN"),
         (launch, "sites --table", "--table"),
-        (common, "datasets fetch mnist --data-folder", "--data-folder"),
     ],
 )
 def test_an_empty_path_is_not_the_current_folder(

@@ -7,7 +7,6 @@ from PIL import Image
 from common.__main__ import main
 from common.data.images import shapes
 from common.data.images.shapes import CLASS_NAMES, SHAPES, class_of, draw_folder, draw_shape
-from common.errors import UserError
 from common.utils import workers
 
 SIZE = (24, 18)
@@ -76,22 +75,6 @@ def test_the_shape_is_in_the_image(monkeypatch):
     assert dark.sum() == pytest.approx(2 * 150**2, rel=0.04)
 
 
-def refused(tmp_path, **options):
-    values = {"images": 18, "size": SIZE, "seed": 1, **options}
-    with pytest.raises(UserError) as caught:
-        draw_folder(tmp_path / "made", **values)
-    assert "\n" not in str(caught.value) and "Received" in str(caught.value)
-    return str(caught.value)
-
-
-def test_impossible_requests_are_refused(tmp_path):
-    assert "Received: --images 8. Give 9 or more" in refused(tmp_path, images=8)
-    assert "Received: --size 15x40" in refused(tmp_path, size=(15, 40))
-    (tmp_path / "made").mkdir()
-    assert "exists already and is not overwritten" in refused(tmp_path)
-    assert list(tmp_path.rglob("*")) == [tmp_path / "made"]
-
-
 def test_an_interruption_leaves_no_files(tmp_path, monkeypatch):
     def interrupted(*_, **__):
         assert len(list(tmp_path.iterdir())) == 1
@@ -108,8 +91,3 @@ def test_the_command(tmp_path, capsys):
     assert main(arguments) == 0
     assert "drew 9 images in" in capsys.readouterr().out
     assert Image.open(tmp_path / "made/arrow/0.png").size == (20, 16)
-    assert main(arguments) == 2
-    assert "exists already" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["images", "draw", str(tmp_path / "new"), "--seed", "-1"])
-    assert "argument --seed: must be a whole number, 0 or more. Received: -1" in capsys.readouterr().err
