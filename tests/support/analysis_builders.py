@@ -1,18 +1,15 @@
 """Builders of what the commands of `analysis` work on and find: runs with chosen times and accuracies, findings."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from builders import make_config, make_record, make_status
 
-from analysis.output.finding import Finding, Plot
-from analysis.output.tables import Table
+from analysis.output.finding import Finding
 from analysis.runs import table
-from analysis.runs.table import FIGURES, LoadedRun, Selection
+from analysis.runs.table import FIGURES, LoadedRun
 from common.config import config_from_dict
-from common.run_folder.records import DataRecord, Hashes, ModelRecord, NotRecorded, RunRecord, Totals, World, now
+from common.run_folder.records import DataRecord, Hashes, ModelRecord, NotRecorded, Totals, World, now
 
 IMAGES = 6400  # of an epoch
 PARAMETERS = 1_000_000
@@ -20,26 +17,26 @@ PARAMETERS = 1_000_000
 
 def made_record(
     *,
-    seconds: float,
-    ranks: int = 1,
-    global_batch: int = 64,
-    accuracy: float | None = 0.9,
-    seed: int = 1,
-    validation: float = 0.0,
-    test: float = 0.0,
-    epochs: int = 2,
-    size: tuple[int, int] = (28, 28),
-    samples: tuple[int, int] = (IMAGES, 0),
-    devices: str = "cuda:0",
-    threads: int = 1,
-    classes: int = 10,
-    steps: int | None = None,
-    strategy: dict[str, Any] | None = None,
-    balance: dict[str, Any] | None = None,
-    parts: dict[str, Any] | None = None,
-    device: dict[str, Any] | None = None,
-    **changes: Any,
-) -> RunRecord:
+    seconds,
+    ranks=1,
+    global_batch=64,
+    accuracy=0.9,
+    seed=1,
+    validation=0.0,
+    test=0.0,
+    epochs=2,
+    size=(28, 28),
+    samples=(IMAGES, 0),
+    devices="cuda:0",
+    threads=1,
+    classes=10,
+    steps=None,
+    strategy=None,
+    balance=None,
+    parts=None,
+    device=None,
+    **changes,
+):
     """Return the record of a finished run on `ranks` GPUs by default.
 
     Args:
@@ -66,7 +63,7 @@ def made_record(
     )  # fmt: skip
     settings = {"training": {"seed": seed, "epochs": epochs}, "strategy": strategy or {}, "balance": balance or {}}
     settings |= {"parts": parts or {}, "device": device or {}}
-    values: dict[str, Any] = {
+    values = {
         "config": config_from_dict(settings, base=make_config(Path("runs"))),
         "world": world,
         "data": data,
@@ -78,7 +75,7 @@ def made_record(
     return make_record(**{**values, **changes})
 
 
-def made_run(name: str, *, curve: Sequence[float] = (), **settings: Any) -> LoadedRun:
+def made_run(name, *, curve=(), **settings):
     """Return a run; `curve`: its validation accuracy after each epoch."""
     figures = np.full((settings.get("epochs", 2), len(FIGURES)), np.nan)
     if len(curve):
@@ -90,9 +87,7 @@ def made_run(name: str, *, curve: Sequence[float] = (), **settings: Any) -> Load
     return LoadedRun(Path(name), record, state, figures)
 
 
-def made_runs(
-    name: str, *, seconds: Sequence[float], accuracies: Sequence[float] = (), **settings: Any
-) -> list[LoadedRun]:
+def made_runs(name, *, seconds, accuracies=(), **settings):
     """Return runs of seeds 1, 2, 3, ... with these training seconds."""
     results = accuracies or [0.9 + 0.0001 * number for number in range(len(seconds))]
     return [
@@ -101,19 +96,19 @@ def made_runs(
     ]
 
 
-def select(*groups: Sequence[LoadedRun]) -> Selection:
+def select(*groups):
     """Return what a command works on."""
     return table.select([run for group in groups for run in group])
 
 
-def rows_of(finding: Finding, title: str) -> list[dict[str, Any]]:
+def rows_of(finding, title):
     """Return the rows of the table whose title begins so, by heading."""
     table = next(table for table in finding.tables if table.title.startswith(title))
     return [dict(zip(table.headings, row, strict=True)) for row in table.rows]
 
 
-def found(*, tables: Sequence[Table] = (), plots: Sequence[Plot] = (), **changes: Any) -> Finding:
-    values: dict[str, Any] = {"name": "example", "question": "Why?", "answer": "Because.", "tables": tables}
+def found(*, tables=(), plots=(), **changes):
+    values = {"name": "example", "question": "Why?", "answer": "Because.", "tables": tables}
     return Finding(**{**values, "plots": plots, **changes})
 
 

@@ -7,7 +7,6 @@ Every epoch of run r (from 0) of a folder trains `seconds + r / 2` seconds, the 
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from analysis.thesis.tables import EPOCHS, FIRST_TABLE_HEADER, GENERAL_HEADER
 from analysis.thesis.traces import SUMS_HEADER, TRACE_HEADER
@@ -22,7 +21,7 @@ VALIDATION_SECONDS = 5.25
 FIRST_GPU_WATTS = (47.0, 16.0, 16.0, 90.0, 100.0, 120.0, 110.0)
 
 
-def make_thesis(folder: Path) -> Path:
+def make_thesis(folder):
     """Write all files; return the folder."""
     results = folder / RESULTS
     gpus = {"1GPU": "cuda:0", "Distribuido_1GPU": ["cuda:0"], "Distribuido_2GPU": ["cuda:0", "cuda:1"]}
@@ -64,7 +63,7 @@ def make_thesis(folder: Path) -> Path:
     return folder
 
 
-def make_runs(folder: Path, *, count: int, seconds: float, devices: Any, batch_size: int = 128) -> None:
+def make_runs(folder, *, count, seconds, devices, batch_size=128):
     """Write the tables of `count` timed runs."""
     each = [seconds + run / 2 for run in range(count)]
     rows = [",".join(f"{one + 2 * (epoch == 0):.6f}" for one in each) for epoch in range(EPOCHS)]
@@ -84,7 +83,7 @@ def make_runs(folder: Path, *, count: int, seconds: float, devices: Any, batch_s
     write(folder / "Parametros.json", json.dumps(parameters) + "\n")
 
 
-def general_text(seconds: list[float]) -> str:
+def general_text(seconds):
     """Return General.csv of runs whose epochs but the first train so long; 34.5 s, 0.75 and 0.04 on the test."""
     rows = [
         f"{run},{EPOCHS * (one + VALIDATION_SECONDS) + 2 + 0.0005},34.5,0.75,0.04" for run, one in enumerate(seconds)
@@ -92,19 +91,19 @@ def general_text(seconds: list[float]) -> str:
     return "\n".join([GENERAL_HEADER, *rows]) + "\n"
 
 
-def trace_text(*, separator: str, second_gpu: float) -> str:
+def trace_text(*, separator, second_gpu):
     """Return an energiaN.dat."""
     header = " ".join(name.replace("_", separator) for name in TRACE_HEADER)
     rows = [f"20.0 1.0 10.0 2.0 {watts:.6f} {second_gpu:.6f}" for watts in FIRST_GPU_WATTS]
     return "\n".join([header, *rows]) + "\n"
 
 
-def sums_text(*, seconds: float) -> str:
+def sums_text(*, seconds):
     """Return a consumos.dat."""
     return ",".join(f'"{name}"' for name in SUMS_HEADER) + f"\n30,1.5,15,3,165,25.5,{seconds}\n"
 
 
-def write(path: Path, text: str, *, line_end: str = "\n") -> None:
+def write(path, text, *, line_end="\n"):
     """Write a file and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, newline=line_end)

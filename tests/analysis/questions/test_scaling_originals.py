@@ -5,7 +5,6 @@ Collected only where the raw files are, in the folder that THESIS_DATA names or 
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from analysis_builders import rows_of
@@ -15,7 +14,6 @@ from analysis.__main__ import main
 from analysis.questions.hyperparameters.command import find as find_hyperparameters
 from analysis.questions.scaling.command import find
 from analysis.runs.reading import load_runs
-from analysis.runs.table import Selection
 from common.run_folder.records import RUN_FILE
 
 __test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
@@ -23,7 +21,7 @@ pytestmark = pytest.mark.ci
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """All runs of the thesis, imported once."""
     runs = tmp_path_factory.mktemp("imported") / "runs"
     assert main(["import-thesis", str(ORIGINALS), "--folder", str(runs)]) == 0
@@ -31,12 +29,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def thesis(folder: Path) -> Selection:
+def thesis(folder):
     """The same, read once."""
     return load_runs([folder])
 
 
-def test_the_published_speedups_and_efficiencies(thesis: Selection) -> None:
+def test_the_published_speedups_and_efficiencies(thesis):
     rows = {row["model, data set, np"]: row for row in rows_of(find(thesis, base="gpu1-r/1"), "The same of means")}
     two = next(row for label, row in rows.items() if "global batch 256" in label)
     assert (round(two["total, s"], 2), round(two["speedup"], 3)) == (3687.43, 1.792)
@@ -46,7 +44,7 @@ def test_the_published_speedups_and_efficiencies(thesis: Selection) -> None:
     assert round(smaller["speedup"], 3) == 1.587
 
 
-def test_the_headline_is_batch_64_and_the_raw_one_is_next_to_it(thesis: Selection) -> None:
+def test_the_headline_is_batch_64_and_the_raw_one_is_next_to_it(thesis):
     found = find(thesis, base="gpu1-r/1", margin=0.025)
     row = next(row for row in rows_of(found, "Speedup at equal accuracy") if row["np"] == 2)
     assert row["by"] == "a batch of 128 (64 per rank)"
@@ -55,7 +53,7 @@ def test_the_headline_is_batch_64_and_the_raw_one_is_next_to_it(thesis: Selectio
     assert "Equal accuracy is not shown within 0.5 points." in find(thesis).answer
 
 
-def test_the_cpu_as_the_base(thesis: Selection) -> None:
+def test_the_cpu_as_the_base(thesis):
     rows = rows_of(find(thesis, base="cpu-r1/1"), "The same of means")
     assert rows[0]["total, s"] == pytest.approx(78522.95, abs=0.01)
     assert {round(row["speedup"], 3) for row in rows} >= {11.769, 21.295}
@@ -63,7 +61,7 @@ def test_the_cpu_as_the_base(thesis: Selection) -> None:
     assert gpus and not any(row["efficiency"] for row in gpus)
 
 
-def test_changing_one_time_in_a_record_changes_the_table(folder: Path, tmp_path: Path) -> None:
+def test_changing_one_time_in_a_record_changes_the_table(folder, tmp_path):
     for name in ("gpu1-r1", "gpu1-r2", "gpu2-r1", "gpu2-r2"):
         shutil.copytree(folder / name, tmp_path / name)
     before = rows_of(find(load_runs([tmp_path])), "The same of means")[1]["speedup"]
@@ -75,7 +73,7 @@ def test_changing_one_time_in_a_record_changes_the_table(folder: Path, tmp_path:
     assert after["speedup"] < before - 0.02
 
 
-def test_its_study_of_resolution_and_batch(thesis: Selection) -> None:
+def test_its_study_of_resolution_and_batch(thesis):
     found = find_hyperparameters(thesis)
     rows = {
         (row["resolution"], row["batch"]): (round(row["total, s"], 1), round(row["last accuracy, %"], 1))

@@ -4,7 +4,6 @@ The raw files are not part of the project: these tests are collected only where 
 are available, in the folder that THESIS_DATA names or in ../shared/reference/thesis.
 """
 
-from pathlib import Path
 from statistics import mean
 
 import pytest
@@ -13,31 +12,30 @@ from made_thesis import ORIGINALS
 from analysis.__main__ import main
 from common.measurement.energy import EnergyRecord, normalized
 from common.run_folder.power_file import POWER_FILE, read_power
-from common.run_folder.records import NotRecorded, Run, Totals, read_run
+from common.run_folder.records import NotRecorded, read_run
 
 __test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
 pytestmark = pytest.mark.ci
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory):
     """All runs of the thesis, imported once."""
     folder = tmp_path_factory.mktemp("imported") / "runs"
     assert main(["import-thesis", str(ORIGINALS), "--folder", str(folder)]) == 0
     return folder
 
 
-def timed(runs: Path, name: str) -> list[Run]:
+def timed(runs, name):
     """Return the timed runs of an environment, in order."""
     found = [read_run(folder) for folder in runs.glob(f"{name}-r*") if folder.name.rpartition("-r")[0] == name]
     return sorted(found, key=lambda run: int(run.folder.name.rpartition("-r")[2]))
 
 
-def mean_total(runs: Path, name: str, *fields: str) -> float:
+def mean_total(runs, name, *fields):
     """Return the mean over the runs of an environment of the sum of some totals."""
     values = []
     for run in timed(runs, name):
-        assert isinstance(run.record.totals, Totals)
         values.append(sum(getattr(run.record.totals, field) for field in fields))
     return mean(values)
 
@@ -54,7 +52,7 @@ ALL = ("training_seconds", "validation_seconds", "test_seconds")
         ("gpu2", 10, (3048.93, 602.78, 35.72), 3687.43),
     ],
 )
-def test_times(runs: Path, name: str, count: int, seconds: tuple[float, ...], total: float) -> None:
+def test_times(runs, name, count, seconds, total):
     assert len(timed(runs, name)) == count
     for field, published in zip(ALL, seconds, strict=True):
         digits = len(str(published).partition(".")[2])
@@ -62,7 +60,7 @@ def test_times(runs: Path, name: str, count: int, seconds: tuple[float, ...], to
     assert round(mean_total(runs, name, *ALL), 2) == total
 
 
-def test_speedups(runs: Path) -> None:
+def test_speedups(runs):
     times = {name: mean_total(runs, name, *ALL) for name in ("cpu", "gpu1", "gpu1-wrapped", "gpu2")}
     assert [f"{times['cpu'] / seconds:.3f}" for seconds in times.values()] == ["1.000", "11.883", "11.769", "21.295"]
     assert [f"{times['gpu1'] / seconds:.3f}" for seconds in times.values()] == ["0.084", "1.000", "0.990", "1.792"]
@@ -80,29 +78,28 @@ def test_speedups(runs: Path) -> None:
         ("gpu2", (".730", ".512", ".807")),
     ],
 )
-def test_accuracies(runs: Path, name: str, published: tuple[str, ...]) -> None:
-    values = [run.record.totals.test_accuracy for run in timed(runs, name)]  # type: ignore[union-attr]
-    found = (mean(values), min(values), max(values))  # type: ignore[type-var]
+def test_accuracies(runs, name, published):
+    values = [run.record.totals.test_accuracy for run in timed(runs, name)]
+    found = (mean(values), min(values), max(values))
     assert tuple(f"{value:.3f}".lstrip("0") for value in found) == published
 
 
-def test_accuracies_of_both_cpu_runs(runs: Path) -> None:
-    values = [run.record.totals.test_accuracy for name in ("cpu", "cpu2") for run in timed(runs, name)]  # type: ignore[union-attr]
-    assert [round(value, 3) for value in values] == [0.794, 0.814]  # type: ignore[arg-type]
-    assert round(mean(values), 3) == 0.804  # type: ignore[type-var]
+def test_accuracies_of_both_cpu_runs(runs):
+    values = [run.record.totals.test_accuracy for name in ("cpu", "cpu2") for run in timed(runs, name)]
+    assert [round(value, 3) for value in values] == [0.794, 0.814]
+    assert round(mean(values), 3) == 0.804
 
 
-def test_the_totals_agree_with_the_epochs(runs: Path) -> None:
+def test_the_totals_agree_with_the_epochs(runs):
     assert len(timed(runs, "gpu2-batch64")) == 5
     for name in ("gpu1", "gpu2-batch64", "hybrid"):
         for run in timed(runs, name):
-            assert isinstance(run.record.totals, Totals)
             assert len(run.epochs) == run.record.totals.epochs == 100
-            training = sum(epoch.training_seconds for epoch in run.epochs)  # type: ignore[misc]
+            training = sum(epoch.training_seconds for epoch in run.epochs)
             assert run.record.totals.training_seconds == pytest.approx(training, rel=1e-12)
 
 
-def test_the_hybrid(runs: Path) -> None:
+def test_the_hybrid(runs):
     spent = [mean_total(runs, name, *ALL[:2]) for name in ("hybrid", "hybrid-gpu1")]
     assert [round(seconds) for seconds in spent] == [17_324, 6_547]
     assert round(mean_total(runs, "hybrid", "test_accuracy"), 3) == 0.668
@@ -110,11 +107,11 @@ def test_the_hybrid(runs: Path) -> None:
     assert round(mean_total(runs, "hybrid", "training_seconds") / 100, 1) == 45.1
 
 
-def energies(runs: Path, pattern: str) -> list[EnergyRecord]:
+def energies(runs, pattern):
     """Return the energies of some runs."""
     found = [read_run(folder).record.energy for folder in runs.glob(pattern)]
     assert all(isinstance(energy, EnergyRecord) for energy in found)
-    return found  # type: ignore[return-value]
+    return found
 
 
 ENVIRONMENTS = {
@@ -126,7 +123,7 @@ ENVIRONMENTS = {
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_energies(runs: Path, name: str) -> None:
+def test_energies(runs, name):
     found = energies(runs, f"{name}-energy[0-9]")
     assert len(found) == (1 if name == "cpu" else 3)
     joules = (mean(one.used_devices.joules or 0 for one in found), mean(one.all_devices.joules or 0 for one in found))
@@ -146,7 +143,7 @@ def test_energies(runs: Path, name: str) -> None:
         ("energy-published", ("86.65", "1.0000", "1.0219", "0.5565"), ("103.79", "1.0000", "1.0228", "0.5092")),
     ],
 )
-def test_energy_delay_products(runs: Path, suffix: str, used: tuple[str, ...], every: tuple[str, ...]) -> None:
+def test_energy_delay_products(runs, suffix, used, every):
     """Of mean time and mean energy, as the thesis has it; the CPU's sums are used for both."""
     for which, printed in (("used_devices", used), ("all_devices", every)):
         products = {}
@@ -161,7 +158,7 @@ def test_energy_delay_products(runs: Path, suffix: str, used: tuple[str, ...], e
         )
 
 
-def test_power_over_time_gives_the_energies(runs: Path) -> None:
+def test_power_over_time_gives_the_energies(runs):
     (trace,) = read_power(runs / "gpu2-energy2" / POWER_FILE)
     (record,) = energies(runs, "gpu2-energy2")
     assert len(trace.seconds) == 7441
@@ -172,7 +169,7 @@ def test_power_over_time_gives_the_energies(runs: Path) -> None:
     assert not (runs / "cpu-energy1" / POWER_FILE).exists()
 
 
-def test_the_study(runs: Path) -> None:
+def test_the_study(runs):
     published = {
         "295x222": {72: (13894.8, 11.6), 96: (13363.7, 81.3), 128: (13457.4, 64.2)},
         "148x112": {72: (3813.1, 76.4), 96: (3688.0, 77.9), 128: (3574.4, 78.4), 160: (3537.6, 73.6),
@@ -181,23 +178,21 @@ def test_the_study(runs: Path) -> None:
     for size, batches in published.items():
         for batch, (seconds, percent) in batches.items():
             run = read_run(runs / f"size{size}-batch{batch}")
-            assert isinstance(run.record.totals, Totals)
-            assert round(run.record.totals.training_seconds, 1) == seconds  # type: ignore[arg-type]
+            assert round(run.record.totals.training_seconds, 1) == seconds
             last = run.epochs[-1].validation_accuracy
             assert not isinstance(last, NotRecorded) and last is not None
             assert 100 * last == pytest.approx(percent, abs=0.051)
 
 
-def test_the_share_of_validation(runs: Path) -> None:
+def test_the_share_of_validation(runs):
     for share, seconds, total in ((10, (12.09, 23.66), 3574), (1, (15.38, 2.71), 1809)):
         record = read_run(runs / f"validation{share}percent").record
-        assert isinstance(record.totals, Totals)
         spent = [getattr(record.totals, field) for field in ALL[:2]]
         assert tuple(round(one / 100, 2) for one in spent) == seconds
         assert round(sum(spent)) == total
 
 
-def test_how_far_the_times_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_how_far_the_times_agree(tmp_path, capsys):
     assert main(["import-thesis", str(ORIGINALS), "--folder", str(tmp_path / "runs")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("67 runs of the thesis written to ")

@@ -18,13 +18,13 @@ __test__ = RESULTS.is_dir()  # not a skip, which counts as a failure where nothi
 CPU, ONE_GPU, WRAPPED, TWO_GPUS = USED_DEVICES
 
 
-def sums(environment: str) -> ThesisEnergy:
+def sums(environment):
     """Return what the thesis publishes."""
     (path,) = (RESULTS / environment).glob("consumos*.dat")
     return read_sums(path)
 
 
-def traced(environment: str) -> ThesisEnergy:
+def traced(environment):
     """Return the mean of the raw traces; the CPU's is missing, so its sums."""
     paths = sorted((RESULTS / environment).glob("energia*.dat"))
     assert len(paths) == (0 if environment == CPU else 3)
@@ -42,18 +42,18 @@ def traced(environment: str) -> ThesisEnergy:
         (TWO_GPUS, "1.1504e+06", "1.1504e+06"),
     ],
 )
-def test_energies(environment: str, used: str, every: str) -> None:
+def test_energies(environment, used, every):
     for energy in (traced(environment), sums(environment)):
         assert same_digits(energy.sum(USED_DEVICES[environment]), used)
         assert same_digits(energy.sum(ALL_DEVICES), every)
 
 
-def same_digits(value: float, printed: str) -> bool:
+def same_digits(value, printed):
     return f"{value:.{len(printed.split('e')[0]) - 2}e}" == printed
 
 
 @pytest.mark.parametrize("environment", [ONE_GPU, WRAPPED, TWO_GPUS])
-def test_every_device_has_the_published_energy(environment: str) -> None:
+def test_every_device_has_the_published_energy(environment):
     assert traced(environment).joules == pytest.approx(sums(environment).joules, rel=1e-12)
 
 
@@ -61,7 +61,7 @@ def test_every_device_has_the_published_energy(environment: str) -> None:
     ("environment", "by_trace", "published"),
     [(ONE_GPU, 6594.0, 6599), (WRAPPED, 6705.8, 6705), (TWO_GPUS, 3712.2, 3730.5), (CPU, 78773.5, 78773.5)],
 )
-def test_times(environment: str, by_trace: float, published: float) -> None:
+def test_times(environment, by_trace, published):
     assert round(traced(environment).seconds, 1) == by_trace
     assert sums(environment).seconds == published
 
@@ -79,9 +79,7 @@ def test_times(environment: str, by_trace: float, published: float) -> None:
     ],
     ids=["used", "all"],
 )
-def test_energy_delay_products(
-    devices: dict[str, tuple[str, ...]], by_traces: tuple[str, ...], published: tuple[str, ...]
-) -> None:
+def test_energy_delay_products(devices, by_traces, published):
     """Those of the traces and the published ones differ by the time alone: see `test_times`."""
     for source, printed in ((traced, by_traces), (sums, published)):
         products = {

@@ -4,14 +4,11 @@ Collected only where the raw files are available, see `test_thesis_energy.py`; o
 """
 
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 from made_thesis import ORIGINALS
 
 from analysis.__main__ import main
-from analysis.output.finding import Finding
 from analysis.questions.energy.command import find
 from analysis.runs.reading import load_runs
 
@@ -21,12 +18,12 @@ pytestmark = pytest.mark.ci
 BASE = "np 1, gpu, controller none, gpu1, imported"
 
 
-def imported(thesis: Path, runs: Path) -> Finding:
+def imported(thesis, runs):
     assert main(["import-thesis", str(thesis), "--folder", str(runs)]) == 0
     return find(load_runs([runs]), base=BASE)
 
 
-def row_of(found: Finding, table: int, environment: str, *, published: bool = False) -> dict[str, Any]:
+def row_of(found, table, environment, *, published=False):
     """Return the row of an environment: its cell is identified by ranks, device and controller."""
     words = {
         "CPU": ("np 1", "cpu"), "1 GPU": ("np 1", "gpu", "none"), "1 GPU wrapped": ("np 1", "gpu", "ddp"),
@@ -41,7 +38,7 @@ def row_of(found: Finding, table: int, environment: str, *, published: bool = Fa
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Finding:
+def found(tmp_path_factory):
     return imported(ORIGINALS, tmp_path_factory.mktemp("thesis") / "runs")
 
 
@@ -54,7 +51,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Finding:
         ("2 GPUs", 3, 3712.2, "1.1504e+06", "1.1504e+06"),
     ],
 )
-def test_energies(found: Finding, environment: str, n: int, seconds: float, used: str, every: str) -> None:
+def test_energies(found, environment, n, seconds, used, every):
     row = row_of(found, 0, environment)
     assert (row["n"], round(row["seconds"], 1)) == (n, seconds)
     for heading, printed in (("J, used devices", used), ("J, all devices", every)):
@@ -71,20 +68,20 @@ def test_energies(found: Finding, environment: str, n: int, seconds: float, used
         ("2 GPUs", "0.5542", "0.5070"),
     ],
 )
-def test_energy_delay_products(found: Finding, environment: str, used: str, every: str) -> None:
+def test_energy_delay_products(found, environment, used, every):
     row = row_of(found, 1, environment)
     for heading, printed in (("EDP / base, used", used), ("EDP / base, all", every)):
         assert f"{row[heading]:.{len(printed.partition('.')[2])}f}" == printed
 
 
-def test_published_means_are_beside_measured_ones(found: Finding) -> None:
+def test_published_means_are_beside_measured_ones(found):
     row = row_of(found, 1, "2 GPUs", published=True)
     # 0.5565 with the published seconds of both; here the base's seconds are those of its traces.
     assert row["EDP / base, used"] == pytest.approx(0.5565 * 6599 / 6594.0, rel=1e-4)
     assert "np 2, imported, 0.9845 and 0.5542 times the base" in found.answer
 
 
-def test_power_is_drawn_with_two_epochs_enlarged(found: Finding) -> None:
+def test_power_is_drawn_with_two_epochs_enlarged(found):
     plots = [plot for plot in found.plots if plot.name.startswith("energy-power")]
     assert len(plots) == 3  # the CPU's trace is lost
     assert all(len(plot.figure.axes) == 2 for plot in plots)
@@ -94,7 +91,7 @@ def test_power_is_drawn_with_two_epochs_enlarged(found: Finding) -> None:
 
 
 @pytest.mark.ci
-def test_a_changed_raw_value_changes_the_table(found: Finding, tmp_path: Path) -> None:
+def test_a_changed_raw_value_changes_the_table(found, tmp_path):
     changed = tmp_path / "thesis"
     shutil.copytree(ORIGINALS, changed)
     trace = sorted((changed / "Resultados_experimentos" / "Resultados_Distribuido_2GPU").glob("energia*.dat"))[0]
