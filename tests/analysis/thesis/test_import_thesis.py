@@ -1,4 +1,4 @@
-"""The raw files of the thesis as run folders: synthetic ones. `test_import_thesis_originals.py` reads the originals."""
+"""The raw files of the thesis as run folders: synthetic ones. `test_numbers.py` reads the originals."""
 
 import errno
 import json

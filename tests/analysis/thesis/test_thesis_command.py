@@ -1,7 +1,6 @@
 """`python -m analysis thesis`: the thesis's tables and figures from run folders, with published values.
 
-On synthetic files with numbers that can be added by hand (`made_thesis`), and on the thesis's raw files where available
-(`THESIS_DATA` or ../shared/reference/thesis).
+On synthetic files with numbers that can be added by hand (`made_thesis`); `test_numbers.py` has those of the thesis.
 """
 
 import json
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 from builders import write_study
-from made_thesis import EPOCHS, ORIGINALS, RESULTS, make_thesis
+from made_thesis import EPOCHS, RESULTS, make_thesis
 
 from analysis.__main__ import main
 from analysis.runs.reading import load_runs
@@ -236,61 +235,3 @@ def test_a_run_that_lacks_epochs(runs, tmp_path):
 def test_every_format(runs, form, capsys):
     assert main(["thesis", str(runs), "--format", form]) == 0
     assert "Figure 4.4" in capsys.readouterr().out
-
-
-# The raw files of the thesis
-
-
-@pytest.fixture(scope="module")
-def originals(tmp_path_factory):
-    return imported(ORIGINALS, tmp_path_factory.mktemp("originals") / "runs")
-
-
-@pytest.fixture(scope="module")
-def values(originals):
-    """What it is of and what it is -> row."""
-    return {(row["of"], row["what"]): row for rows in tables_of(originals).values() for row in rows if "what" in row}
-
-
-@pytest.mark.ci
-class TestOriginals:
-    __test__ = ORIGINALS.is_dir()  # not a skip, which counts as a failure where nothing may be missing
-
-    @pytest.mark.parametrize(
-        ("of", "what", "value"),
-        [
-            ("1 GPU", "speedup over CPU", "11.883"),
-            ("2 GPUs", "speedup over 1 GPU", "1.792"),
-            ("2 GPUs", "speedup over CPU", "21.295"),
-            ("2 GPUs", "speedup of training alone over 1 GPU", "1.9705"),
-            ("2 GPUs", "efficiency", "0.8960"),
-            ("1 GPU", "speedup over the mean of both CPU runs, as in its text", "11.80"),
-            ("CPU", "total, s", "78522.95"),
-            ("2 GPUs and CPU", "training + validation, s", "17324"),
-            ("CPU", "EDP / that of 1 GPU", "86.71"),
-            ("1 GPU, wrapped", "EDP / that of 1 GPU", "1.0228"),
-            ("2 GPUs", "EDP / that of 1 GPU", "0.5542"),
-            ("2 GPUs", "EDP with idle devices / that of 1 GPU", "0.5070"),
-            ("CPU", "EDP with idle devices / that of 1 GPU", "103.87"),
-            ("2 GPUs", "used devices, J", "1150358.152"),
-            ("CPU", "with idle devices, J", "11104896.915"),
-        ],
-    )
-    def test_the_figures(self, values, of, what, value):
-        places = len(value.partition(".")[2])
-        assert f"{values[of, what]['from the runs']:.{places}f}" == value
-
-    def test_all_differences_have_a_reason(self, values):
-        differing = {key: row["why"] for key, row in values.items() if row[""] == "differs"}
-        assert len(differing) == 10
-        assert not any(why.startswith("no reason known") for why in differing.values())
-        assert differing["2 GPUs", "efficiency"] == "printed from the rounded speedup, 1.79"
-        assert "uses 3,730.5 s" in differing["2 GPUs", "EDP / that of 1 GPU"]
-        assert "squared error" in values["PyTorch, cpu", "accuracy, %"]["why"]
-
-    def test_the_answer(self, originals):
-        answer = find(load_runs([originals])).answer
-        assert answer.startswith(
-            "92 of 102 published values follow from the raw files to their last digit; 10 differ, "
-        )
-        assert "11.883 times as fast as CPU." in answer

@@ -1,4 +1,4 @@
-"""The reader of the thesis's energy files, on synthetic ones. `test_thesis_energy.py` reads the originals."""
+"""The reader of the thesis's energy files, on synthetic ones. `test_numbers.py` reads the originals."""
 
 import pytest
 
