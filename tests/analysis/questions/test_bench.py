@@ -242,21 +242,3 @@ def test_files_of_earlier_versions_are_read(tmp_path, capsys):
     (tmp_path / "old.json").write_text(json.dumps(content))
     assert main(["bench", str(tmp_path / "old.json")]) == 0
     assert "1.80" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (None, "cannot read the result: No such file or directory"),
-        (b"\xff", "is not a result of `python -m launch bench`"),
-        (b"{}", "is not a result of `python -m launch bench`: schema_version"),
-        (json.dumps(asdict(record_of()) | {"schema_version": 2}).encode(), "unknown schema version. Received: 2"),
-    ],
-)
-def test_an_unreadable_file_is_one_line(content, words, tmp_path, capsys):
-    file = tmp_path / "bench.json"
-    if content is not None:
-        file.write_bytes(content)
-    assert main(["bench", str(file)]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and words in error and str(file) in error

@@ -422,27 +422,6 @@ def test_zero_time_and_an_unknown_site_have_no_cost(tmp_path):
     assert any("took no time" in flag for flag in found.flags)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            ["--base", "cte"],
-            "no run was made on the base site. Received: cte. There are runs of aws-p3-8xlarge, cte-power",
-        ),
-        (["--on", "yesterday"], "this is not a date. Received: --on yesterday"),
-        (["--table", "nowhere.toml"], "cannot read the sites"),
-        (["--site-of", "elsewhere=local"], "no runs to assign to a site. Received: --site-of elsewhere=local"),
-        (["--site-of", "local"], "no runs to assign to a site. Received: --site-of local"),
-    ],
-)
-def test_bad_input_is_one_line(tmp_path, capsys, options, words):
-    write_site(tmp_path, "cte-power", [100.0])
-    write_site(tmp_path, "aws-p3-8xlarge", [100.0])
-    assert main(["clouds", str(tmp_path), *options]) == 2
-    error = capsys.readouterr().err.splitlines()
-    assert len(error) == 1 and words in error[0]
-
-
 def test_runs_are_assigned_to_a_known_site_only(tmp_path):
     write_site(tmp_path, "local", [100.0])
     with pytest.raises(UserError, match="Did you mean cte-power"):

@@ -175,21 +175,8 @@ def test_without_epochs_there_is_no_plot_but_a_note(tmp_path):
     assert found.plots == [] and any(note.startswith("no plot: there are no epochs") for note in found.notes)
 
 
-def test_other_than_two_runs_is_one_line(tmp_path, capsys):
-    first, second, third = (write_finished_run(tmp_path / name) for name in ("first", "second", "third"))
-    assert main(["compare", str(first), str(second), str(third)]) == 2
-    assert (
-        "two different runs are compared. Received: 3 different runs that can be read. Name two"
-        in capsys.readouterr().err
-    )
-    assert main(["compare", str(first), str(first)]) == 2
-    assert f"Received: {first}, 2 times. Name another one" in capsys.readouterr().err
-    (second / "run.json").write_text("{")
-    capsys.readouterr()
-    assert main(["compare", str(first), str(second)]) == 2
-    error = capsys.readouterr().err.splitlines()
-    assert len(error) == 1 and "Received: 1 different run that can be read" in error[0] and str(second) in error[0]
-    assert find(load_runs([first])).answer == "Two runs are compared, and there are 1."
+def test_one_run_alone_is_not_compared(tmp_path):
+    assert find(load_runs([write_finished_run(tmp_path / "first")])).answer == "Two runs are compared, and there are 1."
 
 
 def test_a_published_result_can_be_compared_with_a_run(tmp_path):

@@ -189,17 +189,6 @@ def test_without_metered_runs_the_answer_is_how_to_meter(tmp_path, capsys):
     assert "note: cpu0 not measured: no counter (1 run)" in shown
 
 
-@pytest.mark.parametrize(
-    ("base", "words"),
-    [("np 8", "no cell with metered runs has such a name. Received: --base np 8"), ("cnn", "several cells have such")],
-)
-def test_an_unknown_base_is_one_line(tmp_path, capsys, base, words):
-    write_runs(tmp_path)
-    assert main(["energy", str(tmp_path), "--base", base]) == 2
-    error = capsys.readouterr().err.splitlines()
-    assert len(error) == 1 and words in error[0] and "PyTorch, cnn, mnist, np 2" in error[0]
-
-
 def test_many_devices_are_drawn_by_kind(tmp_path):
     gpus = {f"gpu{number}": GPU for number in range(8)}
     trace = make_trace(PHASES, {"cpu0": CPU} | gpus)

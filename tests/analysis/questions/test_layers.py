@@ -158,5 +158,3 @@ def test_runs_without_layers_and_of_two_models_are_no_comparison(tmp_path, capsy
     runs = [write(tmp_path, "torch", 2, profile=profile(times(first=0.002)))]
     runs += [write(tmp_path, "keras", 3, profile=profile(other))]
     assert "Layers of one model are compared" in find(load_runs(runs)).answer
-    assert main(["layers", str(runs[0]), "--measure"]) == 2
-    assert "the peaks of a processor are measured on it" in capsys.readouterr().err

@@ -82,10 +82,3 @@ def test_the_command_shows_the_study_and_writes_the_figure(tmp_path, capsys):
     assert main(["projection", "--plots", str(tmp_path)]) == 0
     assert read_study().machine in capsys.readouterr().out
     assert (tmp_path / "projection.png").is_file()
-
-
-@pytest.mark.parametrize("given", [["--peaks"], ["--output", "study.json"]])
-def test_a_study_is_made_from_runs(given, capsys):
-    assert main(["projection", *given]) == 2
-    error = capsys.readouterr().err
-    assert f"a study is made from runs. Received: {' '.join(given)} without RUNS." in error and error.count("\n") == 1

@@ -138,32 +138,3 @@ def test_one_rank_has_nothing_to_send(tmp_path, capsys):
     assert main(["ring", "--np", "1", "--plots", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("One rank has nothing to send")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["--np", "0"], "a ring needs ranks. Received: --np 0"),
-        (["--np", "-3"], "Received: --np -3"),
-        (["--np", "1000000000000"], "more ranks than can be shown. Received: --np 1000000000000"),
-        (["--np", "4", "--elements", "3"], "Received: --elements 3 --np 4. Give 4 elements or more"),
-        (["--np", "4", "--elements", "100000000000"], "Give 714285 elements or less"),
-        (["--np", "2", "--plots", "FILE/plots"], "writing a plot failed"),
-    ],
-)
-def test_bad_input_is_one_line(arguments, part, tmp_path, capsys):
-    (tmp_path / "file").touch()
-    assert main(["ring", *(word.replace("FILE", str(tmp_path / "file")) for word in arguments)]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and part in error and error.startswith("python -m analysis ring: error: ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "wrong"),
-    [([], "--np"), (["--np", "two"], "--np"), (["--np", "2", "--format", "pdf"], "--format")],
-)
-def test_a_missing_or_wrong_option_is_one_line(arguments, wrong, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["ring", *arguments])
-    error = capsys.readouterr().err
-    assert ended.value.code == 2 and error.count("\n") == 1 and wrong in error

@@ -27,7 +27,6 @@ from analysis.questions.scaling.models import (
 from analysis.runs.cells import cells_of
 from analysis.runs.table import runs_in
 from common.config import config_from_dict
-from common.errors import UserError
 from common.run_folder.records import RunWriter
 from common.sites.table import read_sites
 
@@ -221,20 +220,6 @@ def test_names_pick_some_runs_of_a_cell_as_the_base():
     assert (base["n"], base["total, s"], fast["speedup"]) == (1, 3000.0, pytest.approx(30.0))
 
 
-@pytest.mark.parametrize(
-    ("base", "words"),
-    [
-        ("nothing/1", "there is no such base. Received: --base nothing/1"),
-        ("fast/3", "there is no such base"),
-        ("fast/two", "wrong number of ranks"),
-        ("fast", "several cells can be the base"),
-    ],
-)
-def test_an_unknown_or_ambiguous_base_is_an_error_of_one_line(base, words):
-    with pytest.raises(UserError, match=words):
-        find(machines(), base=base)
-
-
 def test_one_np_alone_makes_no_speedup():
     for runs in (runs_of(10.0, "one"), [made_run("one", seconds=0.0)], [made_run("one", seconds=math.nan)]):
         found = find(select(runs))
@@ -419,8 +404,6 @@ def test_a_projection_too_far_or_from_too_little_is_refused_in_a_sentence():
     assert not any(table.title.startswith(("Projection", "Models")) for table in found.tables)
     found = find(select(scaled(1, 2, 4)))
     assert any(f"{EXCHANGE.name}: not tested on a point held out" in note for note in found.notes)
-    with pytest.raises(UserError, match="a projection is to 1 rank or more"):
-        find(select(scaled(1, 2, 4)), project=0)
 
 
 def test_a_projection_to_another_site_uses_its_figures():
@@ -447,9 +430,6 @@ def test_a_projection_to_another_site_uses_its_figures():
     assert any("the GPU is not known of what ran at local" in note for note in found.notes)
     found = find(select(scaled(1, 2, 4, 8, site="thesis-machine")), site="marenostrum5")  # made for it alone
     assert any("no projection to marenostrum5: " in note and "memory bandwidth" in note for note in found.notes)
-    for name in ("nowhere", ""):
-        with pytest.raises(UserError, match="unknown site"):
-            find(select(scaled(1, 2)), site=name)
 
 
 # The command

@@ -2,9 +2,8 @@
 
 import pytest
 from analysis_builders import rows_of
-from builders import write_finished_run, write_study
+from builders import write_finished_run
 
-from analysis.__main__ import main
 from analysis.questions import frameworks
 from analysis.questions.tune import find
 from analysis.runs.cells import cells_of
@@ -81,15 +80,6 @@ def test_too_few_runs_show_nothing(tmp_path):
     assert found.answer == "PyTorch: no setting is shown to be faster than the default."
     config = parse_command_line(["--recipe", str(tmp_path / "recipe.toml")], program="")
     assert config.model.tuned and config.device == Config().device
-
-
-@pytest.mark.parametrize("more", [{"framework": "keras"}, {"np": 2}, {"settings": {"optimizer": {"momentum": 0.5}}}])
-def test_runs_of_several_tasks_are_refused_in_one_line(tmp_path, capsys, more):
-    write_study(tmp_path / "runs", seconds=[1.0, 1.0])
-    write_study(tmp_path / "runs", name="other", seconds=[1.0, 1.0], **more)
-    assert main(["tune", str(tmp_path / "runs")]) == 2
-    error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1 and "settings of speed are compared for one task" in error
 
 
 def test_frameworks_pairs_defaults_with_defaults_and_tuned_with_tuned(tmp_path):

@@ -220,13 +220,6 @@ def test_the_exit_code_and_what_is_shown(tmp_path, capsys):
     assert '"answer": "Does not reproduce: time."' in capsys.readouterr().out
 
 
-def test_a_folder_that_is_no_rerun_is_one_line(tmp_path, capsys):
-    assert main(["verify", str(tmp_path)]) == 2
-    assert "cannot read the result: No such file or directory" in capsys.readouterr().err
-    for content in (b"{}", b"\xff"):
-        (tmp_path / "verify.json").write_bytes(content)
-        assert main(["verify", str(tmp_path)]) == 2
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1 and "verify.json is not a result of `python -m launch verify`" in error
+def test_a_record_without_hashes_cannot_be_made_again():
     with pytest.raises(UserError, match="the record lacks what a rerun needs"):
         whole_run(make_finished_run(hashes=NotRecorded("lost")))

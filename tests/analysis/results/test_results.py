@@ -8,7 +8,6 @@ from dataclasses import asdict
 import pytest
 from builders import make_environment, make_status, write_both, write_finished_run
 
-from analysis.__main__ import main
 from analysis.output.plots import save_figure
 from analysis.projection.study import STUDY_FILE
 from analysis.results import command
@@ -182,12 +181,6 @@ def test_runs_that_their_memory_limit_ended_are_results(tmp_path):
         write_finished_run(runs / name, status=make_status(state="failed", ended_at=now(), message=message))
     assert add_data(runs, data=tmp_path / "data") == 1
     assert [folder.name for folder in (tmp_path / "data" / "memory-budget").iterdir()] == ["over"]
-
-
-def test_a_folder_without_runs_is_one_line(tmp_path, capsys):
-    assert main(["results", "--add", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert f"there are no finished runs to add. Received: {tmp_path}." in error and error.count("\n") == 1
 
 
 @pytest.mark.ci

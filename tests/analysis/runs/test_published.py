@@ -154,12 +154,6 @@ def test_without_the_option_there_are_none(runs, capsys):
     assert "published" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("names", [["005"], ["thesis", "3"]])
-def test_an_unknown_document(runs, names, capsys):
-    assert main(["times", str(runs), "--published", *names]) == 2
-    assert f"Received: --published {names[-1]}. Use article, notebook, thesis, pydtnn" in capsys.readouterr().err
-
-
 def test_points_of_published_figures_are_hollow():
     """Those of PyDTNN, in the picture of `frameworks`."""
     finding = find(select(published_runs(["pydtnn"]), published=["pydtnn"]))

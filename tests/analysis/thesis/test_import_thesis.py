@@ -310,21 +310,6 @@ def test_a_missing_file_is_named(tmp_path, capsys, file):
     assert f"No such file or directory. Received: {thesis / file}. Name an original file" in line
 
 
-def test_a_missing_folder(tmp_path, capsys):
-    assert main(["import-thesis", str(tmp_path / "none"), "--folder", str(tmp_path / "runs")]) == 2
-    assert "no such folder. Received: " in capsys.readouterr().err
-
-
-def test_run_folders_are_not_overwritten(tmp_path, capsys):
-    thesis, runs = make_thesis(tmp_path / "thesis"), tmp_path / "runs"
-    (runs / "gpu2-r1").mkdir(parents=True)
-    (runs / "gpu2-r1" / "run.json").write_text("mine")
-    assert main(["import-thesis", str(thesis), "--folder", str(runs)]) == 2
-    assert "exists already and is not overwritten" in capsys.readouterr().err
-    assert [file.relative_to(runs) for file in runs.rglob("*")] == [Path("gpu2-r1"), Path("gpu2-r1/run.json")]
-    assert (runs / "gpu2-r1" / "run.json").read_text() == "mine"
-
-
 def test_other_runs_stay_beside_the_imported_ones(tmp_path):
     thesis, runs = make_thesis(tmp_path / "thesis"), tmp_path / "runs"
     (runs / "mine").mkdir(parents=True)
