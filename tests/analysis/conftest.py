@@ -1,10 +1,12 @@
 """For all tests of the analysis: answers are short, and a picture is drawn only where a test looks at it."""
 
+import os
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pytest
 from answers import check_answer
+from made_steps import made_study
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
@@ -12,6 +14,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from analysis.output.finding import Finding
+from analysis.questions.projection import command as projection
+from analysis.questions.projection import errors
 from common.utils import workers
 
 
@@ -37,12 +41,34 @@ def _save_texts(figure, file, *, format=None, metadata=None, **_):
         description.add_text("Description", described)
         Image.new("RGB", (1, 1)).save(file, format="png", pnginfo=description)
         return
+    if not isinstance(file, Path):
+        file.write(b"<svg/>")  # of a page
+        return
     texts = "".join(f"<text>{escape(text.get_text())}</text>" for text in figure.findobj(Text))
-    content = f'<svg xmlns="http://www.w3.org/2000/svg"><desc>{escape(described)}</desc>{texts}</svg>'.encode()
-    if isinstance(file, Path):
-        file.write_bytes(content)
-    else:
-        file.write(content)
+    file.write_text(f'<svg xmlns="http://www.w3.org/2000/svg"><desc>{escape(described)}</desc>{texts}</svg>')
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _disks_and_fits_are_quick():
+    """Nothing here is about a crash of the machine; and the fits of a study are made once, not for every page of it."""
+    fits = {}
+
+    def projected(study):
+        key = study.machine, *(step.seconds for step in study.steps)
+        if key not in fits:
+            fits[key] = errors.projected_steps(study)
+        return fits[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        patch.setattr(projection, "projected_steps", projected)
+        yield
+
+
+@pytest.fixture(scope="session")
+def study():
+    """The made study of steps, with its fits."""
+    return made_study()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from builders import make_config, make_epoch, make_record, make_status, write_fi
 from analysis.output.finding import Finding
 from analysis.runs import table
 from analysis.runs.table import FIGURES, LoadedRun
-from common.config import config_from_dict
 from common.run_folder.records import DataRecord, Hashes, ModelRecord, NotRecorded, Totals, World, now
 from common.run_folder.search_record import SearchRecord, TrialRecord, write_search
 
@@ -65,7 +64,7 @@ def made_record(
     settings = {"training": {"seed": seed, "epochs": epochs}, "strategy": strategy or {}, "balance": balance or {}}
     settings |= {"parts": parts or {}, "device": device or {}}
     values = {
-        "config": config_from_dict(settings, base=make_config(Path("runs"))),
+        "config": make_config(Path("runs"), **settings),
         "world": world,
         "data": data,
         "model": ModelRecord(name="mlp", outputs=classes, parameters=PARAMETERS, multiply_adds_per_image=1),

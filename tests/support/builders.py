@@ -1,5 +1,6 @@
 """Builders of settings, records and run folders, without a framework: the only place where tests make them."""
 
+import functools
 import json
 import os
 from dataclasses import replace
@@ -39,18 +40,22 @@ from common.training.run_setup import prepare_run
 DATASET = "synthetic:120x8x8x1x3"  # and 20 test images
 
 
-def make_config(runs_folder, **subjects):
-    """Return settings for 4 steps of 30 images, 3 epochs, without warm-up, as a run named `run`."""
-    base = config_from_dict(
+@functools.cache
+def _base_config():
+    return config_from_dict(
         {
             "data": {"dataset": DATASET},
             "model": {"model": "mlp"},
             "schedule": {"lr_scaling": "none", "warmup_epochs": 0.0},
             "training": {"epochs": 3, "batch_size": 30},
-            "record": {"runs_folder": str(runs_folder), "name": "run"},
         }
     )
-    return config_from_dict(subjects, base=base)
+
+
+def make_config(runs_folder, **subjects):
+    """Return settings for 4 steps of 30 images, 3 epochs, without warm-up, as a run named `run`."""
+    record = {"runs_folder": str(runs_folder), "name": "run"} | subjects.get("record", {})
+    return config_from_dict(subjects | {"record": record}, base=_base_config())
 
 
 def make_setup(config, *, size=1, first_size=None):
@@ -228,7 +233,7 @@ def finished_record(runs_folder=Path("runs"), **changes):
         if isinstance(changes.get(name), dict):
             values |= changes.pop(name)
     values = {
-        "config": config_from_dict(settings, base=make_config(runs_folder)),
+        "config": make_config(runs_folder, **settings),
         "environment": make_environment(
             host=host, command=["train.py", "--epochs", "2", "--model", "cnn", "--seed", str(seed), "--name", "run"]
         ),

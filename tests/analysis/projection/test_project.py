@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from made_steps import MACHINE, PEAKS, made_study
+from made_steps import MACHINE, PEAKS
 
 from analysis.projection.peaks import Peaks, peaks_of
 from analysis.projection.project import project
@@ -15,11 +15,6 @@ from common.model.specs import model_spec
 from common.sites.table import Cpu, read_sites
 
 GPUS = read_sites().gpus
-
-
-@pytest.fixture(scope="module")
-def study():
-    return made_study()
 
 
 def projected(study, device=GPUS["v100"], **settings):

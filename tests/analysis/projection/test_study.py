@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from analysis_builders import made_record, select
 from builders import make_environment
-from made_steps import MACHINE, PEAKS, PLANTED, made_steps, made_study
+from made_steps import MACHINE, PEAKS, PLANTED, made_steps
 
 from analysis.projection import peaks, recorded
 from analysis.projection.measured import measured_steps
@@ -90,8 +90,7 @@ def test_peaks_are_measured_in_a_process_with_one_thread_for_each_product():
     assert found.device == "this" and 1e9 < found.flops_per_second < 1e14
 
 
-def test_a_study_is_read_as_it_was_written(tmp_path):
-    study = made_study()
+def test_a_study_is_read_as_it_was_written(tmp_path, study):
     write_study(study, tmp_path / "folder" / "study.json")
     assert read_study(tmp_path / "folder" / "study.json") == study
 

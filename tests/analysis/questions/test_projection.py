@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from analysis_builders import rows_of
-from made_steps import MACHINE, PEAKS, made_steps, made_study
+from made_steps import MACHINE, PEAKS, made_steps
 
 from analysis.__main__ import main
 from analysis.projection.project import project
@@ -19,8 +19,8 @@ def shipped():
 
 
 @pytest.fixture(scope="module")
-def made():
-    return find(made_study())
+def made(study):
+    return find(study)
 
 
 def test_errors_are_those_of_fits_that_did_not_see_the_step(made):

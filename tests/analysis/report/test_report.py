@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -104,6 +105,14 @@ def make_report(*arguments, output):
     return read_page(output.read_text(encoding="utf-8"))
 
 
+@pytest.fixture(scope="module")
+def of_both(tmp_path_factory):
+    """The page of three runs of each framework."""
+    folder = tmp_path_factory.mktemp("both")
+    make_report(write_both(folder / "runs"), output=folder / "new" / "report.html")
+    return folder / "new" / "report.html"
+
+
 def page_with(*findings, **changes):
     first_plots = changes.get("first_plots", ())
     chapters = [Chapter.of(finding, command=finding.name, first_plots=first_plots) for finding in findings]
@@ -116,8 +125,8 @@ def page_with(*findings, **changes):
 # Content
 
 
-def test_the_page_answers_and_shows_what_the_runs_were(tmp_path, capsys):
-    page = make_report(write_both(tmp_path / "runs"), output=tmp_path / "new" / "report.html")
+def test_the_page_answers_and_shows_what_the_runs_were(of_both):
+    page = read_page(of_both.read_text(encoding="utf-8"))
     for words in (
         "Keras and PyTorch on Horovod: cnn",
         "Which framework is faster, and are the accuracies the same?",
@@ -131,17 +140,18 @@ def test_the_page_answers_and_shows_what_the_runs_were(tmp_path, capsys):
         assert words in page.text, words
     assert ["Keras", "python -m launch train --framework keras --np 1 -- --epochs 2 --model cnn --seed SEED",
             "1 to 3", "3"] in page.rows  # fmt: skip
-    shown = capsys.readouterr().out
-    assert shown.startswith(f"report: {tmp_path}/new/report.html (") and f"plots {len(page.all('img'))}, flags" in shown
 
 
-@pytest.mark.usefixtures("drawn")
-def test_each_picture_has_a_text_and_its_numbers(tmp_path):
-    page = make_report(write_both(tmp_path / "runs"), output=tmp_path / "report.html")
+def test_each_picture_has_a_text_and_its_numbers(of_both):
+    """The page is one whose pictures are drawn: as fixtures of the module come first."""
+    page = read_page(of_both.read_text(encoding="utf-8"))
     images, files = page.all("img"), page.files()
     assert len(images) == len(page.all("figure")) >= 3
     for image in images:
-        assert str(image["src"]).startswith("data:image/svg+xml;base64,")
+        kind, _, content = image["src"].partition(",")
+        drawing = ElementTree.fromstring(base64.b64decode(content))
+        assert kind == "data:image/svg+xml;base64" and float(drawing.get("width").removesuffix("pt")) > 300
+        assert sum(element.tag.endswith("path") for element in drawing.iter()) > 20, "not blank"
         assert str(image["alt"]).endswith("The numbers are in the table below the picture.")
     assert any("n = 3 runs each; all points, median." in str(image["alt"]) for image in images), (
         "three have no interval"
@@ -176,25 +186,30 @@ def test_a_first_plot_that_is_too_long_is_left_out_with_its_reason():
     assert "is not drawn; its data is complete" in page.text and not page.all("source") + page.all("img")
 
 
-def test_nothing_is_loaded_and_only_the_own_script_may_run(tmp_path):
-    output = tmp_path / "report.html"
-    page = make_report(write_both(tmp_path / "runs"), output=output)
+def test_nothing_is_loaded_and_only_the_own_script_may_run(of_both):
+    page = read_page(of_both.read_text(encoding="utf-8"))
     for _, attributes in page.tags:
         for name in ("src", "href", "srcset", "data", "action", "poster"):
             assert str(attributes.get(name) or "#").startswith(("#", "data:")), attributes
         assert not any(name.startswith("on") or name == "style" for name in attributes)
-    style = re.search(r"<style>(.*?)</style>", output.read_text(encoding="utf-8"), re.DOTALL)
+    style = re.search(r"<style>(.*?)</style>", of_both.read_text(encoding="utf-8"), re.DOTALL)
     assert style and "@import" not in style[1] and "url(" not in style[1]
     policy = next(one["content"] for one in page.all("meta") if one.get("http-equiv") == "Content-Security-Policy")
     assert str(policy).startswith("default-src 'none'; img-src data:; style-src 'sha256-")
 
 
-def test_links_within_the_page_arrive(tmp_path):
-    page = make_report(write_both(tmp_path / "runs", seeds=1), output=tmp_path / "report.html")
-    anchors = [str(attributes["id"]) for _, attributes in page.tags if "id" in attributes]
+def test_links_within_the_page_arrive(of_both):
+    page = read_page(of_both.read_text(encoding="utf-8"))
+    assert {"frameworks", "commands"} <= targets_of(page)
+
+
+def targets_of(page):
+    """Return the targets of the links within a page, after a check that they are there."""
+    anchors = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(anchors) == len(set(anchors))
-    targets = {str(link["href"])[1:] for link in page.all("a") if str(link["href"]).startswith("#")}
-    assert targets <= set(anchors) and {"flags", "frameworks", "commands"} <= targets
+    targets = {link["href"][1:] for link in page.all("a") if link["href"].startswith("#")}
+    assert targets <= set(anchors)
+    return targets
 
 
 def test_whatever_a_run_holds_stays_text(tmp_path):
@@ -431,7 +446,7 @@ def test_flags_are_shown_once_and_refused_with_strict(tmp_path, capsys):
     page = make_report(runs, output=output)
     flags = [row for row in page.rows if "one timed run alone shows nothing" in row[0]]
     assert {"frameworks", "check"} <= set(flags[0][1].split(", "))
-    assert len({row[0] for row in flags}) == len(flags)
+    assert len({row[0] for row in flags}) == len(flags) and "flags" in targets_of(page)
     assert re.search(r"[0-9]+ flags? : read them before you rely on a number\.", page.text)
     capsys.readouterr()
     strict = tmp_path / "strict.html"
@@ -462,7 +477,8 @@ def test_a_page_is_written_anew_only_after_a_change(tmp_path, capsys):
         return "is up to date" not in told
 
     assert main(command) == 0
-    assert "chapters" in capsys.readouterr().out
+    shown, pictures = capsys.readouterr().out, len(read_page(output.read_text(encoding="utf-8")).all("img"))
+    assert shown.startswith(f"report: {output} (") and "chapters" in shown and f"plots {pictures}, flags" in shown
     assert not written()
     record = runs[1] / RUN_FILE
     record.write_text(record.read_text().replace('"framework": "torch"', '"framework": "keras"'))
