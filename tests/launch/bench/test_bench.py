@@ -4,10 +4,7 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,9 +34,7 @@ from launch.starting.processes import started
         (["--starts", "bare", "--pydtnn", sys.executable], ("no start needs PyDTNN", "Add pydtnn or pydtnn_np2")),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(arguments, words, capsys):
     try:
         code = main(["bench", *arguments])
     except SystemExit as error:
@@ -51,9 +46,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert all(word in printed.err for word in words)
 
 
-def test_an_existing_file_is_not_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_existing_file_is_not_overwritten(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "load_dataset", lambda name: pytest.fail("data are fetched before all is checked"))
     output = tmp_path / "bench.json"
     output.write_text("mine")
@@ -83,7 +76,7 @@ CNN_BYTES = 4 * 21_840  # of one exchange
     ("torch", "horovodrun", {"mpirun": 2, "horovodrun": 2}),
     ("torch", "first_update", {"imports": 2, "first_update": 2}),
 ])  # fmt: skip
-def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], tmp_path: Path) -> None:
+def test_a_quick_start(framework, start, contestants, tmp_path):
     pytest.importorskip("torch" if framework == "torch" else "tensorflow")
     pytest.importorskip("horovod")
     output, rounds = tmp_path / "new" / "bench.json", 1 if start == "first_update" else 2
@@ -128,13 +121,13 @@ def test_a_quick_start(framework: str, start: str, contestants: dict[str, int], 
 
 
 @pytest.mark.ci
-def test_a_report_is_made_and_then_found_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_made_and_then_found_up_to_date(monkeypatch):
     monkeypatch.setattr(started_commands, "REPORT_RUNS", 12)
     monkeypatch.setattr(started_commands, "REPORT_SETTINGS", 2)
     said = []
 
     @contextmanager
-    def noted(command: Sequence[str], *, log: Path, **others: Any) -> Iterator[subprocess.Popen[bytes]]:
+    def noted(command, *, log, **others):
         with started(command, log=log, **others) as process:
             yield process
         said.append(log.read_text())
@@ -160,7 +153,7 @@ SHARED_BYTES = 60_000_000
 
 
 @pytest.mark.parametrize("first_seconds", [1.2, 3.5], ids=["the first ends earlier", "the first ends later"])
-def test_the_memory_is_that_of_the_second_rank_beside_the_first(first_seconds: float, tmp_path: Path) -> None:
+def test_the_memory_is_that_of_the_second_rank_beside_the_first(first_seconds, tmp_path):
     """Of a file that both have mapped, each has half; also when the first has ended and nobody has waited for it."""
     file = tmp_path / "shared"
     file.write_bytes(bytes(SHARED_BYTES))
@@ -173,10 +166,8 @@ def test_the_memory_is_that_of_the_second_rank_beside_the_first(first_seconds: f
     assert SHARED_BYTES / 2 < found < 0.8 * SHARED_BYTES
 
 
-def test_a_command_that_fails_shows_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def failing(contestant: str, place: started_commands.Place, *, runs: Path) -> list[str]:
+def test_a_command_that_fails_shows_why(tmp_path, monkeypatch, capsys):
+    def failing(contestant, place, *, runs):
         if contestant == "hanging":
             return [sys.executable, "-c", "import time; time.sleep(60)"]
         return [sys.executable, "-c", "import sys; print('the cause'); sys.exit(contestant == 'fails')"
@@ -226,7 +217,7 @@ def main():
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_the_trainer_is_compared_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trainer_is_compared_with_another(tmp_path, monkeypatch):
     """With a package of PyDTNN's names in its place; the layers of the recipe are counted."""
     pytest.importorskip("horovod")
     for name, text in PYDTNN_FILES.items():
@@ -254,7 +245,7 @@ def test_the_trainer_is_compared_with_another(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.ranks
 @pytest.mark.ci
 @pytest.mark.timeout(240)
-def test_the_memory_of_training_is_compared_with_that_of_imports() -> None:
+def test_the_memory_of_training_is_compared_with_that_of_imports():
     pytest.importorskip("horovod")
     turns = list(
         started_commands.command_turns("imports_memory", "training_memory", framework="torch", rounds=1, size=2)

@@ -10,10 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -21,12 +19,12 @@ from builders import make_run
 from hypothesis import given
 from hypothesis import strategies as st
 from made_programs import Answer, MadePrograms
-from mpijob import MPIJob, Part, PersistentVolumeClaim, Pod
+from mpijob import MPIJob, PersistentVolumeClaim, Pod
 from pydantic import ValidationError
 from rendered_files import FOLDER, assert_as_kept
 
 from common.errors import UserError
-from common.run_folder.records import World, now, read_run
+from common.run_folder.records import now, read_run
 from common.utils.timestamps import BEGAN_AT, STARTED_AT, TIMESTAMPS
 from launch import __main__ as launch
 from launch.jobs.job import Job, JobRecord, write_record
@@ -34,7 +32,7 @@ from launch.jobs.schedulers import kubernetes
 from launch.sites.site_files import read_launch_site
 
 ROOT = Path(__file__).resolve().parents[3]
-KINDS: dict[str, type[Part]] = {"MPIJob": MPIJob, "Pod": Pod, "PersistentVolumeClaim": PersistentVolumeClaim}
+KINDS = {"MPIJob": MPIJob, "Pod": Pod, "PersistentVolumeClaim": PersistentVolumeClaim}
 HOSTILE = ["a b", "it's", 'say "x"', "$(touch hit)", "`touch hit`", ";touch hit", "$HOME", "*", "\\", "$$", "$$(HOME)",
            "1e-3", "0o17", "y", "no", "null", "~", "{a: b}", "# x", "- x", "ü"]  # fmt: skip
 FOLDERS = (
@@ -49,16 +47,16 @@ OPTIONS = (
 )
 
 
-def a_job(site: str = "kubernetes", **changes: Any) -> Job:
+def a_job(site="kubernetes", **changes):
     place = read_launch_site(site)
-    default: dict[str, Any] = {
+    default = {
         "name": "demo", "site": place, "node": "kubernetes", "nodes": 2, "ranks_per_node": 4, "gpus_per_node": 4,
         "program": "keras_impl/train.py", "experiment": None, "arguments": ("--learning-rate", "1e-3"), "minutes": 60,
     }  # fmt: skip
     return Job(**{**default, **changes})
 
 
-def own_site(folder: Path, lines: str = FOLDERS, options: str = OPTIONS) -> str:
+def own_site(folder, lines=FOLDERS, options=OPTIONS):
     """Write a site of one's own; return its path."""
     path = folder / "ours.toml"
     path.write_text(
@@ -68,7 +66,7 @@ def own_site(folder: Path, lines: str = FOLDERS, options: str = OPTIONS) -> str:
     return str(path)
 
 
-def examples(folder: Path) -> dict[str, Job]:
+def examples(folder):
     return {
         "kubernetes": a_job(repeats=2),
         "kubernetes-experiment": a_job(
@@ -78,26 +76,26 @@ def examples(folder: Path) -> dict[str, Job]:
     }  # fmt: skip
 
 
-def test_files_are_as_kept(tmp_path: Path) -> None:
+def test_files_are_as_kept(tmp_path):
     for name, job in examples(tmp_path).items():
         assert_as_kept(name, kubernetes.render(job))
 
 
-def kept() -> list[Path]:
+def kept():
     return sorted(path for name in ("kubernetes", "kubernetes-experiment") for path in (FOLDER / name).glob("*.yaml"))
 
 
-def check(table: dict[str, Any]) -> None:
+def check(table):
     """Check a table as the API writes it; names of Python do not count there."""
     KINDS[table["kind"]].model_validate_json(json.dumps(table), by_alias=True, by_name=False)
 
 
 @pytest.mark.parametrize("path", kept(), ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_kept_files_follow_the_schema(path: Path) -> None:
+def test_kept_files_follow_the_schema(path):
     check(yaml.safe_load(path.read_text()))
 
 
-def places(table: Any) -> Iterator[dict[str, Any]]:
+def places(table):
     """Yield all tables in a table but those whose keys are the user's."""
     if isinstance(table, dict):
         yield table
@@ -109,7 +107,7 @@ def places(table: Any) -> Iterator[dict[str, Any]]:
             yield from places(value)
 
 
-def test_no_unknown_field_is_taken_anywhere() -> None:
+def test_no_unknown_field_is_taken_anywhere():
     tried = 0
     for path in kept():
         table = yaml.safe_load(path.read_text())
@@ -122,8 +120,8 @@ def test_no_unknown_field_is_taken_anywhere() -> None:
     assert tried > 60
 
 
-def spec(table: dict[str, Any]) -> dict[str, Any]:
-    return table["spec"]["mpiReplicaSpecs"]  # type: ignore[no-any-return]
+def spec(table):
+    return table["spec"]["mpiReplicaSpecs"]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +145,7 @@ def spec(table: dict[str, Any]) -> dict[str, Any]:
         (lambda t: t.update(apiVersion="kubeflow.org/v1"), "Input should be"),
     ],
 )
-def test_what_the_operator_refuses_is_refused(change: Callable[[dict[str, Any]], Any], error: str) -> None:
+def test_what_the_operator_refuses_is_refused(change, error):
     table = yaml.safe_load((FOLDER / "kubernetes" / kubernetes.JOB_FILE).read_text())
     check(table)
     change(table)
@@ -155,7 +153,7 @@ def test_what_the_operator_refuses_is_refused(change: Callable[[dict[str, Any]],
         check(table)
 
 
-def test_kubectl_reads_the_files_as_they_were_meant(tmp_path: Path) -> None:
+def test_kubectl_reads_the_files_as_they_were_meant(tmp_path):
     """Its reader takes `1e-3` and `y` for a number and a truth value where they are not quoted."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
@@ -178,7 +176,7 @@ def test_kubectl_reads_the_files_as_they_were_meant(tmp_path: Path) -> None:
             check(table)
 
 
-def command(job: Job) -> str:
+def command(job):
     """Return the launcher's script, as Kubernetes hands it to the shell."""
     table = yaml.safe_load(kubernetes.render(job)[kubernetes.JOB_FILE])
     shell, flag, script = spec(table)["Launcher"]["template"]["spec"]["containers"][0]["command"]
@@ -186,23 +184,23 @@ def command(job: Job) -> str:
     return expand(script, {"K_MPI_JOB_ROLE": "launcher", "HOME": "elsewhere"})
 
 
-def expand(text: str, variables: dict[str, str]) -> str:
+def expand(text, variables):
     """Replace as Kubernetes does: `$$` is `$`, `$(NAME)` a variable's value where there is one."""
 
-    def value(match: re.Match[str]) -> str:
+    def value(match):
         return "$" if match[0] == "$$" else variables.get(match[1], match[0])
 
     return re.sub(r"\$\$|\$\(([^)]*)\)", value, text)
 
 
 @given(st.text(alphabet="$()aHOME \n"))
-def test_kubernetes_replaces_nothing_in_a_command(text: str) -> None:
+def test_kubernetes_replaces_nothing_in_a_command(text):
     assert expand(kubernetes.literal(text), {"HOME": "elsewhere", "": "empty", "a": "b"}) == text
     assert expand("$(HOME)$$", {"HOME": "elsewhere"}) == "elsewhere$"  # it would
 
 
 @pytest.fixture
-def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadePrograms:
+def pod(tmp_path, monkeypatch):
     """A launcher's pod: the project with programs that write down calls."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # of `mktemp -d`
     programs = MadePrograms(tmp_path / "project" / ".venv" / "bin")
@@ -211,18 +209,18 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadePrograms:
     return programs
 
 
-def run_there(job: Job, pod: MadePrograms) -> subprocess.CompletedProcess[str]:
+def run_there(job, pod):
     return subprocess.run(["bash", "-c", command(job)], cwd=pod.folder, capture_output=True, text=True)
 
 
-def site_of(pod: MadePrograms, lines: str) -> str:
+def site_of(pod, lines):
     """Write the site of an image whose project is in the test's folder."""
     project = pod.folder.parents[1]
     folders = f'project_folder = "{project}"\npython = "{pod.folder}/python"\nruns_folder = "/data/runs"\n'
     return own_site(project.parent, folders + lines)
 
 
-def test_the_launcher_looks_over_the_workers_and_starts_the_ranks(pod: MadePrograms, tmp_path: Path) -> None:
+def test_the_launcher_looks_over_the_workers_and_starts_the_ranks(pod, tmp_path):
     table = "".join(f"V{number} = {json.dumps(value)}\n" for number, value in enumerate(HOSTILE))
     site = site_of(pod, f'launcher = "mpirun"\ndata_folder = "/data/a b"\n[launch.environment]\n{table}')
     assert run_there(a_job(site), pod).returncode == 0
@@ -249,7 +247,7 @@ def test_the_launcher_looks_over_the_workers_and_starts_the_ranks(pod: MadeProgr
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_the_script_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_trains(tmp_path, monkeypatch):
     """With the real MPI and trainer, on this machine: hosts, which the operator names by variables, are none."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # of `mktemp -d`
     folders = {"project_folder": str(ROOT), "python": sys.executable, "runs_folder": str(tmp_path / "my runs")}
@@ -268,10 +266,10 @@ def test_the_script_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     run = read_run(tmp_path / "my runs" / "demo")
     assert (run.state, run.record.site, run.record.framework) == ("finished", "kubernetes", "keras")
-    assert isinstance(run.record.world, World) and run.record.world.size == 2
+    assert run.record.world.size == 2
 
 
-def test_repeats_and_horovodrun(pod: MadePrograms) -> None:
+def test_repeats_and_horovodrun(pod):
     job = a_job(site_of(pod, 'launcher = "horovodrun"'), repeats=2, seed=3, preflight=False)
     assert run_there(job, pod).returncode == 0
     first, second = pod.calls()
@@ -280,7 +278,7 @@ def test_repeats_and_horovodrun(pod: MadePrograms) -> None:
     assert (first[first.index("--name") + 1], second[second.index("--name") + 1]) == ("demo-r1", "demo-r2")
 
 
-def test_a_failure_is_the_job_s_failure(pod: MadePrograms) -> None:
+def test_a_failure_is_the_job_s_failure(pod):
     job = a_job(site_of(pod, 'launcher = "mpirun"'), repeats=2)
     pod.add("mpirun", Answer(code=3))
     assert run_there(job, pod).returncode == 3
@@ -320,9 +318,7 @@ def test_a_failure_is_the_job_s_failure(pod: MadePrograms) -> None:
         (FOLDERS, OPTIONS, {"program": None, "experiment": "/elsewhere/x.toml"}, "file is not in the project"),
     ],
 )
-def test_what_a_job_needs_is_asked_for(
-    tmp_path: Path, lines: str, options: str, changes: dict[str, Any], error: str
-) -> None:
+def test_what_a_job_needs_is_asked_for(tmp_path, lines, options, changes, error):
     with pytest.raises(UserError) as caught:
         kubernetes.render(a_job(own_site(tmp_path, lines, options), **changes))
     assert error in str(caught.value) and "\n" not in str(caught.value)
@@ -338,13 +334,11 @@ def test_what_a_job_needs_is_asked_for(
         ("a" * 54, "a" * 54),
     ],
 )
-def test_names_of_jobs_become_names_of_hosts(name: str, label: str) -> None:
+def test_names_of_jobs_become_names_of_hosts(name, label):
     assert yaml.safe_load(kubernetes.render(a_job(name=name))[kubernetes.JOB_FILE])["metadata"]["name"] == label
 
 
-def test_secrets_are_refused_and_the_shell_s_own_are_not_rendered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_are_refused_and_the_shell_s_own_are_not_rendered(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "do-not-show")
     monkeypatch.setenv("HOROVOD_ANYTHING", "do-not-show")
     for job in examples(tmp_path).values():
@@ -353,7 +347,7 @@ def test_secrets_are_refused_and_the_shell_s_own_are_not_rendered(
         read_launch_site(own_site(tmp_path, f'{FOLDERS}[launch.environment]\nDB_PASSWORD = "x"'))
 
 
-def record(site: str = "kubernetes") -> JobRecord:
+def record(site="kubernetes"):
     return JobRecord(name="demo", site=site, id="demo", submitted_at=now(), command=[], size=8, repeats=1, runs=[])
 
 
@@ -361,14 +355,14 @@ KUBECTL = ["kubectl", "--namespace=default"]
 
 
 @pytest.fixture
-def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadePrograms:
+def kubectl(tmp_path, monkeypatch):
     programs = MadePrograms(tmp_path / "programs")
     programs.add("kubectl")
     monkeypatch.setenv("PATH", f"{programs.folder}:{os.environ['PATH']}")
     return programs
 
 
-def submit(folder: Path, *words: str) -> int:
+def submit(folder, *words):
     arguments = ["--jobs-folder", str(folder / "jobs"), "--site", "kubernetes", "--name", "Demo.1", *words]
     return launch.main(["submit", *arguments, "--", "torch_impl/train.py", "--epochs", "1"])
 
@@ -376,7 +370,7 @@ def submit(folder: Path, *words: str) -> int:
 CLAIM = ["get", "persistentvolumeclaim", "horovod-twins", "--ignore-not-found", "--output", "name"]
 
 
-def test_a_job_is_made_and_its_volume_where_there_is_none(tmp_path: Path, kubectl: MadePrograms) -> None:
+def test_a_job_is_made_and_its_volume_where_there_is_none(tmp_path, kubectl):
     assert submit(tmp_path, "--nodes", "2") == 0
     folder = tmp_path / "jobs" / "Demo.1"
     create = [*KUBECTL, "create", "--filename"]
@@ -389,7 +383,7 @@ def test_a_job_is_made_and_its_volume_where_there_is_none(tmp_path: Path, kubect
     assert [words[2] for words in kubectl.calls()[3:]] == ["get", "create"]
 
 
-def test_a_refusal_is_one_line(tmp_path: Path, kubectl: MadePrograms, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_is_one_line(tmp_path, kubectl, capsys):
     exists = 'Error from server (AlreadyExists): mpijobs.kubeflow.org "demo-1" already exists'
     kubectl.add("kubectl", Answer(to=["create"], err=f"warning\n{exists}\n", code=1))
     assert submit(tmp_path) == 2
@@ -398,9 +392,7 @@ def test_a_refusal_is_one_line(tmp_path: Path, kubectl: MadePrograms, capsys: py
     assert list((tmp_path / "jobs").iterdir()) == []
 
 
-def test_a_missing_kubectl_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_kubectl_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert submit(tmp_path) == 2
     assert "kubectl is not installed. Received: no kubectl on PATH" in capsys.readouterr().err.splitlines()[-1]
@@ -408,7 +400,7 @@ def test_a_missing_kubectl_is_one_line(
         kubernetes.logs(record(), tmp_path)
 
 
-def condition(kind: str, message: str = "", status: str = "True") -> dict[str, str]:
+def condition(kind, message="", status="True"):
     return {"type": kind, "status": status, "message": message}
 
 
@@ -424,20 +416,18 @@ def condition(kind: str, message: str = "", status: str = "True") -> dict[str, s
         ([condition("Created"), condition("Suspended", "by Kueue")], "queued", "by Kueue"),
     ],
 )  # fmt: skip
-def test_states(
-    tmp_path: Path, kubectl: MadePrograms, conditions: list[dict[str, str]], state: str, reason: str
-) -> None:
+def test_states(tmp_path, kubectl, conditions, state, reason):
     out = json.dumps({"kind": "MPIJob", "status": {"conditions": conditions}} if conditions else {"kind": "MPIJob"})
     kubectl.add("kubectl", Answer(to=["get", "mpijob", "demo", "--output", "json"], out=out))
     found = kubernetes.state(record(), tmp_path)
     assert (found.state, found.reason) == (state, reason)
 
 
-def test_a_deleted_job_is_unknown(tmp_path: Path, kubectl: MadePrograms) -> None:
+def test_a_deleted_job_is_unknown(tmp_path, kubectl):
     assert kubernetes.state(record(), tmp_path).state == "unknown"
 
 
-def test_logs_and_cancel(tmp_path: Path, kubectl: MadePrograms) -> None:
+def test_logs_and_cancel(tmp_path, kubectl):
     selector = "training.kubeflow.org/job-name=demo,training.kubeflow.org/job-role=launcher"
     assert kubernetes.logs(record(), tmp_path) == [*KUBECTL, "logs", "--selector", selector, "--tail", "-1"]
     kubernetes.cancel(record(own_site(tmp_path)), tmp_path)
@@ -451,9 +441,7 @@ def test_logs_and_cancel(tmp_path: Path, kubectl: MadePrograms) -> None:
         ("Succeeded", ["get", "delete", "create", "wait"]), ("Failed", ["get", "delete", "create", "wait"]),
     ],
 )  # fmt: skip
-def test_the_shell_is_that_of_a_pod_that_sees_the_volume(
-    tmp_path: Path, kubectl: MadePrograms, phase: str, verbs: list[str]
-) -> None:
+def test_the_shell_is_that_of_a_pod_that_sees_the_volume(tmp_path, kubectl, phase, verbs):
     kubectl.add("kubectl", Answer(to=["get", "pod", "demo-files"], out=phase))
     words = kubernetes.shell(record(), tmp_path)
     assert words == [*KUBECTL, "exec", "--stdin", "demo-files", "--"]
@@ -469,7 +457,7 @@ esac
 """
 
 
-def test_run_folders_are_fetched_through_that_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_folders_are_fetched_through_that_pod(tmp_path, monkeypatch):
     (tmp_path / "programs").mkdir()
     kubectl = tmp_path / "programs" / "kubectl"
     kubectl.write_text(KUBECTL_EXEC)

@@ -6,12 +6,11 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from common.config import Config, parse_command_line
+from common.config import parse_command_line
 from common.run_folder.records import read_run
 from launch import __main__ as launch
 
@@ -42,14 +41,14 @@ runs_folder = {runs}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cells_are_parsed_once() -> Iterator[None]:
+def cells_are_parsed_once():
     """Most tests plan the 30 cells of one experiment; to parse one takes 0.1 s."""
 
     @functools.cache
-    def parsed(arguments: tuple[str, ...], program: str) -> Config:
+    def parsed(arguments, program):
         return parse_command_line(arguments, program=program)
 
-    def parse(arguments: Sequence[str], *, program: str) -> Config:
+    def parse(arguments, *, program):
         return parsed(tuple(arguments), program)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -57,7 +56,7 @@ def cells_are_parsed_once() -> Iterator[None]:
         yield
 
 
-def own_site(folder: Path, **more: str) -> str:
+def own_site(folder, **more):
     """Return the file of a site on this machine whose runs are in a folder of the test."""
     file = folder / "ours.toml"
     lines = [f"{key} = {value}" for key, value in more.items()]
@@ -65,11 +64,11 @@ def own_site(folder: Path, **more: str) -> str:
     return str(file)
 
 
-def submit(folder: Path, *words: str) -> int:
+def submit(folder, *words):
     return launch.main(["submit", "--jobs-folder", str(folder / "jobs"), *words])
 
 
-def ended(folder: Path, job: str, capsys: pytest.CaptureFixture[str]) -> str:
+def ended(folder, job, capsys):
     """Wait for the end of a job; return the line of its status."""
     began = time.monotonic()
     while time.monotonic() - began < PATIENCE_SECONDS:
@@ -149,9 +148,7 @@ MIRRORED = ["keras_impl/train.py", "--strategy", "native", "--native", "mirrored
          "machine has been retired since 2025-12-31. Received: aws-p3-8xlarge. Use its successor, aws-g5-12xlarge"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_run_is_refused_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], error: str
-) -> None:
+def test_what_cannot_be_run_is_refused_before(tmp_path, capsys, words, error):
     assert submit(tmp_path, *words) == 2
     lines = capsys.readouterr().err.splitlines()
     assert error in lines[-1], lines
@@ -164,9 +161,7 @@ TORCH = ["submit --dry-run -- torch_impl/train.py", "experiment run startup --dr
 
 
 @pytest.mark.parametrize("command", [*KERAS, *TORCH])
-def test_a_framework_that_a_site_refuses_waits_in_no_queue(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_framework_that_a_site_refuses_waits_in_no_queue(command, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, separator, behind = command.partition(" -- ")
     words = [*first.split(), "--site", "cte-power", *separator.split(), *behind.split()]
@@ -179,7 +174,7 @@ def test_a_framework_that_a_site_refuses_waits_in_no_queue(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_dry_run_prints_the_script_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_the_script_and_leaves_nothing(tmp_path, capsys):
     words = ["--ranks-per-node", "2", "--name", "one", "--dry-run", "--", "torch_impl/train.py", *SMALL]
     assert submit(tmp_path, "--site", own_site(tmp_path), *words) == 0
     captured = capsys.readouterr()
@@ -193,9 +188,7 @@ def test_a_dry_run_prints_the_script_and_leaves_nothing(tmp_path: Path, capsys: 
     assert not (tmp_path / "jobs").exists()
 
 
-def test_paths_of_a_trainer_begin_at_the_project(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_of_a_trainer_begin_at_the_project(tmp_path, capsys, monkeypatch):
     """As its job reads them there, wherever it is submitted."""
     monkeypatch.chdir(tmp_path)
     words = ["--site", "slurm", "--dry-run", "--", "torch_impl/train.py", "--recipe"]
@@ -206,9 +199,7 @@ def test_paths_of_a_trainer_begin_at_the_project(
     assert "cannot read the recipe. Received: --recipe mine.toml" in capsys.readouterr().err
 
 
-def test_what_would_be_submitted_to_retired_machines_names_the_successor(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_would_be_submitted_to_retired_machines_names_the_successor(tmp_path, capsys):
     words = ["--site", "aws-g3", "--gpus-per-node", "1", "--dry-run", "--", "torch_impl/train.py", *SMALL]
     assert submit(tmp_path, *words) == 0
     captured = capsys.readouterr()
@@ -216,7 +207,7 @@ def test_what_would_be_submitted_to_retired_machines_names_the_successor(
     assert "g3.4xlarge" in captured.out
 
 
-def test_the_price_of_rented_nodes_is_printed_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_price_of_rented_nodes_is_printed_first(tmp_path, capsys):
     words = ["--site", "aws-g4dn", "--nodes", "2", "--gpus-per-node", "4", "--minutes", "90", "--dry-run"]
     assert submit(tmp_path, *words, "--", "experiment", "smoke") == 0
     error = capsys.readouterr().err
@@ -233,15 +224,13 @@ def test_the_price_of_rented_nodes_is_printed_first(tmp_path: Path, capsys: pyte
         ("--batch-size 1000 --strategy layers --stages 2 --microbatches 10", 3),
     ],
 )
-def test_the_preflight_is_told_what_training_takes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str, megabytes: int
-) -> None:
+def test_the_preflight_is_told_what_training_takes(tmp_path, capsys, flags, megabytes):
     words = ["--dry-run", "--", "torch_impl/train.py", "--model", "mlp", "--dataset", "mnist", *flags.split()]
     assert submit(tmp_path, "--site", "slurm", "--ranks-per-node", "2", *words) == 0
     assert f" --memory-mb {megabytes} " in capsys.readouterr().out
 
 
-def test_the_preflight_looks_for_a_compiler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_preflight_looks_for_a_compiler(tmp_path, capsys):
     for flags, looked_for in ((["--compile"], True), ([], False)):
         words = ["--site", "slurm", "--ranks-per-node", "2", "--dry-run", "--", "torch_impl/train.py", *SMALL, *flags]
         assert submit(tmp_path, *words) == 0
@@ -249,9 +238,7 @@ def test_the_preflight_looks_for_a_compiler(tmp_path: Path, capsys: pytest.Captu
         assert (" --compile " in preflight) == looked_for
 
 
-def test_runs_at_once_are_an_array_on_slurm_and_lanes_on_this_machine(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_at_once_are_an_array_on_slurm_and_lanes_on_this_machine(tmp_path, capsys):
     words = ["--ranks-per-node", "4", "--dry-run", "--", "experiment", "smoke", "--at-once", "2"]
     assert submit(tmp_path, "--site", "slurm", *words) == 0
     shown = capsys.readouterr()
@@ -262,9 +249,7 @@ def test_runs_at_once_are_an_array_on_slurm_and_lanes_on_this_machine(
     assert " experiment run smoke --at-once 2 --runs-folder " in script and "--part" not in script
 
 
-def test_the_preflight_of_shared_gpus_checks_the_exchange_in_host_memory(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_preflight_of_shared_gpus_checks_the_exchange_in_host_memory(tmp_path, capsys):
     words = ["--site", "slurm", "--gpus-per-node", "1", "--ranks-per-node", "2", "--dry-run", "--"]
     assert submit(tmp_path, *words, "torch_impl/train.py", "--share-gpu") == 0
     script = capsys.readouterr().out
@@ -272,7 +257,7 @@ def test_the_preflight_of_shared_gpus_checks_the_exchange_in_host_memory(
     assert "#SBATCH --gres=gpu:1\n" in script and " --device cpu " in preflight
 
 
-def test_a_strategy_that_needs_mpi_is_started_by_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_strategy_that_needs_mpi_is_started_by_it(tmp_path, capsys):
     """Also where the site's ranks are joined by Gloo; the preflight looks for MPI then."""
     native = ["--strategy", "native", "--native", "ddp"]
     for flags, controller in ((native, "mpi"), (["--adasum"], "mpi"), ([], "gloo")):
@@ -284,7 +269,7 @@ def test_a_strategy_that_needs_mpi_is_started_by_it(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(("gpus", "checked"), [("4", 4), ("0", 5)])
-def test_servers_need_no_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str], gpus: str, checked: int) -> None:
+def test_servers_need_no_gpu(tmp_path, capsys, gpus, checked):
     words = ["--site", "slurm", "--gpus-per-node", gpus, "--ranks-per-node", "5", "--dry-run", "--", *SERVER]
     assert submit(tmp_path, *words) == 0
     script = capsys.readouterr().out
@@ -292,7 +277,7 @@ def test_servers_need_no_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str],
     assert f" --np {checked} " in preflight and "#SBATCH --ntasks-per-node=5\n" in script
 
 
-def test_a_price_of_another_region_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_price_of_another_region_is_said_to_be_one(tmp_path, capsys):
     elsewhere = tmp_path / "elsewhere.toml"
     text = (ROOT / "launch" / "sites" / "gcp.toml").read_text()
     elsewhere.write_text(text.replace("us-central1", "europe-west4"))
@@ -306,9 +291,7 @@ def test_a_price_of_another_region_is_said_to_be_one(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("site", "gpus", "warned"), [("slurm", "0", True), ("slurm", "2", False), ("cte-power", "0", False)]
 )
-def test_ranks_with_one_core_each_are_announced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], site: str, gpus: str, warned: bool
-) -> None:
+def test_ranks_with_one_core_each_are_announced(tmp_path, capsys, site, gpus, warned):
     words = ["--site", site, "--gpus-per-node", gpus, "--ranks-per-node", "2", "--dry-run", "--no-preflight"]
     assert submit(tmp_path, *words, "--", "torch_impl/train.py", *SMALL) == 0
     assert ("note: each rank gets one core, as the cores of slurm are unknown" in capsys.readouterr().err) == warned
@@ -317,7 +300,7 @@ def test_ranks_with_one_core_each_are_announced(
 HOSTILE = "a b'c\"d$(touch hit)`touch hit`;touch hit&&*"
 
 
-def test_no_word_is_read_by_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_word_is_read_by_the_shell(tmp_path, capsys):
     """The rendered script is run, with programs in place of the real ones that write down what they are given."""
     place = tmp_path / HOSTILE
     (place / "bin").mkdir(parents=True)
@@ -346,9 +329,7 @@ def test_no_word_is_read_by_the_shell(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "hit").exists()
 
 
-def test_no_secret_of_the_shell_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_secret_of_the_shell_is_written(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "swordfish")
     monkeypatch.setenv("HF_TOKEN", "swordfish")
     for site in ("local", "slurm", "cte-power", "aws-g4dn", "kubernetes"):
@@ -358,7 +339,7 @@ def test_no_secret_of_the_shell_is_written(
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_job_of_two_repeats_runs_here_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_of_two_repeats_runs_here_to_its_end(tmp_path, capsys):
     words = ["--name", "pair", "--ranks-per-node", "2", "--repeats", "2", "--no-preflight"]
     assert (
         submit(tmp_path, "--site", own_site(tmp_path), *words, "--", "torch_impl/train.py", *SMALL, "--seed", "5") == 0
@@ -367,7 +348,7 @@ def test_a_job_of_two_repeats_runs_here_to_its_end(tmp_path: Path, capsys: pytes
     line = ended(tmp_path, "pair", capsys)
     assert " finished " in line, (tmp_path / "jobs/pair/output.log").read_text()
     runs = [read_run(tmp_path / "runs" / name) for name in ("pair-r1", "pair-r2")]
-    assert [run.record.config.training.seed for run in runs] == [5, 6]  # type: ignore[union-attr]
+    assert [run.record.config.training.seed for run in runs] == [5, 6]
     assert {run.record.site for run in runs} == {"local"} and {run.state for run in runs} == {"finished"}
     assert launch.main(["logs", "pair", "--jobs-folder", str(tmp_path / "jobs")]) == 0
     assert "run folder:" in capsys.readouterr().out
@@ -386,9 +367,7 @@ exec "$@"
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_ranks_run_in_the_container_of_a_site(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_run_in_the_container_of_a_site(tmp_path, capsys, monkeypatch):
     image, given = str(tmp_path / "twins.sif"), tmp_path / "given"
     (tmp_path / "apptainer").write_text(APPTAINER.format(image=image))
     (tmp_path / "apptainer").chmod(0o755)
@@ -403,7 +382,7 @@ def test_ranks_run_in_the_container_of_a_site(
     capsys.readouterr()
     assert " finished " in ended(tmp_path, "inside", capsys), (tmp_path / "jobs/inside/output.log").read_text()
     record = read_run(tmp_path / "runs/inside").record
-    assert record.world.size == 2  # type: ignore[union-attr]
+    assert record.world.size == 2
     starts = given.read_text().splitlines()
     inside = (
         f"exec --nv --bind /gpfs --bind /scratch/a b:/scratch {image} python {ROOT}/torch_impl/train.py --model mlp "
@@ -418,7 +397,7 @@ def test_ranks_run_in_the_container_of_a_site(
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_failing_job_is_reported_as_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_job_is_reported_as_failed(tmp_path, capsys):
     (tmp_path / "runs/bad").mkdir(parents=True)  # a run of this name, which is not overwritten
     words = ["--name", "bad", "--no-preflight", "--", "torch_impl/train.py", *SMALL]
     assert submit(tmp_path, "--site", own_site(tmp_path), *words) == 0
@@ -435,7 +414,7 @@ def test_a_failing_job_is_reported_as_failed(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_a_job_can_be_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_can_be_ended(tmp_path, capsys):
     endless = [*SMALL, "--epochs", "100000", "--max-steps", "100000000"]
     words = ["--name", "long", "--no-preflight", "--", "torch_impl/train.py", *endless]
     assert submit(tmp_path, "--site", own_site(tmp_path), *words) == 0
@@ -453,7 +432,7 @@ def test_a_job_can_be_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "the job does not run any more" in capsys.readouterr().err
 
 
-def test_jobs_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_that_are_not_there(tmp_path, capsys):
     assert launch.main(["status", "--jobs-folder", str(tmp_path)]) == 0
     assert "no jobs in" in capsys.readouterr().out
     (tmp_path / "file").touch()

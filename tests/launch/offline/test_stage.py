@@ -10,10 +10,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +40,7 @@ WITHOUT_NETWORK = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-ro
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkout(tmp_path_factory):
     """A checkout of git that holds the working tree, all committed, without analysis and tests: half of the files."""
     folder = tmp_path_factory.mktemp("checkout") / "project"
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -56,21 +54,21 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def git(folder: Path, *arguments: str) -> str:
+def git(folder, *arguments):
     """Run git as some user; return what it printed."""
     somebody = ["-c", "user.name=Somebody", "-c", "user.email=somebody@localhost"]
     done = subprocess.run(["git", *somebody, *arguments], cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 
-def commit(folder: Path) -> None:
+def commit(folder):
     """Commit all that is there."""
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "all of it")
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def weights(tmp_path_factory):
     """A weights file."""
     file = tmp_path_factory.mktemp("weights") / "weights.safetensors"
     save_file({"weight": np.arange(6.0)}, file)
@@ -78,14 +76,14 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def project(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(checkout, monkeypatch):
     """The same checkout as the one from which `stage` packs."""
     monkeypatch.setattr(stage, "ROOT", checkout)
     return checkout
 
 
 @pytest.fixture(scope="module")
-def bundle(checkout: Path, weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(checkout, weights, tmp_path_factory):
     """A small bundle, as a folder: code and weights."""
     out = tmp_path_factory.mktemp("bundle") / "bundle"
     with pytest.MonkeyPatch.context() as patch:
@@ -95,17 +93,17 @@ def bundle(checkout: Path, weights: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def own(bundle: Path, tmp_path: Path) -> Path:
+def own(bundle, tmp_path):
     """A copy of it, to be damaged."""
     return Path(shutil.copytree(bundle, tmp_path / "own" / "bundle"))
 
 
-def run_launch(*arguments: object, code: int = 0) -> None:
+def run_launch(*arguments, code=0):
     """Run a command of `python -m launch` in this process; assert its exit code."""
     assert launch_program.main([str(argument) for argument in arguments]) == code
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+def refused(capsys, *arguments):
     """Run a command that has to be refused; return the one line that says why."""
     capsys.readouterr()
     run_launch(*arguments, code=EXIT_CODE_USER_ERROR)
@@ -115,7 +113,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return printed
 
 
-def unstage_refused(capsys: pytest.CaptureFixture[str], bundle: Path, folder: Path) -> str:
+def unstage_refused(capsys, bundle, folder):
     """Let a bundle be refused; assert that nothing was left anywhere."""
     beside = sorted(folder.parent.iterdir())
     printed = refused(capsys, "unstage", bundle, "--folder", folder, "--cache-folder", folder.parent / "cache")
@@ -123,21 +121,21 @@ def unstage_refused(capsys: pytest.CaptureFixture[str], bundle: Path, folder: Pa
     return printed
 
 
-def as_tar(bundle: Path, tar: Path, change: Callable[[tarfile.TarInfo], tarfile.TarInfo] | None = None) -> Path:
+def as_tar(bundle, tar, change=None):
     """Pack a folder into a tar file, as a user might."""
     with tarfile.open(tar, "w") as archive:
         archive.add(bundle, bundle_format.TOP, filter=change)
     return tar
 
 
-def add_member(tar: Path, member: tarfile.TarInfo, content: bytes = b"") -> None:
+def add_member(tar, member, content=b""):
     """Append a member to a tar file."""
     member.size = len(content)
     with tarfile.open(tar, "a") as archive:
         archive.addfile(member, io.BytesIO(content))
 
 
-def committed(folder: Path) -> dict[str, bytes]:
+def committed(folder):
     """Return path -> content of the committed files."""
     names = git(folder, "ls-tree", "-r", "-z", "--name-only", "HEAD").split("\0")
     return {name: (folder / name).read_bytes() for name in names if name}
@@ -146,7 +144,7 @@ def committed(folder: Path) -> dict[str, bytes]:
 # There and back
 
 
-def without_network(command: list[object], *, folder: Path, home: Path, **variables: str) -> str:
+def without_network(command, *, folder, home, **variables):
     """Run a program where there is no network but the loopback, as a user with an empty home; return its output."""
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         pytest.skip("no unshare or no ip here: a network cannot be left out")
@@ -168,7 +166,7 @@ def without_network(command: list[object], *, folder: Path, home: Path, **variab
 
 
 @pytest.mark.parametrize("kind", ["folder", pytest.param("tar", marks=pytest.mark.ci)])
-def test_a_bundle_sets_up_where_nothing_is(project: Path, weights: Path, tmp_path: Path, kind: str) -> None:
+def test_a_bundle_sets_up_where_nothing_is(project, weights, tmp_path, kind):
     out = tmp_path / ("bundle.tar" if kind == "tar" else "bundle")
     run_launch("stage", "-o", out, "--no-wheels", "--dataset", "mnist", "--weights", weights)
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
@@ -195,7 +193,7 @@ def test_a_bundle_sets_up_where_nothing_is(project: Path, weights: Path, tmp_pat
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_training_there_needs_no_network(project: Path, tmp_path: Path) -> None:
+def test_training_there_needs_no_network(project, tmp_path):
     """With this environment's packages, as the bundle is without wheels; with its own: the long test below."""
     run_launch("stage", "-o", tmp_path / "bundle.tar", "--no-wheels", "--dataset", "mnist")
     target, stored = tmp_path / "there", tmp_path / "cache"
@@ -203,7 +201,7 @@ def test_training_there_needs_no_network(project: Path, tmp_path: Path) -> None:
     train(Path(sys.executable), "torch", target, tmp_path, HOROVOD_TWINS_CACHE=str(stored), PYTHONPATH=str(target))
 
 
-def train(python: Path, framework: str, target: Path, folder: Path, **variables: str) -> None:
+def train(python, framework, target, folder, **variables):
     """Train an epoch of MNIST with 2 ranks, offline; assert that it learned and knows its source."""
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     program = ["-m", "launch", "train", "--framework", framework, "--np", "2"]
@@ -217,7 +215,7 @@ def train(python: Path, framework: str, target: Path, folder: Path, **variables:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["folder", "tar"])
-def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path: Path, kind: str) -> None:
+def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path, kind):
     """All of it: the wheels of this clone's set-up, an empty home, both frameworks."""
     out = tmp_path / ("bundle.tar" if kind == "tar" else "bundle")
     run_launch("stage", "-o", out, "--uncommitted", "--dataset", "mnist")
@@ -231,7 +229,7 @@ def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path: Path, kind: 
         train(target / ".venv" / "bin" / "python", framework, target, tmp_path)
 
 
-def test_prepared_images_come_along(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prepared_images_come_along(project, tmp_path, capsys):
     drawn, prepared = str(tmp_path / "fish"), str(tmp_path / "fish.safetensors")
     assert common_main(["images", "draw", drawn, "--images", "90", "--size", "32x32"]) == 0
     prepare = ["images", "prepare", drawn, "--size", "20x20", "--gray", "--split", "60/20/20", "--output", prepared]
@@ -246,7 +244,7 @@ def test_prepared_images_come_along(project: Path, tmp_path: Path, capsys: pytes
 # What is packed
 
 
-def test_the_manifest_names_machine_versions_and_every_file(bundle: Path) -> None:
+def test_the_manifest_names_machine_versions_and_every_file(bundle):
     manifest = bundle_format.read_manifest(bundle)
     assert manifest["target"]["architecture"] == os.uname().machine
     assert manifest["target"]["python"] == "3.11"
@@ -256,9 +254,7 @@ def test_the_manifest_names_machine_versions_and_every_file(bundle: Path) -> Non
     assert script["sha256"] == bundle_format.sha256_of_file(ROOT / "launch" / "offline" / "bundle_script.py")
 
 
-def test_changes_are_refused_or_packed_when_asked_for(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changes_are_refused_or_packed_when_asked_for(checkout, tmp_path, monkeypatch, capsys):
     changed = tmp_path / "changed"
     git(tmp_path, "clone", "--quiet", str(checkout), str(changed))
     monkeypatch.setattr(stage, "ROOT", changed)
@@ -276,9 +272,7 @@ def test_changes_are_refused_or_packed_when_asked_for(
     assert bundle_format.read_manifest(tmp_path / "bundle")["revision"].endswith("+changes")
 
 
-def test_without_git_all_is_packed_but_what_tools_and_runs_leave(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_git_all_is_packed_but_what_tools_and_runs_leave(checkout, tmp_path, monkeypatch):
     plain = tmp_path / "plain"
     shutil.copytree(checkout, plain, ignore=shutil.ignore_patterns(".git"))
     for name in (".venv/bin/python", "runs/one/run.json", "common/__pycache__/x.pyc", "report.html", "inputs/weights"):
@@ -289,9 +283,7 @@ def test_without_git_all_is_packed_but_what_tools_and_runs_leave(
     assert set(bundle_format.files_of(tmp_path / "bundle" / "code")) == set(committed(checkout))
 
 
-def test_a_folder_that_was_unstaged_can_be_staged_again_and_knows_its_commit(
-    bundle: Path, tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_was_unstaged_can_be_staged_again_and_knows_its_commit(bundle, tmp_path, checkout, monkeypatch):
     run_launch("unstage", bundle, "--folder", tmp_path / "there", "--cache-folder", tmp_path / "cache")
     monkeypatch.setattr(stage, "ROOT", tmp_path / "there")
     run_launch("stage", "-o", tmp_path / "again", "--no-wheels")
@@ -314,40 +306,34 @@ def test_a_folder_that_was_unstaged_can_be_staged_again_and_knows_its_commit(
         (["--gpu"], "--gpu --no-wheels"),
     ],
 )
-def test_what_cannot_be_packed_is_one_line(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
-) -> None:
+def test_what_cannot_be_packed_is_one_line(project, tmp_path, capsys, arguments, word):
     leave_out = [] if "--wheels" in arguments else ["--no-wheels"]
     assert word in refused(capsys, "stage", "-o", tmp_path / "bundle", *leave_out, *arguments)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_inputs_of_one_name_are_refused(
-    project: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_inputs_of_one_name_are_refused(project, weights, tmp_path, capsys):
     other = tmp_path / weights.name
     shutil.copy(weights, other)
     printed = refused(capsys, "stage", "-o", tmp_path / "bundle", "--no-wheels", "--weights", weights, other)
     assert str(other) in printed
 
 
-def test_nothing_is_overwritten_by_staging(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_overwritten_by_staging(project, tmp_path, capsys):
     (tmp_path / "bundle.tar").write_text("mine", encoding="utf-8")
     assert "bundle.tar" in refused(capsys, "stage", "-o", tmp_path / "bundle.tar", "--no-wheels")
     assert (tmp_path / "bundle.tar").read_text(encoding="utf-8") == "mine"
     assert "no/bundle" not in refused(capsys, "stage", "-o", tmp_path / "no" / "bundle", "--no-wheels")
 
 
-def test_wheels_that_set_up_would_miss_are_reported_before_they_are_packed(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wheels_that_set_up_would_miss_are_reported_before_they_are_packed(project, tmp_path, capsys):
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "tqdm-4.70.1-py3-none-any.whl").touch()
     printed = refused(capsys, "stage", "-o", tmp_path / "bundle", "--wheels", tmp_path / "wheels")
     assert "annotated-types==" in printed
 
 
-def test_wheels_of_every_pin_are_complete() -> None:
+def test_wheels_of_every_pin_are_complete():
     request = setup_plan.Request(root=ROOT, frameworks=("torch",))
     pins = {
         n: v for name in ("base", "torch") for n, v in setup_plan.read_pins(request.lock_files / f"{name}.txt").items()
@@ -366,9 +352,7 @@ def test_wheels_of_every_pin_are_complete() -> None:
         stage_wheels.require_all(both, sources)
 
 
-def test_a_folder_of_wheels_for_gpus_is_packed_as_one(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_wheels_for_gpus_is_packed_as_one(project, tmp_path, capsys):
     wheels, out = tmp_path / "wheels", tmp_path / "bundle"
     wheels.mkdir()
     assert "--gpu needs wheels for GPUs" in refused(capsys, "stage", "-o", out, "--gpu", "--wheels", wheels)
@@ -395,14 +379,14 @@ def test_a_folder_of_wheels_for_gpus_is_packed_as_one(
 # Damage
 
 
-def flip(path: Path) -> None:
+def flip(path):
     """Change one bit, and nothing of the size."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def link_away(path: Path) -> None:
+def link_away(path):
     """Put a link to the same content in its place."""
     path.rename(path.parent.parent.parent / "elsewhere")
     path.symlink_to(path.parent.parent.parent / "elsewhere")
@@ -425,14 +409,7 @@ def link_away(path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["folder", pytest.param("tar", marks=pytest.mark.ci)])
-def test_a_bundle_that_is_not_as_it_was_packed_is_refused_and_the_file_named(
-    own: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    path: str,
-    damage: Callable[[Path], object],
-    kind: str,
-) -> None:
+def test_a_bundle_that_is_not_as_it_was_packed_is_refused_and_the_file_named(own, tmp_path, capsys, path, damage, kind):
     damage(own / path)
     (tmp_path / "place").mkdir()
     received = as_tar(own, tmp_path / "bundle.tar") if kind == "tar" else own
@@ -440,7 +417,7 @@ def test_a_bundle_that_is_not_as_it_was_packed_is_refused_and_the_file_named(
     assert path in refused(capsys, "unstage", received, "--check")
 
 
-def test_a_whole_bundle_is_checked_and_nothing_is_made(own: Path, tmp_path: Path) -> None:
+def test_a_whole_bundle_is_checked_and_nothing_is_made(own, tmp_path):
     before = sorted(tmp_path.iterdir())
     run_launch("unstage", own, "--check")
     assert sorted(tmp_path.iterdir()) == before
@@ -463,9 +440,7 @@ def test_a_whole_bundle_is_checked_and_nothing_is_made(own: Path, tmp_path: Path
         ("bundle/code/evil", tarfile.CHRTYPE),
     ],
 )
-def test_a_tar_file_that_would_write_elsewhere_is_refused(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: bytes
-) -> None:
+def test_a_tar_file_that_would_write_elsewhere_is_refused(own, tmp_path, capsys, name, kind):
     tar = as_tar(own, tmp_path / "bundle.tar")
     member = tarfile.TarInfo(name)
     member.type, member.linkname = kind, "/etc/passwd"
@@ -476,9 +451,7 @@ def test_a_tar_file_that_would_write_elsewhere_is_refused(
     assert not Path("/tmp/evil-of-test-stage").exists()
 
 
-def test_a_link_over_which_a_later_member_would_write_is_refused(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_over_which_a_later_member_would_write_is_refused(own, tmp_path, capsys):
     tar = as_tar(own, tmp_path / "bundle.tar")
     link = tarfile.TarInfo("bundle/code/out")
     link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "outside")
@@ -490,9 +463,7 @@ def test_a_link_over_which_a_later_member_would_write_is_refused(
 
 
 @pytest.mark.parametrize("path", ["code/../../evil", "/evil", "elsewhere/evil", "code/", "code//evil", ""])
-def test_a_list_that_leads_elsewhere_is_refused_though_its_checksum_is_right(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
-) -> None:
+def test_a_list_that_leads_elsewhere_is_refused_though_its_checksum_is_right(own, tmp_path, capsys, path):
     manifest = bundle_format.read_manifest(own)
     manifest["files"].append({"path": path, "bytes": 0, "sha256": "", "executable": False})
     written = {"manifest": manifest, "sha256": bundle_format.sha256_of_manifest(manifest)}
@@ -500,7 +471,7 @@ def test_a_list_that_leads_elsewhere_is_refused_though_its_checksum_is_right(
     assert repr(path) in unstage_refused(capsys, own, tmp_path / "there")
 
 
-WRONG: list[tuple[str, object]] = [
+WRONG = [
     ("files", None),
     ("files", [None]),
     ("files", [{"path": 1, "bytes": 0, "sha256": ""}]),
@@ -522,8 +493,8 @@ WRONG: list[tuple[str, object]] = [
 @pytest.mark.parametrize(("key", "value"), WRONG)
 @pytest.mark.parametrize("is_missing", [False, True])
 def test_a_list_with_other_keys_or_kinds_is_refused_though_its_checksum_is_right(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: object, is_missing: bool
-) -> None:
+    own, tmp_path, capsys, key, value, is_missing
+):
     manifest = bundle_format.read_manifest(own)
     manifest[key] = value
     if is_missing:
@@ -536,9 +507,7 @@ def test_a_list_with_other_keys_or_kinds_is_refused_though_its_checksum_is_right
 
 
 @pytest.mark.parametrize("written", [[], 3, None, "text", {"manifest": [], "sha256": ""}])
-def test_a_list_that_is_none_is_refused(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], written: Any
-) -> None:
+def test_a_list_that_is_none_is_refused(own, tmp_path, capsys, written):
     if isinstance(written, dict):
         written["sha256"] = bundle_format.sha256_of_manifest(written["manifest"])
     (own / bundle_format.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
@@ -546,15 +515,13 @@ def test_a_list_that_is_none_is_refused(
 
 
 @pytest.mark.parametrize("length", [0, 700, 1_000_000])
-def test_a_tar_file_that_is_cut_off_is_refused(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], length: int
-) -> None:
+def test_a_tar_file_that_is_cut_off_is_refused(own, tmp_path, capsys, length):
     tar = as_tar(own, tmp_path / "bundle.tar")
     tar.write_bytes(tar.read_bytes()[:length])
     unstage_refused(capsys, tar, tmp_path / "there")
 
 
-def test_what_is_no_bundle_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_bundle_is_one_line(tmp_path, capsys):
     (tmp_path / "text").write_text("no tar file", encoding="utf-8")
     (tmp_path / "folder").mkdir()
     for name in ("none", "text", "folder"):
@@ -564,19 +531,17 @@ def test_what_is_no_bundle_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
 # Places that are taken, and machines that do not fit
 
 
-def test_a_folder_that_exists_is_left_alone(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_exists_is_left_alone(bundle, tmp_path, capsys):
     (tmp_path / "there").mkdir()
     assert str(tmp_path / "there") in unstage_refused(capsys, bundle, tmp_path / "there")
     (tmp_path / "link").symlink_to("nowhere")
     unstage_refused(capsys, bundle, tmp_path / "link")
 
 
-def test_an_interrupted_set_up_is_resumed_from_the_same_bundle_only(
-    project: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupted_set_up_is_resumed_from_the_same_bundle_only(project, bundle, tmp_path, monkeypatch, capsys):
     there = tmp_path / "there"
 
-    def interrupt(*_arguments: object) -> None:
+    def interrupt(*_arguments):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -591,9 +556,7 @@ def test_an_interrupted_set_up_is_resumed_from_the_same_bundle_only(
 
 
 @pytest.mark.ci
-def test_a_set_up_that_fails_is_one_line_and_can_be_resumed(
-    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_set_up_that_fails_is_one_line_and_can_be_resumed(own, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "cache"))  # no other set-up to wait for
     manifest = bundle_format.read_manifest(own)
     manifest["setup"]["wheels"] = stage.ALL  # though there are none
@@ -608,9 +571,7 @@ def test_a_set_up_that_fails_is_one_line_and_can_be_resumed(
     assert (tmp_path / "there" / unstage.UNFINISHED).exists()
 
 
-def test_a_data_set_in_the_cache_stays_and_another_of_its_name_is_refused(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_data_set_in_the_cache_stays_and_another_of_its_name_is_refused(project, tmp_path, capsys):
     run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--dataset", "mnist")
     mnist = tmp_path / "cache" / "datasets" / "mnist"
     shutil.copytree(cache.cache_folder() / "datasets" / "mnist", mnist)
@@ -622,15 +583,13 @@ def test_a_data_set_in_the_cache_stays_and_another_of_its_name_is_refused(
     assert str(mnist) in unstage_refused(capsys, tmp_path / "bundle", tmp_path / "other")
 
 
-def test_another_architecture_is_refused(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_architecture_is_refused(bundle, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("platform.machine", lambda: "ppc64le")
     assert "ppc64le here" in unstage_refused(capsys, bundle, tmp_path / "there")
 
 
 @pytest.mark.parametrize("script", ["launch/setup.py", "launch/offline/bundle_script.py"])
-def test_older_pythons_can_read_what_hands_over(script: str) -> None:
+def test_older_pythons_can_read_what_hands_over(script):
     folder = "launch/installation"
     for path in (script, f"{folder}/needed_python.py", f"{folder}/__init__.py", "launch/__init__.py"):
         tree = ast.parse((ROOT / path).read_text(encoding="utf-8"), feature_version=(3, 6))
@@ -640,7 +599,7 @@ def test_older_pythons_can_read_what_hands_over(script: str) -> None:
     assert modules[0] == "launch.installation.needed_python", "before anything that only newer ones can read"
 
 
-def test_code_that_is_damaged_is_one_line(own: Path, tmp_path: Path) -> None:
+def test_code_that_is_damaged_is_one_line(own, tmp_path):
     (own / "code" / "launch" / "offline" / "unstage.py").write_text("damaged (", encoding="utf-8")
     command = [BASE_PYTHON, "-I", str(own / "unstage.py")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -649,14 +608,14 @@ def test_code_that_is_damaged_is_one_line(own: Path, tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_the_record_of_the_source_has_one_name() -> None:
+def test_the_record_of_the_source_has_one_name():
     assert unstage.ORIGIN == revision.STAGED_FILE
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
     assert {f"/{unstage.ORIGIN}", f"/{unstage.UNFINISHED}", "/inputs/"} <= {*ignored}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"manifest": {"revision": "abc"}}', '{"manifest": {"files": [1]}}'])
-def test_an_unreadable_record_of_the_source_is_an_unknown_one(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_record_of_the_source_is_an_unknown_one(tmp_path, text):
     (tmp_path / revision.STAGED_FILE).write_text(text, encoding="utf-8")
     assert revision.source_revision(tmp_path) == "unknown"
 
@@ -664,15 +623,13 @@ def test_an_unreadable_record_of_the_source_is_an_unknown_one(tmp_path: Path, te
 # Another architecture
 
 
-def test_a_bundle_leaves_out_what_its_site_refuses() -> None:
+def test_a_bundle_leaves_out_what_its_site_refuses():
     for site, frameworks in (("cte-power", ("torch",)), ("slurm", ()), (None, ())):
         assert stage.frameworks_of(argparse.Namespace(site=site, frameworks=[])) == frameworks
 
 
 @pytest.mark.ci
-def test_for_ppc64le_pure_wheels_go_on_top_of_modules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_for_ppc64le_pure_wheels_go_on_top_of_modules(tmp_path, monkeypatch, capfd):
     """All but the processor is real: the wheels, the environment on top of another Python's packages, their install."""
     state = SetupState(ROOT)
     if not state.satisfies(setup_plan.Request(root=ROOT, frameworks=("torch",))):
@@ -701,7 +658,7 @@ def test_for_ppc64le_pure_wheels_go_on_top_of_modules(
     assert "include-system-site-packages = true" in settings
 
 
-def test_of_a_folder_of_wheels_the_pure_ones_of_the_pinned_versions_are_taken(tmp_path: Path) -> None:
+def test_of_a_folder_of_wheels_the_pure_ones_of_the_pinned_versions_are_taken(tmp_path):
     request = setup_plan.Request(root=ROOT)
     pins = setup_plan.read_pins(request.lock_files / "base.txt")
     for name in (
@@ -723,7 +680,7 @@ def test_of_a_folder_of_wheels_the_pure_ones_of_the_pinned_versions_are_taken(tm
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A disk of 1 MB."""
     if os.geteuid() != 0:
         pytest.skip("a small disk is mounted by root only")
@@ -738,14 +695,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("known", [True, False], ids=["known before", "found out while writing"])
 @pytest.mark.parametrize("name", ["bundle.tar", "bundle"])
-def test_a_disk_too_small_for_the_bundle_is_one_line(
-    project: Path,
-    small_disk: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    known: bool,
-) -> None:
+def test_a_disk_too_small_for_the_bundle_is_one_line(project, small_disk, monkeypatch, capsys, name, known):
     if not known:
         monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**12))
     # Uncommitted: the files of the working tree, so that none of them is written before the bundle is.
@@ -756,15 +706,7 @@ def test_a_disk_too_small_for_the_bundle_is_one_line(
 
 @pytest.mark.parametrize("known", [True, False], ids=["known before", "found out while writing"])
 @pytest.mark.parametrize("kind", ["folder", "tar"])
-def test_a_disk_too_small_to_set_up_on_is_one_line(
-    bundle: Path,
-    small_disk: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    kind: str,
-    known: bool,
-) -> None:
+def test_a_disk_too_small_to_set_up_on_is_one_line(bundle, small_disk, tmp_path, monkeypatch, capsys, kind, known):
     received = as_tar(bundle, tmp_path / "bundle.tar") if kind == "tar" else bundle
     if not known:
         monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**12))
@@ -772,7 +714,7 @@ def test_a_disk_too_small_to_set_up_on_is_one_line(
     assert ("needed" if known else "No space left on device") in printed
 
 
-def test_progress_shows_size_and_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_shows_size_and_time_left(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     progress = bundle_format.ByteProgress("packing", 10**9)
     progress.started -= 300
