@@ -294,30 +294,6 @@ def run_main(arguments):
         return int(stop.code or 0)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--faults", "-1"], "--faults"),
-        (["--file-faults", "many"], "--file-faults"),
-        (["--hours", "0"], "--hours 0.0"),
-        (["--hours", "nan"], "--hours nan"),
-        (["--seed", "-1"], "--seed"),
-        (["--frameworks", "jax"], "jax"),
-        (["--ways", "nccl"], "nccl"),
-        (["--folder", "/proc/chaos"], "making the folder of the campaign failed"),
-        (["--folder", "."], "the folder holds other things"),
-    ],
-)
-def test_bad_input_is_one_line(flags, message, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").touch()
-    assert run_main(["chaos", *flags]) == 2
-    error = capfd.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-
-
 def left_of(folder):
     found = psutil.process_iter(["environ", "status"])
     living = [one for one in found if one.info["status"] != psutil.STATUS_ZOMBIE]

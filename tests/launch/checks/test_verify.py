@@ -183,22 +183,6 @@ def test_what_cannot_be_run_again_is_one_line(changes, part, tmp_path, started, 
     assert error.startswith("python -m launch verify: error: ") and started == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["FOLDER/none"], "not a run folder: No such file or directory"),
-        (["FOLDER"], "not a run folder"),
-        (["FOLDER/run", "--time-ratio", "0.5"], "Received: --time-ratio 0.5"),
-        (["FOLDER/run", "--time-ratio", "nan"], "Received: --time-ratio nan"),
-    ],
-)
-def test_bad_arguments_are_one_line(arguments, part, tmp_path, capsys):
-    written(tmp_path / "run")
-    assert main(["verify", *(word.replace("FOLDER", str(tmp_path)) for word in arguments)]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and part in error
-
-
 def test_missing_data_or_framework_is_one_line(tmp_path, started, capsys, monkeypatch):
     folder = written(tmp_path / "run", config={"data": {"dataset": f"images:{tmp_path}/gone"}})
     assert main(["verify", str(folder)]) == 2

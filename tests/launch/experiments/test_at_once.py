@@ -73,30 +73,3 @@ def test_the_parts_of_an_experiment_are_all_of_its_runs():
     parts = [part_of(plan, argparse.Namespace(at_once=4, part=part)).runs for part in (1, 2, 3, 4)]
     assert [[run.repeat for run in runs] for runs in parts] == [[1, 5], [2, 6], [3], [4]]
     assert part_of(plan, argparse.Namespace(at_once=4, part=None)) is plan
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--at-once", "5"], "fewer cores than runs at once. Received: --at-once 5, 4 cores. Give --at-once 4 or less"),
-        (["--at-once", "2", "--cores-per-run", "3"], "too few cores for so many runs at once"),
-        (["--at-once", "2", "--gpus-per-run", "1"], "too few GPUs for so many runs at once"),
-        (["--cores-per-run", "2"], "Received: --cores-per-run 2 without --at-once. Add --at-once N"),
-        (["--at-once", "2", "--hosts", "a:2,b:2"], "this host alone. Received: --at-once and a:2,b:2. Leave out"),
-        (["--at-once", "2", "--site", "slurm"], "this host alone. Received: --at-once and slurm. Leave out"),
-        (["--part", "1"], "there is no such part. Received: --part 1, no number of runs at once. Give --at-once N"),
-        (["--at-once", "2", "--part", "3"], "there is no such part. Received: --part 3, 2 at once."),
-        (["--at-once", "2", "--part", "2", "--gpus-per-run", "0"], "Received: --part 2 and cores or GPUs per run"),
-    ],
-)
-def test_what_cannot_be_is_one_line(words, message, capsys):
-    assert dry_run(*words) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-
-
-@pytest.mark.parametrize("words", [["--at-once", "2"], ["--at-once", "2", "--part", "1"]])
-def test_runs_at_once_know_no_pause(words, folder, capsys):
-    (folder / "made.toml").write_text(PLAN.replace("repeats = 6", "repeats = 6\ncool_down_seconds = 5"))
-    assert dry_run(*words) == 2
-    assert "Received: --at-once, and cool_down_seconds = 5 in made.toml. Leave out one" in capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""Nodes without internet: a bundle is packed, checked and set up from, with no network and nothing of the project."""
+"""Nodes without internet: a bundle is packed, checked and set up from, with no network and nothing of the project.
+
+Most bundles here are of a checkout of a few files. What a command line refuses is in `tests/refusals/launch.toml`.
+"""
 
 import argparse
 import ast
@@ -37,20 +40,25 @@ BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
 HANG_SECONDS = 300
 # Root makes a network namespace as it is; others need one of users around it.
 WITHOUT_NETWORK = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+FEW = (".ci/run", ".gitignore", "LICENSE", "README.md", "common/utils/cache_folder.py", "launch/offline/unstage.py",
+       "launch/installation/requirements/")  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def checkout(tmp_path_factory):
-    """A checkout of git that holds the working tree, all committed, without analysis and tests: half of the files."""
-    folder = tmp_path_factory.mktemp("checkout") / "project"
+def copy_project(folder, wanted):
+    """Copy the files of the working tree whose names are wanted."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
     for name in names:
-        if name and (ROOT / name).is_file() and not name.startswith(("analysis/", "tests/")):
+        if name and wanted(name) and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
+
+
+def commit(folder):
+    """Make a folder a checkout of git, all committed; return it."""
     git(folder, "init", "--quiet")
-    commit(folder)
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "all of it")
     return folder
 
 
@@ -61,10 +69,13 @@ def git(folder, *arguments):
     return done.stdout.strip()
 
 
-def commit(folder):
-    """Commit all that is there."""
-    git(folder, "add", "--all")
-    git(folder, "commit", "--quiet", "--message", "all of it")
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A checkout of a few files, one of them larger than `small_disk`."""
+    folder = tmp_path_factory.mktemp("checkout") / "project"
+    copy_project(folder, lambda name: name.startswith(FEW))
+    (folder / "large").write_bytes(bytes(400_000))
+    return commit(folder)
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +93,18 @@ def project(checkout, monkeypatch):
     return checkout
 
 
+@pytest.fixture
+def whole_project(tmp_path_factory, monkeypatch):
+    """All of the project but analysis and tests, half of the files, as the checkout from which `stage` packs."""
+    folder = tmp_path_factory.mktemp("whole") / "project"
+    copy_project(folder, lambda name: not name.startswith(("analysis/", "tests/")))
+    monkeypatch.setattr(stage, "ROOT", folder)
+    return commit(folder)
+
+
 @pytest.fixture(scope="module")
 def bundle(checkout, weights, tmp_path_factory):
-    """A small bundle, as a folder: code and weights."""
+    """A bundle of those few files and weights, as a folder."""
     out = tmp_path_factory.mktemp("bundle") / "bundle"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage, "ROOT", checkout)
@@ -121,10 +141,10 @@ def unstage_refused(capsys, bundle, folder):
     return printed
 
 
-def as_tar(bundle, tar, change=None):
+def as_tar(bundle, tar):
     """Pack a folder into a tar file, as a user might."""
     with tarfile.open(tar, "w") as archive:
-        archive.add(bundle, bundle_format.TOP, filter=change)
+        archive.add(bundle, bundle_format.TOP)
     return tar
 
 
@@ -166,12 +186,12 @@ def without_network(command, *, folder, home, **variables):
 
 
 @pytest.mark.parametrize("kind", ["folder", pytest.param("tar", marks=pytest.mark.ci)])
-def test_a_bundle_sets_up_where_nothing_is(project, weights, tmp_path, kind):
+def test_a_bundle_sets_up_where_nothing_is(whole_project, weights, tmp_path, kind):
     out = tmp_path / ("bundle.tar" if kind == "tar" else "bundle")
     run_launch("stage", "-o", out, "--no-wheels", "--dataset", "mnist", "--weights", weights)
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
     if kind == "tar":
-        subprocess.run(["tar", "xf", str(out)], cwd=tmp_path, check=True)
+        subprocess.run(["tar", "xf", str(out)], cwd=tmp_path, check=True, timeout=HANG_SECONDS)
     home, target = tmp_path / "home", tmp_path / "there"
     # -I: nothing of the project is found, wherever this is called.
     printed = without_network([BASE_PYTHON, "-I", "bundle/unstage.py", "--folder", target], folder=tmp_path, home=home)
@@ -179,21 +199,19 @@ def test_a_bundle_sets_up_where_nothing_is(project, weights, tmp_path, kind):
     assert "--dataset mnist" in printed
     run_launch("unstage", tmp_path / "bundle", "--check")  # it is still whole
 
-    code = committed(project)
+    code = committed(whole_project)
     assert {name: (target / name).read_bytes() for name in code} == code
     assert os.access(target / ".ci" / "run", os.X_OK)
     assert (target / "inputs" / weights.name).read_bytes() == weights.read_bytes()
-    assert revision.source_revision(target) == git(project, "rev-parse", "HEAD")
+    assert revision.source_revision(target) == git(whole_project, "rev-parse", "HEAD")
     verify = [sys.executable, "-m", "common", "datasets", "verify", "mnist"]
     assert "mnist: all checksums match" in without_network(verify, folder=target, home=home, PYTHONPATH=str(target))
-    assert sorted(path.name for path in tmp_path.iterdir() if path != out) == sorted(
-        {"bundle", "home", "there"} - {out.name}
-    )
+    assert {path.name for path in tmp_path.iterdir()} == {out.name, "bundle", "home", "there"}
 
 
 @pytest.mark.ranks
 @pytest.mark.ci
-def test_training_there_needs_no_network(project, tmp_path):
+def test_training_there_needs_no_network(whole_project, tmp_path):
     """With this environment's packages, as the bundle is without wheels; with its own: the long test below."""
     run_launch("stage", "-o", tmp_path / "bundle.tar", "--no-wheels", "--dataset", "mnist")
     target, stored = tmp_path / "there", tmp_path / "cache"
@@ -221,7 +239,7 @@ def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path, kind):
     run_launch("stage", "-o", out, "--uncommitted", "--dataset", "mnist")
     target, home = tmp_path / "there", tmp_path / "home"
     if kind == "tar":
-        subprocess.run(["tar", "xf", str(out)], cwd=tmp_path, check=True)
+        subprocess.run(["tar", "xf", str(out)], cwd=tmp_path, check=True, timeout=HANG_SECONDS)
     unstage_it = [BASE_PYTHON, "-I", "bundle/unstage.py", "--folder", target]
     printed = without_network(unstage_it, folder=tmp_path, home=home)
     assert "building Horovod" not in printed
@@ -231,7 +249,7 @@ def test_a_full_bundle_sets_up_and_trains_without_network(tmp_path, kind):
 
 def test_prepared_images_come_along(project, tmp_path, capsys):
     drawn, prepared = str(tmp_path / "fish"), str(tmp_path / "fish.safetensors")
-    assert common_main(["images", "draw", drawn, "--images", "90", "--size", "32x32"]) == 0
+    assert common_main(["images", "draw", drawn, "--images", "30", "--size", "32x32"]) == 0
     prepare = ["images", "prepare", drawn, "--size", "20x20", "--gray", "--split", "60/20/20", "--output", prepared]
     assert common_main(prepare) == 0
     run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--dataset", f"prepared:{prepared}")
@@ -258,15 +276,13 @@ def test_changes_are_refused_or_packed_when_asked_for(checkout, tmp_path, monkey
     changed = tmp_path / "changed"
     git(tmp_path, "clone", "--quiet", str(checkout), str(changed))
     monkeypatch.setattr(stage, "ROOT", changed)
-    (changed / "LICENSE").write_text("mine\n", encoding="utf-8")
-    (changed / "new.txt").write_text("new\n", encoding="utf-8")
+    (changed / "LICENSE").write_text("mine\n")
+    (changed / "new.txt").write_text("new\n")
     (changed / "README.md").unlink()
     printed = refused(capsys, "stage", "-o", tmp_path / "bundle", "--no-wheels")
-    assert "LICENSE" in printed
-    assert "new.txt" in printed
-    assert "--uncommitted" in printed
+    assert "LICENSE" in printed and "new.txt" in printed and "--uncommitted" in printed
     run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--uncommitted")
-    assert (tmp_path / "bundle" / "code" / "LICENSE").read_text(encoding="utf-8") == "mine\n"
+    assert (tmp_path / "bundle" / "code" / "LICENSE").read_text() == "mine\n"
     assert (tmp_path / "bundle" / "code" / "new.txt").exists()
     assert not (tmp_path / "bundle" / "code" / "README.md").exists()
     assert bundle_format.read_manifest(tmp_path / "bundle")["revision"].endswith("+changes")
@@ -288,82 +304,42 @@ def test_a_folder_that_was_unstaged_can_be_staged_again_and_knows_its_commit(bun
     monkeypatch.setattr(stage, "ROOT", tmp_path / "there")
     run_launch("stage", "-o", tmp_path / "again", "--no-wheels")
     assert bundle_format.read_manifest(tmp_path / "again")["revision"] == git(checkout, "rev-parse", "HEAD")
-    (tmp_path / "there" / "LICENSE").write_text("mine\n", encoding="utf-8")
+    (tmp_path / "there" / "LICENSE").write_text("mine\n")
     run_launch("stage", "-o", tmp_path / "changed", "--no-wheels")
     assert bundle_format.read_manifest(tmp_path / "changed")["revision"].endswith("+changes")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        (["--dataset", "synthetic"], "Synthetic data needs no files"),
-        (["--dataset", "images:photos"], "images prepare"),
-        (["--dataset", "prepared:none.safetensors"], "none.safetensors"),
-        (["--weights", "pyproject.toml"], "not a weights file"),
-        (["--weights", "none.safetensors"], "none.safetensors"),
-        (["--site", "nowhere"], "unknown site"),
-        (["--wheels", "nowhere"], "no folder"),
-        (["--gpu"], "--gpu --no-wheels"),
-    ],
-)
-def test_what_cannot_be_packed_is_one_line(project, tmp_path, capsys, arguments, word):
-    leave_out = [] if "--wheels" in arguments else ["--no-wheels"]
-    assert word in refused(capsys, "stage", "-o", tmp_path / "bundle", *leave_out, *arguments)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_two_inputs_of_one_name_are_refused(project, weights, tmp_path, capsys):
-    other = tmp_path / weights.name
-    shutil.copy(weights, other)
-    printed = refused(capsys, "stage", "-o", tmp_path / "bundle", "--no-wheels", "--weights", weights, other)
-    assert str(other) in printed
-
-
-def test_nothing_is_overwritten_by_staging(project, tmp_path, capsys):
-    (tmp_path / "bundle.tar").write_text("mine", encoding="utf-8")
-    assert "bundle.tar" in refused(capsys, "stage", "-o", tmp_path / "bundle.tar", "--no-wheels")
-    assert (tmp_path / "bundle.tar").read_text(encoding="utf-8") == "mine"
-    assert "no/bundle" not in refused(capsys, "stage", "-o", tmp_path / "no" / "bundle", "--no-wheels")
-
-
-def test_wheels_that_set_up_would_miss_are_reported_before_they_are_packed(project, tmp_path, capsys):
-    (tmp_path / "wheels").mkdir()
-    (tmp_path / "wheels" / "tqdm-4.70.1-py3-none-any.whl").touch()
-    printed = refused(capsys, "stage", "-o", tmp_path / "bundle", "--wheels", tmp_path / "wheels")
-    assert "annotated-types==" in printed
+def wheel_names(*locks):
+    """Return the names that wheels of all pins in these lock files might have."""
+    pins = {}
+    for name in locks:
+        pins |= setup_plan.read_pins(ROOT / "launch" / "installation" / "requirements" / f"{name}.txt")
+    return [f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name, version in pins.items()]
 
 
 def test_wheels_of_every_pin_are_complete():
     request = setup_plan.Request(root=ROOT, frameworks=("torch",))
-    pins = {
-        n: v for name in ("base", "torch") for n, v in setup_plan.read_pins(request.lock_files / f"{name}.txt").items()
-    }
-    pins["torch"] += "+cpu"
-    names = [f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name, version in pins.items()]
     built = f"horovod/key/horovod-{horovod_source.VERSION}-cp311.whl"
+    names = [re.sub(r"^(torch-[^-]+)", r"\1+cpu", name) for name in wheel_names("base", "torch")]
     sources = [BundledFile(file=Path(name), path=f"wheels/{name}") for name in [*names, built]]
     stage_wheels.require_all(request, sources)
     assert stage_wheels.has_built_horovod(sources)
     for missing in (sources[3], sources[-1]):
         with pytest.raises(UserError, match="not complete"):
             stage_wheels.require_all(request, [source for source in sources if source is not missing])
-    both = setup_plan.Request(root=ROOT)
     with pytest.raises(UserError, match=r"tensorflow|absl"):
-        stage_wheels.require_all(both, sources)
+        stage_wheels.require_all(setup_plan.Request(root=ROOT), sources)
 
 
 def test_a_folder_of_wheels_for_gpus_is_packed_as_one(project, tmp_path, capsys):
     wheels, out = tmp_path / "wheels", tmp_path / "bundle"
     wheels.mkdir()
-    assert "--gpu needs wheels for GPUs" in refused(capsys, "stage", "-o", out, "--gpu", "--wheels", wheels)
     packed.pack(wheels, [Environment(folder=".venv", frameworks=("torch",), cuda=13, capabilities=("9.0",))])
     lacking = refused(capsys, "stage", "-o", out, "--wheels", wheels, "--frameworks", "keras")
     assert "lacks a framework" in lacking and "GPU=1" in lacking
-    request = setup_plan.Request(root=project, frameworks=("torch",))
-    pins = setup_plan.read_pins(request.lock_files / "base.txt")
-    names = [f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name, version in pins.items()]
-    torch = f"torch-{setup_plan.pins(request.lock_files)['torch']}-cp311-cp311-linux_x86_64.whl"
-    names += [torch, horovod_source.SDIST]
+    (torch,) = (name for name in wheel_names("torch") if name.startswith("torch-"))
+    torch = torch.replace("py3-none-any", "cp311-cp311-linux_x86_64")
+    names = [*wheel_names("base"), torch, horovod_source.SDIST]
     for name in names:
         (wheels / name).touch()
     for missing in (names[3], torch, horovod_source.SDIST):
@@ -405,22 +381,17 @@ def link_away(path):
         ("code/common/__pycache__", Path.touch),
         ("inputs/weights.safetensors", link_away),
         ("code/linked", lambda path: path.symlink_to(path.parent / "common")),
-        ("code/LICENSE", lambda path: path.write_text("short", encoding="utf-8")),
+        ("code/LICENSE", lambda path: path.write_text("short")),
     ],
 )
-@pytest.mark.parametrize("kind", ["folder", pytest.param("tar", marks=pytest.mark.ci)])
+@pytest.mark.parametrize("kind", ["folder", "tar"])
 def test_a_bundle_that_is_not_as_it_was_packed_is_refused_and_the_file_named(own, tmp_path, capsys, path, damage, kind):
+    run_launch("unstage", own, "--check")
     damage(own / path)
     (tmp_path / "place").mkdir()
     received = as_tar(own, tmp_path / "bundle.tar") if kind == "tar" else own
     assert path in unstage_refused(capsys, received, tmp_path / "place" / "there")
     assert path in refused(capsys, "unstage", received, "--check")
-
-
-def test_a_whole_bundle_is_checked_and_nothing_is_made(own, tmp_path):
-    before = sorted(tmp_path.iterdir())
-    run_launch("unstage", own, "--check")
-    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize(
@@ -440,34 +411,31 @@ def test_a_whole_bundle_is_checked_and_nothing_is_made(own, tmp_path):
         ("bundle/code/evil", tarfile.CHRTYPE),
     ],
 )
-def test_a_tar_file_that_would_write_elsewhere_is_refused(own, tmp_path, capsys, name, kind):
-    tar = as_tar(own, tmp_path / "bundle.tar")
+def test_a_tar_file_that_would_write_elsewhere_is_refused(bundle, tmp_path, capsys, name, kind):
+    """Also where a later member would be written through a link."""
+    tar = as_tar(bundle, tmp_path / "bundle.tar")
     member = tarfile.TarInfo(name)
-    member.type, member.linkname = kind, "/etc/passwd"
-    add_member(tar, member)
-    (tmp_path / "place").mkdir()
-    printed = unstage_refused(capsys, tar, tmp_path / "place" / "there")
-    assert repr(name) in printed
-    assert not Path("/tmp/evil-of-test-stage").exists()
-
-
-def test_a_link_over_which_a_later_member_would_write_is_refused(own, tmp_path, capsys):
-    tar = as_tar(own, tmp_path / "bundle.tar")
-    link = tarfile.TarInfo("bundle/code/out")
-    link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "outside")
+    member.type, member.linkname = kind, str(tmp_path / "outside")
     (tmp_path / "outside").mkdir()
-    add_member(tar, link)
-    add_member(tar, tarfile.TarInfo("bundle/code/out/evil"), b"evil")
-    unstage_refused(capsys, tar, tmp_path / "there")
+    add_member(tar, member)
+    add_member(tar, tarfile.TarInfo(f"{name}/evil"), b"evil")
+    (tmp_path / "place").mkdir()
+    assert repr(name) in unstage_refused(capsys, tar, tmp_path / "place" / "there")
+    assert not Path("/tmp/evil-of-test-stage").exists()
     assert list((tmp_path / "outside").iterdir()) == []
+
+
+def write_manifest(bundle, manifest):
+    """Write the list of a bundle with its right checksum."""
+    written = {"manifest": manifest, "sha256": bundle_format.sha256_of_manifest(manifest)}
+    (bundle / bundle_format.MANIFEST).write_text(json.dumps(written))
 
 
 @pytest.mark.parametrize("path", ["code/../../evil", "/evil", "elsewhere/evil", "code/", "code//evil", ""])
 def test_a_list_that_leads_elsewhere_is_refused_though_its_checksum_is_right(own, tmp_path, capsys, path):
     manifest = bundle_format.read_manifest(own)
     manifest["files"].append({"path": path, "bytes": 0, "sha256": "", "executable": False})
-    written = {"manifest": manifest, "sha256": bundle_format.sha256_of_manifest(manifest)}
-    (own / bundle_format.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
+    write_manifest(own, manifest)
     assert repr(path) in unstage_refused(capsys, own, tmp_path / "there")
 
 
@@ -491,57 +459,39 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("key", "value"), WRONG)
-@pytest.mark.parametrize("is_missing", [False, True])
-def test_a_list_with_other_keys_or_kinds_is_refused_though_its_checksum_is_right(
-    own, tmp_path, capsys, key, value, is_missing
-):
+def test_a_list_with_other_keys_or_kinds_is_refused_though_its_checksum_is_right(own, tmp_path, capsys, key, value):
     manifest = bundle_format.read_manifest(own)
-    manifest[key] = value
-    if is_missing:
-        del manifest[key]
-    written = {"manifest": manifest, "sha256": bundle_format.sha256_of_manifest(manifest)}
-    (own / bundle_format.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
-    unstage_refused(capsys, own, tmp_path / "there")
-    run_launch("unstage", own, "--check", code=2)
-    assert "Traceback" not in capsys.readouterr().err
+    lacking = {name: part for name, part in manifest.items() if name != key}
+    for changed in (manifest | {key: value}, lacking):
+        write_manifest(own, changed)
+        unstage_refused(capsys, own, tmp_path / "there")
+        refused(capsys, "unstage", own, "--check")
 
 
-@pytest.mark.parametrize("written", [[], 3, None, "text", {"manifest": [], "sha256": ""}])
+@pytest.mark.parametrize("written", [[], 3, None, "text", {"manifest": [], "sha256": "right"}])
 def test_a_list_that_is_none_is_refused(own, tmp_path, capsys, written):
-    if isinstance(written, dict):
-        written["sha256"] = bundle_format.sha256_of_manifest(written["manifest"])
-    (own / bundle_format.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
+    if written == {"manifest": [], "sha256": "right"}:
+        write_manifest(own, [])
+    else:
+        (own / bundle_format.MANIFEST).write_text(json.dumps(written))
     unstage_refused(capsys, own, tmp_path / "there")
 
 
-@pytest.mark.parametrize("length", [0, 700, 1_000_000])
-def test_a_tar_file_that_is_cut_off_is_refused(own, tmp_path, capsys, length):
-    tar = as_tar(own, tmp_path / "bundle.tar")
+@pytest.mark.parametrize("length", [0, 700, 300_000])
+def test_a_tar_file_that_is_cut_off_is_refused(bundle, tmp_path, capsys, length):
+    tar = as_tar(bundle, tmp_path / "bundle.tar")
+    assert tar.stat().st_size > length
     tar.write_bytes(tar.read_bytes()[:length])
     unstage_refused(capsys, tar, tmp_path / "there")
-
-
-def test_what_is_no_bundle_is_one_line(tmp_path, capsys):
-    (tmp_path / "text").write_text("no tar file", encoding="utf-8")
-    (tmp_path / "folder").mkdir()
-    for name in ("none", "text", "folder"):
-        assert name in unstage_refused(capsys, tmp_path / name, tmp_path / "there")
 
 
 # Places that are taken, and machines that do not fit
 
 
-def test_a_folder_that_exists_is_left_alone(bundle, tmp_path, capsys):
-    (tmp_path / "there").mkdir()
-    assert str(tmp_path / "there") in unstage_refused(capsys, bundle, tmp_path / "there")
-    (tmp_path / "link").symlink_to("nowhere")
-    unstage_refused(capsys, bundle, tmp_path / "link")
-
-
 def test_an_interrupted_set_up_is_resumed_from_the_same_bundle_only(project, bundle, tmp_path, monkeypatch, capsys):
     there = tmp_path / "there"
 
-    def interrupt(*_arguments):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -556,29 +506,30 @@ def test_an_interrupted_set_up_is_resumed_from_the_same_bundle_only(project, bun
 
 
 @pytest.mark.ci
-def test_a_set_up_that_fails_is_one_line_and_can_be_resumed(own, tmp_path, monkeypatch, capfd):
+def test_a_set_up_that_fails_is_one_line_and_can_be_resumed(whole_project, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("HOROVOD_TWINS_CACHE", str(tmp_path / "cache"))  # no other set-up to wait for
+    own, there = tmp_path / "bundle", tmp_path / "there"
+    run_launch("stage", "-o", own, "--no-wheels")
     manifest = bundle_format.read_manifest(own)
     manifest["setup"]["wheels"] = stage.ALL  # though there are none
-    written = {"manifest": manifest, "sha256": bundle_format.sha256_of_manifest(manifest)}
-    (own / bundle_format.MANIFEST).write_text(json.dumps(written), encoding="utf-8")
+    write_manifest(own, manifest)
     (own / "wheels").mkdir()
-    run_launch("unstage", own, "--folder", tmp_path / "there", code=2)
+    run_launch("unstage", own, "--folder", there, code=2)
     printed = capfd.readouterr().err
     assert printed.splitlines()[0].startswith("setup: error: pip finds no")
     assert "unstage: error: set-up failed" in printed.splitlines()[-1]
     assert "Traceback" not in printed
-    assert (tmp_path / "there" / unstage.UNFINISHED).exists()
+    assert (there / unstage.UNFINISHED).exists()
 
 
 def test_a_data_set_in_the_cache_stays_and_another_of_its_name_is_refused(project, tmp_path, capsys):
     run_launch("stage", "-o", tmp_path / "bundle", "--no-wheels", "--dataset", "mnist")
     mnist = tmp_path / "cache" / "datasets" / "mnist"
     shutil.copytree(cache.cache_folder() / "datasets" / "mnist", mnist)
-    (mnist / "meta.json").write_text("mine", encoding="utf-8")
+    (mnist / "meta.json").write_text("mine")
     run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache-folder", tmp_path / "cache")
     assert "in the cache already" in capsys.readouterr().out
-    assert (mnist / "meta.json").read_text(encoding="utf-8") == "mine"
+    assert (mnist / "meta.json").read_text() == "mine"
     flip(mnist / "test_labels.npy")
     assert str(mnist) in unstage_refused(capsys, tmp_path / "bundle", tmp_path / "other")
 
@@ -600,9 +551,11 @@ def test_older_pythons_can_read_what_hands_over(script):
 
 
 def test_code_that_is_damaged_is_one_line(own, tmp_path):
-    (own / "code" / "launch" / "offline" / "unstage.py").write_text("damaged (", encoding="utf-8")
+    code = own / "code" / "launch"
+    shutil.copytree(ROOT / "launch" / "installation", code / "installation", dirs_exist_ok=True)
+    (code / "offline" / "unstage.py").write_text("damaged (")
     command = [BASE_PYTHON, "-I", str(own / "unstage.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
     assert done.returncode == EXIT_CODE_USER_ERROR
     assert done.stderr.startswith("unstage: error: the bundle is damaged: its code cannot be loaded. Received: ")
     assert done.stderr.count("\n") == 1
@@ -616,7 +569,7 @@ def test_the_record_of_the_source_has_one_name():
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"manifest": {"revision": "abc"}}', '{"manifest": {"files": [1]}}'])
 def test_an_unreadable_record_of_the_source_is_an_unknown_one(tmp_path, text):
-    (tmp_path / revision.STAGED_FILE).write_text(text, encoding="utf-8")
+    (tmp_path / revision.STAGED_FILE).write_text(text)
     assert revision.source_revision(tmp_path) == "unknown"
 
 
@@ -644,13 +597,11 @@ def test_for_ppc64le_pure_wheels_go_on_top_of_modules(tmp_path, monkeypatch, cap
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     run_launch("unstage", tmp_path / "bundle", "--folder", tmp_path / "there", "--cache-folder", tmp_path / "cache")
     printed = capfd.readouterr().out
-    assert "torch==" in printed
-    assert "numpy==" in printed
-    assert "tensorflow" not in printed
+    assert "torch==" in printed and "numpy==" in printed and "tensorflow" not in printed
     python = tmp_path / "there" / ".venv" / "bin" / "python"
     program = "import tyro, launch; print(tyro.__file__, launch.__file__)"
     found = subprocess.run(
-        [python, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+        [python, "-I", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=HANG_SECONDS
     ).stdout
     assert found.split()[0].startswith(str(tmp_path / "there" / ".venv"))
     assert found.split()[1] == str(tmp_path / "there" / "launch" / "__init__.py")
@@ -681,37 +632,39 @@ def test_of_a_folder_of_wheels_the_pure_ones_of_the_pinned_versions_are_taken(tm
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of 1 MB."""
+    """A disk of 200 kB."""
     if os.geteuid() != 0:
         pytest.skip("a small disk is mounted by root only")
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", disk], check=True, timeout=HANG_SECONDS)
     try:
         yield disk
     finally:
-        subprocess.run(["umount", disk], check=True)
+        subprocess.run(["umount", disk], check=True, timeout=HANG_SECONDS)
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["known before", "found out while writing"])
+@pytest.fixture(params=[True, False], ids=["known before", "found out while writing"])
+def refusal_of_disk(request, monkeypatch):
+    """What is said of a disk that is too small, whether its size is known or not."""
+    if request.param:
+        return "needed"
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**12))
+    return "No space left on device"
+
+
 @pytest.mark.parametrize("name", ["bundle.tar", "bundle"])
-def test_a_disk_too_small_for_the_bundle_is_one_line(project, small_disk, monkeypatch, capsys, name, known):
-    if not known:
-        monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**12))
+def test_a_disk_too_small_for_the_bundle_is_one_line(project, small_disk, refusal_of_disk, capsys, name):
     # Uncommitted: the files of the working tree, so that none of them is written before the bundle is.
     printed = refused(capsys, "stage", "-o", small_disk / name, "--no-wheels", "--uncommitted")
-    assert ("needed" if known else "No space left on device") in printed
+    assert refusal_of_disk in printed
     assert list(small_disk.iterdir()) == []
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["known before", "found out while writing"])
 @pytest.mark.parametrize("kind", ["folder", "tar"])
-def test_a_disk_too_small_to_set_up_on_is_one_line(bundle, small_disk, tmp_path, monkeypatch, capsys, kind, known):
+def test_a_disk_too_small_to_set_up_on_is_one_line(bundle, small_disk, refusal_of_disk, tmp_path, capsys, kind):
     received = as_tar(bundle, tmp_path / "bundle.tar") if kind == "tar" else bundle
-    if not known:
-        monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=10**12))
-    printed = unstage_refused(capsys, received, small_disk / "there")
-    assert ("needed" if known else "No space left on device") in printed
+    assert refusal_of_disk in unstage_refused(capsys, received, small_disk / "there")
 
 
 def test_progress_shows_size_and_time_left(monkeypatch, capsys):

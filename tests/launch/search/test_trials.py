@@ -300,14 +300,6 @@ def test_a_dry_run_prints_every_command_and_makes_nothing(tmp_path, capsys):
     assert not Path("runs").exists()
 
 
-def test_trials_at_once_share_this_host(tmp_path, capsys):
-    write_search_file(tmp_path)
-    assert search("--at-once", "2", "--hosts", "node1:2") == 2
-    assert "runs at once share this host alone. Received: --at-once and node1:2" in capsys.readouterr().err
-    assert search("--cores-per-run", "1") == 2
-    assert not Path("runs").exists()
-
-
 WORKER = """
 import sys
 from made_trials import made_run

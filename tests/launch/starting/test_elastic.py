@@ -3,8 +3,6 @@
 import os
 import socket
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -86,27 +84,13 @@ def test_a_dry_run_prints_the_command_and_starts_nothing(tmp_path, monkeypatch, 
     assert list(tmp_path.iterdir()) == []
 
 
-REFUSED = [
-    (["--min-np", "1"], "only ranks of an elastic run come and go"),
-    (["--elastic", "--controller", "mpi"], "are connected by Gloo"),
-    (["--elastic", "--min-np", "3"], "the number of ranks lies between"),
-    (["--elastic", "--np", "3", "--hosts", "node1:1,node2:1", "--dry-run"], "fewer slots than ranks. Received: 3"),
-    (["--elastic", "--hosts", "node1:2", "--dry-run"], "a network that two hosts share. Received: --elastic"),
-    (["--elastic", "--max-np", "65", "--dry-run"], "takes at most 64 ranks that come and go. Received: 65"),
-    (["--elastic", "--hosts", "unknown.invalid:1,node1:1", "--", "--dataset", DATASET], "ssh"),
-    (["--elastic", "--site", "cte-power"], "ranks come and go on this machine and on hosts that are named"),
-    (["--elastic", "--", "--strategy", "server", "--servers", "1"], "what no other rank has"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), REFUSED)
-def test_what_cannot_be_elastic_is_one_line(arguments, message, tmp_path, monkeypatch, capfd):
+def test_hosts_that_ssh_does_not_reach_are_one_line(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    assert run_main(["train", "--np", "2", *arguments]) == 2
-    error = capfd.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error
+    words = ["--elastic", "--hosts", "unknown.invalid:1,node1:1", "--", "--dataset", DATASET]
+    assert run_main(["train", "--np", "2", *words]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "ssh does not reach" in line
 
 
 def started_again(monkeypatch, *, ends, state, restarts):
@@ -149,9 +133,3 @@ def test_ranks_are_started_again_while_they_end_by_themselves(
     assert "--on-stall end" in " ".join(commands[0])
     assert commands[0][commands[0].index("--name") + 1].startswith("torch-np1-")
     assert capfd.readouterr().out.count(", from the newest checkpoint") == starts - 1
-
-
-def test_a_start_that_resumes_another_run_is_not_started_again(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    assert run_main(["train", "--restarts", "2", "--", "--resume", "runs/a"]) == 2
-    assert "finds it again by its name" in capfd.readouterr().err

@@ -11,7 +11,7 @@ from waiting import wait_until
 from common.errors import UserError
 from common.run_folder.records import read_run
 from launch.sites.site_files import read_launch_site
-from launch.starting.launchers import Launcher, Slots, launcher_at, parse_hosts
+from launch.starting.launchers import Launcher, Slots, parse_hosts
 
 SMALL = ["--device", "cpu", "--threads", "1", "--dataset", "synthetic:1200x28x28x1x10", "--model", "mlp"]
 SHORT = [*SMALL, "--epochs", "1", "--max-steps", "4"]
@@ -214,14 +214,6 @@ def test_what_launchers_would_hand_to_a_shell_is_refused(tmp_path, options, word
 def test_invalid_hosts_are_refused(text):
     with pytest.raises(UserError):
         parse_hosts(text)
-
-
-@pytest.mark.parametrize("hosts", ["", " "])
-def test_no_host_is_not_this_machine(hosts):
-    with pytest.raises(UserError, match=r"no host is named\. Received: --hosts ''"):
-        launcher_at(None, hosts=hosts)
-    with pytest.raises(UserError, match="unknown site"):
-        launcher_at("", hosts=None)
 
 
 def test_launcher_arguments_for_hosts(tmp_path):

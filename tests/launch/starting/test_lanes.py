@@ -78,13 +78,6 @@ def test_without_at_once_a_run_has_the_whole_host(monkeypatch):
         lanes_of(options("--at-once", "2"))
 
 
-@pytest.mark.parametrize("words", [["--at-once", "1"], ["--at-once", "x"], ["--cores-per-run", "0"]])
-def test_wrong_numbers_are_refused(words, capsys):
-    with pytest.raises(SystemExit):
-        options(*words)
-    assert "must be a whole number" in capsys.readouterr().err
-
-
 def test_hardware_threads_of_a_core_are_neighbors(tmp_path, monkeypatch):
     monkeypatch.setattr(lanes, "own_cores", lambda: frozenset(range(4)))
     assert cores_by_core(tmp_path) == [0, 1, 2, 3]  # not known

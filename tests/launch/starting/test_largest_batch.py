@@ -9,7 +9,6 @@ from trainer_runs import finish, start_command
 from common.config import parse_command_line
 from common.errors import UserError
 from common.training.run_setup import prepare_run
-from launch import __main__ as launch
 from launch.starting import largest_batch
 from launch.starting.largest_batch import find_largest_batch
 
@@ -86,8 +85,3 @@ def test_full_memory_is_distinguished_from_other_failures(words, monkeypatch):
         largest_batch, "train_command", lambda *_, **__: [sys.executable, "-c", f"import sys; sys.exit({words!r})"]
     )
     assert find_largest_batch(experiment_of(1), framework="torch", controller=None, arguments=DATA, memory_gb=None) == 0
-
-
-def test_bad_input(capsys):
-    assert launch.main(["train", "--find-largest-batch", "--memory-gb", "0", "--", *DATA]) == 2
-    assert "--memory-gb is out of range. Received: --memory-gb 0.0" in capsys.readouterr().err

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from builders import DATASET, make_config, make_epoch, make_record, make_setup, random_weights
 
-from common.__main__ import main as common_main
 from common.errors import UserError
 from common.run_folder.checkpoints import Checkpoint, save_checkpoint
 from common.run_folder.records import RunWriter, World
@@ -90,48 +89,6 @@ def old_run(tmp_path):
     save_checkpoint(tmp_path / "old", Checkpoint(3, 12, random_weights(make_setup(config)), {}))
     writer.end("finished")
     return tmp_path / "old"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["--", "--epochs", "-1"], "--epochs -1"),
-        (["--", "--modle", "cnn"], "--modle"),
-        (["--", "--dataset", "none"], "none"),
-        (["--", "--recipe", "none.toml"], "none.toml"),
-        (["--np", "4", "--", *SMALL, "--batch-size", "31"], "--batch-size 31"),
-        (["--", *SMALL, "--outputs", "2"], "--outputs 2"),
-        (["--", "--dataset", "synthetic:60x8x8x1x3", "--model", "cnn", "--batch-size", "5"], "too small for cnn"),
-        (["--", *SMALL, "--steps-per-epoch", "99"], "--steps-per-epoch 99"),
-        (["--", *SMALL, "--runs-folder", "RUNS", "--name", "old"], "exists already"),
-        (["--", *SMALL, "--runs-folder", "RUNS/old/run.json/runs"], "Not a directory"),
-        (["--", *SMALL, "--runs-folder", "~nosuch/runs"], "the user does not exist"),
-        (["--", *SMALL, "--name", "n" * 300], "--name is not a valid folder name"),
-        (["--", *SMALL, "--threads", "100000"], "--threads 100000"),
-        (["--", *SMALL, "--learning-rate", "1e300"], "--learning-rate 1e+300"),
-        (["--", *SMALL, "--epochs", "100000000000"], "--epochs 100000000000"),
-        (["--", *SMALL, "--outputs", "100000000000"], "--outputs 100000000000"),
-        (["--", "--dataset", "synthetic:99999999999999999999x1x1x1x2"], "has at most"),
-        (
-            ["--np", "1", "--", "--dataset", "synthetic:12x32x32x1x2", "--model", "resnet34", "--batch-size", "1"],
-            "sees only one value per channel",
-        ),
-        (["--", *SMALL, "--device", "gpu"], "no GPU was found"),
-        (["--", *SMALL, "--mixed-precision", "float16"], "mixed precision in float16 needs a GPU"),
-        (["--", "--resume", "RUNS/none"], "not a run folder"),
-        (["--np", "1", "--", "--resume", "RUNS/old"], "nothing is left to do"),
-        (["--np", "2", "--", "--resume", "RUNS/old"], "Start it with -np 1"),
-        (["--np", "1", "--framework", "keras", "--", "--resume", "RUNS/old"], "Use torch_impl/train.py"),
-        (["--np", "1", "--", "--resume", "RUNS/old", "--model", "cnn"], "keeps its settings"),
-    ],
-)
-def test_settings_are_checked_before_anything_is_started(arguments, part, old_run, started, capsys):
-    given = [argument.replace("RUNS", str(old_run.parent)) for argument in arguments]
-    assert main(["train", *given]) == 2
-    output = capsys.readouterr()
-    assert output.out == "" and output.err.count("\n") == 1 and part in output.err
-    assert output.err.startswith("python -m launch train: error: ")
-    assert started == []
 
 
 def test_a_run_that_can_be_resumed_is_started(old_run, started):
@@ -278,68 +235,3 @@ def test_make_train_calls_this():
         r"-m launch train --framework \$\(FRAMEWORK\) --np \$\(NP\) \$\(if .*ELASTIC.*,--elastic\) -- \$\(ARGS\)",
         makefile,
     )
-
-
-@pytest.mark.parametrize(
-    ("module", "arguments", "line"),
-    [
-        (
-            "launch",
-            ["train", "--np", "x"],
-            "python -m launch train: error: argument --np: must be a whole number, 1 or more. Received: x.",
-        ),
-        (
-            "launch",
-            ["submit", "--gpus-per-node", "-1"],
-            "python -m launch submit: error: argument --gpus-per-node: must be a whole number, 0 or more",
-        ),
-        (
-            "launch",
-            ["submit", "--nodes", "9" * 20],
-            "python -m launch submit: error: argument --nodes: must be a whole number, 1,000,000 or less",
-        ),
-        ("launch", ["none"], "python -m launch: error: argument COMMAND: invalid choice: 'none'"),
-        (
-            "common",
-            ["datasets", "fetch"],
-            "python -m common datasets fetch: error: the following arguments are required",
-        ),
-    ],
-)
-def test_a_wrong_command_line_is_one_line(module, arguments, line, capsys):
-    with pytest.raises(SystemExit) as ended:
-        {"launch": main, "common": common_main}[module](arguments)
-    assert ended.value.code == 2
-    output = capsys.readouterr()
-    assert output.out == "" and output.err.count("\n") == 1 and output.err.startswith(line)
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (["train", "--framework", "keras", "--np", "2", "--epochs", "1"],
-         "`-- --epochs 1`: see `python keras_impl/train.py --help`"),
-        (["submit", "--site", "slurm", "torch_impl/train.py", "--epochs", "1"],
-         "`-- torch_impl/train.py --epochs 1`: see `python torch_impl/train.py --help`"),
-        (["submit", "--seed", "3"], "`-- --seed 3`"),
-    ],
-)  # fmt: skip
-def test_settings_of_the_trainer_without_dashes_before_them(words, hint, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 2
-    assert line.startswith(f"python -m launch {words[0]}: error: unrecognized arguments: ") and hint in line
-
-
-def test_a_job_is_not_advised_to_be_elastic(capsys):
-    with pytest.raises(SystemExit):
-        main(["submit", "--elastic", "--", "torch_impl/train.py"])
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "a job's ranks do not come and go. Received: --elastic. Give --restarts N" in line
-
-
-def test_other_commands_do_not_mention_a_trainer(capsys):
-    with pytest.raises(SystemExit):
-        main(["preflight", "--epochs", "1"])
-    assert "trainer" not in capsys.readouterr().err

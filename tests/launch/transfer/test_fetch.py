@@ -465,27 +465,6 @@ def test_the_shells_of_schedulers(shell, ssh, tmp_path, capsys, monkeypatch):
     assert content(tmp_path / "to" / "a") == content(there / "runs/a")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "Received: no job and no --from. Name a job"),
-        (["job1", "--from", "host:runs"], "Received: job1 and host:runs"),
-        (["no-such-job"], "no such job. Received: no-such-job"),
-        (["--from", "host:"], "--from names no folder. Received: --from 'host:'"),
-        (["--from", ":runs"], "--from names no folder. Received: --from ':runs'"),
-        (["--from=-oProxyCommand=evil:runs"], "--from names no folder"),
-        (["--from", "host\n:runs"], "--from names no folder"),
-        (["--from", ""], "--from names no folder"),
-        (["--from", "nowhere/at/all"], "there is no run. Received: "),
-        (["--from", "."], "there is no run. Received: "),
-    ],
-)
-def test_bad_input_is_one_line(words, message, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert message in fetched(capsys, *words, code=2)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_programs_that_are_not_there_are_one_line(tmp_path, capsys, monkeypatch):
     make_run(tmp_path / "there" / "a")
     words = ["--from", str(tmp_path / "there"), "--folder", str(tmp_path / "to")]
