@@ -9,53 +9,40 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sites_and_jobs
 import yaml
 from builders import make_run
 from cloud_parsers import ask
 from made_programs import Answer, MadePrograms
 from rendered_files import FOLDER, assert_as_kept
+from sites_and_jobs import HOSTILE, ROOT, job_record
 
 from common.errors import UserError
-from common.run_folder.records import now, read_run
+from common.run_folder.records import read_run
 from common.sites.table import read_sites
 from common.utils.timestamps import BEGAN_AT, STARTED_AT, SUBMITTED_AT
 from launch import __main__ as launch
-from launch.jobs.job import Job, JobRecord, write_record
+from launch.jobs.job import write_record
 from launch.jobs.schedulers import skypilot
 from launch.sites.site_files import read_launch_site
 
-ROOT = Path(__file__).resolve().parents[3]
 _BASH = str(shutil.which("bash"))
-HOSTILE = ["a b", "it's", 'say "x"', "$(touch hit)", "`touch hit`", ";touch hit", "a&&touch hit", "$HOME", "*", "\\",
-           "1e-3", "-x"]  # fmt: skip
+HANG_SECONDS = 120
 SMALL = ("--model", "mlp", "--epochs", "1", "--max-steps", "2", "--device", "cpu")
 DATA = ("--dataset", "synthetic:1200x28x28x1x10")
-BUCKET = 'runs_folder = "/bucket/runs"\ndata_folder = "/tmp/a b/$(touch hit)"\n'
+BUCKET = {"runs_folder": "/bucket/runs", "data_folder": "/tmp/a b/$(touch hit)"}
+OURS = {"bucket": "s3://ours"}
+
+
+def own_site(folder, *, options=None, **lines):
+    return sites_and_jobs.own_site(folder, "skypilot", **lines, skypilot=options or {})
 
 
 def a_job(site="aws-g4dn", **changes):
-    place = read_launch_site(site)
-    gpus = changes.get("gpus_per_node", 4)
-    default = {
-        "name": "demo", "site": place, "node": place.node_for(gpus)[0], "nodes": 2, "ranks_per_node": 4,
-        "gpus_per_node": gpus, "program": "keras_impl/train.py", "experiment": None,
-        "arguments": ("--model", "resnet34", "--epochs", "3"), "minutes": 60,
-    }  # fmt: skip
-    return Job(**{**default, **changes})
-
-
-def own_site(folder, lines="", options=""):
-    """Write a site of one's own; return its path."""
-    path = folder / "ours.toml"
-    path.write_text(
-        '[launch]\ntitle = "ours"\nsource = "ours"\nchecked = 2026-11-21\nscheduler = "skypilot"\n'
-        f'nodes = ["aws-g4dn-xlarge", "aws-g4dn-12xlarge"]\n{lines}\n[launch.skypilot]\n{options}\n'
-    )
-    return str(path)
+    return sites_and_jobs.a_job(site, **{"arguments": ("--model", "resnet34", "--epochs", "3"), **changes})
 
 
 def task_of(job):
@@ -64,7 +51,7 @@ def task_of(job):
 
 
 def spot_job(folder):
-    site = own_site(folder, BUCKET, 'region = "us-east-1"\nbucket = "s3://ours"\ndisk_gb = 100')
+    site = own_site(folder, **BUCKET, options={"region": "us-east-1", **OURS, "disk_gb": 100})
     return a_job(site, name="Demo_2", spot=True, repeats=2, seed=7, minutes=90, program="torch_impl/train.py")
 
 
@@ -166,7 +153,7 @@ def machine(tmp_path, monkeypatch):
 def run_there(script, machine, *, rank=0, **variables):
     home = machine.folder.parents[2]
     return subprocess.run(
-        [_BASH, "-c", script], cwd=home, capture_output=True, text=True,
+        [_BASH, "-c", script], cwd=home, capture_output=True, text=True, timeout=HANG_SECONDS,
         env={"HOME": str(home), "PATH": os.environ["PATH"], "SKYPILOT_NODE_RANK": str(rank),
              "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "TMPDIR": str(home.parent), **variables},
     )  # fmt: skip
@@ -217,17 +204,14 @@ def test_the_script_trains(tmp_path, monkeypatch):
     """With the real launcher and trainer, on this machine as the only one."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # of `mktemp -d`
     (tmp_path / "sky_workdir").symlink_to(ROOT)
-    site = own_site(
-        tmp_path,
-        f"python = {json.dumps(sys.executable)}\nruns_folder = {json.dumps(str(tmp_path / 'my runs'))}\n"
-        'controller = "gloo"',
-    )
+    runs = str(tmp_path / "my runs")
+    site = own_site(tmp_path, python=sys.executable, runs_folder=runs, controller="gloo")
     job = a_job(
         site, nodes=1, ranks_per_node=2, gpus_per_node=1, program="torch_impl/train.py", arguments=SMALL + DATA,
         preflight=False,
     )  # fmt: skip
     done = subprocess.run(
-        ["bash", "-c", task_of(job)["run"]], capture_output=True, text=True,
+        ["bash", "-c", task_of(job)["run"]], capture_output=True, text=True, timeout=HANG_SECONDS,
         env={**os.environ, "HOME": str(tmp_path), "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "127.0.0.1",
              "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
@@ -255,8 +239,8 @@ def test_spot_runs_resume_from_the_bucket(machine, tmp_path):
 
 
 def test_no_field_is_read_by_the_shell(machine, tmp_path):
-    table = "".join(f"V{number} = {json.dumps(value)}\n" for number, value in enumerate(HOSTILE))
-    site = own_site(tmp_path, f"scratch_folder = {json.dumps(HOSTILE[3])}\n[launch.environment]\n{table}")
+    variables = {f"V{number}": value for number, value in enumerate(HOSTILE)}
+    site = own_site(tmp_path, scratch_folder=HOSTILE[3], environment=variables)
     done = run_there(task_of(a_job(site, arguments=tuple(HOSTILE), preflight=False))["run"], machine)
     assert done.returncode == 0, done.stderr
     (call,) = machine.records()
@@ -337,9 +321,8 @@ def test_without_uv_s_python_that_of_the_machine_is_taken(machine, uv):
 
 
 def test_an_image_is_taken_as_it_is(tmp_path):
-    site = own_site(
-        tmp_path, 'project_folder = "/opt/twins"\npython = "/opt/venv/bin/python"', 'image = "ours/twins:1"'
-    )
+    places = {"project_folder": "/opt/twins", "python": "/opt/venv/bin/python"}
+    site = own_site(tmp_path, **places, options={"image": "ours/twins:1"})
     task = task_of(a_job(site))
     assert task["resources"]["image_id"] == "docker:ours/twins:1" and not {"workdir", "setup"} & set(task)
     assert "\ncd /opt/twins\n" in task["run"] and "\nexport PATH=/opt/venv/bin:$PATH\n" in task["run"]
@@ -351,31 +334,29 @@ def test_scripts_pass_shellcheck(tmp_path):
     words = ["shellcheck", "--shell=bash", "--exclude=SC2016", "-"]  # "$" in single quotes is meant to stay
     for job in examples(tmp_path).values():
         for script in (task_of(job)["setup"], task_of(job)["run"]):
-            done = subprocess.run(words, input=script, capture_output=True, text=True)
+            done = subprocess.run(words, input=script, capture_output=True, text=True, timeout=HANG_SECONDS)
             assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(
     ("lines", "options", "changes", "error"),
     [
-        ("", "", {"spot": True}, "spot machines may be taken away"),
-        ("", 'bucket = "s3://ours"', {}, "run folders would not be in the bucket. Received: runs_folder None"),
-        ('runs_folder = "/elsewhere"', 'bucket = "s3://ours"', {}, "run folders would not be in the bucket"),
-        (BUCKET, 'bucket = "ours"', {}, "skypilot.bucket: write a bucket and its kind"),
-        (BUCKET, 'bucket = "s3://$(x)"', {}, "skypilot.bucket: "),
-        ('launcher = "mpirun"', "", {}, "machines are joined by horovodrun. Received: launcher mpirun"),
-        ("", 'image = "ours"', {}, "an image needs the project's folder in it"),
-        ('project_folder = "/opt"', "", {}, "an image needs the project's folder in it"),
-        ("", "", {"name": "a" * 70}, "the name is too long there"),
-        ("", "", {"node": "cte-power"}, "the cloud knows this machine by no name. Received: cte-power"),
-        ("", "", {"program": None, "experiment": "/elsewhere/x.toml"}, "file is not in the project"),
-        ("", "", {"arguments": ("--recipe", "/elsewhere/x.toml")}, "recipe's file is not in the project"),
-        ("", "", {"arguments": ("--recipe=../x.toml",)}, "recipe's file is not in the project"),
+        ({}, {}, {"spot": True}, "spot machines may be taken away"),
+        ({}, OURS, {}, "run folders would not be in the bucket. Received: runs_folder None"),
+        ({"runs_folder": "/elsewhere"}, OURS, {}, "run folders would not be in the bucket"),
+        ({"launcher": "mpirun"}, {}, {}, "machines are joined by horovodrun. Received: launcher mpirun"),
+        ({}, {"image": "ours"}, {}, "an image needs the project's folder in it"),
+        ({"project_folder": "/opt"}, {}, {}, "an image needs the project's folder in it"),
+        ({}, {}, {"name": "a" * 70}, "the name is too long there"),
+        ({}, {}, {"node": "cte-power"}, "the cloud knows this machine by no name. Received: cte-power"),
+        ({}, {}, {"program": None, "experiment": "/elsewhere/x.toml"}, "file is not in the project"),
+        ({}, {}, {"arguments": ("--recipe", "/elsewhere/x.toml")}, "recipe's file is not in the project"),
+        ({}, {}, {"arguments": ("--recipe=../x.toml",)}, "recipe's file is not in the project"),
     ],
 )
 def test_what_a_task_needs_is_asked_for(tmp_path, lines, options, changes, error):
     with pytest.raises(UserError) as caught:
-        skypilot.render(a_job(own_site(tmp_path, lines, options), **changes))
+        skypilot.render(a_job(own_site(tmp_path, **lines, options=options), **changes))
     assert error in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -396,13 +377,13 @@ def test_secrets_are_refused_and_the_shell_s_own_are_not_rendered(tmp_path, monk
     monkeypatch.setenv("HOROVOD_TWINS_ANYTHING", "do-not-show")
     for job in examples(tmp_path).values():
         assert "do-not-show" not in "".join(skypilot.render(job).values())
-    site = own_site(tmp_path, '[launch.environment]\nMY_API_TOKEN = "x"')
+    site = own_site(tmp_path, environment={"MY_API_TOKEN": "x"})
     with pytest.raises(UserError, match=r"scripts would show this secret.*secret store.*MY_API_TOKEN"):
         read_launch_site(site)
 
 
-def record(identifier="demo", site="aws-g4dn"):
-    return JobRecord(name="demo", site=site, id=identifier, submitted_at=now(), command=[], size=8, repeats=1, runs=[])
+def record(identifier="demo", site="aws-g4dn", **changes):
+    return job_record(site, id=identifier, **changes)
 
 
 @pytest.fixture
@@ -414,8 +395,7 @@ def sky(tmp_path, monkeypatch):
 
 
 def submit(folder, *words):
-    trainer = ["--", "torch_impl/train.py", "--epochs", "1"]
-    return launch.main(["submit", "--jobs-folder", str(folder / "jobs"), "--name", "Demo.1", *words, *trainer])
+    return sites_and_jobs.submit(folder, "--name", "Demo.1", *words, "--", "torch_impl/train.py", "--epochs", "1")
 
 
 def test_a_job_is_submitted_from_the_project(tmp_path, sky, capsys):
@@ -432,7 +412,7 @@ def test_a_job_is_submitted_from_the_project(tmp_path, sky, capsys):
 
 
 def test_a_spot_job_is_a_managed_one(tmp_path, sky, capsys):
-    site = own_site(tmp_path, BUCKET, 'bucket = "s3://ours"')
+    site = own_site(tmp_path, **BUCKET, options=OURS)
     assert submit(tmp_path, "--site", site, "--spot") == 0
     task = tmp_path / "jobs" / "Demo.1" / "task.yaml"
     assert sky.calls() == [["sky", "jobs", "launch", "--yes", "--detach-run", "--name", "demo-1", str(task)]]
@@ -531,7 +511,7 @@ def test_run_folders_are_fetched_from_the_first_machine(tmp_path, sky):
     ssh.chmod(0o755)
     make_run(home / "sky_workdir" / "runs" / "demo")
     (tmp_path / "jobs" / "demo").mkdir(parents=True)
-    write_record(tmp_path / "jobs" / "demo", replace(record(), runs=["runs/demo"]))
+    write_record(tmp_path / "jobs" / "demo", record(runs=["runs/demo"]))
     words = ["fetch", "demo", "--jobs-folder", str(tmp_path / "jobs"), "--folder", str(tmp_path / "here")]
     assert launch.main(words) == 0
     assert read_run(tmp_path / "here" / "demo").state == "finished"
@@ -543,6 +523,6 @@ def test_the_shell_is_that_of_the_first_machine(tmp_path, sky):
     sky.add("sky", Answer(to=["status", "demo"], out=json.dumps([{"name": "demo", "status": "STOPPED"}])))
     with pytest.raises(UserError, match=r"the machines are not up.*Start them with: sky start demo"):
         skypilot.shell(record(), tmp_path)
-    site = own_site(tmp_path, BUCKET, 'bucket = "s3://ours"')
+    site = own_site(tmp_path, **BUCKET, options=OURS)
     with pytest.raises(UserError, match=r"aws s3 sync s3://ours/runs runs"):
         skypilot.shell(record("managed job demo", site), tmp_path)
