@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from trainer_runs import ROOT, Finished, launcher_command, run_command
+from processes import ROOT, Finished, launcher_command, run_command
 
 SCRIPTS = {framework: ROOT / f"{framework}_impl" / "minimal.py" for framework in ("torch", "keras")}
 ALONE = ["--batch-size", "64", "--learning-rate", "0.02"]  # twice the defaults, which are per rank

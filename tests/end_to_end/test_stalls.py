@@ -1,20 +1,17 @@
 """A stopped rank: the run says which, ends, and goes on from its checkpoint to the weights of an undisturbed one."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 import pytest
-from rule_workers import TESTS
-from trainer_runs import (
+from processes import (
     HANG_SECONDS,
+    TESTS,
     Finished,
-    Job,
     finish,
     launcher_command,
     rank_processes,
@@ -123,12 +120,11 @@ def test_a_stopped_server_is_named_and_the_run_ends(framework: str, tmp_path: Pa
 def test_a_rank_that_is_stuck_in_loading_its_data_is_named_and_the_run_ends(
     framework: str, launcher: str, tmp_path: Path
 ) -> None:
-    jobs = tmp_path / "jobs"
-    jobs.write_text(json.dumps([asdict(Job("stuck", [*SETTINGS, "--stall-seconds", "6"], patch="stuck_source"))]))
-    worker = [sys.executable, str(TESTS / "trainer_worker.py"), framework, str(jobs), str(tmp_path)]
-    ended = run_command([*launcher_command(launcher), *worker], folder=tmp_path)
+    worker = [sys.executable, str(TESTS / "patched_trainer.py"), framework, "stuck_source", *SETTINGS]
+    command = [*launcher_command(launcher), *worker, "--stall-seconds", "6"]
+    ended = run_command(command, folder=tmp_path)
     assert ended.code not in (0, 124), ended.stderr
-    (line,) = [line for line in ended.stderr.splitlines() if "trainer_worker.py: rank 1 (host" in line]
+    (line,) = [line for line in ended.stderr.splitlines() if "patched_trainer.py: rank 1 (host" in line]
     assert " does not move, in loading data" in line
     assert line.endswith(": ending the run")
 

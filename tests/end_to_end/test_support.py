@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainer_runs import ROOT, run_command
+from processes import ROOT, run_command
 
 pytestmark = [pytest.mark.ranks, pytest.mark.long]
 

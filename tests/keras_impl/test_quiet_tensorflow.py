@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rule_workers import environment
+from processes import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = """\

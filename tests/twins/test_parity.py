@@ -20,7 +20,8 @@ import numpy as np
 import psutil
 import pytest
 import reference_rules
-from rule_workers import environment, relative_difference
+from jobs import relative_difference
+from processes import environment
 from waiting import wait_until
 
 from common.checks.differences import relative_difference as their_difference

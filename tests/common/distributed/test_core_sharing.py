@@ -8,7 +8,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainer_runs import ROOT, child_environment, launcher_command
+from processes import ROOT, child_environment, launcher_command
 
 from common.distributed.core_sharing import CoreShare, core_share, share_of_cores, threads_per_rank
 

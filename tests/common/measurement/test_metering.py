@@ -7,7 +7,7 @@ import time
 import pytest
 from fake_ranks import run_ranks
 from made_power import make_zone
-from trainer_runs import finish, launcher_command, start_command, train_command
+from processes import finish, launcher_command, start_command, train_command
 
 from common.config import EnergyConfig, parse_command_line
 from common.errors import UserError

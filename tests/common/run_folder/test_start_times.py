@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from rule_workers import environment
+from processes import environment
 
 from common.distributed.communicator import launcher_of
 from common.measurement.timing import process_age

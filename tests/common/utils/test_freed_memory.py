@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from rule_workers import environment
+from processes import environment
 
 from common.utils.freed_memory import MALLOC_VARIABLES
 

@@ -12,7 +12,7 @@ import pytest
 from builders import make_record, make_status, write_run
 from filelock import FileLock
 from made_trials import made_run, write_search_file
-from rule_workers import environment
+from processes import environment
 
 from common.run_folder.records import read_epochs, read_run
 from common.run_folder.search_record import read_search

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from builders import HASHES, make_epoch, make_record, make_run, make_status
-from trainer_runs import HANG_SECONDS
+from processes import HANG_SECONDS
 
 from common.errors import UserError
 from common.run_folder.records import RunWriter, read_run, write_record

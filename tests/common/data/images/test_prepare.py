@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import make_config, make_setup
+from jobs import Job, do_job
 from PIL import Image
-from rule_workers import environment
+from processes import ROOT, environment
+from rank_server import Start
 from safetensors.numpy import load_file
-from trainer_runs import ROOT, Job, run_jobs
 
 from common.__main__ import main
 from common.data.batches import training_batches
@@ -375,12 +376,11 @@ def test_both_trainers_train_on_it(framework, tmp_path):
     stop = ["--epochs", "9", "--target-accuracy", "1", "--name", framework]
     picture = str(tmp_path / "pets/dog/0.png")
     jobs = [
-        Job("train", [*run, *stop]),
-        Job("evaluate", [f"runs/{framework}"], program="predict"),
-        Job("classify", [f"runs/{framework}", picture], program="predict"),
+        Job("train", (*run, *stop)),
+        Job("evaluate", (f"runs/{framework}",), program="predict"),
+        Job("classify", (f"runs/{framework}", picture), program="predict"),
     ]
-    outcomes = run_jobs(framework, jobs, folder=tmp_path, launcher="none")
-    assert not isinstance(outcomes, str), outcomes
+    outcomes = {job.name: do_job(job, start=Start(framework), folder=tmp_path) for job in jobs}
     assert "96 training, 6 validation, 18 test samples" in outcomes["train"][0].stdout
     record = json.loads((tmp_path / f"runs/{framework}/run.json").read_text())
     assert record["status"]["state"] == "finished"
