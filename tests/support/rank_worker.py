@@ -12,6 +12,7 @@ import io
 import json
 import os
 import random
+import runpy
 import signal
 import socket
 import sys
@@ -127,13 +128,19 @@ def outputs_of(framework: str, run: str) -> list[list[float]]:
     return build(model)(normalize(images, model.table(images.dtype))).tolist()
 
 
+def function_of(program: str) -> Callable[..., Any]:
+    """Return the function of "module:function", or of a script's path in the place of the module."""
+    module, name = program.rsplit(":", 1)
+    functions = runpy.run_path(module) if module.endswith(".py") else vars(importlib.import_module(module))
+    return functions[name]
+
+
 def run_program(framework: str, program: str, arguments: list[str]) -> SimpleNamespace:
     """Run a program of a framework, or a function `module:function` with the arguments; return its code and value."""
     if program == "outputs":
         return SimpleNamespace(code=0, value=outputs_of(framework, *arguments))
     if ":" in program:
-        module, function = program.split(":")
-        return SimpleNamespace(code=0, value=getattr(importlib.import_module(module), function)(*arguments))
+        return SimpleNamespace(code=0, value=function_of(program)(*arguments))
     return SimpleNamespace(code=importlib.import_module(f"{framework}_impl.{program}").main(arguments), value=None)
 
 
