@@ -26,7 +26,7 @@ FOR_GPU = $(if $(filter 1,$(GPU)),--gpu) $(if $(filter 0,$(GPU)),--no-gpu) $(FOR
 SETUP = $(PYTHON) launch/setup.py $(if $(WHEELS),--wheels "$(WHEELS)") $(FOR_GPU)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-ci test-all fuzz lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build clean
+.PHONY: help setup train test test-ci test-all test-gpu fuzz mutations lint types bench parity smoke report clouds results wheels lock cloud-parsers extras gpu-build clean
 
 help: ## list the targets
 	@echo "Targets:"
@@ -57,10 +57,19 @@ test-all: ## all tests, with the longer ones
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@.venv/bin/python tests/run.py all $(ARGS)
 
+test-gpu: ## the tests for a machine with an NVIDIA GPU (FRAMEWORKS=torch, WHEELS=DIR as for set-up)
+	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
+	@TWINS_NO_SKIP=1 .venv/bin/python tests/run.py gpu $(ARGS)
+
 fuzz: ## set up if needed, then try damaged files on every reader, many more than the tests do, others every day
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
 	@export TWINS_FUZZ_EXAMPLES=2000 TWINS_FUZZ_SEED=$${TWINS_FUZZ_SEED:-$$(date +%Y%m%d)}; \
-	  echo "TWINS_FUZZ_SEED=$$TWINS_FUZZ_SEED"; .venv/bin/python -m pytest -q tests/fuzz $(ARGS)
+	  echo "TWINS_FUZZ_SEED=$$TWINS_FUZZ_SEED"; \
+	  .venv/bin/python -m pytest -q --hypothesis-profile=fuzz -o timeout=3600 tests/fuzz $(ARGS)
+
+mutations: ## break the product line by line, see the tests find it; 40 minutes at most, resumable (ARGS: a word)
+	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev
+	@.venv/bin/python tests/mutations/run.py $(ARGS)
 
 lint: ## check style and format (ruff)
 	@$(SETUP) --frameworks "$(FRAMEWORKS)" --dev

@@ -51,6 +51,7 @@ SCRIPTS = {
     "keras_impl/support.py": "tests/end_to_end/test_support.py",
     "torch_impl/support.py": "tests/end_to_end/test_support.py",
     "bundle/unstage.py": "tests/launch/offline/test_stage.py",
+    "tests/mutations/run.py": "tests/mutations/test_mutations.py",
     "tests/run.py": "tests/test_run.py",
     "tests/support/slow_link.py": "tests/end_to_end/test_slow_link.py",
 }

@@ -1,32 +1,223 @@
-"""`tests/run.py`: totals and exit codes of its calls of pytest."""
+"""How tests are chosen, ordered, limited in time and counted: `run.py` and its plugins, on planted tests."""
 
 import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-RUN = Path(__file__).with_name("run.py")
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
 
 
 @pytest.fixture(scope="module")
-def run() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("run", RUN)
-    assert spec and spec.loader
+def run():
+    spec = importlib.util.spec_from_file_location("run", TESTS / "run.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 @pytest.mark.parametrize(
-    ("codes", "code"),
-    [([0, 0], 0), ([0, 5], 0), ([5, 0], 0), ([5, 5], 5), ([0, 1], 1), ([5, 1], 1), ([1, 0], 1), ([2], 2)],
+    ("further", "workers"),
+    [
+        ([], "2"),
+        (["tests/twins", "-k", "averaging"], "2"),
+        (["tests/test_run.py", "tests/test_pages.py"], "2"),
+        (["tests/test_run.py::test_one", "tests/test_run.py::test_two", "-x"], "0"),
+    ],
 )
-def test_the_exit_code_is_that_of_the_first_failure(run: ModuleType, codes: list[int], code: int) -> None:
-    assert run.exit_code(codes) == code
+def test_one_file_gets_no_second_process(run, further, workers):
+    command = run.command("quick", further)
+    assert command[command.index("-n") + 1] == workers
+    assert command[-len(further) or len(command) :] == further
 
 
-def test_outcomes_are_counted(run: ModuleType, tmp_path: Path) -> None:
-    suite = '<testsuite tests="9" failures="2" errors="1" skipped="0" />'
-    (tmp_path / "report.xml").write_text(f"<testsuites>{suite}</testsuites>")
-    assert run.counts_of(tmp_path / "report.xml") == {"passed": 6, "failed": 2, "errors": 1}
+def test_an_unknown_selection_is_one_line(run, capsys):
+    with pytest.raises(SystemExit) as end:
+        run.main(["slow"])
+    assert end.value.code == 2
+    assert re.fullmatch(r"usage: .*quick\|ci\|all\|gpu.*\n", capsys.readouterr().err)
+
+
+PLANTED = {
+    "test_hangs.py": """
+import os, subprocess, time, pytest
+
+@pytest.fixture
+def stuck():
+    time.sleep(60)
+
+@pytest.fixture
+def never_ends():
+    yield
+    time.sleep(60)
+
+def test_sleeps():
+    time.sleep(60)
+
+def test_waits_for_a_process():
+    subprocess.run(["sleep", "60"])
+
+def test_waits_at_the_end_of_a_process():
+    with subprocess.Popen(["sleep", "60"]):
+        time.sleep(60)
+
+def test_is_set_up(stuck):
+    pass
+
+def test_fails_and_is_torn_down(never_ends):
+    assert False
+
+def test_after_them():
+    pass
+
+@pytest.mark.ranks
+def test_has_more_time():
+    time.sleep(2.5)
+
+@pytest.mark.timeout(0.5)
+def test_gives_python_no_turn():
+    import ctypes, signal
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    ctypes.PyDLL(None).sleep(60)
+
+def test_in_another_process():
+    pass
+""",
+    "test_one.py": """
+import pytest
+
+@pytest.mark.cluster
+def test_cluster(worker_id, order):
+    order("cluster")
+
+def test_unit(worker_id, order):
+    order("unit")
+""",
+    "test_other.py": """
+import pytest
+
+@pytest.mark.ranks
+def test_ranks(order):
+    order("ranks")
+
+@pytest.mark.gpu
+def test_gpu():
+    assert False
+
+@pytest.mark.originals
+def test_originals():
+    pass
+
+@pytest.mark.originals
+@pytest.mark.long
+def test_not_selected():
+    pass
+
+def test_skips():
+    pytest.skip("no such program")
+""",
+    "test_third.py": """
+import pytest
+
+@pytest.mark.cluster
+def test_cluster_too(order):
+    order("cluster")
+""",
+}
+ORDER = """
+import os
+from pathlib import Path
+
+import pytest
+
+@pytest.fixture
+def order(worker_id):
+    def write(what):
+        with Path(__file__).with_name("order").open("a") as file:
+            file.write(f"{what} {worker_id}\\n")
+    return write
+"""
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """The folder of planted tests."""
+    folder = tmp_path_factory.mktemp("planted")
+    (folder / "tests/support").mkdir(parents=True)
+    for name in ("selection.py", "time_limits.py", "made_thesis.py"):
+        shutil.copy(TESTS / "support" / name, folder / "tests/support")
+    limits = folder / "tests/support/time_limits.py"
+    limits.write_text(re.sub(r"AGAIN = \d+", "AGAIN = 1", limits.read_text()))
+    (folder / "tests/conftest.py").write_text((TESTS / "conftest.py").read_text() + ORDER)
+    for name, text in PLANTED.items():
+        (folder / "tests" / name).write_text(text)
+    shutil.copy(TESTS / "run.py", folder / "tests")
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def run_planted(folder, *arguments, **variables):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment |= {"PYTHONPATH": str(ROOT), "THESIS_DATA": str(folder / "none"), **variables}
+    command = [sys.executable, "tests/run.py", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
+
+
+def test_a_test_that_hangs_fails_by_name_and_the_others_run(planted):
+    began = time.monotonic()
+    done = run_planted(planted, "quick", "tests/test_hangs.py", "tests/test_one.py", "-o", "timeout=1")
+    assert time.monotonic() - began < 50
+    assert done.returncode == 1, done.stdout + done.stderr
+    failed = set(re.findall(r"^(?:FAILED|ERROR) tests/test_hangs.py::(\w+)", done.stdout, flags=re.MULTILINE))
+    passed = {"test_after_them", "test_has_more_time", "test_in_another_process"}
+    assert failed == set(re.findall(r"def (test_\w+)", PLANTED["test_hangs.py"])) - passed
+    assert re.search(r"== 5 failed, 4 passed, 2 errors in ", done.stdout.splitlines()[-1]), done.stdout
+
+
+def test_the_longest_start_first_and_clusters_are_one_after_the_other(planted):
+    (planted / "tests/order").unlink(missing_ok=True)
+    files = ("tests/test_one.py", "tests/test_other.py", "tests/test_third.py")
+    run_planted(planted, "all", *files, "-k", "cluster or ranks or unit")
+    lines = [line.split() for line in (planted / "tests/order").read_text().splitlines()]
+    workers = {what: {worker for other, worker in lines if other == what} for what, _ in lines}
+    assert sorted(what for what, _ in lines) == ["cluster", "cluster", "ranks", "unit"]
+    assert len(workers["cluster"]) == 1 and workers["cluster"].isdisjoint(workers["ranks"])
+    (planted / "tests/order").unlink()
+    run_planted(planted, "all", *files, "-k", "cluster or ranks or unit", "-n", "0")
+    assert [line.split()[0] for line in (planted / "tests/order").read_text().splitlines()] == [
+        "cluster",
+        "cluster",
+        "ranks",
+        "unit",
+    ]
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_what_is_missing_is_counted_or_refused(planted, workers):
+    arguments = ("quick", "tests/test_other.py", "-n", workers)
+    done = run_planted(planted, *arguments)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"== 1 passed, 1 skipped, (2 deselected, )?1 not run: no original files in ", done.stdout)
+    refused = run_planted(planted, *arguments, TWINS_NO_SKIP="1")
+    assert refused.returncode == 1
+    assert re.search(r"== 1 failed, 1 passed, (2 deselected, )?1 not run: no original files in ", refused.stdout)
+    assert "test_skips was skipped where nothing may be missing: Skipped: no such program" in refused.stdout
+
+
+def test_nothing_selected_fails(planted):
+    assert run_planted(planted, "quick", "tests/test_third.py").returncode == 5
+
+
+def test_tests_for_a_gpu_fail_where_there_is_none(tmp_path):
+    environment = os.environ | {"PATH": str(tmp_path)}  # without nvidia-smi
+    command = [sys.executable, "tests/run.py", "gpu"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4, done.stdout
+    assert "no NVIDIA GPU was found" in done.stdout + done.stderr

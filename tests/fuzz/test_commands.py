@@ -1,9 +1,6 @@
 """Odd arguments of every command and setting: exit code 0, 1 or 2, one line, nothing written, no long wait."""
 
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 from fuzzing import EXAMPLES, MOST_SECONDS, ODD_VALUES, SEED, one_line
@@ -20,7 +17,7 @@ ODD_WORDS = ["", " ", "\0", "\udc80", "-1", "0", "9" * 5000, "nan", "inf", "1e99
 ODD_WORDS += ["missing", "/dev/null", "x" * 5000, "%s{0}", "a\nb", "[", "²", "a:b", "1:1", ",", ":", "file/", "a.toml"]
 ODD_WORDS += ["/proc/self/mem", "~nobody9", "binary", "\x1b[31m", "=", "--"]
 # Commands that look at this argument before they do any work.
-COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], list[str]]] = {
+COMMANDS = {
     "analysis": (
         analysis,
         [
@@ -62,7 +59,7 @@ FLAGS = [
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def place(tmp_path, tmp_path_factory, monkeypatch):
     """A working folder with files and a folder, deep enough that `../..` has no runs of others; a cache elsewhere."""
     working = tmp_path / "deep" / "working"
     (working / "folder").mkdir(parents=True)
@@ -73,7 +70,7 @@ def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch:
     monkeypatch.setenv("HOROVOD_TWINS_DATA", str(tmp_path / "missing"))  # nothing is fetched
 
 
-def check_call(call: Callable[[], Any], capfd: pytest.CaptureFixture[str], *, folder: Path) -> None:
+def check_call(call, capfd, *, folder):
     """Call; fail on other exceptions than those that print a line, on other exit codes, on files that appear."""
     began, before = time.monotonic(), sorted(folder.rglob("*"))
     try:
@@ -90,23 +87,21 @@ def check_call(call: Callable[[], Any], capfd: pytest.CaptureFixture[str], *, fo
     assert sorted(folder.rglob("*")) == before
 
 
-def try_each(given_values: st.SearchStrategy[Any], one: Callable[[Any], None], *, examples: int) -> None:
+def try_each(given_values, one, *, examples):
     @seed(SEED)
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(given_values)
-    def try_them(value: Any) -> None:
+    def try_them(value):
         one(value)
 
     try_them()
 
 
 @pytest.mark.parametrize(("program", "words"), CASES, ids=[f"{name} {words}" for name, words in CASES])
-def test_an_odd_argument_is_one_line(
-    program: str, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_odd_argument_is_one_line(program, words, tmp_path, capfd):
     main = COMMANDS[program][0]
 
-    def one(odd: str) -> None:
+    def one(odd):
         check_call(lambda: main([*words.split(), odd]), capfd, folder=tmp_path)
 
     try_each(st.sampled_from(ODD_WORDS), one, examples=max(4, EXAMPLES // 20))
@@ -126,16 +121,14 @@ BROKE = [
 
 
 @pytest.mark.parametrize(("program", "words", "odd"), BROKE)
-def test_what_broke_once_is_one_line(
-    program: str, words: str, odd: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_broke_once_is_one_line(program, words, odd, tmp_path, capfd):
     check_call(lambda: COMMANDS[program][0]([*words.split(), odd]), capfd, folder=tmp_path)
 
 
-def test_odd_flags_of_the_trainers_are_one_line() -> None:
+def test_odd_flags_of_the_trainers_are_one_line():
     words = st.one_of(st.sampled_from(ODD_WORDS), st.text())
 
-    def one(given_words: list[tuple[str, str]]) -> None:
+    def one(given_words):
         arguments = [part for flag, word in given_words for part in (f"--{flag}", word)]
         with one_line():
             parse_command_line(arguments, program="train.py")
@@ -146,10 +139,10 @@ def test_odd_flags_of_the_trainers_are_one_line() -> None:
 SETTINGS = [(table, name) for table, values in Config().as_dict().items() for name in values]
 
 
-def test_odd_values_of_recipes_are_one_line() -> None:
+def test_odd_values_of_recipes_are_one_line():
     values = st.one_of(st.sampled_from([*ODD_VALUES, *ODD_WORDS]), st.integers(), st.floats(), st.text())
 
-    def one(case: tuple[tuple[str, str], Any]) -> None:
+    def one(case):
         (table, name), value = case
         with one_line():
             config_from_dict({table: {name: value}}, source="a recipe")
@@ -158,8 +151,8 @@ def test_odd_values_of_recipes_are_one_line() -> None:
 
 
 @pytest.mark.parametrize("kind", ["", "images:", "prepared:", "synthetic:"])
-def test_odd_names_of_data_sets_are_one_line(kind: str) -> None:
-    def one(name: str) -> None:
+def test_odd_names_of_data_sets_are_one_line(kind):
+    def one(name):
         with one_line():
             load_dataset(kind + name)
 

@@ -2,14 +2,12 @@
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 from builders import make_config, make_setup, random_weights
 from fake_ranks import alone, run_ranks
 from played_session import Played
 
-from common.distributed.communicator import Communicator
 from common.elastic.commit import Commit
 from common.elastic.membership import Membership
 from common.errors import UserError
@@ -33,12 +31,12 @@ CHANGE = WorldChange(
 )
 
 
-def elastic(tmp_path: Path) -> Played:
+def elastic(tmp_path):
     config = make_config(tmp_path, schedule=SCALED, faults={"elastic": True}, training={"epochs": 4})
     return Played(config, alone(), membership=Membership(size=1))
 
 
-def gone_on(first: Played, *, epochs: int) -> Played:
+def gone_on(first, *, epochs):
     """Return the session of a rank that goes on after so many epochs."""
     kept = first.session.membership
     assert kept
@@ -54,7 +52,7 @@ def gone_on(first: Played, *, epochs: int) -> Played:
     return Played(first.setup.config, alone(), membership=membership)
 
 
-def test_another_rank_goes_on_with_the_folder(tmp_path: Path) -> None:
+def test_another_rank_goes_on_with_the_folder(tmp_path):
     first = elastic(tmp_path)
     assert first.end_epoch(1)
     assert first.end_epoch(2)
@@ -76,7 +74,7 @@ def test_another_rank_goes_on_with_the_folder(tmp_path: Path) -> None:
     assert run.record.elastic.commits == 3  # of this process, after each epoch
 
 
-def test_time_that_was_lost_is_training_time(tmp_path: Path) -> None:
+def test_time_that_was_lost_is_training_time(tmp_path):
     played = elastic(tmp_path)
     membership = played.session.membership
     assert membership
@@ -87,7 +85,7 @@ def test_time_that_was_lost_is_training_time(tmp_path: Path) -> None:
     assert [epoch.training_seconds for epoch in epochs] == [9.0, 2.0]
 
 
-def test_time_that_was_lost_after_the_last_epoch_is_time_of_the_test(tmp_path: Path) -> None:
+def test_time_that_was_lost_after_the_last_epoch_is_time_of_the_test(tmp_path):
     played = elastic(tmp_path)
     membership = played.session.membership
     assert membership
@@ -100,7 +98,7 @@ def test_time_that_was_lost_after_the_last_epoch_is_time_of_the_test(tmp_path: P
     assert totals.test_seconds == 7.5
 
 
-def test_each_end_of_an_epoch_is_kept_in_memory(tmp_path: Path) -> None:
+def test_each_end_of_an_epoch_is_kept_in_memory(tmp_path):
     played = elastic(tmp_path)
     membership = played.session.membership
     assert membership
@@ -111,14 +109,14 @@ def test_each_end_of_an_epoch_is_kept_in_memory(tmp_path: Path) -> None:
     assert (membership.commit.folder, membership.commit.first_size) == (tmp_path / "run", 1)
 
 
-def test_a_damaged_folder_ends_the_run_in_one_line(tmp_path: Path) -> None:
+def test_a_damaged_folder_ends_the_run_in_one_line(tmp_path):
     first = elastic(tmp_path)
     (tmp_path / "run" / "run.json").write_text("{")
     with pytest.raises(Exception, match="not a valid run folder"):
         gone_on(first, epochs=0)
 
 
-def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path: Path) -> None:
+def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path):
     first = elastic(tmp_path)
     first.end_epoch(1)
     first.session.recorder.add_change(CHANGE)
@@ -132,7 +130,7 @@ def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path
         record={"resume": str(tmp_path / "run")},
     )
 
-    def resume(comm: Communicator) -> tuple[int, int, list[float], int]:
+    def resume(comm):
         played = Played(config, comm, membership=Membership(size=comm.size))
         setup = played.setup
         played.end_epoch(2, weights=random_weights(setup, seed=2))
@@ -156,7 +154,7 @@ def test_any_number_of_ranks_resumes_with_the_global_batch_of_the_first(tmp_path
     assert record.elastic.changes == [CHANGE]
 
 
-def test_more_ranks_than_images_are_one_line(tmp_path: Path) -> None:
+def test_more_ranks_than_images_are_one_line(tmp_path):
     config = make_config(tmp_path, faults={"elastic": True}, training={"batch_size": 2})
     with pytest.raises(UserError, match="every rank needs an image of each update"):
         make_setup(config, size=3, first_size=1)

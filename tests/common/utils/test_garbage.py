@@ -32,7 +32,7 @@ program, sys.argv = sys.argv[1], sys.argv[1:]
         pytest.param(["keras_impl/train.py", "--version"], marks=pytest.mark.ci),
     ],
 )
-def test_programs_import_without_it_and_run_with_it(command: list[str]) -> None:
+def test_programs_import_without_it_and_run_with_it(command):
     done = subprocess.run(
         [sys.executable, "-c", COUNTED, *command], capture_output=True, text=True, check=True, cwd=ROOT
     )
@@ -41,14 +41,14 @@ def test_programs_import_without_it_and_run_with_it(command: list[str]) -> None:
     assert collections < 60  # without a pause: 156 to 707
 
 
-def test_what_there_was_is_left_alone_and_what_comes_is_not() -> None:
+def test_what_there_was_is_left_alone_and_what_comes_is_not():
     was_enabled = gc.isenabled()
     try:
         pause_garbage_collection()
         assert not gc.isenabled()
         resume_garbage_collection()
         assert gc.isenabled() and gc.get_freeze_count() > 0 and gc.get_objects(generation=2) == []
-        cycle: list[object] = []
+        cycle = []
         cycle.append(cycle)
         del cycle
         assert gc.collect() > 0

@@ -1,0 +1,76 @@
+"""Runs of the trainers on GPUs, as users start them."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import numpy as np
+from rule_workers import environment
+from trainer_runs import ROOT, launcher_command
+
+from common.errors import UserError
+from common.model.weights import load_weights
+from common.run_folder.records import WEIGHTS_FILE, read_run
+from common.utils.environments import missing_packages
+from launch.installation.node import ask_nvidia
+
+LIMIT_SECONDS = 300  # of a run: TensorFlow compiles kernels for a GPU that it does not know
+CPU_ONLY = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+
+
+def is_installed(framework):
+    try:
+        return not missing_packages(framework)
+    except UserError:
+        return False
+
+
+FRAMEWORKS = [framework for framework in ("torch", "keras") if is_installed(framework)]
+
+
+@functools.cache
+def gpu_names():
+    """Return a line for each GPU of this machine."""
+    return ask_nvidia("--list-gpus").splitlines()
+
+
+def start(framework, program, arguments, *, folder, ranks=1, launcher=None, **variables):
+    """Run a framework's program to its end; return what `subprocess.run` does."""
+    command = launcher_command(launcher or ("none" if ranks == 1 else f"mpirun{ranks}"))
+    given = {name: os.environ[name] for name in CPU_ONLY if name in os.environ}
+    others = {name: value for name, value in environment().items() if name not in CPU_ONLY}
+    return subprocess.run(
+        [*command, sys.executable, str(ROOT / f"{framework}_impl/{program}.py"), *arguments],
+        cwd=folder,
+        env=others | given | {"HOROVOD_TWINS_CACHE": str(folder / "cache")} | variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
+
+
+def train(framework, name, *arguments, folder, ranks=1, **variables):
+    """Train; return the run."""
+    options = [*arguments, "--name", name]
+    if "--device" not in arguments:
+        options += ["--device", "gpu"]
+    done = start(framework, "train", options, folder=folder, ranks=ranks, **variables)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return read_run(folder / "runs" / name)
+
+
+def weights_of(run):
+    return load_weights(run.folder / WEIGHTS_FILE)
+
+
+def movements(run, unmoved):
+    """Return name -> how training moved each tensor, in float64."""
+    first = weights_of(unmoved)
+    return {name: array.astype(np.float64) - first[name] for name, array in weights_of(run).items()}
+
+
+def furthest(one, other):
+    """Return the norm of the difference over that of the other, of the array in which this is largest."""
+    return max(float(np.linalg.norm(one[name] - array) / np.linalg.norm(array)) for name, array in other.items())
