@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders import make_config, make_finished_run, make_record, make_setup, make_status
-from trainer_runs import launcher_command, run_command, train_command
+from processes import launcher_command, run_command, train_command
 
 from common.config import Config, config_from_dict, parse_command_line
 from common.model.weights import weights_hash

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import waiting
 from builders import make_environment, make_record, make_status
-from trainer_runs import ROOT, finish, start_command, wait_until
+from processes import ROOT, finish, start_command, wait_until
 
 from common.errors import UserError
 from common.run_folder.records import RunWriter, World, read_run

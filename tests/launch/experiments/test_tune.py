@@ -1,7 +1,7 @@
 """`python -m launch tune`: what is tried, what is refused, and a toy run of it."""
 
 import pytest
-from trainer_runs import child_environment
+from processes import child_environment
 
 from common.config import Config, parse_command_line
 from common.run_folder.records import read_run

@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from trainer_runs import finish, start_command
+from processes import finish, start_command
 
 from common.config import parse_command_line
 from common.errors import UserError

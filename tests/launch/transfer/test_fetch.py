@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from builders import HASHES, make_epoch, make_record, make_run, make_status
+from processes import HANG_SECONDS
 from sites_and_jobs import job_record, own_site
-from trainer_runs import HANG_SECONDS
 
 from common.errors import UserError
 from common.run_folder.records import RunWriter, read_run, write_record
