@@ -66,6 +66,7 @@ def test_a_prefix_that_is_set_is_kept(moved):
 
 
 @pytest.mark.ranks
+@pytest.mark.ci
 def test_under_a_launcher_nothing_changes():
     mpirun = [str(ENVIRONMENT / "bin" / "mpirun"), "-np", "2", "--oversubscribe", "--bind-to", "none"]
     assert initialized(ENVIRONMENT, *mpirun) == [f"rank {rank} of 2, True, True" for rank in range(2)]

@@ -7,22 +7,9 @@ import json
 import os
 
 import pytest
+import sites_and_jobs
 from made_programs import Answer, MadePrograms
-
-from launch import __main__ as launch
-
-SITE = """
-[launch]
-title = "ours"
-source = "ours"
-checked = 2026-11-21
-scheduler = "slurm"
-nodes = ["slurm"]
-python = {python}
-project_folder = {folder}
-setup = ["export FIRST='set up'", "{setup}"]
-environment = {{ SECOND = "$FIRST" }}
-"""
+from sites_and_jobs import own_site
 
 
 def found(**checks):
@@ -46,13 +33,13 @@ def programs(tmp_path, monkeypatch):
 
 
 def submit(folder, *words, setup="true"):
-    site = folder / "ours.toml"
     project = folder / "project"
-    site.write_text(
-        SITE.format(python=json.dumps(str(project / "bin/python")), folder=json.dumps(str(project)), setup=setup)
-    )
-    command = ["submit", "--site", str(site), "--jobs-folder", str(folder / "jobs"), "--name", "trial", *words]
-    return launch.main([*command, "--", "torch_impl/train.py", "--threads", "3"])
+    site = own_site(
+        folder, "slurm", python=str(project / "bin/python"), project_folder=str(project),
+        setup=["export FIRST='set up'", setup], environment={"SECOND": "$FIRST"},
+    )  # fmt: skip
+    words = ["--site", site, "--name", "trial", *words, "--", "torch_impl/train.py", "--threads", "3"]
+    return sites_and_jobs.submit(folder, *words)
 
 
 def test_the_jobs_preflight_is_made_in_its_shell(tmp_path, programs, capsys):

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from processes import environment
 from real_slurm import ENDED, NODES, POLL_SECONDS, WAIT_SECONDS, Slurm, real_slurm, why_not
+from sites_and_jobs import own_site
 from two_hosts import INTERFACE, SSH_PORT, several_hosts
 
 from analysis import __main__ as analysis
@@ -29,45 +30,16 @@ SMALL = ["--device", "cpu", "--threads", "1", "--dataset", "synthetic:600x28x28x
          "--epochs", "5"]  # fmt: skip
 TRAINERS = {"torch": "torch_impl/train.py", "keras": "keras_impl/train.py"}
 
-SITE = """
-[launch]
-title = "the Slurm of the tests"
-source = "the tests"
-checked = 2026-11-21
-scheduler = "slurm"
-launcher = "{launcher}"
-controller = "{controller}"
-nodes = ["slurm"]
-runs_folder = {runs}
-# As where modules are not set up in batch scripts, and some must stay.
-setup = ['module() {{ echo "module $*, as $TWINS_SITE is the site"; }}']
-environment = {{ TWINS_SITE = "ours" }}
-modules = ["openmpi/4"]
-purge = false
 
-[launch.slurm]
-partition = "tests"
-memory = "900M"
-notice_seconds = 90
-extra = ["--comment=test"]
-"""
+def site_of(folder, **changes):
+    """Write a site as where modules are not set up in batch scripts, and some must stay; return its path."""
+    options = {"partition": "tests", "memory": "900M", "notice_seconds": 90, "extra": ["--comment=test"]}
+    return own_site(
+        folder, "slurm", runs_folder=str(folder / "runs"), modules=["openmpi/4"], purge=False, **changes,
+        setup=['module() { echo "module $*, as $TWINS_SITE is the site"; }'],
+        environment={"TWINS_SITE": "ours"}, slurm=options,
+    )  # fmt: skip
 
-# Two hosts that ssh reaches.
-HOSTS = """
-[launch]
-title = "two hosts"
-source = "the tests"
-checked = 2026-11-21
-scheduler = "hosts"
-controller = "gloo"
-nodes = ["hosts"]
-network_interface = "{interface}"
-
-[launch.hosts]
-names = ["a:1", "b:1"]
-ssh_port = {port}
-identity_file = "{key}"
-"""
 
 TINY = """
 [[cells]]
@@ -125,12 +97,10 @@ class Desk:
 
     def submit(self, name, *words, launcher="srun", controller="mpi", preflight=False):
         """Submit a job by our command; return Slurm's number."""
-        site = self.folder / f"{launcher}-{controller}.toml"
-        runs = json.dumps(str(self.folder / "runs"))  # as TOML writes a text, too
-        site.write_text(SITE.format(launcher=launcher, controller=controller, runs=runs))
+        site = site_of(self.folder, name=f"{launcher}-{controller}", launcher=launcher, controller=controller)
         cut = words.index("--")
         own, trainer = words[:cut], words[cut:]
-        command = ["submit", "--site", str(site), "--jobs-folder", self.jobs, "--name", name, "--minutes", "10"]
+        command = ["submit", "--site", site, "--jobs-folder", self.jobs, "--name", name, "--minutes", "10"]
         assert launch.main([*command, *([] if preflight else ["--no-preflight"]), *own, *trainer]) == 0
         return str(json.loads((self.folder / "jobs" / name / "job.json").read_text())["id"])
 
@@ -323,8 +293,9 @@ def test_runs_by_srun_over_mpi_are_compared_with_runs_by_ssh_over_gloo(desk, don
     """The comparison of a cluster with a cloud: as CTE-POWER starts ranks, and as machines of SkyPilot do."""
     (tmp_path / "hosts").mkdir()
     with several_hosts(tmp_path / "hosts", names=["a", "b"]) as hosts:
-        site = tmp_path / "two.toml"
-        site.write_text(HOSTS.format(interface=INTERFACE, port=SSH_PORT, key=hosts.identity))
+        options = {"names": ["a:1", "b:1"], "ssh_port": SSH_PORT, "identity_file": hosts.identity}
+        interface = {"controller": "gloo", "network_interface": INTERFACE}
+        site = own_site(tmp_path, "hosts", **interface, hosts=options)
         words = ["experiment", "run", str(desk.folder / "tiny.toml"), "--only", "torch-mlp-np2", "--site", str(site)]
         made = hosts.run("a", [sys.executable, "-m", "launch", *words, "--runs-folder", str(tmp_path / "runs")])
     assert made.returncode == 0, made.stdout + made.stderr

@@ -22,6 +22,7 @@ import psutil
 import pytest
 from processes import environment
 from real_slurm import real_slurm, why_not
+from sites_and_jobs import own_site
 from two_hosts import SSH_PORT, several_hosts
 
 from common.errors import UserError
@@ -482,25 +483,12 @@ def run_preflight(*words, capsys):
     return code, {row["check"]: row for row in result["checks"]}, captured.err
 
 
-def write_site(folder, *, scheduler="hosts", **more):
-    """Write a site of one's own; return its path."""
-    tables = {name: value for name, value in more.items() if isinstance(value, dict)}
-    values = {"title": "mine", "source": "test", "scheduler": scheduler, "nodes": [scheduler], **more}
-    lines = ["[launch]", "checked = 2026-11-21"]
-    lines += [f"{name} = {json.dumps(value)}" for name, value in values.items() if name not in tables]
-    for table, entries in tables.items():
-        lines += [f"[launch.{table}]", *(f"{name} = {json.dumps(value)}" for name, value in entries.items())]
-    file = folder / "mine.toml"
-    file.write_text("\n".join(lines) + "\n")
-    return str(file)
-
-
 def test_a_host_with_another_python_and_one_that_refuses(tmp_path, monkeypatch, capsys):
     """The same path leads to another interpreter on host b: one without the packages of the project."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\n[ "$FAKE_HOST" = b ] && exec {sys.executable} -S "$@"\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    site = write_site(tmp_path, python=str(python), hosts={"names": ["a", "b", "c"]})
+    site = own_site(tmp_path, "hosts", python=str(python), hosts={"names": ["a", "b", "c"]})
     refusal = "echo 'root@c: Permission denied (publickey).' >&2; exit 255"
     with programs(tmp_path / "bin", monkeypatch, ssh=fake_ssh(c=refusal)):
         code, found, progress = run_preflight(
@@ -527,7 +515,7 @@ def silent_port():
 @pytest.mark.ci
 def test_ssh_to_a_port_where_nobody_listens_or_answers(tmp_path, capsys):
     with silent_port() as silent:
-        site = write_site(tmp_path, hosts={"names": ["127.0.0.2", "127.0.0.3"], "ssh_port": silent})
+        site = own_site(tmp_path, "hosts", hosts={"names": ["127.0.0.2", "127.0.0.3"], "ssh_port": silent})
         code = main(["preflight", "--site", site, "--runs-folder", str(tmp_path)])
     table = capsys.readouterr().out.splitlines()
     assert code == 2
@@ -554,7 +542,7 @@ def gone(process):
 def test_a_host_that_hangs_is_given_up_and_what_ran_is_ended(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("launch.preflight.survey.LIMIT_SECONDS", 1)
     number = tmp_path / "number"
-    site = write_site(tmp_path, hosts={"names": ["a"]})
+    site = own_site(tmp_path, "hosts", hosts={"names": ["a"]})
     hang = f"sleep 1000 & echo $! > {number}; wait"
     with programs(tmp_path / "bin", monkeypatch, ssh=fake_ssh(a=hang)):
         code, found, _ = run_preflight("--site", site, "--runs-folder", str(tmp_path), capsys=capsys)
@@ -717,8 +705,13 @@ def test_two_hosts_over_ssh(tmp_path):
 
         def look(**options):
             variables = {"PYTHONPATH": str(ROOT)}
-            site = write_site(
-                tmp_path, network_interface="net0", launcher="mpirun", hosts={**keys, **options}, environment=variables
+            site = own_site(
+                tmp_path,
+                "hosts",
+                network_interface="net0",
+                launcher="mpirun",
+                hosts={**keys, **options},
+                environment=variables,
             )
             words = ["--framework", "torch", "--dataset", "none", "--runs-folder", str(tmp_path / "runs")]
             command = [sys.executable, "-m", "launch", "preflight", "--format", "json", "--site", site, *words]

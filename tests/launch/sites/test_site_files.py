@@ -180,6 +180,7 @@ LOCAL = 'scheduler = "local"\nnodes = ["local"]\n'
 SLURM = 'scheduler = "slurm"\nnodes = ["slurm"]\n'
 PYXIS = '[launch.container]\nruntime = "pyxis"\nimage = "x"\n'
 CLOUD = 'scheduler = "skypilot"\nnodes = ["aws-g4dn-xlarge"]\n[launch.skypilot]\n'
+HOSTS = 'scheduler = "hosts"\nnodes = ["hosts"]\n[launch.hosts]\n'
 CLUSTER = 'scheduler = "kubernetes"\nnodes = ["kubernetes"]\n[launch.kubernetes]\n'
 
 
@@ -261,6 +262,32 @@ EXTRAS = [
             for image in ("", "a b")
         ),
         (one_line(CLOUD + 'region = "us east"\n'), "skypilot.region: a word without blanks"),
+        (one_line(CLOUD + 'bucket = "ours"\n'), "skypilot.bucket: write a bucket and its kind"),
+        (one_line(CLOUD + 'bucket = "s3://$(x)"\n'), "skypilot.bucket: write a bucket and its kind"),
+        *(
+            (one_line(f"{CLUSTER}{key} = {value}\n"), f"kubernetes.{key}{words}")
+            for key, value, words in [
+                ("namespace", '"Ours"', ": write a name of lower-case letters"),
+                ("image", '"a b"', ": write an image"),
+                ("volume_claim", '"$(x)"', ": write a name"),
+                ("cpus_per_rank", "-1", ": Input should be greater than 0"),
+                ("node_selector", '{ a = "b c" }', ".a: write letters"),
+                ("tolerations", '[{ key = "x", operator = "Exists", value = "y" }]', ".0: "),
+                ("tolerations", '[{ effect = "NoSchedule" }]', ".0: "),
+                ("tolerations", '[{ key = "x", effect = "Never" }]', ".0.effect: "),
+            ]
+        ),
+        *(
+            (one_line(f"{HOSTS}{key} = {value}\n"), f"hosts.{key}{words}")
+            for key, value, words in [
+                ("names", '["a b"]', ".0: write a host and its slots"),
+                ("names", '["a:0"]', ".0: write a host and its slots"),
+                ("names", '["a;reboot:1"]', ".0: write a host and its slots"),
+                ("identity_file", '"/root/my key"', ": write a path without blanks"),
+                ("mpi_folder", '"/opt/$(reboot)"', ": write a path without blanks"),
+                ("ssh_port", "70000", ": Input should be less than 65536. Received: 70000"),
+            ]
+        ),
         (one_line(CLUSTER + 'tolerations = [{ key = "a b", operator = "Exists" }]\n'), "key: a word without blanks"),
         *(
             (one_line(CLUSTER + f"{key}\n"), 'digits and "-", such as "')
@@ -281,14 +308,6 @@ EXTRAS = [
         (one_line(CLOUD + "disk_gb = 0\n"), "skypilot.disk_gb: Input should be greater than 0"),
         (one_line(CLUSTER + "memory_gb_per_rank = 0.0\n"), "kubernetes.memory_gb_per_rank: Input should be greater"),
         (one_line(CLUSTER + "group_id = -1\n"), "kubernetes.group_id: Input should be greater"),
-        (
-            one_line('scheduler = "hosts"\nnodes = ["hosts"]\n[launch.hosts]\nnames = ["a b"]\n'),
-            "hosts.names.0: ",
-        ),
-        (
-            one_line('scheduler = "hosts"\nnodes = ["hosts"]\n[launch.hosts]\nnames = ["a:0"]\n'),
-            "hosts.names.0: ",
-        ),
     ],
 )
 def test_a_wrong_site_is_one_line(tmp_path, capsys, text, words):

@@ -1,7 +1,7 @@
 """`python -m launch fetch`: every byte arrives, nothing half, nothing overwritten; by a shell here, a fake `ssh`."""
 
+import contextlib
 import errno
-import json
 import os
 import shutil
 import subprocess
@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from builders import HASHES, make_epoch, make_record, make_run, make_status
 from processes import HANG_SECONDS
+from sites_and_jobs import job_record, own_site
 
 from common.errors import UserError
 from common.run_folder.records import RunWriter, read_run, write_record
 from launch.__main__ import main
-from launch.jobs.job import JobRecord
 from launch.jobs.job import write_record as write_job
 from launch.transfer.fetch import RunFetcher
 from launch.transfer.fetched_runs import Root, why_not_replaceable
@@ -179,15 +179,8 @@ def test_sigterm_leaves_nothing_half(tmp_path):
     process.terminate()
     assert process.wait(HANG_SECONDS) == 130
     assert list((tmp_path / "to").iterdir()) == []
-    os.killpg(process.pid, 9) if _has_group(process.pid) else None
-
-
-def _has_group(number):
-    try:
-        os.killpg(number, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, 9)
 
 
 def answer(tmp_path, edit):
@@ -421,21 +414,14 @@ def make_job(tmp_path, *runs, site="local"):
     """Write a job that writes some runs; return the words that fetch it."""
     folder = tmp_path / "jobs" / "job1"
     folder.mkdir(parents=True)
-    record = JobRecord(
-        name="job1", site=site, id="1@1.00", submitted_at="2026-01-01T12:00:00.000+00:00", command=["python"], size=2,
-        repeats=len(runs), runs=list(runs),
-    )  # fmt: skip
+    record = job_record(site, name="job1", id="1@1.00", repeats=len(runs), runs=list(runs))
     write_job(folder, record)
     return ["job1", "--jobs-folder", str(tmp_path / "jobs"), "--folder", str(tmp_path / "to")]
 
 
 def test_the_runs_of_a_job(tmp_path, capsys):
-    site = tmp_path / "mine.toml"
-    site.write_text(
-        f'[launch]\ntitle = "x"\nsource = "y"\nchecked = 2026-11-21\nscheduler = "local"\nnodes = ["local"]\n'
-        f"project_folder = {json.dumps(str(tmp_path / 'project'))}\n"
-    )
-    words = make_job(tmp_path, "runs/a-r1", "runs/a-r2", "runs/smoke", site=str(site))
+    site = own_site(tmp_path, project_folder=str(tmp_path / "project"))
+    words = make_job(tmp_path, "runs/a-r1", "runs/a-r2", "runs/smoke", site=site)
     (tmp_path / "project").mkdir()
     assert "there is no run. Received: ./runs/a-r1, ./runs/a-r2" in fetched(capsys, *words, code=2)
     make_run(tmp_path / "project" / "runs" / "a-r1")  # the second has not started
