@@ -363,7 +363,6 @@ def test_an_interruption_leaves_no_files(folder, number):
 
 @pytest.mark.ranks
 @pytest.mark.ci
-@pytest.mark.parametrize("framework", ["torch", "keras"])
 def test_both_trainers_train_on_it(framework, tmp_path):
     random = np.random.default_rng(0)
     for label, name in enumerate(CLASSES):
