@@ -173,7 +173,7 @@ def test_the_answer_names_at_most_three_figures_in_a_sentence(capsys):
     assert any(note.startswith("no prices of 2024-01-01 or before are known; ") for note in earlier.notes)
 
 
-def test_the_page_holds_all_of_it(tmp_path, capsys):
+def test_the_page_holds_all_of_it(tmp_path, capsys, plots):
     page = tmp_path / "clouds.html"
     assert main(["clouds", "--output", str(page)]) == 0
     assert f"page: {page} (" in capsys.readouterr().out
@@ -205,7 +205,7 @@ def test_the_legend_of_the_picture_for_a_phone_is_not_cut_off():
         assert page.x0 <= box.x0 and box.x1 <= page.x1, plot.name
 
 
-def test_a_plot_names_the_options_that_it_depends_on(tmp_path, capsys):
+def test_a_plot_names_the_options_that_it_depends_on(tmp_path, capsys, plots):
     page = tmp_path / "clouds.html"
     runs = str(write_finished_run(tmp_path / "mine"))
     site = f"{runs}=aws-g5"

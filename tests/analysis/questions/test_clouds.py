@@ -220,7 +220,7 @@ def test_the_verdict_follows_the_interval(tmp_path, times, verdict):
     assert row["verdict"] == verdict
 
 
-def test_a_picture_of_many_experiments_shows_the_first_of_them():
+def test_a_picture_of_many_experiments_shows_the_first_of_them(plots):
     """Hundreds of rows make a picture of meters: it says how many it shows, and the table has them all."""
     found = find(
         select(*(made_runs(f"b{batch}", seconds=[float(batch)], global_batch=batch) for batch in range(1, 31)))
@@ -231,7 +231,7 @@ def test_a_picture_of_many_experiments_shows_the_first_of_them():
     assert len(table_of(found, "Costs")) == 30
 
 
-def test_a_picture_of_both_frameworks_shows_the_first_experiments_however_many_there_are():
+def test_a_picture_of_both_frameworks_shows_the_first_experiments_however_many_there_are(plots):
     found = frameworks.find(
         select(*(made_runs(f"b{batch}", seconds=[float(batch)], global_batch=batch) for batch in range(1, 152)))
     )
@@ -318,7 +318,7 @@ def test_energy_of_metered_runs(tmp_path):
     assert "the shortest median time is that of" in found.answer and "a difference is not shown" in found.answer
 
 
-def test_zero_joules_are_handled(tmp_path):
+def test_zero_joules_are_handled(tmp_path, plots):
     for site, watts in (("cte-power", 0.0), ("aws-p3-8xlarge", 50.0)):
         trace = make_trace({"training": 10}, {"cpu0": {"training": watts}})
         write_finished_run(tmp_path / f"{site}-metered", site=site, traces=[trace])
@@ -335,7 +335,7 @@ def test_experiments_on_one_site_alone_are_one_note(tmp_path):
     assert len(alone) == 1 and alone[0].startswith("3 experiments only on cte-power, nothing to compare with: ")
 
 
-def test_the_page_of_runs_is_about_them(tmp_path, capsys):
+def test_the_page_of_runs_is_about_them(tmp_path, capsys, plots):
     write_three_sites(tmp_path / "runs")
     assert main(["clouds", str(tmp_path / "runs"), "--output", str(tmp_path / "page.html")]) == 0
     text = (tmp_path / "page.html").read_text()
@@ -411,7 +411,7 @@ def test_one_site_is_a_plain_sentence(tmp_path, capsys):
     assert "$ per run" in shown  # what they cost can be said all the same
 
 
-def test_zero_time_and_an_unknown_site_have_no_cost(tmp_path):
+def test_zero_time_and_an_unknown_site_have_no_cost(tmp_path, plots):
     write_site(tmp_path, "cte-power", [0.0])
     write_site(tmp_path, "mine", [100.0], totals={"test_accuracy": float("nan")})
     found = find(load_runs([tmp_path]))
@@ -429,7 +429,7 @@ def test_runs_are_assigned_to_a_known_site_only(tmp_path):
     assert {*assigned(load_runs([tmp_path]), f"{tmp_path}=cte-power", sites=SITES).runs["site"]} == {"cte-power"}
 
 
-def test_plots_show_every_run(tmp_path):
+def test_plots_show_every_run(tmp_path, plots):
     write_three_sites(tmp_path)
     time, cost, accuracy, both, break_even = find(load_runs([tmp_path])).plots
     assert len(accuracy.data.rows) == 18 and {row[2] for row in accuracy.data.rows if row[1] == "aws-p3-8xlarge"} == {
@@ -445,7 +445,7 @@ def test_plots_show_every_run(tmp_path):
     assert sum(len(line.get_xdata()) for line in both.figure.axes[0].lines) == 12
 
 
-def test_machines_of_one_site_are_distinguished(tmp_path):
+def test_machines_of_one_site_are_distinguished(tmp_path, plots):
     write_site(tmp_path / "gpu", "cte-power", [10.0, 11.0], world=make_world("cuda:0"))
     write_site(tmp_path / "cpu", "cte-power", [300.0, 310.0], world=make_world("cpu"))
     plot, _ = find(load_runs([tmp_path])).plots

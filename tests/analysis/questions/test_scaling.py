@@ -40,7 +40,7 @@ def runs_of(seconds, name, **settings):
 # Speedup and efficiency
 
 
-def test_a_base_with_as_many_ranks_as_the_others_has_no_curve():
+def test_a_base_with_as_many_ranks_as_the_others_has_no_curve(plots):
     found = find(select(runs_of(90.0, "one"), runs_of(45.0, "two", threads=2)), base="one")
     assert len(rows_of(found, "Speedup over the base")) == 2 and found.plots == []
 
@@ -64,7 +64,7 @@ def test_speedup_and_efficiency_by_hand_with_the_base_in_words():
     assert means[1]["speedup"] == pytest.approx(100 / 55) and means[1]["efficiency"] == pytest.approx(100 / 110)
 
 
-def test_strong_and_weak_are_named_and_both_may_share_one_base():
+def test_strong_and_weak_are_named_and_both_may_share_one_base(plots):
     found = find(
         select(
             runs_of(100.0, "one", global_batch=64),
@@ -79,7 +79,7 @@ def test_strong_and_weak_are_named_and_both_may_share_one_base():
     assert {"PyTorch, strong, batch 64", "PyTorch, weak, 64 per rank", "ideal, by devices"} <= set(labels)
 
 
-def test_a_picture_of_many_curves_shows_the_first_of_each_framework_side_by_side():
+def test_a_picture_of_many_curves_shows_the_first_of_each_framework_side_by_side(plots):
     """Forty curves do not fit: the picture says which are drawn, and their points stay between the ranks' ticks."""
     groups = [
         runs_of(100.0 / ranks, f"{framework}-{place}-{ranks}", ranks=ranks, framework=framework, site=f"site-{place}")
@@ -171,7 +171,7 @@ def test_where_equal_accuracy_is_not_shown_the_smallest_sufficient_margin_is_rep
         )
 
 
-def test_an_accuracy_that_is_no_number_is_not_the_same_and_few_runs_are_reported_as_few():
+def test_an_accuracy_that_is_no_number_is_not_the_same_and_few_runs_are_reported_as_few(plots):
     found = find(
         select(
             runs_of(10.0, "one"),
@@ -194,7 +194,7 @@ def machines():
     )
 
 
-def test_another_machine_can_be_the_base_and_then_it_is_no_scaling():
+def test_another_machine_can_be_the_base_and_then_it_is_no_scaling(plots):
     found = find(machines(), base="cpu/1")
     rows = rows_of(found, "Speedup over the base")
     assert [row["scaling"] for row in rows] == ["base", *["speedup over that machine"] * 2]
@@ -205,7 +205,7 @@ def test_another_machine_can_be_the_base_and_then_it_is_no_scaling():
     assert [plot.name for plot in found.plots] == ["scaling-machines", "scaling-training-machines"]
 
 
-def test_the_machine_of_the_base_scales_next_to_the_others():
+def test_the_machine_of_the_base_scales_next_to_the_others(plots):
     found = find(machines(), base="fast-r/1")
     assert [row["scaling"] for row in rows_of(found, "Speedup over the base")] == [
         "base", "weak", "base", "speedup over that machine",
@@ -220,13 +220,13 @@ def test_names_pick_some_runs_of_a_cell_as_the_base():
     assert (base["n"], base["total, s"], fast["speedup"]) == (1, 3000.0, pytest.approx(30.0))
 
 
-def test_one_np_alone_makes_no_speedup():
+def test_one_np_alone_makes_no_speedup(plots):
     for runs in (runs_of(10.0, "one"), [made_run("one", seconds=0.0)], [made_run("one", seconds=math.nan)]):
         found = find(select(runs))
         assert "no speedup can be computed" in found.answer and not found.tables and not found.plots
 
 
-def test_runs_without_time_are_left_out():
+def test_runs_without_time_are_left_out(plots):
     runs = [*runs_of(10.0, "one"), *runs_of(5.0, "two", ranks=2), made_run("zero", seconds=0.0, ranks=2, seed=77)]
     found = find(select(runs))
     assert rows_of(found, "Speedup over the base")[1]["n"] == 7
@@ -362,7 +362,7 @@ def scaled(*sizes, **settings):
     return [run for p in sizes for run in runs_of(true_seconds(p), f"np{p}", ranks=p, **settings)]
 
 
-def test_runs_are_projected_and_marked_as_such_in_table_and_plot():
+def test_runs_are_projected_and_marked_as_such_in_table_and_plot(plots):
     found = find(select(scaled(1, 2, 4, 8)))
     row = next(row for row in rows_of(found, "Projection: not measured") if row["model"] == EXCHANGE.name)
     assert (row["np"], row["projected training, s"]) == (16, pytest.approx(true_seconds(16), rel=0.01))
@@ -442,7 +442,7 @@ def write(folder, **settings):
     writer._ended.set()
 
 
-def test_the_command_shows_plots_and_refuses_with_strict(tmp_path, capsys):
+def test_the_command_shows_plots_and_refuses_with_strict(tmp_path, capsys, plots):
     runs = tmp_path / "runs"
     for seed in range(1, 8):
         write(runs / f"one-r{seed}", seconds=10.0 + 0.01 * seed, seed=seed)

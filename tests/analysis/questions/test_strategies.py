@@ -174,7 +174,7 @@ def test_too_few_runs_decide_nothing():
     assert found.answer.startswith("PyTorch: take allreduce")
 
 
-def test_runs_of_allreduce_alone_say_nothing():
+def test_runs_of_allreduce_alone_say_nothing(plots):
     found = find(select(runs_of("ring", 100.0), runs_of("one", 150.0, ranks=1)))
     assert not found.tables and not found.plots
     assert found.answer.startswith("No run shares its work in another way")
@@ -207,7 +207,7 @@ def test_why_an_exchange_was_not_measured_is_a_note():
     assert notes(1.0) == []
 
 
-def test_staleness_is_that_of_all_pushes():
+def test_staleness_is_that_of_all_pushes(plots):
     lags = {"0": 50, "1": 44, "3": 5, "40": 1}
     runs = runs_of("free", 80.0, sharing=sharing_of(staleness=lags), spread=SPREAD[:2], strategy=EVERY8)
     (cell,) = cells_of(select(runs).runs)
@@ -220,7 +220,7 @@ def test_staleness_is_that_of_all_pushes():
     assert [row[2] for row in plot_of(found, "strategies-staleness").data.rows] == [100, 88, 10, 2]
 
 
-def test_staleness_with_and_without_a_straggler_are_panels_of_their_own():
+def test_staleness_with_and_without_a_straggler_are_panels_of_their_own(plots):
     server = {"strategy": "server", "servers": 1, "staleness": "none"}
     few = SPREAD[:1]
     found = find(
@@ -257,7 +257,7 @@ def test_equal_time_is_cut_from_the_same_runs():
     assert often["minus allreduce's, points"] == pytest.approx(10.0)
 
 
-def test_plots_have_their_data_and_what_is_missing_is_a_note():
+def test_plots_have_their_data_and_what_is_missing_is_a_note(plots):
     found = find(
         select(
             runs_of("ring", 100.0, sharing=sharing_of(seconds=10.0)),
@@ -327,7 +327,7 @@ def pipeline(*, bytes_sent, memory):
     }
 
 
-def test_a_model_in_stages_has_its_bubble_its_schedule_and_its_memory():
+def test_a_model_in_stages_has_its_bubble_its_schedule_and_its_memory(plots):
     ring = runs_of("ring", 100.0, sharing=sharing_of(), isolation=memory_of(400_000_000, 400_000_000))
     found = find(select(ring, runs_of("layers", 150.0, **pipeline(bytes_sent=100.0, memory=300_000_000))))
     row = row_of(found, "Time, accuracy", "layers, stages 2, microbatches 5")
@@ -351,7 +351,7 @@ def test_a_model_in_stages_has_its_bubble_its_schedule_and_its_memory():
     assert claim_of(found, "Model parallelism trains models")["verdict"] == "holds"
 
 
-def test_schedules_show_both_frameworks_and_every_number_of_stages():
+def test_schedules_show_both_frameworks_and_every_number_of_stages(plots):
     runs = [
         runs_of(f"{stages}-{microbatches}", 150.0, framework=framework, ranks=stages, spread=SPREAD[:1],
                 **of_stages(stages, microbatches))
@@ -387,7 +387,7 @@ def ended(runs):
     return [replace(one, state="failed", record=replace(one.record, **left), figures=one.figures[:0]) for one in runs]
 
 
-def test_a_model_too_large_for_one_rank_is_drawn_with_its_budget():
+def test_a_model_too_large_for_one_rank_is_drawn_with_its_budget(plots):
     budget = {"device": {"memory_limit": 250}}
     model = ModelRecord(
         name="mlp", outputs=10, parameters=10, multiply_adds_per_image=1, forecast_bytes=[200_000_000, 180_000_000]
@@ -439,7 +439,7 @@ def with_stragglers(*, averaging, shares, alone=150.0):
     )  # fmt: skip
 
 
-def test_a_straggler_is_part_of_the_work():
+def test_a_straggler_is_part_of_the_work(plots):
     found = with_stragglers(averaging=160.0, shares=140.0)
     rows = {(row["model, data set, workers, site"][-8:], row["strategy"]): row["time / allreduce"] for row in
             rows_of(found, "Against plain allreduce")}  # fmt: skip
@@ -457,7 +457,7 @@ def test_a_straggler_is_part_of_the_work():
     }
 
 
-def test_longer_runs_of_another_experiment_are_no_runs_without_a_straggler():
+def test_longer_runs_of_another_experiment_are_no_runs_without_a_straggler(plots):
     longer = {"curve": (0.5, 0.6, 0.7, 0.8, 0.85, 0.9)}
     found = find(
         select(
@@ -580,7 +580,7 @@ def test_models_train_at_once_or_do_not(number, alone, verdict, words):
     assert claim["verdict"] == verdict and claim["found, or why not"].startswith(words)
 
 
-def test_old_runs_without_the_record_are_compared_too():
+def test_old_runs_without_the_record_are_compared_too(plots):
     old = [replace(run, record=replace(run.record, sharing=None)) for run in runs_of("ring", 100.0)]
     found = find(select(old, runs_of("often", 80.0, strategy=EVERY8)))
     assert row_of(found, "Time, accuracy", "allreduce")["bytes/image"] is None

@@ -318,7 +318,7 @@ def test_frameworks_are_compared_by_seed(tmp_path, capsys):
     assert shown(capsys, "frameworks", tmp_path, "--strict")
 
 
-def test_every_format_and_plot_has_all_points(tmp_path, capsys):
+def test_every_format_and_plot_has_all_points(tmp_path, capsys, plots):
     both(tmp_path / "runs")
     found = json.loads(shown(capsys, "frameworks", tmp_path / "runs", "--format", "json"))
     assert [len(table["rows"]) for table in found["tables"]] == [1, 2, 2] and found["answer"].startswith("Keras")
@@ -385,7 +385,7 @@ def test_few_runs_decide_nothing_or_little(tmp_path, n):
     assert find(load_runs([tmp_path])).tables[0].rows[0][5] == verdict
 
 
-def test_equal_times_and_strange_values_are_handled(tmp_path, capsys):
+def test_equal_times_and_strange_values_are_handled(tmp_path, capsys, plots):
     for framework in ("torch", "keras"):
         write_study(tmp_path, name=framework, framework=framework, seconds=[5.0] * 6)
     (row,) = find(load_runs([tmp_path])).tables[0].rows
