@@ -51,8 +51,6 @@ def weights(file: Path) -> dict[str, np.ndarray]:
     [
         ("torch", "mpi2"),
         ("keras", "mpirun2"),
-        pytest.param("torch", "mpirun2", marks=pytest.mark.long),
-        pytest.param("keras", "mpi2", marks=pytest.mark.long),
     ],
 )
 def test_two_ranks_train_as_one_process_with_twice_the_batch(framework: str, launcher: str, tmp_path: Path) -> None:

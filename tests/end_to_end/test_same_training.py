@@ -256,11 +256,11 @@ def frameworks_of(name):
 
 
 def rows(table):
-    """Return the parameters (framework, run) of a table, a framework after the other; those not quick are marked."""
+    """Return the parameters (framework, run) of a table, a start after the other; those not quick are marked."""
     return [
         pytest.param(side, name, marks=[] if side in QUICK.get(name, ()) else pytest.mark.ci, id=f"{side}-{name}")
         for side in FRAMEWORKS
-        for name in table
+        for name in sorted(table, key=lambda name: RUNS[name].launcher)
         if side in (table[name][2] if table is DIFFERENT else frameworks_of(name))
     ]
 

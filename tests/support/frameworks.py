@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jobs import Job, do_job
+from jobs import Job, do_job, start_of
 from processes import environment
-from rank_server import ServerError, Start
+from rank_server import ServerError
 
 SECONDS = 300
 _CHECK = re.compile(r"^def (check_\w+)\(", re.MULTILINE)
@@ -42,7 +42,7 @@ def call(framework, function, *arguments, folder):
     """
     need(framework)
     job = Job(function, arguments, program=function, launcher="none", seconds=SECONDS)
-    (outcome,) = do_job(job, start=Start(framework), folder=folder)
+    (outcome,) = do_job(job, start=start_of(framework, launcher="none", arguments=()), folder=folder)
     return outcome.value
 
 

@@ -1,5 +1,6 @@
 """Jobs for servers of ranks (`rank_server.py`), each done once for all tests that look at it."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,9 +78,10 @@ def start_of(framework, *, launcher, arguments):
     threads, parts = (last_value(flag, arguments) for flag in ("--threads", "--stages"))
     parts = int(parts or last_value("--model-ranks", arguments) or 1)
     keras = framework == "keras"
+    share = max(1, len(os.sched_getaffinity(0)) // start.size)
     return replace(
         start,
-        threads=int(threads) if threads and keras else None,
+        threads=int(threads or share) if keras else None,
         onednn=(last_value("--onednn", arguments) or "auto") if keras else "auto",
         parts=parts if parts < start.size else 1,
         replicas=int(last_value("--replicas", arguments) or 1),

@@ -41,7 +41,7 @@ class Start:
     Attributes:
         framework: torch or keras.
         launcher: see `launcher_command`.
-        threads: of each rank; None: its share of the cores.
+        threads: of each rank; None: PyTorch, which can change them.
         onednn: auto, on or off, as `--onednn`.
         parts: ranks that hold a copy of the model, where there are several copies: Horovod's process sets.
         replicas: of TensorFlow's devices.

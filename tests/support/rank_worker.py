@@ -29,7 +29,6 @@ from patches import PATCHES
 from common.data.batches import normalize
 from common.data.loading import load_dataset
 from common.distributed.communicator import launcher_rank
-from common.distributed.core_sharing import core_share, threads_per_rank
 from common.trained.trained_model import read_trained_model
 from common.watchdog.watch import stop_watch
 
@@ -43,14 +42,12 @@ def import_framework(start: dict[str, Any]) -> None:
     TensorFlow takes its threads and devices before its first operation, and a job that is refused may end before it
     has set them: here they are set first.
     """
-    framework, launcher = start["framework"], start["launcher"]
+    framework = start["framework"]
     if framework == "keras":
         importlib.import_module("keras_impl.onednn").import_tensorflow(start["onednn"])
         config = importlib.import_module("tensorflow").config
-        size = 1 if launcher == "none" else int(launcher[-1])
-        threads = threads_per_rank(start["threads"], share=core_share(local_size=size))
-        config.threading.set_intra_op_parallelism_threads(threads)
-        config.threading.set_inter_op_parallelism_threads(threads)
+        config.threading.set_intra_op_parallelism_threads(start["threads"])
+        config.threading.set_inter_op_parallelism_threads(start["threads"])
     importlib.import_module(f"{framework}_impl.train")
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from fake_ranks import run_ranks
-from framework_checks import need
+from frameworks import need
 from made_power import make_zone
 from processes import finish, launcher_command, start_command, train_command
 

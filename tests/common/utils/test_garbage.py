@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from framework_checks import need
+from frameworks import need
 
 from common.utils.garbage import pause_garbage_collection, resume_garbage_collection
 

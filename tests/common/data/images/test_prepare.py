@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import make_config, make_setup
-from jobs import Job, do_job
+from jobs import Job, do_job, start_of
 from PIL import Image
 from processes import ROOT, environment
-from rank_server import Start
 from safetensors.numpy import load_file
 
 from common.__main__ import main
@@ -379,7 +378,9 @@ def test_both_trainers_train_on_it(framework, tmp_path):
         Job("evaluate", (f"runs/{framework}",), program="predict"),
         Job("classify", (f"runs/{framework}", picture), program="predict"),
     ]
-    outcomes = {job.name: do_job(job, start=Start(framework), folder=tmp_path) for job in jobs}
+    outcomes = {
+        job.name: do_job(job, start=start_of(framework, launcher="none", arguments=()), folder=tmp_path) for job in jobs
+    }
     assert "96 training, 6 validation, 18 test samples" in outcomes["train"][0].stdout
     record = json.loads((tmp_path / f"runs/{framework}/run.json").read_text())
     assert record["status"]["state"] == "finished"
