@@ -12,6 +12,28 @@ from rank_server import ServerError, Start, do
 from common.model.weights import load_weights
 from common.run_folder.records import WEIGHTS_FILE, read_run
 
+FRAMEWORKS = ("torch", "keras")
+
+
+def on_frameworks(rows, *, frameworks, quick):
+    """Return a mark for tests of rows: parameters `framework`, one after the other, and `name`.
+
+    Args:
+        rows: their names.
+        frameworks: function of a name that returns those that have the row.
+        quick: function of a name that returns those whose row is in `make test`; others are left to CI.
+    """
+    parameters = [
+        pytest.param(
+            framework, name, marks=[] if framework in quick(name) else pytest.mark.ci, id=f"{framework}-{name}"
+        )
+        for framework in FRAMEWORKS
+        for name in rows
+        if framework in frameworks(name)
+    ]
+    return pytest.mark.parametrize(("framework", "name"), parameters, indirect=["framework"])
+
+
 # Of tests with the fixture `framework`: only PyTorch's is in `make test`.
 keras_in_ci = pytest.mark.parametrize(
     "framework", ["torch", pytest.param("keras", marks=pytest.mark.ci)], indirect=True

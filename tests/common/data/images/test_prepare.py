@@ -378,9 +378,8 @@ def test_both_trainers_train_on_it(framework, tmp_path):
         Job("evaluate", (f"runs/{framework}",), program="predict"),
         Job("classify", (f"runs/{framework}", picture), program="predict"),
     ]
-    outcomes = {
-        job.name: do_job(job, start=start_of(framework, launcher="none", arguments=()), folder=tmp_path) for job in jobs
-    }
+    start = start_of(framework, launcher="none", arguments=())
+    outcomes = {job.name: do_job(job, start=start, folder=tmp_path) for job in jobs}
     assert "96 training, 6 validation, 18 test samples" in outcomes["train"][0].stdout
     record = json.loads((tmp_path / f"runs/{framework}/run.json").read_text())
     assert record["status"]["state"] == "finished"
